@@ -1,0 +1,286 @@
+"""From a table to arrays, by a schema.
+
+A feature is a 32-bit float: numbers as they are, categories as their position in the schema, NaN for missing.
+The schema decides, never the table, so the same row gives the same numbers at every site. Two sites may store
+one column differently, though: a code may be text here and a whole number there, and one missing cell turns
+whole numbers to floats. So categories are compared by their plain text form, and classes by value first.
+
+Work is done on columns and on distinct values; nothing loops over rows. Errors count rows and never quote a
+value: they may be shown to somebody who must not see it.
+"""
+
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from typing import Any, Literal
+
+import narwhals as nw
+import numpy as np
+from numpy.typing import NDArray
+
+from silvan.data.schema import MAX_CATEGORIES, Class, Feature, Label, Schema
+from silvan.data.table import Frame, listed
+from silvan.errors import InputError, SchemaError
+
+Task = Literal["classification", "regression"]
+Series = nw.Series[Any]
+
+
+def infer_schema(
+    frame: Frame,
+    label: str = "label",
+    *,
+    task: Task | None = None,
+    exclude: Iterable[str] = (),
+    min_category_rows: int = 1,
+) -> Schema:
+    """Describe the columns of a table as they are.
+
+    Numbers and booleans become numeric features, text becomes categorical, in the order of the columns.
+    A column without any value is numeric.
+
+    Parameters
+    ----------
+    frame
+        What ``read_table`` gave.
+    label
+        The column to predict.
+    task
+        None means regression if the label is floating point and has fractions, otherwise classification.
+        Classes that are floats without fractions are named by whole numbers, since a table that had a missing
+        label once has 0.0 and 1.0 where others have 0 and 1.
+    exclude
+        Columns that are not features, such as the site or an identifier.
+    min_category_rows
+        Only categories with at least so many rows are named, and at most ``MAX_CATEGORIES``, the most
+        frequent. The others share one code.
+    """
+    if task not in (None, "classification", "regression"):
+        raise InputError(f"task must be None, 'classification' or 'regression'; got {task!r}")
+    target = label_column(frame, label)
+    left_out = {label, exclude} if isinstance(exclude, str) else {label, *exclude}
+    absent = sorted(left_out.difference(frame.columns))
+    if absent:
+        raise SchemaError(f"the table has no column {listed(absent)} to exclude; check the spelling")
+    features = [
+        _infer_feature(frame[name], name, min_category_rows) for name in frame.columns if name not in left_out
+    ]
+    if not features:
+        raise SchemaError(f"no column is left to predict {label!r} from; add features or exclude less")
+    regression = (task or infer_task(target)) == "regression"
+    if regression:
+        _targets(target, label)
+        return Schema(tuple(features), Label(label))
+    return Schema(tuple(features), Label(label, _infer_classes(target, label, asked=task is not None)))
+
+
+def infer_task(target: Series) -> Task:
+    """Regression if the values are floating point and some have fractions."""
+    if not (target.dtype.is_float() or target.dtype.is_decimal()):
+        return "classification"
+    values = target.cast(nw.Float64).to_numpy()
+    values = values[np.isfinite(values)]
+    return "regression" if np.any(values != np.floor(values)) else "classification"
+
+
+def label_column(frame: Frame, label: str) -> Series:
+    """Get the label; if there is none, say which columns there are."""
+    if label not in frame.columns:
+        close = get_close_matches(label, frame.columns, n=3) or frame.columns[-3:]
+        raise SchemaError(f"the table has no label column {label!r}; did you mean {listed(close)}?")
+    return frame[label]
+
+
+def encode_features(frame: Frame, schema: Schema) -> NDArray[np.float32]:
+    """Turn the schema's features into an array, one row a row, one column a feature.
+
+    Columns are found by name. A category that the schema does not name gets the code after the last one if
+    the feature has ``other``, and is missing if not. A column of numbers may stand for categories by their
+    text form: 1 and 1.0 are ``"1"``, true is ``"true"``.
+    """
+    present = set(frame.columns)
+    absent = [name for name in schema.names if name not in present]
+    if absent:
+        raise SchemaError(
+            f"the table lacks {listed(absent, most=50)}; add the missing columns, empty if unknown, or agree on "
+            "a schema without them"
+        )
+    # filled by column and turned once: a column at a time would touch every cache line for each column
+    columns = np.empty((len(schema.features), len(frame)), dtype=np.float32)
+    for values, feature in zip(columns, schema.features, strict=True):
+        values[:] = _encode_feature(frame[feature.name], feature)
+    columns += 0.0  # -0.0 becomes 0.0
+    return np.ascontiguousarray(columns.T)
+
+
+def encode_label(frame: Frame, schema: Schema) -> NDArray[np.int32] | NDArray[np.float64]:
+    """Turn the label into class codes, or into targets if the schema has no classes.
+
+    A class matches if it is equal (1, 1.0 and true are) or has the same text form.
+    """
+    label = schema.label
+    target = label_column(frame, label.name)
+    if label.classes is None:
+        return _targets(target, label.name)
+    _check_present(target, label.name)
+    by_value = {value: code for code, value in enumerate(label.classes)}
+    by_text = {_text(value): code for code, value in enumerate(label.classes)}
+    codes = _codes(target, lambda value: by_value.get(value, by_text.get(_text(value), -1)))
+    unknown = int(np.count_nonzero(codes < 0))
+    if unknown:
+        raise InputError(
+            f"the label {label.name!r} is none of the {len(by_value)} agreed classes in {unknown} of "
+            f"{len(target)} rows; correct these rows, drop them, or agree on the classes again"
+        )
+    return codes.astype(np.int32)
+
+
+def _infer_feature(series: Series, name: str, min_rows: int) -> Feature:
+    if _is_void(series) or _is_number(series):
+        return Feature(name)
+    if not _is_text(series):
+        raise SchemaError(_unusable(series, name))
+    counts = series.drop_nulls().cast(nw.String).alias("word").value_counts(name="rows")
+    rows = dict(zip(counts["word"].to_list(), counts["rows"].to_list(), strict=True))
+    often = sorted((word for word in rows if rows[word] >= min_rows), key=lambda word: (-rows[word], word))
+    named = sorted(often[:MAX_CATEGORIES])
+    return Feature(name, "categorical", categories=tuple(named), other=len(named) < len(rows))
+
+
+def _infer_classes(target: Series, label: str, *, asked: bool) -> tuple[Class, ...]:
+    _check_present(target, label)
+    if _is_text(target):
+        classes = sorted(target.cast(nw.String).unique().to_list())
+    else:
+        values = _numbers(target)
+        _check_finite(values, label)
+        values = np.unique(values)
+        whole = values.dtype.kind == "f" and not np.any(values != np.floor(values))
+        classes = [int(value) for value in values.tolist()] if whole else values.tolist()
+    if len(classes) > MAX_CATEGORIES and not asked:
+        raise SchemaError(
+            f"the label {label!r} has {len(classes)} different values; say task='regression' if it is a "
+            "number to predict, or task='classification' if these really are classes"
+        )
+    return tuple(classes)
+
+
+def _encode_feature(series: Series, feature: Feature) -> NDArray[np.floating]:
+    name = feature.name
+    if _is_void(series):
+        # a column without values has no kind of its own, whatever type it was read as
+        return np.full(len(series), np.nan, dtype=np.float32)
+    if not (_is_number(series) or _is_text(series)):
+        raise SchemaError(_unusable(series, name))
+    if feature.categorical:
+        return _encode_categories(series, feature)
+    if _is_text(series):
+        raise SchemaError(
+            f"column {name!r} holds text, but the schema says it is numeric; make every cell a number or "
+            "empty, or agree on it as categorical"
+        )
+    # by way of 64 bits, so that whole numbers and the same numbers read as floats round alike
+    with np.errstate(over="ignore", under="ignore"):
+        values = series.cast(nw.Float64).to_numpy().astype(np.float32)
+    endless = int(np.count_nonzero(np.isinf(values)))
+    if endless:
+        raise InputError(
+            f"column {name!r} is infinite, or too large for a 32-bit float, in {endless} of {len(values)} "
+            "rows; leave these cells empty or scale the column"
+        )
+    return values
+
+
+def _encode_categories(series: Series, feature: Feature) -> NDArray[np.floating]:
+    if feature.categories is None:
+        raise SchemaError(f"the categories of {feature.name!r} are not agreed yet; name them in the schema")
+    code_of = {word: code for code, word in enumerate(feature.categories)}
+    unnamed = len(code_of) if feature.other else -1
+    codes = _codes(series, lambda value: code_of.get(_text(value), unnamed))
+    return np.where(codes < 0, np.nan, codes)
+
+
+def _codes(series: Series, code: Callable[[Any], int]) -> NDArray[np.int64]:
+    """Call ``code`` once for each distinct value; -1 where missing."""
+    codes = np.full(len(series), -1, dtype=np.int64)
+    present = ~series.is_null().to_numpy().astype(bool)
+    series = series.drop_nulls()
+    if _is_text(series):
+        words = series.cast(nw.String)
+        distinct = words.unique().to_list()
+        if distinct:
+            new = [code(word) for word in distinct]
+            codes[present] = words.replace_strict(distinct, new, return_dtype=nw.Int64).to_numpy()
+    else:
+        values, inverse = np.unique(_numbers(series), return_inverse=True)
+        # NaN, where the library does not count it as null
+        new = [-1 if value != value else code(value) for value in values.tolist()]
+        codes[present] = np.array(new, dtype=np.int64)[inverse]
+    return codes
+
+
+def _text(value: Class) -> str:
+    """Write a value the way all sites write it: ``1`` for 1 and 1.0, ``true`` for True."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def _numbers(series: Series) -> NDArray[Any]:
+    """Values of a column without nulls; whole numbers stay whole, since large ones do not fit a float."""
+    if series.dtype == nw.Boolean:
+        return series.to_numpy().astype(bool)
+    if series.dtype.is_integer() and series.dtype not in (nw.Int128, nw.UInt128):
+        return series.to_numpy()
+    return series.cast(nw.Float64).to_numpy()
+
+
+def _targets(target: Series, label: str) -> NDArray[np.float64]:
+    _check_present(target, label)
+    if not _is_number(target):
+        raise SchemaError(
+            f"the label {label!r} holds text, but a number is to be predicted; did you mean classes?"
+        )
+    values = target.cast(nw.Float64).to_numpy().astype(np.float64)
+    _check_finite(values, label)
+    return values
+
+
+def _check_present(target: Series, label: str) -> None:
+    if not (_is_void(target) or _is_number(target) or _is_text(target)):
+        raise SchemaError(_unusable(target, label))
+    missing = target.null_count()
+    if target.dtype.is_float():
+        missing = int(np.count_nonzero(np.isnan(target.to_numpy())))
+    if missing:
+        raise InputError(
+            f"the label {label!r} is missing in {missing} of {len(target)} rows; fill in or drop them"
+        )
+
+
+def _check_finite(values: NDArray[Any], label: str) -> None:
+    endless = int(np.count_nonzero(~np.isfinite(values)))
+    if endless:
+        raise InputError(
+            f"the label {label!r} is infinite in {endless} of {len(values)} rows; correct or drop them"
+        )
+
+
+def _is_void(series: Series) -> bool:
+    return series.null_count() == len(series)
+
+
+def _is_number(series: Series) -> bool:
+    return series.dtype.is_numeric() or series.dtype == nw.Boolean
+
+
+def _is_text(series: Series) -> bool:
+    return series.dtype in (nw.String, nw.Categorical, nw.Enum)
+
+
+def _unusable(series: Series, name: str) -> str:
+    return (
+        f"column {name!r} holds {series.dtype}; only numbers, booleans and text can be used: convert it (a "
+        "date to days or years, mixed objects to one type), or leave it out"
+    )

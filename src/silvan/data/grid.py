@@ -1,0 +1,114 @@
+"""The public grid: cells of the float32 line that do not depend on any data.
+
+A float32 has an integer image that keeps the order: read its bits as a sign and a magnitude. Dropping low bits
+of the image gives cells that are narrow near zero and wide far out, the same for everybody. A cell of width 2^s
+holds the images in ((k-1) 2^s, k 2^s], so a cell's upper end is a round number and belongs to the cell, and zero
+ends a cell. Both zeros have image 0.
+
+Cut points are found from counts in cells, in two passes: all cells of a coarse grid, then finer ones inside
+those that hold much. Nobody's value is ever a cut point.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+COARSE_BITS = 14
+"""Most bits of the first pass: the sign, the exponent and five bits of the fraction."""
+
+FINE_BITS = 12
+"""Bits the second pass adds inside a heavy cell."""
+
+CELL_BUDGET = 26
+"""All columns' coarse cells together number at most 2 to this power."""
+
+LARGEST = 0x7F7FFFFF
+"""Image of the largest float32; what lies beyond is infinite or not a number."""
+
+
+class Grid(NamedTuple):
+    """How many low bits each pass drops."""
+
+    coarse: int
+    fine: int
+
+    @classmethod
+    def for_columns(cls, n_columns: int) -> "Grid":
+        """Give the grid for a table: the same for everyone who knows how many columns it has."""
+        bits = min(COARSE_BITS, int(CELL_BUDGET - math.log2(max(n_columns, 1))))
+        coarse = 32 - max(bits, 4)
+        return cls(coarse, max(coarse - FINE_BITS, 0))
+
+    @property
+    def n_cells(self) -> int:
+        """Coarse cells a column has."""
+        return 2 * self.middle + 1
+
+    @property
+    def middle(self) -> int:
+        """Index of the cell that zero ends."""
+        return (LARGEST >> self.coarse) + 1
+
+    @property
+    def n_parts(self) -> int:
+        """Fine cells in a coarse one."""
+        return 1 << (self.coarse - self.fine)
+
+
+@njit(nogil=True, cache=True)
+def images(column: np.ndarray) -> np.ndarray:
+    """Map a float32 column to its order-preserving integers; missing values stay above ``LARGEST``."""
+    bits = np.ascontiguousarray(column).view(np.int32)
+    out = np.empty(bits.shape[0], np.int32)
+    for i in range(bits.shape[0]):
+        b = bits[i]
+        # a quiet NaN may carry a sign bit; keep it out of the ordered range
+        out[i] = b if b >= 0 else (-(b & 0x7FFFFFFF) if (b & 0x7FFFFFFF) <= LARGEST else 0x7FFFFFFF)
+    return out
+
+
+def values(image: np.ndarray) -> np.ndarray:
+    """Map images back to float32; the inverse of ``images`` but for the sign of zero."""
+    image = np.asarray(image, np.int32)
+    bits = np.where(image >= 0, image, np.int32(-0x80000000) | -image)
+    return bits.astype(np.int32).view(np.float32)
+
+
+@njit(nogil=True, cache=True)
+def coarse_counts(image: np.ndarray, shift: int, n_cells: int) -> np.ndarray:
+    """Count the values in every coarse cell."""
+    counts = np.zeros(n_cells, np.int32)
+    middle = n_cells >> 1
+    up = (1 << shift) - 1
+    for i in range(image.shape[0]):
+        v = np.int64(image[i])
+        if v <= LARGEST:
+            counts[((v + up) >> shift) + middle] += 1
+    return counts
+
+
+@njit(nogil=True, cache=True)
+def fine_counts(image: np.ndarray, heavy: np.ndarray, coarse: int, fine: int, n_cells: int) -> np.ndarray:
+    """Count the values in every fine cell of the given (ascending) coarse ones."""
+    slot = np.full(n_cells, -1, np.int32)
+    for j in range(heavy.shape[0]):
+        slot[heavy[j]] = j
+    counts = np.zeros((heavy.shape[0], 1 << (coarse - fine)), np.int32)
+    middle = n_cells >> 1
+    up = (1 << coarse) - 1
+    for i in range(image.shape[0]):
+        v = np.int64(image[i])
+        if v <= LARGEST:
+            cell = (v + up) >> coarse
+            j = slot[cell + middle]
+            if j >= 0:
+                counts[j, (v - 1 - ((cell - 1) << coarse)) >> fine] += 1
+    return counts
+
+
+def heavy_cells(counts: np.ndarray, max_bins: int, floor: int = 1) -> np.ndarray:
+    """Choose the coarse cells worth a second look: more than a quarter of a bin's share, and the floor."""
+    share = counts.sum(dtype=np.int64) / (4 * max_bins)
+    return np.flatnonzero((counts > share) & (counts >= floor)).astype(np.int32)

@@ -1,0 +1,165 @@
+"""What the columns of a table mean: the one description that sites agree on and a forest carries.
+
+A schema holds no data. Category names and class names are the only strings from a table in it, and bounds and
+edges are there only if somebody declared them.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Literal
+
+import msgspec
+
+from silvan.errors import FormatError, SchemaError
+
+MISSING_BIN = 0
+"""Every column's bin 0 holds its missing values; values start at bin 1."""
+
+MAX_BINS = 255
+"""The most value bins a column may have: with the bin of missing values, a bin fits one byte."""
+
+MAX_CATEGORIES = MAX_BINS - 1
+"""The most named categories of a column; one more bin is left for all others."""
+
+Kind = Literal["numeric", "categorical"]
+Class = str | int | float | bool
+
+
+class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One column that a tree may split on.
+
+    ``bounds`` are the smallest and largest value that are publicly known to be possible; ``edges`` are cut points
+    given instead of found; ``categories`` are the named categories, in the order of their codes, and ``other``
+    says that one more code stands for all that are not named.
+    """
+
+    name: str
+    kind: Kind = "numeric"
+    bounds: tuple[float, float] | None = None
+    categories: tuple[str, ...] | None = None
+    other: bool = False
+    edges: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if not self.name:
+            raise SchemaError("a feature needs a name; received an empty one")
+        if self.kind == "categorical":
+            self._check_categorical()
+        else:
+            self._check_numeric()
+
+    def _check_categorical(self) -> None:
+        if self.bounds is not None or self.edges is not None:
+            raise SchemaError(f"feature {self.name!r} is categorical: bounds and edges are for numeric ones")
+        names = self.categories
+        if names is None:
+            return
+        if len(set(names)) != len(names):
+            raise SchemaError(f"feature {self.name!r} names a category twice")
+        if len(names) > MAX_CATEGORIES:
+            raise SchemaError(
+                f"feature {self.name!r} has {len(names)} categories; at most {MAX_CATEGORIES} can be named, "
+                "let the rarest fall under 'other'"
+            )
+
+    def _check_numeric(self) -> None:
+        if self.categories is not None or self.other:
+            raise SchemaError(f"feature {self.name!r} is numeric: categories are for categorical ones")
+        if self.bounds is not None:
+            low, high = self.bounds
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise SchemaError(f"feature {self.name!r}: bounds must be finite and rising, got {self.bounds}")
+        if self.edges is not None:
+            edges = self.edges
+            rising = all(a < b for a, b in zip(edges, edges[1:], strict=False))
+            if not rising or not all(map(math.isfinite, edges)):
+                raise SchemaError(f"feature {self.name!r}: edges must be finite and rising")
+            if len(edges) >= MAX_BINS:
+                raise SchemaError(f"feature {self.name!r}: at most {MAX_BINS - 1} edges, got {len(edges)}")
+
+    @property
+    def categorical(self) -> bool:
+        """Whether splits are by category."""
+        return self.kind == "categorical"
+
+    @property
+    def n_codes(self) -> int:
+        """How many codes a categorical column has."""
+        return len(self.categories or ()) + self.other
+
+
+class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The column to predict: ``classes`` in the order of their codes, or None for a number."""
+
+    name: str = "label"
+    classes: tuple[Class, ...] | None = None
+    bounds: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.classes is not None:
+            if not self.classes:
+                raise SchemaError(f"label {self.name!r} needs at least one class")
+            if len(set(map(repr, self.classes))) != len(self.classes):
+                raise SchemaError(f"label {self.name!r} names a class twice")
+            if self.bounds is not None:
+                raise SchemaError(f"label {self.name!r} has classes: bounds are for numbers")
+        if self.bounds is not None:
+            low, high = self.bounds
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise SchemaError(f"label {self.name!r}: bounds must be finite and rising, got {self.bounds}")
+
+
+class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """The features, in the order of their indices, and the label."""
+
+    features: tuple[Feature, ...]
+    label: Label
+
+    def __post_init__(self) -> None:
+        """Refuse names that stand for two columns."""
+        seen: set[str] = set()
+        for name in self.names:
+            if name in seen:
+                raise SchemaError(f"column {name!r} appears twice; give every column its own name")
+            seen.add(name)
+        if self.label.name in seen:
+            raise SchemaError(f"the label {self.label.name!r} is also listed as a feature")
+
+    @classmethod
+    def of(cls, features: Iterable[Feature | str], label: Label | str = "label") -> "Schema":
+        """Build a schema; a plain string is a numeric feature, or a numeric label."""
+        return cls(
+            tuple(Feature(f) if isinstance(f, str) else f for f in features),
+            Label(label) if isinstance(label, str) else label,
+        )
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Feature names by index."""
+        return tuple(f.name for f in self.features)
+
+    @property
+    def n_classes(self) -> int:
+        """How many classes the label has; 0 for regression."""
+        return len(self.label.classes or ())
+
+    def to_json(self) -> str:
+        """Write the schema as JSON, always the same text for the same schema."""
+        return msgspec.json.encode(self, order="deterministic").decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Schema":
+        """Read what ``to_json`` wrote; everything is checked."""
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise FormatError(f"not a schema: {error}") from None
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the JSON text."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()

@@ -1,0 +1,252 @@
+"""Any table in, one kind of data frame out.
+
+A table is a file, a data frame of whichever library the caller likes, or a pair of arrays. All become an
+eager narwhals frame over the caller's own library, so nothing is copied that need not be. What cannot be a
+table at all is refused here; whether the columns mean what was agreed is for ``encode``.
+
+The libraries behind the frames are imported where they are needed: polars alone takes longer to import than
+the rest of the package.
+"""
+
+import csv
+import gzip
+import math
+import os
+import zlib
+from collections import Counter
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import narwhals as nw
+import numpy as np
+from narwhals.exceptions import DuplicateError
+
+from silvan.errors import InputError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Frame = nw.DataFrame[Any]
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_SAMPLE_ROWS = 10_000
+"""Rows from which the types of a CSV are guessed, before all rows are held to the guess."""
+
+
+def read_table(source: Any, label: str = "label") -> Frame:
+    """Read a table from a file, a data frame or a pair of arrays.
+
+    Parameters
+    ----------
+    source
+        The path of a ``.csv``, ``.csv.gz`` or ``.parquet`` file; a pandas, polars, pyarrow or other data
+        frame that narwhals understands, lazy ones included; or a tuple ``(X, y)``, where the columns of an
+        array X are called ``x0``, ``x1``, ...
+    label
+        What to call the column made of y.
+
+    Notes
+    -----
+    In a CSV file an empty or blank cell is missing, and a column has the narrowest type that all of its cells
+    fit: whole numbers, numbers, ``true`` and ``false`` in any case, or text. A column without any value is
+    numeric.
+    """
+    if isinstance(source, str | os.PathLike):
+        return _checked(_read_file(Path(source)), repr(str(source)))
+    if isinstance(source, tuple):
+        return _read_pair(source, label)
+    frame = _read_frame(source, "a table must be a path, a data frame or a tuple (X, y)")
+    return _checked(frame, "the table")
+
+
+def _checked(frame: Frame, what: str) -> Frame:
+    """Refuse what has no rows, no columns, or columns that cannot be told apart."""
+    names = [str(name) for name in frame.columns]
+    _check_names(names, what)
+    if not len(frame):
+        raise InputError(f"{what} has columns but no rows; at least one row is needed")
+    if names == list(frame.columns):
+        return frame
+    # pandas allows names that are not strings, and numbers them by default
+    frame = frame.rename(dict(zip(frame.columns, names, strict=True)))
+    if names != list(frame.columns):
+        raise InputError(f"the column names of {what} have several levels; join them into one string each")
+    return frame
+
+
+def _check_names(names: list[str], what: str) -> None:
+    if not names:
+        raise InputError(f"{what} is empty: it has no columns")
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InputError(
+            f"{what} has more than one column called {listed(twice)}; give every column its own name"
+        )
+    if not all(name.strip() for name in names):
+        position = next(i for i, name in enumerate(names, 1) if not name.strip())
+        raise InputError(
+            f"column {position} of {what} has no name; name it, or leave it out if it only numbers the rows"
+        )
+
+
+def listed(names: list[str], most: int = 10) -> str:
+    """Names for a message, cut short if there are very many."""
+    text = ", ".join(map(repr, names[:most]))
+    return text if len(names) <= most else f"{text} and {len(names) - most} more"
+
+
+def _read_frame(source: Any, wanted: str) -> Frame:
+    try:
+        frame = nw.from_native(source)
+    except DuplicateError:
+        # pyarrow's columns are the data, its column_names the names
+        names = getattr(source, "column_names", None) or source.columns
+        _check_names([str(name) for name in names], "the table")
+        raise
+    except TypeError:
+        raise InputError(f"{wanted}; got {type(source).__name__}") from None
+    return frame.collect() if isinstance(frame, nw.LazyFrame) else frame
+
+
+def _read_file(path: Path) -> Frame:
+    if not path.is_file():
+        where = "" if path.is_absolute() else f" in {str(Path.cwd())!r}"
+        raise InputError(f"there is no file {str(path)!r}{where}; check the path")
+    name = path.name.lower()
+    if name.endswith((".csv", ".csv.gz")):
+        return nw.from_native(_read_csv(path), eager_only=True)
+    if name.endswith(".parquet"):
+        return nw.from_native(_read_parquet(path), eager_only=True)
+    raise InputError(f"{str(path)!r} should end in .csv, .csv.gz or .parquet; convert it to one of these")
+
+
+def _read_parquet(path: Path) -> "pl.DataFrame":
+    import polars as pl
+
+    try:
+        return pl.read_parquet(path, glob=False)
+    except (pl.exceptions.PolarsError, OSError):
+        raise InputError(
+            f"{str(path)!r} cannot be read as Parquet; it may be cut short or of another kind"
+        ) from None
+
+
+def _read_csv(path: Path) -> "pl.DataFrame":
+    """Read fast with guessed types; if a late row breaks the guess, read text and look at every cell."""
+    import polars as pl
+
+    _check_names(_csv_header(path), repr(str(path)))
+    try:
+        try:
+            frame = pl.read_csv(path, infer_schema_length=_SAMPLE_ROWS, null_values=[""], glob=False)
+        except pl.exceptions.ComputeError:
+            frame = pl.read_csv(path, infer_schema_length=0, null_values=[""], glob=False)
+    except (pl.exceptions.PolarsError, OSError):
+        # the reader's own message would quote cells
+        raise InputError(
+            f"{str(path)!r} cannot be read as CSV; look for a row with more cells than the header, an open "
+            "quote, or text that is not UTF-8"
+        ) from None
+    return frame.with_columns(_typed(column) for column in frame if column.dtype == pl.String)
+
+
+def _csv_header(path: Path) -> list[str]:
+    """Read the names in the first line, which polars would make unique without a word."""
+    packed = path.name.lower().endswith(".gz")
+    try:
+        with (gzip.open if packed else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
+            names = next((row for row in csv.reader(file) if row), [])
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error, csv.Error):
+        kind = "gzipped UTF-8 text" if packed else "UTF-8 text"
+        raise InputError(f"{str(path)!r} is not {kind}; save it again as such") from None
+    if len(names) == 1 and any(mark in names[0] for mark in ";\t"):
+        raise InputError(f"{str(path)!r} seems to be separated by semicolons or tabs; save it with commas")
+    return names
+
+
+def _typed(text: "pl.Series") -> "pl.Series":
+    """Give a column of text the narrowest type that holds all of it."""
+    import polars as pl
+
+    clean = text.str.strip_chars()
+    clean = clean.set(clean == "", None)
+    missing = clean.null_count()
+    if missing == len(clean):
+        return clean.cast(pl.Float64)
+    for dtype in (pl.Int64, pl.Float64):
+        numbers = clean.cast(dtype, strict=False)
+        if numbers.null_count() == missing:
+            return numbers
+    lower = clean.str.to_lowercase()
+    if lower.is_in(["true", "false"]).all():
+        return lower == "true"
+    return text.set(clean.is_null(), None)
+
+
+def _read_pair(source: tuple[Any, ...], label: str) -> Frame:
+    if len(source) != 2:
+        raise InputError(f"a tuple must be (X, y); got {len(source)} parts")
+    X, y = source
+    if isinstance(X, np.ndarray | list):
+        frame = _array_frame(_array(X, "X", 2))
+    else:
+        frame = _read_frame(X, "X must be a data frame or a two-dimensional array")
+    frame = _checked(frame, "X")
+    target = _array(_without_index(y), "y", 1)
+    if len(frame) != len(target):
+        raise InputError(
+            f"X has {len(frame)} rows but y has {len(target)}; they must belong to the same rows"
+        )
+    if label in frame.columns:
+        raise InputError(f"X already has a column {label!r}; call the label something else")
+    return frame.with_columns(nw.new_series(label, _uniform(target, "y"), backend=frame.implementation))
+
+
+def _without_index(y: Any) -> Any:
+    """Take the values of a series, since X and y belong together by position and not by index."""
+    series = nw.from_native(y, series_only=True, pass_through=True)
+    if not isinstance(series, nw.Series):
+        return y
+    values = series.to_numpy()
+    if values.dtype == object:
+        values = values.copy()
+        values[series.is_null().to_numpy()] = None
+    return values
+
+
+def _array(values: Any, name: str, ndim: int) -> Array:
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise InputError(f"{name} has rows of different lengths") from None
+    if array.dtype.kind == "U" and not isinstance(values, np.ndarray):
+        array = np.asarray(values, dtype=object)  # or one text among numbers would turn them all to text
+    if array.ndim != ndim:
+        shape = "two-dimensional, rows by columns" if ndim == 2 else "one-dimensional, one value a row"
+        raise InputError(f"{name} must be {shape}; got {type(values).__name__} of {array.ndim} dimensions")
+    if array.dtype.kind not in "biufUO":
+        raise InputError(f"{name} must hold numbers or text; got {array.dtype}")
+    if array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8):
+        return array.astype(np.float64)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _array_frame(X: Array) -> Frame:
+    import polars as pl
+
+    columns = {f"x{i}": _uniform(column, f"column {i} of X") for i, column in enumerate(X.T)}
+    return nw.from_native(pl.DataFrame(columns), eager_only=True)
+
+
+def _uniform(column: Array, name: str) -> Array | list[str | None]:
+    """Give a column one type; an array of objects does not say what they are, so each is looked at."""
+    if column.dtype.kind in "biuf":
+        return np.ascontiguousarray(column)
+    values = [None if value != value else value for value in column.tolist()]
+    if all(value is None or isinstance(value, Real | np.bool) for value in values):
+        numbers = np.array([math.nan if value is None else value for value in values])
+        return numbers.astype(np.float64) if numbers.dtype == object else numbers
+    if all(value is None or isinstance(value, str) for value in values):
+        return values
+    raise InputError(f"{name} mixes types; make it all numbers or all text")

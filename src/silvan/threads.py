@@ -1,0 +1,30 @@
+"""Threads over independent work: kernels release the interpreter lock, so plain threads are enough."""
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from silvan.errors import InputError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def thread_count(n_jobs: int | None) -> int:
+    """Read ``n_jobs`` as scikit-learn does, but let None mean all cores: results do not depend on it."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if n_jobs is None:
+        return cores
+    if n_jobs == 0:
+        raise InputError("n_jobs must not be 0; use 1 for one thread, -1 for all cores")
+    return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
+
+
+def thread_map(work: Callable[[T], R], items: Iterable[T], n_jobs: int) -> list[R]:
+    """Apply ``work`` to every item on up to ``n_jobs`` threads; results keep the order of the items."""
+    items = list(items)
+    if n_jobs == 1 or len(items) <= 1:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(min(n_jobs, len(items))) as pool:
+        return list(pool.map(work, items))

@@ -1,0 +1,160 @@
+"""Keyed randomness: which rows a tree sees and which features a node may use.
+
+A draw is a hash of (key, what for, tree, row or node), never the next number of a stream. So it does not depend
+on threads, on the order of messages, on where rows are or on how often a process restarted, and anyone who holds
+the key can repeat it. The hash is SipHash-2-4, a keyed pseudo-random function: without the key, rows in and out
+of a tree cannot be told from coin tosses.
+"""
+
+import hashlib
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+U = np.uint64
+
+ROWS, FEATURES = 1, 2  # what a hash is for; part of every hashed message
+
+_SHARE = 41427
+"""A row is in a tree if its 16 bits are below this: 2^16 (1 - 1/e), rounded."""
+
+_TREES_A_HASH = 4
+"""Trees served by the 64 bits of one hash."""
+
+
+def make_key(seed: int, purpose: str) -> np.ndarray:
+    """Derive a 128-bit key from a seed."""
+    digest = hashlib.sha256(f"silvan key {purpose} {int(seed)}".encode()).digest()
+    return np.frombuffer(digest[:16], "<u8").astype(np.uint64)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _turn(x: int, n: int) -> int:
+    return (x << U(n)) | (x >> U(64 - n))
+
+
+@njit(nogil=True, cache=True)
+def siphash(key: np.ndarray, a: int, b: int) -> int:
+    """Hash two 64-bit words with SipHash-2-4."""
+    v0 = key[0] ^ U(0x736F6D6570736575)
+    v1 = key[1] ^ U(0x646F72616E646F6D)
+    v2 = key[0] ^ U(0x6C7967656E657261)
+    v3 = key[1] ^ U(0x7465646279746573)
+    for step in range(4):
+        # two words of message, a last one with the length in its top byte, then four closing rounds
+        word = U(a) if step == 0 else (U(b) if step == 1 else (U(16) << U(56) if step == 2 else U(0)))
+        if step == 3:
+            v2 ^= U(0xFF)
+        v3 ^= word
+        for _ in range(4 if step == 3 else 2):
+            v0 += v1
+            v1 = _turn(v1, 13) ^ v0
+            v0 = _turn(v0, 32)
+            v2 += v3
+            v3 = _turn(v3, 16) ^ v2
+            v0 += v3
+            v3 = _turn(v3, 21) ^ v0
+            v2 += v1
+            v1 = _turn(v1, 17) ^ v2
+            v2 = _turn(v2, 32)
+        v0 ^= word
+    return v0 ^ v1 ^ v2 ^ v3
+
+
+@njit(nogil=True, cache=True)
+def rows_of_trees(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: int, bootstrap: bool) -> np.ndarray:
+    """Say which rows are in which trees, as an array (tree, row).
+
+    Each row is in each tree with probability 1 - 1/e, the expected share of distinct rows in a bootstrap sample,
+    independently and without replacement. Without ``bootstrap`` every row is in every tree.
+    """
+    n = row_keys.shape[0]
+    drawn = np.ones((n_trees, n), np.bool_)
+    if not bootstrap:
+        return drawn
+    last_group = -1
+    bits = np.empty(n, np.uint64)
+    for t in range(n_trees):
+        group, place = divmod(first + t, _TREES_A_HASH)
+        if group != last_group:
+            message = (U(ROWS) << U(56)) | U(group)
+            for i in range(n):
+                bits[i] = siphash(key, message, row_keys[i])
+            last_group = group
+        shift = U(16 * place)
+        for i in range(n):
+            drawn[t, i] = (bits[i] >> shift) & U(0xFFFF) < U(_SHARE)
+    return drawn
+
+
+@njit(nogil=True, cache=True)
+def root_seeds(key: np.ndarray, trees: np.ndarray) -> np.ndarray:
+    """Give each tree's root the seed of its feature draws."""
+    seeds = np.empty(trees.shape[0], np.uint64)
+    for i in range(trees.shape[0]):
+        seeds[i] = siphash(key, U(FEATURES) << U(56), U(trees[i]))
+    return seeds
+
+
+@njit(nogil=True, cache=True, inline="always")
+def mix(x: int) -> int:
+    """Scramble 64 bits, one to one: the finisher of splitmix64."""
+    x = (x ^ (x >> U(30))) * U(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> U(27))) * U(0x94D049BB133111EB)
+    return x ^ (x >> U(31))
+
+
+@njit(nogil=True, cache=True)
+def child_seeds(seeds: np.ndarray) -> np.ndarray:
+    """Derive the seeds of both children of each node: a node's seed depends on its path alone."""
+    out = np.empty((seeds.shape[0], 2), np.uint64)
+    for i in range(seeds.shape[0]):
+        out[i, 0] = mix(seeds[i] + U(0x9E3779B97F4A7C15))
+        out[i, 1] = mix(seeds[i] + U(0x3C6EF372FE94F82A))
+    return out
+
+
+class Deck(NamedTuple):
+    """The features to draw from. Both arrays are scratch; ``cards`` holds 0, 1, 2, ... between draws."""
+
+    cards: np.ndarray
+    swaps: np.ndarray
+
+
+def make_deck(n_features: int) -> Deck:
+    """Make a thread's deck."""
+    return Deck(np.arange(n_features), np.zeros(n_features, np.int64))
+
+
+@njit(nogil=True, cache=True)
+def draw_features(seed: int, attempt: int, deck: Deck, out: np.ndarray) -> int:
+    """Draw a node's features, ascending: the ``attempt``-th handful of its shuffled deck.
+
+    A few swaps at the front of the deck, undone at the end, cost less than a deck of one's own. Returns how many
+    were drawn, 0 if the deck is used up.
+    """
+    cards, swaps = deck
+    n, size = cards.shape[0], out.shape[0]
+    start = attempt * size
+    stop = min(start + size, n)
+    if stop <= start:
+        return 0
+    state = seed
+    for i in range(stop):
+        state += U(0x9E3779B97F4A7C15)
+        # the upper 32 bits scaled to the cards left; the bias is below 2^-15 for any number of columns we take
+        j = i + np.int64(((mix(state) >> U(32)) * U(n - i)) >> U(32))
+        swaps[i] = j
+        cards[i], cards[j] = cards[j], cards[i]
+    for i in range(start, stop):
+        # insertion keeps them ascending, so that the first of equal gains has the lowest index
+        feature, j = cards[i], i - start
+        while j > 0 and out[j - 1] > feature:
+            out[j] = out[j - 1]
+            j -= 1
+        out[j] = feature
+    for i in range(stop - 1, -1, -1):
+        j = swaps[i]
+        cards[i], cards[j] = cards[j], cards[i]
+    return stop - start

@@ -1,0 +1,142 @@
+"""The grower: all trees a round at a time, whoever holds the rows.
+
+Centralised, horizontal and vertical forests differ only in who finds the splits of the open nodes and who applies
+them; ``grow`` is given both as functions and keeps the books. A node is known by a number: roots are 0, 1, ... in
+the order of their trees; the k-th split of a round makes the next two numbers, left then right.
+
+A node whose handful of features offers no split stays open and draws the next handful of its deck, as long as
+there are rounds: a constant column does not end a branch.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from silvan.tree.draw import child_seeds, root_seeds
+from silvan.tree.split import Rule, Splits
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How trees grow, apart from what makes a split good.
+
+    ``handful`` features are drawn at a node (or, if ``by_tree``, once for a tree); ``tries`` is how many handfuls
+    a node may draw in one round; ``max_rounds`` ends growing where a round is a message to other sites.
+    """
+
+    n_features: int
+    handful: int
+    max_depth: int | None = None
+    by_tree: bool = False
+    tries: int = 1
+    max_rounds: int | None = None
+
+    @property
+    def handfuls(self) -> int:
+        """How many handfuls a deck has."""
+        return 1 if self.by_tree else -(-self.n_features // self.handful)
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The open nodes of a round."""
+
+    node: np.ndarray
+    tree: np.ndarray
+    depth: np.ndarray
+    seed: np.ndarray
+    attempt: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+    def take(self, which: np.ndarray) -> "Frontier":
+        """Keep some of the nodes."""
+        return Frontier(*(getattr(self, f)[which] for f in self.__dataclass_fields__))
+
+    def join(self, other: "Frontier") -> "Frontier":
+        """Put the nodes of two frontiers one after the other."""
+        fields = self.__dataclass_fields__
+        return Frontier(*(np.concatenate([getattr(self, f), getattr(other, f)]) for f in fields))
+
+
+@dataclass(frozen=True)
+class Grown:
+    """Grown trees: every node's tree, depth and statistics by number, and the splits in the order they were made.
+
+    The k-th split's children have the numbers ``n_trees + 2k`` and the next.
+    """
+
+    n_trees: int
+    rounds: int
+    tree: np.ndarray
+    depth: np.ndarray
+    stats: np.ndarray
+    node: np.ndarray  # of a split, like all below
+    feature: np.ndarray
+    bin: np.ndarray
+    missing_left: np.ndarray
+    words: np.ndarray
+    gain: np.ndarray
+
+
+Find = Callable[[Frontier], Splits]
+Apply = Callable[[Frontier, Splits, np.ndarray], None]
+
+
+def grow(trees: np.ndarray, key: np.ndarray, plan: Plan, rule: Rule, find: Find, apply: Apply) -> Grown:
+    """Grow trees.
+
+    ``find(frontier)`` decides every open node. ``apply(frontier, splits, open)`` sorts rows into the children: its
+    third argument says, for each split found and side, whether that child is open and its rows will be needed.
+    """
+    n = len(trees)
+    roots = np.arange(n)
+    zeros = np.zeros(n, np.int32)
+    frontier = Frontier(roots, roots, zeros, root_seeds(key, np.asarray(trees)), zeros)
+    born, split = [], []
+    rounds = 0
+    while len(frontier):
+        splits = find(frontier)
+        if rounds == 0:
+            born.append((roots, zeros, splits.total))
+        rounds += 1
+        found = np.flatnonzero(splits.feature >= 0)
+        parents = frontier.take(found)
+        split.append((parents.node, *(column[found] for column in _split_columns(splits))))
+
+        left, total = splits.left[found], splits.total[found]
+        stats = np.stack([left, total - left], axis=1).reshape(-1, total.shape[1])
+        children = Frontier(
+            n + np.arange(2 * len(found)),
+            np.repeat(parents.tree, 2),
+            np.repeat(parents.depth + 1, 2),
+            np.repeat(parents.seed, 2) if plan.by_tree else child_seeds(parents.seed).reshape(-1),
+            np.zeros(2 * len(found), np.int32),
+        )
+        born.append((children.tree, children.depth, stats))
+        n += 2 * len(found)
+
+        more = plan.max_rounds is None or rounds < plan.max_rounds
+        shallow = plan.max_depth is None or children.depth < plan.max_depth
+        is_open = rule.open_nodes(stats) & shallow & more
+        apply(frontier, splits, is_open.reshape(-1, 2))
+        again = _next_handful(frontier, splits, plan, rule) if more else frontier.take(found[:0])
+        frontier = Frontier.join(again, children.take(np.flatnonzero(is_open)))
+    return Grown(len(roots), rounds, *_join(born), *_join(split))
+
+
+def _split_columns(splits: Splits) -> tuple[np.ndarray, ...]:
+    return splits.feature, splits.bin, splits.missing_left, splits.words, splits.gain
+
+
+def _join(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
+    return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+
+
+def _next_handful(frontier: Frontier, splits: Splits, plan: Plan, rule: Rule) -> Frontier:
+    """Keep the nodes without a split that have features left to draw."""
+    stuck = frontier.take(np.flatnonzero((splits.feature < 0) & rule.open_nodes(splits.total)))
+    stuck = replace(stuck, attempt=stuck.attempt + plan.tries)
+    return stuck.take(np.flatnonzero(stuck.attempt < plan.handfuls))

@@ -1,0 +1,394 @@
+"""The best split of a node, from histograms alone.
+
+Statistics of a set of rows are a short integer vector, the same for a bin, a side of a split or a node:
+
+=================  =============================  ================================
+layout             vector                         used for
+=================  =============================  ================================
+``lead == 0``      rows of each class             classification
+``lead == 1``      rows, mass of each class       classification with row weights
+``lead == 1``      rows, sum                      regression (the rows are the mass)
+``lead == 2``      rows, mass, sum                regression with row weights
+=================  =============================  ================================
+
+Everything added up is an integer, so the order of adding cannot matter, and gains are computed so that
+relabelling the classes changes no bit. Equal gains go to the lowest feature, then the lowest bin (or, for
+category sets, the lowest set read as a number).
+
+A split's side is decided for missing values too: both are tried where the node has any, and where it has none
+they follow the larger side. Categories that the node has not seen follow the missing values.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from silvan.data.schema import MISSING_BIN
+from silvan.tree.draw import Deck, draw_features
+
+GINI, ENTROPY, SQUARED_ERROR = 0, 1, 2
+CRITERIA = {"gini": GINI, "entropy": ENTROPY, "log_loss": ENTROPY, "squared_error": SQUARED_ERROR}
+
+SET_WORDS = 4
+"""A set of bins is 256 bits; bit 0 is the bin of missing values."""
+
+_LOG_SCALE = 1 << 20
+"""Entropy is made of n log2 n in units of 2^-20, so that sums are exact."""
+
+_TABLE = 1 << 14
+
+
+class Rule(NamedTuple):
+    """What makes a split good and admissible."""
+
+    criterion: int
+    lead: int
+    min_split: int
+    min_leaf: int
+    class_weight: np.ndarray  # int64, one a class; ones if classes count alike
+
+    def open_nodes(self, stats: np.ndarray) -> np.ndarray:
+        """Say which nodes might still be split, given their statistics."""
+        rows = stats.sum(axis=1) if self.lead == 0 else stats[:, 0]
+        wide = (rows >= self.min_split) & (rows >= 2 * self.min_leaf)
+        if self.criterion == SQUARED_ERROR:
+            return wide
+        return wide & ((stats[:, self.lead :] > 0).sum(axis=1) > 1)
+
+
+def log_table() -> np.ndarray:
+    """Tabulate n log2 n in fixed point for small n."""
+    n = np.arange(_TABLE, dtype=np.float64)
+    n[0] = 1.0
+    return np.rint(n * np.log2(n) * _LOG_SCALE).astype(np.int64)
+
+
+_LOG = log_table()
+
+
+@njit(nogil=True, cache=True)
+def _n_log_n(n: int) -> int:
+    if n < _TABLE:
+        return _LOG[n]
+    return np.int64(np.rint(n * np.log2(n) * _LOG_SCALE))
+
+
+@njit(nogil=True, cache=True, inline="always")
+def in_set(words: np.ndarray, bin_: int) -> bool:
+    """Whether a bin is in a set."""
+    return (words[bin_ >> 6] >> np.uint64(bin_ & 63)) & np.uint64(1) != 0
+
+
+class Scratch(NamedTuple):
+    """Buffers that one thread reuses from node to node."""
+
+    here: np.ndarray  # statistics of the side being tried
+    best: np.ndarray  # statistics of the left side of the best split of a feature
+    cut: np.ndarray  # last bin on its left, whether missing values go left
+    words: np.ndarray  # its left set
+    inside: np.ndarray
+    found: np.ndarray
+    order: np.ndarray
+    occupied: np.ndarray  # occupied value bins of the feature, in order
+
+
+def make_scratch(n_stats: int) -> Scratch:
+    """Allocate the buffers of one thread."""
+    stats = np.zeros((2, n_stats), np.int64)
+    sets = np.zeros((3, SET_WORDS), np.uint64)
+    return Scratch(*stats, np.zeros(2, np.int64), *sets, np.zeros(256, np.int64), np.zeros(256, np.int64))
+
+
+@njit(nogil=True, cache=True)
+def gain(left: np.ndarray, total: np.ndarray, rule: Rule) -> float:
+    """Value of splitting ``total`` into ``left`` and the rest: higher is better, comparable within a node.
+
+    For classes it is minus the mass times impurity of both sides, up to a constant of the node; for a number the
+    decrease of squared error. With all on one side it is the value of not splitting.
+    """
+    if rule.criterion == SQUARED_ERROR:
+        last = left.shape[0] - 1
+        a = np.float64(left[last - 1])
+        b = np.float64(total[last - 1] - left[last - 1])
+        if a == 0.0 or b == 0.0:
+            return 0.0
+        # equal means give exactly zero: both products round the same real number
+        difference = np.float64(left[last]) * b - np.float64(total[last] - left[last]) * a
+        return difference * difference / (a * b * (a + b))
+    mass_left, mass_right, sum_left, sum_right = 0, 0, 0, 0
+    for c in range(rule.lead, left.shape[0]):
+        weight = rule.class_weight[c - rule.lead]
+        m_left = left[c] * weight
+        m_right = total[c] * weight - m_left
+        mass_left += m_left
+        mass_right += m_right
+        if rule.criterion == GINI:
+            sum_left += m_left * m_left
+            sum_right += m_right * m_right
+        else:
+            sum_left += _n_log_n(m_left)
+            sum_right += _n_log_n(m_right)
+    if rule.criterion == GINI:
+        return sum_left / max(mass_left, 1) + sum_right / max(mass_right, 1)
+    return (sum_left - _n_log_n(mass_left) + sum_right - _n_log_n(mass_right)) / _LOG_SCALE
+
+
+@njit(nogil=True, cache=True)
+def _best_numeric(hist: np.ndarray, base: int, n: int, total: np.ndarray, rule: Rule, scratch: Scratch) -> float:
+    """Find the best cut of one numeric feature.
+
+    Its histogram begins at ``hist[base]``; ``scratch.occupied`` lists the ``n`` occupied value bins in order. The
+    result is in ``scratch``: ``best`` (statistics of the left side) and ``cut`` (last bin on the left, whether
+    missing values go left).
+    """
+    size = total.shape[0]
+    here = scratch.here
+    all_rows, missing_rows = 0, 0
+    for s in range(size if rule.lead == 0 else 1):
+        all_rows += total[s]
+        missing_rows += hist[base, s]
+    best = -np.inf
+    for missing_left in range(1 if missing_rows > 0 else 0, -1, -1):
+        rows = missing_left * missing_rows
+        for s in range(size):
+            here[s] = missing_left * hist[base, s]
+        for i in range(n):
+            b = scratch.occupied[i]
+            at = base + b
+            if rule.lead == 0:
+                for s in range(size):
+                    here[s] += hist[at, s]
+                    rows += hist[at, s]
+            else:
+                rows += hist[at, 0]
+                for s in range(size):
+                    here[s] += hist[at, s]
+            if all_rows - rows < rule.min_leaf:
+                break
+            if rows < rule.min_leaf:
+                continue
+            value = gain(here, total, rule)
+            if value > best or (value == best and b < scratch.cut[0]):
+                best = value
+                scratch.cut[0] = b
+                scratch.cut[1] = missing_left if missing_rows > 0 else 2 * rows >= all_rows
+                for s in range(size):
+                    scratch.best[s] = here[s]
+    return best
+
+
+@njit(nogil=True, cache=True)
+def _mean_below(hist: np.ndarray, a: int, b: int, rule: Rule) -> bool:
+    """Whether one category's mean target (share of the second class) is below another's."""
+    last = hist.shape[1] - 1
+    if rule.criterion == SQUARED_ERROR:
+        return hist[a, last] / hist[a, last - 1] < hist[b, last] / hist[b, last - 1]
+    # p/(p+q) < r/(r+s) as p s < r q: exact, so that swapping the classes just turns the order round
+    return np.int64(hist[a, last]) * np.int64(hist[b, last - 1]) < np.int64(hist[b, last]) * np.int64(hist[a, last - 1])
+
+
+@njit(nogil=True, cache=True)
+def _lower_set(a: np.ndarray, b: np.ndarray) -> bool:
+    for w in range(SET_WORDS - 1, -1, -1):
+        if a[w] != b[w]:
+            return a[w] < b[w]
+    return False
+
+
+@njit(nogil=True, cache=True)
+def _best_categorical(
+    hist: np.ndarray, base: int, n_bins: int, n: int, total: np.ndarray, rule: Rule, scratch: Scratch
+) -> float:
+    """Find the best set of categories for the left side; the result is in ``scratch``, with the set in ``words``.
+
+    Two classes or a number: the best set is among the first so many categories by mean target. More classes: one
+    category against the rest. The side that holds the lowest category present is called left, and of equally
+    good sets the one that is lowest as a number is taken, so that turning the order round changes nothing.
+    """
+    size = total.shape[0]
+    here, order, bins = scratch.here, scratch.order, scratch.occupied
+    all_rows, missing_rows = 0, 0
+    for s in range(size if rule.lead == 0 else 1):
+        all_rows += total[s]
+        missing_rows += hist[base, s]
+    nested = rule.criterion == SQUARED_ERROR or size - rule.lead == 2
+    for i in range(n):
+        j = i
+        while nested and j > 0 and _mean_below(hist, base + bins[i], base + order[j - 1], rule):
+            order[j] = order[j - 1]
+            j -= 1
+        order[j] = bins[i]
+    best = -np.inf
+    inside, found = scratch.inside, scratch.found
+    for missing_here in range(1 if missing_rows > 0 else 0, -1, -1):
+        for s in range(size):
+            here[s] = missing_here * hist[base, s]
+        inside[:] = 0
+        for i in range(n):
+            if not nested:
+                for s in range(size):
+                    here[s] = missing_here * hist[base, s]
+                inside[:] = 0
+            for s in range(size):
+                here[s] += hist[base + order[i], s]
+            inside[order[i] >> 6] |= np.uint64(1) << np.uint64(order[i] & 63)
+            if nested and i + 1 < n and not _mean_below(hist, base + order[i], base + order[i + 1], rule):
+                continue  # equal means stay together, so that the order among them cannot matter
+            rows = 0
+            for s in range(size if rule.lead == 0 else 1):
+                rows += here[s]
+            if rows < rule.min_leaf or all_rows - rows < rule.min_leaf:
+                continue
+            value = gain(here, total, rule)
+            if value < best:
+                continue
+            turned = not in_set(inside, bins[0])
+            found[:] = inside
+            if turned:
+                rows = all_rows - rows
+                for j in range(n):
+                    found[bins[j] >> 6] ^= np.uint64(1) << np.uint64(bins[j] & 63)
+            missing_left = (missing_here == 1) != turned if missing_rows > 0 else 2 * rows >= all_rows
+            if missing_left:
+                found[0] |= np.uint64(1)
+            if value == best and not _lower_set(found, scratch.words):
+                continue
+            best = value
+            scratch.cut[0], scratch.cut[1] = 0, missing_left
+            scratch.words[:] = found
+            for s in range(size):
+                scratch.best[s] = total[s] - here[s] if turned else here[s]
+    if best > -np.inf and scratch.cut[1]:
+        # what the node has not seen follows the missing values
+        inside[:] = 0
+        for j in range(n):
+            inside[bins[j] >> 6] |= np.uint64(1) << np.uint64(bins[j] & 63)
+        for b in range(1, n_bins):
+            if not in_set(inside, b):
+                scratch.words[b >> 6] |= np.uint64(1) << np.uint64(b & 63)
+    return best
+
+
+class Splits(NamedTuple):
+    """What was decided for each open node; ``feature`` is -1 where no split was found."""
+
+    feature: np.ndarray  # int32
+    bin: np.ndarray  # int32, last bin on the left of a numeric split, 0 for a categorical one
+    missing_left: np.ndarray  # bool
+    words: np.ndarray  # uint64 (nodes, 4), the left set of a categorical split
+    total: np.ndarray  # int64 (nodes, statistics) of the node
+    left: np.ndarray  # int64 (nodes, statistics) of its left side
+    gain: np.ndarray  # float64, impurity decrease times mass
+
+    @classmethod
+    def empty(cls, n_nodes: int, n_stats: int) -> "Splits":
+        """Make room for the decisions on so many nodes."""
+        return cls(
+            np.full(n_nodes, -1, np.int32),
+            np.zeros(n_nodes, np.int32),
+            np.zeros(n_nodes, np.bool_),
+            np.zeros((n_nodes, SET_WORDS), np.uint64),
+            np.zeros((n_nodes, n_stats), np.int64),
+            np.zeros((n_nodes, n_stats), np.int64),
+            np.zeros(n_nodes, np.float64),
+        )
+
+
+@njit(nogil=True, cache=True)
+def occupied_bins(hist: np.ndarray, base: int, n_bins: int, lead: int, out: np.ndarray) -> int:
+    """List the value bins that hold rows, in order; returns how many."""
+    n = 0
+    for b in range(1, n_bins):
+        rows = 0
+        for s in range(hist.shape[1] if lead == 0 else 1):
+            rows += hist[base + b, s]
+        if rows > 0:
+            out[n] = b
+            n += 1
+    return n
+
+
+@njit(nogil=True, cache=True)
+def consider(
+    feature: int,
+    categorical: bool,
+    hist: np.ndarray,
+    base: int,
+    n_bins: int,
+    n_occupied: int,
+    rule: Rule,
+    node: int,
+    splits: Splits,
+    scratch: Scratch,
+) -> None:
+    """Try one feature at a node and keep its best split if it beats what the node has.
+
+    Features come in ascending order, so only a higher gain replaces.
+    """
+    total = splits.total[node]
+    if categorical:
+        value = _best_categorical(hist, base, n_bins, n_occupied, total, rule, scratch)
+    else:
+        value = _best_numeric(hist, base, n_occupied, total, rule, scratch)
+    if value == -np.inf or (rule.criterion == SQUARED_ERROR and value <= 0.0):
+        return
+    if splits.feature[node] >= 0 and value <= splits.gain[node]:
+        return
+    splits.feature[node] = feature
+    splits.gain[node] = value
+    splits.bin[node] = scratch.cut[0]
+    splits.missing_left[node] = scratch.cut[1] != 0
+    for s in range(total.shape[0]):
+        splits.left[node, s] = scratch.best[s]
+    for w in range(SET_WORDS):
+        splits.words[node, w] = scratch.words[w] if categorical else np.uint64(0)
+
+
+@njit(nogil=True, cache=True)
+def is_closed(total: np.ndarray, rule: Rule) -> bool:
+    """Whether a node must not be split: too few rows, or one class left."""
+    rows, classes = 0, 0
+    for s in range(total.shape[0] if rule.lead == 0 else 1):
+        rows += total[s]
+    for c in range(rule.lead, total.shape[0]):
+        classes += total[c] > 0
+    return rows < rule.min_split or (rule.criterion != SQUARED_ERROR and classes <= 1)
+
+
+@njit(nogil=True, cache=True)
+def settle(node: int, splits: Splits, rule: Rule) -> None:
+    """Turn the chosen split's gain, comparable within its node only, into the decrease of impurity."""
+    if splits.feature[node] >= 0:
+        total = splits.total[node]
+        splits.gain[node] = max(splits.gain[node] - gain(total, total, rule), 0.0)
+
+
+@njit(nogil=True, cache=True)
+def choose_splits(
+    hist: np.ndarray,
+    seeds: np.ndarray,
+    attempts: np.ndarray,
+    n_bins: np.ndarray,
+    categorical: np.ndarray,
+    drawn: np.ndarray,
+    deck: Deck,
+    rule: Rule,
+    splits: Splits,
+    scratch: Scratch,
+) -> None:
+    """Decide every open node from histograms that lie one after the other, node by node, feature by feature."""
+    base = 0
+    for node in range(seeds.shape[0]):
+        for j in range(draw_features(seeds[node], attempts[node], deck, drawn)):
+            feature = drawn[j]
+            width = n_bins[feature]
+            if j == 0:
+                for b in range(width):
+                    for s in range(hist.shape[1]):
+                        splits.total[node, s] += hist[base + b, s]
+            if not is_closed(splits.total[node], rule):
+                n = occupied_bins(hist, base, width, rule.lead, scratch.occupied)
+                consider(feature, categorical[feature], hist, base, width, n, rule, node, splits, scratch)
+            base += width
+        settle(node, splits, rule)

@@ -1,0 +1,353 @@
+"""Encoding: the schema decides, whichever library holds the table, and codes stand for what they were made of."""
+
+import datetime
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from silvan.data.encode import encode_features, encode_label, infer_schema, infer_task
+from silvan.data.schema import MAX_CATEGORIES, Feature, Label, Schema
+from silvan.data.table import read_table
+from silvan.errors import InputError, SchemaError
+
+LIBRARIES = [pl.DataFrame, pd.DataFrame, pa.table]
+libraries = pytest.mark.parametrize("make", LIBRARIES)
+any_library = st.sampled_from(LIBRARIES)
+
+words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=4)
+
+
+def table(make=pl.DataFrame, **columns):
+    return read_table(make(columns))
+
+
+def feature(series, **parameters):
+    frame = table(type(series).__module__.startswith("pandas") and pd.DataFrame or pl.DataFrame, f=series)
+    return infer_schema(frame.with_columns(label=frame["f"].is_null()), **parameters).features[0]
+
+
+def encode(feature, values, make=pl.DataFrame):
+    return encode_features(table(make, f=values), Schema.of([feature]))[:, 0]
+
+
+# -- what infer_schema makes of columns
+
+
+@libraries
+def test_features_in_the_order_of_columns(make):
+    frame = table(
+        make,
+        z=[1.5, None, 2],
+        site=["p", "q", "p"],
+        label=[1, 0, 1],
+        b=["y", None, "x"],
+        a=[True, False, True],
+    )
+    schema = infer_schema(frame, exclude=["site"])
+    assert schema.features == (
+        Feature("z"),
+        Feature("b", "categorical", categories=("x", "y")),
+        Feature("a"),
+    )
+    assert schema.label == Label("label", (0, 1))
+
+
+@pytest.mark.parametrize("dtype", [pl.String, pl.Categorical, pl.Enum(["c", "a", "b"])])
+def test_text_of_any_kind_is_categorical(dtype):
+    assert feature(pl.Series(["b", "a", None], dtype=dtype)).categories == ("a", "b")
+    assert feature(pd.Series(["b", "a", None]).astype("category")).categories == ("a", "b")
+
+
+def test_rare_categories_are_other():
+    column = pl.Series(["a"] * 3 + ["b"] * 2 + ["c"] + [None])
+    assert feature(column, min_category_rows=2) == Feature(
+        "f", "categorical", categories=("a", "b"), other=True
+    )
+    assert feature(column, min_category_rows=9) == Feature("f", "categorical", categories=(), other=True)
+    assert not feature(column).other
+
+
+def test_the_most_frequent_categories_are_named():
+    names = [f"n{i:03}" for i in range(MAX_CATEGORIES + 2)]
+    column = pl.Series([*names, names[-1]])
+    named = feature(column)
+    assert named.categories == (*names[: MAX_CATEGORIES - 1], names[-1])  # one frequent, ties by name
+    assert named.other
+    whole = feature(pl.Series(names[:MAX_CATEGORIES]))
+    assert whole.categories == tuple(names[:MAX_CATEGORIES])
+    assert not whole.other
+
+
+def test_a_column_without_values_is_numeric():
+    for column in (
+        pl.Series([None, None]),
+        pl.Series([None, None], dtype=pl.String),
+        pd.Series([None, None]),
+    ):
+        assert feature(column) == Feature("f")
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        (pl.Series([datetime.date(2020, 1, 1)]), "Date"),
+        (pl.Series([datetime.timedelta(1)]), "Duration"),
+        (pl.Series([[1]]), "List"),
+        (pl.Series([{"a": 1}]), "Struct"),
+        (pl.Series([object()]), "Object"),
+        (pd.Series([1, "a"], dtype=object), "Object"),
+    ],
+)
+def test_other_types_are_refused(column, kind):
+    with pytest.raises(SchemaError, match=f"column 'f' holds {kind}.*convert it"):
+        feature(column)
+    for agreed in (Feature("f"), Feature("f", "categorical", categories=("a",))):
+        with pytest.raises(SchemaError, match=f"column 'f' holds {kind}"):
+            encode(agreed, column, pd.DataFrame if isinstance(column, pd.Series) else pl.DataFrame)
+
+
+@libraries
+@pytest.mark.parametrize(
+    ("values", "classes"),
+    [
+        ([2, 0, 2], (0, 2)),
+        ([1.0, 0.0, 1.0], (0, 1)),
+        ([True, False, True], (False, True)),
+        (["no", "yes", "a"], ("a", "no", "yes")),
+        ([0.5, 1.0, 2.0], None),
+    ],
+)
+def test_label_and_task(make, values, classes):
+    frame = table(make, x=[1, 2, 3], label=values)
+    label = infer_schema(frame).label
+    assert label == Label("label", classes)
+    assert [type(value) for value in label.classes or ()] == [type(value) for value in classes or ()]
+    assert infer_task(frame["label"]) == ("regression" if classes is None else "classification")
+
+
+def test_task_can_be_said():
+    assert infer_schema(table(x=[1, 2], label=[0, 1]), task="regression").label == Label("label")
+    assert infer_schema(table(x=[1, 2], label=[0.5, 1.0]), task="classification").label.classes == (0.5, 1.0)
+    with pytest.raises(SchemaError, match="'label' holds text"):
+        infer_schema(table(x=[1, 2], label=["a", "b"]), task="regression")
+    with pytest.raises(InputError, match="task must be .* got 'cluster'"):
+        infer_schema(table(x=[1, 2], label=[0, 1]), task="cluster")
+
+
+def test_very_many_classes_must_be_asked_for():
+    frame = table(x=range(300), label=range(300))
+    with pytest.raises(SchemaError, match="300 different values; say task="):
+        infer_schema(frame)
+    assert infer_schema(frame, task="classification").n_classes == 300
+
+
+@libraries
+@pytest.mark.parametrize("values", [[1, None, None], [0.5, None, float("nan")], ["a", None, None]])
+def test_missing_labels_are_counted(make, values):
+    frame = table(make, x=[1, 2, 3], label=values)
+    for task in (None, "classification"):
+        with pytest.raises(InputError, match="'label' is missing in 2 of 3 rows"):
+            infer_schema(frame, task=task)
+    with pytest.raises(InputError, match="'label' is missing in 2 of 3 rows"):
+        encode_label(frame, Schema.of(["x"], Label("label", (1, "a"))))
+
+
+def test_columns_that_are_not_there():
+    frame = table(age=[1], Lable=[0])
+    with pytest.raises(SchemaError, match="no label column 'label'; did you mean 'Lable'"):
+        infer_schema(frame)
+    with pytest.raises(SchemaError, match="no label column 'outcome'; did you mean 'age', 'Lable'"):
+        infer_schema(frame, "outcome")
+    with pytest.raises(SchemaError, match="no column 'stie' to exclude"):
+        infer_schema(frame, "Lable", exclude=["stie"])
+    with pytest.raises(SchemaError, match="no column is left"):
+        infer_schema(frame, "Lable", exclude="age")
+
+
+# -- features as numbers
+
+
+@libraries
+def test_array_is_what_kernels_want(make):
+    frame = table(
+        make, extra=["?"] * 3, b=["x", None, "z"], label=[0, 1, 0], a=[1, None, 3], c=[True, False, None]
+    )
+    schema = Schema.of(["a", "c", Feature("b", "categorical", categories=("x", "y"), other=True)])
+    X = encode_features(frame, schema)
+    assert X.dtype == np.float32
+    assert X.flags.c_contiguous
+    np.testing.assert_array_equal(X, [[1, 1, 0], [np.nan, 0, np.nan], [3, np.nan, 2]])
+
+
+def test_all_missing_columns_are_named():
+    with pytest.raises(SchemaError, match="lacks 'a', 'c'"):
+        encode_features(table(b=[1]), Schema.of(["a", "b", "c"]))
+
+
+@pytest.mark.parametrize("other", [True, False])
+@libraries
+def test_unknown_categories(make, other):
+    agreed = Feature("f", "categorical", categories=("a", "b"), other=other)
+    expected = [1, 2 if other else np.nan, np.nan, 0]
+    np.testing.assert_array_equal(encode(agreed, ["b", "new", None, "a"], make), expected)
+
+
+@pytest.mark.parametrize(
+    ("column", "categories", "codes"),
+    [
+        (pl.Series([2, 1, None]), ("1", "2"), [1, 0, np.nan]),
+        (pl.Series([2.0, 1.0, float("nan")]), ("1", "2"), [1, 0, np.nan]),
+        (pl.Series([2.5, -0.0, None]), ("0", "2.5"), [1, 0, np.nan]),
+        (pl.Series([True, False, None]), ("false", "true"), [1, 0, np.nan]),
+        (pl.Series([2**53 + 1, 2**53, None]), (str(2**53), str(2**53 + 1)), [1, 0, np.nan]),
+        (pl.Series([7, 1, 1]), ("1", "2"), [np.nan, 0, 0]),
+    ],
+)
+def test_numbers_may_stand_for_categories(column, categories, codes):
+    agreed = Feature("f", "categorical", categories=categories)
+    for values, make in [(column, pl.DataFrame), (column.to_pandas(), pd.DataFrame)]:
+        if column.dtype == pl.Boolean and make is pd.DataFrame:
+            values = values.astype("boolean")
+        elif column.dtype == pl.Int64 and make is pd.DataFrame:
+            values = column.to_pandas(use_pyarrow_extension_array=True)
+        np.testing.assert_array_equal(encode(agreed, values, make), codes)
+
+
+def test_text_cannot_stand_for_numbers():
+    with pytest.raises(
+        SchemaError, match="column 'f' holds text, but the schema says it is numeric"
+    ) as caught:
+        encode(Feature("f"), ["12.5", "secret"])
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("agreed", [Feature("f"), Feature("f", "categorical", categories=("a",), other=True)])
+@pytest.mark.parametrize("column", [pl.Series([None] * 2), pl.Series([None] * 2, dtype=pl.String)])
+def test_a_column_without_values_fits_any_feature(agreed, column):
+    assert np.isnan(encode(agreed, column)).all()
+
+
+def test_categories_must_be_agreed():
+    with pytest.raises(SchemaError, match="categories of 'f' are not agreed"):
+        encode(Feature("f", "categorical"), ["a"])
+
+
+@libraries
+@pytest.mark.parametrize("bad", [float("inf"), -float("inf"), 1e39, -3.5e38])
+def test_infinite_features_are_counted(make, bad):
+    with pytest.raises(InputError, match="column 'f' is infinite, or too large .* in 2 of 4 rows"):
+        encode(Feature("f"), [bad, 1.0, None, bad], make)
+
+
+def test_whole_numbers_and_floats_round_alike():
+    values = [2**24 + 1, 2**31 - 1, 2**60 + 2**36 + 1, -(2**53) - 1]
+    np.testing.assert_array_equal(
+        encode(Feature("f"), values), encode(Feature("f"), [float(value) for value in values])
+    )
+
+
+@given(st.lists(st.none() | st.floats(width=32, allow_infinity=False), min_size=1), any_library)
+def test_numbers_stay_what_they_are(values, make):
+    encoded = encode(Feature("f"), pa.array(values, pa.float64()) if make is pa.table else values, make)
+    expected = np.array([np.nan if value is None else value for value in values], dtype=np.float32)
+    np.testing.assert_array_equal(encoded, expected)
+    assert not np.signbit(encoded[encoded == 0]).any()
+
+
+@given(st.lists(st.none() | words, min_size=1).filter(any), st.integers(1, 3), any_library)
+def test_codes_decode_to_the_categories(values, min_rows, make):
+    frame = table(make, f=values, label=[0] * len(values))
+    schema = infer_schema(frame, min_category_rows=min_rows)
+    agreed = schema.features[0]
+    assert list(agreed.categories) == sorted(w for w in {*values} - {None} if values.count(w) >= min_rows)
+    codes = encode_features(frame, schema)[:, 0]
+    for value, code in zip(values, codes, strict=True):
+        if value is None:
+            assert np.isnan(code)
+        elif code == len(agreed.categories):
+            assert agreed.other
+            assert value not in agreed.categories
+        else:
+            assert agreed.categories[int(code)] == value
+
+
+@given(st.lists(st.integers(-(2**62), 2**62), min_size=1), any_library)
+def test_numbers_and_their_text_get_the_same_codes(values, make):
+    text = [str(value) for value in values]
+    agreed = Feature("f", "categorical", categories=tuple(sorted(set(text))[:5]))
+    np.testing.assert_array_equal(encode(agreed, values, make), encode(agreed, text, make))
+
+
+# -- the label as numbers
+
+
+@libraries
+@pytest.mark.parametrize("classes", [(0, 1), (0.0, 1.0), (False, True), ("0", "1")])
+@pytest.mark.parametrize("values", [[1, 0, 1], [1.0, 0.0, 1.0], [True, False, True], ["1", "0", "1"]])
+def test_classes_match_across_types(make, classes, values):
+    if isinstance(values[0], bool) and isinstance(classes[0], str):
+        pytest.skip("true is not the text '1'")
+    if isinstance(values[0], str) and isinstance(classes[0], bool):
+        pytest.skip("the text '1' is not true")
+    y = encode_label(table(make, label=values), Schema.of([], Label("label", classes)))
+    assert y.dtype == np.int32
+    assert y.tolist() == [1, 0, 1]
+
+
+def test_codes_follow_the_schema_not_the_table():
+    schema = Schema.of([], Label("label", ("yes", "no", "perhaps")))
+    assert encode_label(table(label=["no", "no"]), schema).tolist() == [1, 1]
+
+
+@libraries
+def test_unknown_classes_are_counted_and_not_shown(make):
+    for values, classes in [(["a", "secret", "secret"], ("a", "b")), ([0, 4711, 4711], (0, 1))]:
+        with pytest.raises(InputError, match="none of the 2 agreed classes in 2 of 3 rows") as caught:
+            encode_label(table(make, label=values), Schema.of([], Label("label", classes)))
+        assert "secret" not in str(caught.value)
+        assert "4711" not in str(caught.value)
+
+
+@libraries
+def test_targets(make):
+    schema = Schema.of([], "label")
+    y = encode_label(table(make, label=[1, 2, 3]), schema)
+    assert y.dtype == np.float64
+    assert y.tolist() == [1, 2, 3]
+    with pytest.raises(InputError, match="missing in 1 of 2 rows"):
+        encode_label(table(make, label=[0.5, None]), schema)
+    with pytest.raises(InputError, match="infinite in 1 of 2 rows"):
+        encode_label(table(make, label=[0.5, float("inf")]), schema)
+    with pytest.raises(SchemaError, match="'label' holds text"):
+        encode_label(table(make, label=["0.5", "1"]), schema)
+    with pytest.raises(SchemaError, match="no label column"):
+        encode_label(table(make, other=[1]), schema)
+
+
+def test_infinite_classes_are_refused():
+    with pytest.raises(InputError, match="infinite in 2 of 3 rows"):
+        infer_schema(table(x=[1, 2, 3], label=[float("inf"), 1.0, float("inf")]))
+
+
+@given(
+    st.one_of(
+        st.lists(st.integers(-(2**62), 2**62), min_size=1),
+        st.lists(words, min_size=1),
+        st.lists(st.booleans(), min_size=1),
+        st.lists(st.integers(-(2**53), 2**53).map(float), min_size=1),
+    ),
+    any_library,
+)
+def test_class_codes_decode_to_the_labels(values, make):
+    frame = table(make, x=[0] * len(values), label=values)
+    schema = infer_schema(frame)
+    codes = encode_label(frame, schema)
+    assert [schema.label.classes[code] for code in codes] == values
+    assert list(schema.label.classes) == sorted(set(values))
+    again = encode_label(frame, Schema.from_json(schema.to_json()))
+    np.testing.assert_array_equal(again, codes)
