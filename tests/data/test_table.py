@@ -52,6 +52,7 @@ def test_data_frames_of_all_libraries_agree(make):
         (["1", " 2 "], pl.Int64, 2),
         (["", "7"], pl.Int64, 7),
         (["true", "False"], pl.Boolean, False),
+        (["", "True"], pl.Boolean, True),
         (["true", "maybe"], pl.String, "maybe"),
         (["1", "99999999999999999999999999999999999999999"], pl.Float64, 1e41),
         (["", ""], pl.Float64, None),
@@ -88,8 +89,9 @@ def test_arrays():
 
 @pytest.mark.parametrize("dtype", [bool, np.uint8, np.int64, np.float16, np.float32, ">f8", np.longdouble])
 def test_arrays_of_any_number_type(dtype):
-    frame = read_table((np.array([[0], [1]], dtype=dtype), [0, 1]))
-    assert frame["x0"].to_list() == [0, 1]
+    values = np.array([0, 1], dtype=dtype)
+    for X in (values[:, None], pa.table({"x0": [0, 1]})):
+        assert plain(read_table((X, values))) == {"x0": [0, 1], "label": [0, 1]}
 
 
 def test_lists_and_objects_keep_each_columns_type():

@@ -139,9 +139,9 @@ def _read_csv(path: Path) -> "pl.DataFrame":
     _check_names(_csv_header(path), repr(str(path)))
     try:
         try:
-            frame = pl.read_csv(path, infer_schema_length=_SAMPLE_ROWS, null_values=[""], glob=False)
+            frame = pl.read_csv(path, infer_schema_length=_SAMPLE_ROWS, glob=False)
         except pl.exceptions.ComputeError:
-            frame = pl.read_csv(path, infer_schema_length=0, null_values=[""], glob=False)
+            frame = pl.read_csv(path, infer_schema_length=0, glob=False)
     except (pl.exceptions.PolarsError, OSError):
         # the reader's own message would quote cells
         raise InputError(

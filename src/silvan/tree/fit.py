@@ -1,0 +1,176 @@
+"""From a table to a forest, where all rows are at hand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from silvan.data.bins import Bins, check_max_bins, find_bins
+from silvan.data.schema import Schema
+from silvan.errors import InputError
+from silvan.threads import thread_count, thread_map
+from silvan.tree.draw import make_key
+from silvan.tree.forest import DEPTH_CAP, Forest, is_category_split
+from silvan.tree.grow import Grown, Plan, grow
+from silvan.tree.rows import Binned, Rows
+from silvan.tree.split import CRITERIA, SQUARED_ERROR, Rule
+from silvan.tree.target import Target
+
+_ROWS_AT_ONCE = 1 << 21
+"""Trees grow side by side in batches of about so many rows: enough work a call, little memory."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The parameters of a forest, checked. Names and meanings are scikit-learn's."""
+
+    n_estimators: int = 100
+    criterion: str = "gini"
+    max_depth: int | None = None
+    min_samples_split: int = 2
+    min_samples_leaf: int = 2
+    max_features: str | int | float | None = "sqrt"
+    max_bins: int = 64
+    bootstrap: bool = True
+    feature_draw: str = "node"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        _at_least("n_estimators", self.n_estimators, 1)
+        _at_least("min_samples_leaf", self.min_samples_leaf, 1)
+        _at_least("min_samples_split", self.min_samples_split, 2)
+        if self.max_depth is not None:
+            _at_least("max_depth", self.max_depth, 1)
+            if self.max_depth > DEPTH_CAP:
+                raise InputError(f"max_depth must be at most {DEPTH_CAP} or None, got {self.max_depth}")
+        if self.criterion not in CRITERIA:
+            raise InputError(f"criterion must be one of {', '.join(CRITERIA)}, got {self.criterion!r}")
+        if self.feature_draw not in ("node", "tree"):
+            raise InputError(f"feature_draw must be 'node' or 'tree', got {self.feature_draw!r}")
+        _at_least("max_bins", self.max_bins, 2)
+        check_max_bins(self.max_bins)
+
+    def handful(self, n_features: int) -> int:
+        """How many features a draw takes, out of so many."""
+        wish = self.max_features
+        if wish is None:
+            return n_features
+        if isinstance(wish, str):
+            if wish not in ("sqrt", "log2"):
+                raise InputError(f"max_features must be 'sqrt', 'log2', a number or None, got {wish!r}")
+            return max(1, int(np.sqrt(n_features) if wish == "sqrt" else np.log2(n_features)))
+        if isinstance(wish, bool) or not isinstance(wish, int | float | np.number):
+            raise InputError(f"max_features must be 'sqrt', 'log2', a number or None, got {wish!r}")
+        if isinstance(wish, float | np.floating):
+            if not 0.0 < wish <= 1.0:
+                raise InputError(f"max_features as a share must be above 0 and at most 1, got {wish}")
+            return max(1, int(wish * n_features))
+        if wish < 1:
+            raise InputError(f"max_features must be at least 1, got {wish}")
+        return min(int(wish), n_features)
+
+    def rule(self, target: Target) -> Rule:
+        """What makes a split good."""
+        criterion = CRITERIA[self.criterion]
+        if (criterion == SQUARED_ERROR) != bool(target.scale):
+            kind = "regression" if target.scale else "classification"
+            raise InputError(f"criterion {self.criterion!r} does not fit {kind}")
+        return Rule(
+            criterion, target.lead, int(self.min_samples_split), int(self.min_samples_leaf), target.class_weight
+        )
+
+    def plan(self, n_features: int) -> Plan:
+        """How trees grow where retrying a node costs no message."""
+        plan = Plan(n_features, self.handful(n_features), self.max_depth or DEPTH_CAP, self.feature_draw == "tree")
+        return Plan(**{**plan.__dict__, "tries": plan.handfuls})
+
+
+def _at_least(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def fit_forest(
+    X: np.ndarray,
+    target: Target,
+    schema: Schema,
+    settings: Settings,
+    random_state: int = 0,
+    n_jobs: int | None = None,
+    row_keys: np.ndarray | None = None,
+) -> Forest:
+    """Bin an encoded table, grow all trees on it and make them a forest."""
+    threads = thread_count(n_jobs)
+    bins, codes = find_bins(X, schema, settings.max_bins, threads)
+    keys = np.arange(len(X), dtype=np.uint64) if row_keys is None else row_keys
+    table = Binned(codes, target.rows, keys, bins, target.n_stats)
+    rule, plan = settings.rule(target), settings.plan(X.shape[1])
+    row_key, feature_key = make_key(random_state, "rows"), make_key(random_state, "features")
+
+    def some(trees: range) -> Grown:
+        rows = Rows.of_trees(table, plan, rule, row_key, trees, settings.bootstrap)
+        return grow(np.arange(trees.start, trees.stop), feature_key, plan, rule, rows.find, rows.apply)
+
+    return assemble(thread_map(some, _batches(settings.n_estimators, len(X), threads), threads), bins, schema, target)
+
+
+def _batches(n_trees: int, n_rows: int, threads: int) -> list[range]:
+    # a few batches a thread, so that none waits long for the last; four trees share their row hashes
+    size = max(1, min(_ROWS_AT_ONCE // n_rows, -(-n_trees // (4 * threads))))
+    size = size // 4 * 4 or size
+    return [range(t, min(t + size, n_trees)) for t in range(0, n_trees, size)]
+
+
+def assemble(parts: Sequence[Grown], bins: Bins, schema: Schema, target: Target) -> Forest:
+    """Put grown trees into the one form of a forest."""
+    pieces = [_level_order(part, bins, schema, target) for part in parts]
+    n_trees = sum(part.n_trees for part in parts)
+    joined = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0] if name != "gain"}
+    sizes = joined.pop("sizes")
+    gain = np.sum([piece["gain"] for piece in pieces], axis=0) / n_trees
+    return Forest(
+        schema=schema,
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        weights=np.ones(n_trees),
+        gain=gain / gain.sum() if gain.sum() > 0 else gain,
+        **joined,
+    )
+
+
+def _level_order(grown: Grown, bins: Bins, schema: Schema, target: Target) -> dict[str, np.ndarray]:
+    """Renumber the nodes: tree by tree, level by level, siblings side by side."""
+    left = np.full(len(grown.tree), -1, np.int64)
+    left[grown.node] = grown.n_trees + 2 * np.arange(len(grown.node))
+    level, levels = np.arange(grown.n_trees), []
+    while len(level):
+        levels.append(level)
+        below = left[level[left[level] >= 0]]
+        level = np.stack([below, below + 1], axis=1).reshape(-1)
+    nodes = np.concatenate(levels)
+    nodes = nodes[np.argsort(grown.tree[nodes], kind="stable")]
+
+    split_of = np.full(len(nodes), -1, np.int64)
+    split_of[grown.node] = np.arange(len(grown.node))
+    split_of = split_of[nodes]
+    inner = split_of >= 0
+    feature = np.full(len(nodes), -1, np.int32)
+    feature[inner] = grown.feature[split_of[inner]]
+    by_category = is_category_split(schema, feature)
+    numeric = inner & ~by_category
+    threshold = np.zeros(len(nodes), np.float32)
+    threshold[numeric] = bins.thresholds[bins.starts[feature[numeric]] + grown.bin[split_of[numeric]] - 1]
+    missing_left = np.zeros(len(nodes), np.bool_)
+    missing_left[inner] = grown.missing_left[split_of[inner]]
+
+    gain = np.zeros((grown.n_trees, len(schema.features)))
+    np.add.at(gain, (grown.tree[grown.node], grown.feature), grown.gain)
+    total = gain.sum(axis=1, keepdims=True)
+    return {
+        "sizes": np.bincount(grown.tree, minlength=grown.n_trees),
+        "feature": feature,
+        "threshold": threshold,
+        "missing_left": missing_left,
+        "sets": grown.words[split_of[by_category]],
+        "value": target.leaf_values(grown.stats[nodes[~inner]]),
+        "gain": np.divide(gain, total, out=np.zeros_like(gain), where=total > 0).sum(axis=0),
+    }

@@ -1,0 +1,99 @@
+"""Targets as integers: what a histogram adds up a row, and what a leaf makes of the sum.
+
+Sums of integers are exact in any order, so they can be split over sites, masked and noised. Weights and numeric
+targets become fixed-point integers, with as many bits as keep every sum and square exact.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from silvan.errors import InputError
+
+_MASS_BITS = 31  # squares of class masses fit 62 bits
+_SUM_BITS = 52  # sums of numeric targets are exact as floats too
+_WEIGHTED_MASS_BITS = 28  # leaves 24 bits for the target itself
+
+MAX_CLASSES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Target:
+    """The target of every row, in one of the layouts of ``split.py``.
+
+    A number y is kept as (y - offset) * scale, rounded.
+    """
+
+    rows: np.ndarray  # uint16 (rows,) class codes, or int64 (rows, statistics)
+    n_stats: int
+    lead: int
+    class_weight: np.ndarray
+    offset: float = 0.0
+    scale: float = 0.0  # 0: classes
+
+    def leaf_values(self, stats: np.ndarray) -> np.ndarray:
+        """Turn statistics of leaves into class probabilities or means."""
+        if self.scale:
+            return self.offset + stats[:, -1:] / stats[:, -2:-1] / self.scale
+        masses = stats[:, self.lead :] * self.class_weight
+        return masses / masses.sum(axis=1, keepdims=True)
+
+
+def class_target(
+    codes: np.ndarray, n_classes: int, sample_weight: np.ndarray | None, class_weight: np.ndarray | None
+) -> Target:
+    """Prepare class codes, with a weight a row, a class, both or neither."""
+    if n_classes > MAX_CLASSES:
+        raise InputError(f"the label has {n_classes} classes; at most {MAX_CLASSES} are possible")
+    ones = np.ones(n_classes, np.int64)
+    codes = codes.astype(np.uint16)
+    if sample_weight is None:
+        if class_weight is None:
+            return Target(codes, n_classes, 0, ones)
+        integers = whole_masses(class_weight, np.bincount(codes, minlength=n_classes), _MASS_BITS)
+        return Target(codes, n_classes, 0, integers)
+    weight = sample_weight if class_weight is None else sample_weight * class_weight[codes]
+    masses = whole_masses(weight, np.ones(len(weight), np.int64), _MASS_BITS)
+    rows = np.zeros((len(codes), 1 + n_classes), np.int64)
+    rows[:, 0] = 1
+    rows[np.arange(len(codes)), 1 + codes.astype(np.int64)] = masses
+    return Target(rows, 1 + n_classes, 1, ones)
+
+
+def number_target(y: np.ndarray, sample_weight: np.ndarray | None) -> Target:
+    """Prepare numbers, with or without a weight a row."""
+    n, low, high = len(y), float(y.min()), float(y.max())
+    ones = np.ones((n, 1), np.int64)
+    if sample_weight is None:
+        offset, scale = fixed_point(low, high, n)
+        columns = [ones, np.rint((y - offset) * scale).astype(np.int64)[:, None]]
+    else:
+        masses = whole_masses(sample_weight, ones[:, 0], _WEIGHTED_MASS_BITS)
+        offset, scale = fixed_point(low, high, int(masses.sum()))
+        columns = [ones, masses[:, None], (masses * np.rint((y - offset) * scale).astype(np.int64))[:, None]]
+    rows = np.hstack(columns)
+    return Target(rows, rows.shape[1], rows.shape[1] - 1, np.ones(1, np.int64), offset, scale)
+
+
+def fixed_point(low: float, high: float, total_mass: int) -> tuple[float, float]:
+    """Choose offset and scale for numbers between two bounds: a power of two, so that scaling is exact."""
+    offset = float(np.float32(low / 2 + high / 2))
+    reach = max(abs(high - offset), abs(low - offset))
+    if not math.isfinite(offset) or reach == 0.0:
+        return (low, 1.0) if reach == 0.0 else (0.0, 1.0)
+    bits = _SUM_BITS - max(total_mass, 1).bit_length() - math.ceil(math.log2(reach))
+    return offset, 2.0 ** max(min(bits, 1000), -1000)
+
+
+def whole_masses(weight: np.ndarray, times: np.ndarray, bits: int) -> np.ndarray:
+    """Turn positive weights into integers of at least 1 whose total, each counted ``times``, fits the bits.
+
+    Whole numbers that fit are kept as they are.
+    """
+    total = float((weight * times).sum())
+    if (weight == np.rint(weight)).all() and total < 2.0**bits:
+        return weight.astype(np.int64)
+    # half of the room for rounding up to 1
+    scale = 2.0 ** (bits - 1) / total
+    return np.maximum(np.rint(weight * scale), 1).astype(np.int64)
