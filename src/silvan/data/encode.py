@@ -61,16 +61,21 @@ def infer_schema(
     absent = sorted(left_out.difference(frame.columns))
     if absent:
         raise SchemaError(f"the table has no column {listed(absent)} to exclude; check the spelling")
-    features = [
-        _infer_feature(frame[name], name, min_category_rows) for name in frame.columns if name not in left_out
-    ]
+    features = infer_features(frame, left_out, min_category_rows)
     if not features:
         raise SchemaError(f"no column is left to predict {label!r} from; add features or exclude less")
     regression = (task or infer_task(target)) == "regression"
     if regression:
         _targets(target, label)
-        return Schema(tuple(features), Label(label))
-    return Schema(tuple(features), Label(label, _infer_classes(target, label, asked=task is not None)))
+        return Schema(features, Label(label))
+    return Schema(features, Label(label, _infer_classes(target, label, asked=task is not None)))
+
+
+def infer_features(frame: Frame, exclude: Iterable[str] = (), min_category_rows: int = 1) -> tuple[Feature, ...]:
+    """Describe all columns but some as features, in their order."""
+    left_out = set(exclude)
+    names = [name for name in frame.columns if name not in left_out]
+    return tuple(_infer_feature(frame[name], name, min_category_rows) for name in names)
 
 
 def infer_task(target: Series) -> Task:
@@ -101,7 +106,7 @@ def encode_features(frame: Frame, schema: Schema) -> NDArray[np.float32]:
     absent = [name for name in schema.names if name not in present]
     if absent:
         raise SchemaError(
-            f"the table lacks {listed(absent, most=50)}; add the missing columns, empty if unknown, or agree on "
+            f"the table lacks {listed(absent, most=50)}; add these columns, empty if unknown, or agree on "
             "a schema without them"
         )
     # filled by column and turned once: a column at a time would touch every cache line for each column

@@ -103,7 +103,9 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         if self.classes is not None:
             if not self.classes:
                 raise SchemaError(f"label {self.name!r} needs at least one class")
-            if len(set(map(repr, self.classes))) != len(self.classes):
+            if any(isinstance(c, float) and not math.isfinite(c) for c in self.classes):
+                raise SchemaError(f"label {self.name!r}: a class must not be infinite or NaN")
+            if len(set(self.classes)) != len(self.classes):
                 raise SchemaError(f"label {self.name!r} names a class twice")
             if self.bounds is not None:
                 raise SchemaError(f"label {self.name!r} has classes: bounds are for numbers")

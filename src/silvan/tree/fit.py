@@ -33,6 +33,7 @@ class Settings:
     max_bins: int = 64
     bootstrap: bool = True
     feature_draw: str = "node"
+    min_weight_fraction_leaf: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -47,6 +48,9 @@ class Settings:
             raise InputError(f"criterion must be one of {', '.join(CRITERIA)}, got {self.criterion!r}")
         if self.feature_draw not in ("node", "tree"):
             raise InputError(f"feature_draw must be 'node' or 'tree', got {self.feature_draw!r}")
+        share = self.min_weight_fraction_leaf
+        if not (isinstance(share, int | float | np.number) and 0.0 <= share <= 0.5):
+            raise InputError(f"min_weight_fraction_leaf must be between 0 and 0.5, got {share!r}")
         _at_least("max_bins", self.max_bins, 2)
         check_max_bins(self.max_bins)
 
@@ -76,7 +80,12 @@ class Settings:
             kind = "regression" if target.scale else "classification"
             raise InputError(f"criterion {self.criterion!r} does not fit {kind}")
         return Rule(
-            criterion, target.lead, int(self.min_samples_split), int(self.min_samples_leaf), target.class_weight
+            criterion,
+            target.lead,
+            int(self.min_samples_split),
+            int(self.min_samples_leaf),
+            int(np.ceil(self.min_weight_fraction_leaf * target.mass())),
+            target.class_weight,
         )
 
     def plan(self, n_features: int) -> Plan:
@@ -128,10 +137,13 @@ def assemble(parts: Sequence[Grown], bins: Bins, schema: Schema, target: Target)
     joined = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0] if name != "gain"}
     sizes = joined.pop("sizes")
     gain = np.sum([piece["gain"] for piece in pieces], axis=0) / n_trees
+    weights = joined.pop("weights")
+    if not weights.any():
+        raise InputError("no tree drew any row: the table is too small (n_samples=1?); set bootstrap=False")
     return Forest(
         schema=schema,
         offsets=np.concatenate([[0], np.cumsum(sizes)]),
-        weights=np.ones(n_trees),
+        weights=weights,
         gain=gain / gain.sum() if gain.sum() > 0 else gain,
         **joined,
     )
@@ -172,5 +184,7 @@ def _level_order(grown: Grown, bins: Bins, schema: Schema, target: Target) -> di
         "missing_left": missing_left,
         "sets": grown.words[split_of[by_category]],
         "value": target.leaf_values(grown.stats[nodes[~inner]]),
+        # a tree that drew no rows, as can happen with a handful, has no say
+        "weights": (grown.stats[: grown.n_trees, : target.lead or None] > 0).any(axis=1).astype(np.float64),
         "gain": np.divide(gain, total, out=np.zeros_like(gain), where=total > 0).sum(axis=0),
     }

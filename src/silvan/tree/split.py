@@ -46,6 +46,7 @@ class Rule(NamedTuple):
     lead: int
     min_split: int
     min_leaf: int
+    min_mass: int
     class_weight: np.ndarray  # int64, one a class; ones if classes count alike
 
     def open_nodes(self, stats: np.ndarray) -> np.ndarray:
@@ -113,6 +114,8 @@ def gain(left: np.ndarray, total: np.ndarray, rule: Rule) -> float:
         b = np.float64(total[last - 1] - left[last - 1])
         if a == 0.0 or b == 0.0:
             return 0.0
+        if a < rule.min_mass or b < rule.min_mass:
+            return -np.inf
         # equal means give exactly zero: both products round the same real number
         difference = np.float64(left[last]) * b - np.float64(total[last] - left[last]) * a
         return difference * difference / (a * b * (a + b))
@@ -129,6 +132,8 @@ def gain(left: np.ndarray, total: np.ndarray, rule: Rule) -> float:
         else:
             sum_left += _n_log_n(m_left)
             sum_right += _n_log_n(m_right)
+    if 0 < mass_right < rule.min_mass or mass_left < rule.min_mass:
+        return -np.inf
     if rule.criterion == GINI:
         return sum_left / max(mass_left, 1) + sum_right / max(mass_right, 1)
     return (sum_left - _n_log_n(mass_left) + sum_right - _n_log_n(mass_right)) / _LOG_SCALE

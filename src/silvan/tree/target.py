@@ -33,11 +33,18 @@ class Target:
     scale: float = 0.0  # 0: classes
 
     def leaf_values(self, stats: np.ndarray) -> np.ndarray:
-        """Turn statistics of leaves into class probabilities or means."""
+        """Turn statistics of leaves into class probabilities or means; of no rows at all, into no preference."""
         if self.scale:
-            return self.offset + stats[:, -1:] / stats[:, -2:-1] / self.scale
+            return self.offset + stats[:, -1:] / np.maximum(stats[:, -2:-1], 1) / self.scale
         masses = stats[:, self.lead :] * self.class_weight
-        return masses / masses.sum(axis=1, keepdims=True)
+        total = masses.sum(axis=1, keepdims=True)
+        return np.where(total > 0, masses / np.maximum(total, 1), 1.0 / masses.shape[1])
+
+    def mass(self) -> int:
+        """Give the mass of all rows."""
+        if self.rows.ndim == 1:
+            return int(self.class_weight[self.rows].sum())
+        return int(self.rows[:, -2 if self.scale else slice(self.lead, None)].sum())
 
 
 def class_target(

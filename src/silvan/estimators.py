@@ -1,0 +1,302 @@
+"""Forests on one table, as scikit-learn estimators.
+
+They take arrays like any estimator, and data frames with text or categorical columns as they are: such columns
+are split by category, missing values need no filling in.
+"""
+
+from typing import Any, Self
+
+import narwhals as nw
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils import Tags, check_random_state, column_or_1d, compute_class_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _check_feature_names,
+    _check_n_features,
+    _check_sample_weight,
+    check_is_fitted,
+    validate_data,
+)
+
+from silvan.data.encode import encode_features, infer_features
+from silvan.data.schema import Feature, Label, Schema
+from silvan.errors import InputError
+from silvan.tree.draw import make_key, rows_of_trees
+from silvan.tree.fit import Settings, fit_forest
+from silvan.tree.forest import Forest
+from silvan.tree.predict import as_matrix, scores
+from silvan.tree.target import Target, class_target, number_target
+
+
+class _Forest(BaseEstimator):
+    """What both estimators share: reading tables, growing, scoring."""
+
+    forest_: Forest
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def _settings(self) -> Settings:
+        return Settings(**{name: getattr(self, name) for name in Settings.__dataclass_fields__})
+
+    def _read_table(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Check the table to fit on and describe its columns: X as float32 (rows, features), y as it is."""
+        frame = _mixed_frame(X)
+        if frame is None:
+            X, y = validate_data(self, X, y, dtype=np.float32, order="C", ensure_all_finite="allow-nan")
+            names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(X.shape[1])])
+            self._features = tuple(Feature(str(name)) for name in names)
+            return X, y
+        _check_feature_names(self, X, reset=True)
+        _check_n_features(self, X, reset=True)
+        if y is None:
+            raise InputError("y is None; pass the column to predict")
+        y = column_or_1d(y, warn=True)
+        if not 0 < len(frame) == len(y):
+            raise InputError(f"X has {len(frame)} rows and y has {len(y)}; they must match and not be none")
+        self._features = infer_features(frame)
+        return encode_features(frame, Schema(self._features, Label(""))), y
+
+    def _read(self, X: Any) -> np.ndarray:
+        """Check rows to predict for against the table fitted on."""
+        check_is_fitted(self)
+        frame = _mixed_frame(X)
+        if frame is None and not any(f.categorical for f in self._features):
+            return validate_data(
+                self, X, dtype=np.float32, order="C", ensure_all_finite="allow-nan", reset=False
+            )
+        _check_feature_names(self, X, reset=False)
+        _check_n_features(self, X, reset=False)
+        return as_matrix(self.forest_.schema, X)
+
+    def _grow(self, X: np.ndarray, target: Target, label: Label) -> None:
+        self._seed = _seed(self.random_state)
+        schema = Schema(self._features, label)
+        self.forest_ = fit_forest(X, target, schema, self._settings(), self._seed, self.n_jobs)
+
+    def _scores(self, X: Any) -> np.ndarray:
+        matrix = self._read(X)
+        return scores(self.forest_, matrix, self.n_jobs)
+
+    def _out_of_bag(self, X: np.ndarray) -> np.ndarray:
+        """Score each row by the trees that did not see it; NaN where all did."""
+        if not self.bootstrap:
+            raise InputError("oob_score=True needs bootstrap=True: without it every tree sees every row")
+        keys = np.arange(len(X), dtype=np.uint64)
+        seen = rows_of_trees(make_key(self._seed, "rows"), keys, 0, self.n_estimators, True)
+        return scores(self.forest_, X, self.n_jobs, skip=seen)
+
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """Share of each feature in the decrease of impurity."""
+        check_is_fitted(self)
+        return np.array(list(self.forest_.importances().values()))
+
+
+class ForestClassifier(ClassifierMixin, _Forest):
+    """A random forest for two or more classes.
+
+    Parameters
+    ----------
+    n_estimators
+        Number of trees.
+    criterion
+        "gini" or "entropy" ("log_loss" is the same).
+    max_depth
+        Levels of splits; None grows until leaves are pure or too small to split.
+    min_samples_split, min_samples_leaf
+        Fewest rows in a node that is split, and in a leaf. Rows are counted, not weights.
+    max_features
+        Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all.
+    max_bins
+        Most bins of a numeric column, up to 255.
+    bootstrap
+        Grow each tree on its own draw of rows, without replacement: each row with probability 1 - 1/e.
+    class_weight
+        None, "balanced", or a dict of weights.
+    random_state
+        An int gives the same forest anywhere, whatever ``n_jobs``.
+    n_jobs
+        Threads; None for all cores.
+    oob_score
+        Score the forest on the rows that trees did not see: ``oob_score_`` and ``oob_decision_function_``.
+    feature_draw
+        "node" draws features at every node, "tree" once for a tree.
+    min_weight_fraction_leaf
+        Least share of the total weight in a leaf; weights of rows and classes count here.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> import silvan as sv
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = sv.ForestClassifier(n_estimators=20).fit(X, y)
+    >>> model.predict(X[:2])
+    array([0, 0])
+    """
+
+    def __init__(
+        self,
+        n_estimators: int = 100,
+        criterion: str = "gini",
+        max_depth: int | None = None,
+        min_samples_split: int = 2,
+        min_samples_leaf: int = 2,
+        max_features: str | int | float | None = "sqrt",
+        max_bins: int = 64,
+        bootstrap: bool = True,
+        class_weight: Any = None,
+        random_state: Any = 0,
+        n_jobs: int | None = None,
+        oob_score: bool = False,
+        feature_draw: str = "node",
+        min_weight_fraction_leaf: float = 0.0,
+    ) -> None:
+        self.n_estimators = n_estimators
+        self.criterion = criterion
+        self.max_depth = max_depth
+        self.min_samples_split = min_samples_split
+        self.min_samples_leaf = min_samples_leaf
+        self.max_features = max_features
+        self.max_bins = max_bins
+        self.bootstrap = bootstrap
+        self.class_weight = class_weight
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.oob_score = oob_score
+        self.feature_draw = feature_draw
+        self.min_weight_fraction_leaf = min_weight_fraction_leaf
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Grow the forest."""
+        self._settings()
+        X, y = self._read_table(X, y)
+        check_classification_targets(y)
+        X, y, weight = _weighted(X, y, sample_weight)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        self.n_classes_ = len(self.classes_)
+        by_class = None
+        if self.class_weight is not None:
+            by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+        target = class_target(codes, self.n_classes_, weight, by_class)
+        self._grow(X, target, Label("y", tuple(self.classes_.tolist())))
+        if self.oob_score:
+            self.oob_decision_function_ = self._out_of_bag(X)
+            known = ~np.isnan(self.oob_decision_function_[:, 0])
+            votes = self.oob_decision_function_[known].argmax(axis=1)
+            self.oob_score_ = accuracy_score(codes[known], votes)
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Give class probabilities, columns in the order of ``classes_``."""
+        return self._scores(X)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Give the most probable class."""
+        votes = self._scores(X).argmax(axis=1)
+        return self.classes_[votes]
+
+
+class ForestRegressor(RegressorMixin, _Forest):
+    """A random forest for a number; parameters as in ``ForestClassifier``.
+
+    Two defaults differ, as they do in scikit-learn: ``criterion`` is "squared_error", and all features are tried
+    at every node.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> import silvan as sv
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = sv.ForestRegressor(n_estimators=20, oob_score=True).fit(X, y)
+    >>> model.oob_score_ > 0.3
+    True
+    """
+
+    def __init__(
+        self,
+        n_estimators: int = 100,
+        criterion: str = "squared_error",
+        max_depth: int | None = None,
+        min_samples_split: int = 2,
+        min_samples_leaf: int = 2,
+        max_features: str | int | float | None = 1.0,
+        max_bins: int = 64,
+        bootstrap: bool = True,
+        random_state: Any = 0,
+        n_jobs: int | None = None,
+        oob_score: bool = False,
+        feature_draw: str = "node",
+        min_weight_fraction_leaf: float = 0.0,
+    ) -> None:
+        self.n_estimators = n_estimators
+        self.criterion = criterion
+        self.max_depth = max_depth
+        self.min_samples_split = min_samples_split
+        self.min_samples_leaf = min_samples_leaf
+        self.max_features = max_features
+        self.max_bins = max_bins
+        self.bootstrap = bootstrap
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.oob_score = oob_score
+        self.feature_draw = feature_draw
+        self.min_weight_fraction_leaf = min_weight_fraction_leaf
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Grow the forest."""
+        self._settings()
+        X, y = self._read_table(X, y)
+        y = _numbers(y)
+        X, y, weight = _weighted(X, y, sample_weight)
+        self._grow(X, number_target(y, weight), Label("y"))
+        if self.oob_score:
+            self.oob_prediction_ = self._out_of_bag(X)[:, 0]
+            known = ~np.isnan(self.oob_prediction_)
+            self.oob_score_ = r2_score(y[known], self.oob_prediction_[known])
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Give the mean of the trees' leaves."""
+        return self._scores(X)[:, 0]
+
+
+def _mixed_frame(X: Any) -> nw.DataFrame[Any] | None:
+    """Take X as a data frame if it is one with columns that are not numbers."""
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    if not isinstance(frame, nw.DataFrame) or all(t.is_numeric() or t == nw.Boolean for t in frame.schema.values()):
+        return None
+    return frame
+
+
+def _numbers(y: np.ndarray) -> np.ndarray:
+    try:
+        y = y.astype(np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"y must be numbers for regression, got dtype {y.dtype}") from None
+    if not np.isfinite(y).all():
+        raise InputError(f"y is missing or infinite in {(~np.isfinite(y)).sum()} of {len(y)} rows; drop them")
+    return y
+
+
+def _weighted(X: np.ndarray, y: np.ndarray, weight: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Drop rows of weight zero: they are as good as absent."""
+    if weight is None:
+        return X, y, None
+    weight = _check_sample_weight(weight, X, dtype=np.float64)
+    if (weight < 0).any():
+        raise InputError("sample_weight must not be negative")
+    used = weight > 0
+    if not used.any():
+        raise InputError("sample_weight is zero for every row")
+    return X[used], y[used], weight[used]
+
+
+def _seed(random_state: Any) -> int:
+    if isinstance(random_state, int | np.integer):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31))
