@@ -9,8 +9,9 @@ from silvan.data.bins import Bins, check_max_bins, find_bins
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.threads import thread_count, thread_map
+from silvan.tree.check import DEPTH_CAP, is_category_split
 from silvan.tree.draw import make_key
-from silvan.tree.forest import DEPTH_CAP, Forest, is_category_split
+from silvan.tree.forest import Forest
 from silvan.tree.grow import Grown, Plan, grow
 from silvan.tree.rows import Binned, Rows
 from silvan.tree.split import CRITERIA, SQUARED_ERROR, Rule

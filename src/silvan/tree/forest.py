@@ -1,8 +1,8 @@
 """A forest: flat arrays and a schema, nothing else.
 
-Nodes of a tree stand in level order, siblings side by side. So the k-th inner node of a tree has its children at
-places 2k+1 and 2k+2 of that tree, and which nodes are leaves tells the whole structure: there are no child
-pointers to get wrong, and one forest has one form.
+Nodes of a tree stand in level order, siblings side by side. So the k-th inner node of a tree, counted from 0,
+has its children at places 2k+1 and 2k+2 of that tree, and which nodes are leaves tells the whole structure:
+there are no child pointers to get wrong, and one forest has one form.
 """
 
 import hashlib
@@ -15,12 +15,9 @@ import msgspec
 import numpy as np
 
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError
+from silvan.errors import InputError
 from silvan.tree import predict
-from silvan.tree.split import SET_WORDS
-
-DEPTH_CAP = 4096
-"""No tree is deeper; ``max_depth=None`` means this."""
+from silvan.tree.check import DEPTH_CAP, check, is_category_split
 
 Combine = Literal["mean"]
 
@@ -40,8 +37,8 @@ ARRAYS = {
 class Forest:
     """Decision trees and how they combine.
 
-    Made by learners, ``load`` and ``from_sklearn``; every forest is checked when it is made, so one that exists
-    can be used. Equality is equality of ``hash``.
+    Made by learners, ``load`` and ``from_sklearn``; every forest is checked when it is made, so one that
+    exists can be used. Equality is equality of ``hash``.
     """
 
     schema: Schema
@@ -58,9 +55,9 @@ class Forest:
     def __post_init__(self) -> None:
         """Freeze the arrays and check all."""
         for name, dtype in ARRAYS.items():
-            array = np.ascontiguousarray(getattr(self, name), dtype=dtype)
-            array.setflags(write=False)
-            object.__setattr__(self, name, array)
+            object.__setattr__(self, name, _frozen(getattr(self, name), dtype))
+        if self.gain is not None:
+            object.__setattr__(self, "gain", _frozen(self.gain, np.float64))
         check(self)
 
     # -- shape
@@ -90,7 +87,11 @@ class Forest:
     @cached_property
     def classes(self) -> np.ndarray | None:
         """The classes in the order of the probabilities; None for regression."""
-        return None if self.schema.label.classes is None else np.array(self.schema.label.classes)
+        names = self.schema.label.classes
+        if names is None:
+            return None
+        # NumPy would turn 1 to "1" beside a text
+        return np.array(names, None if len(set(map(type, names))) == 1 else np.object_)
 
     @cached_property
     def left(self) -> np.ndarray:
@@ -110,12 +111,13 @@ class Forest:
     def depth(self) -> np.ndarray:
         """Each node's distance from its root."""
         depth = np.zeros(len(self.feature), np.int32)
-        inner = np.flatnonzero(self.feature >= 0)
-        while len(inner):
-            below = np.concatenate([self.left[inner], self.right[inner]])
-            depth[below] = np.tile(depth[inner] + 1, 2)
-            inner = below[self.feature[below] >= 0]
-            inner = inner[depth[inner] <= DEPTH_CAP]
+        level = self.offsets[:-1]
+        for down in range(1, DEPTH_CAP + 2):
+            level = self.left[level[self.feature[level] >= 0]]
+            if not len(level):
+                break
+            level = np.concatenate([level, level + 1])
+            depth[level] = down
         return depth
 
     @cached_property
@@ -126,7 +128,7 @@ class Forest:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of the trees and of what their columns and classes are called; nothing of where they came from."""
+        """SHA-256 of the trees and the names of columns and classes; nothing of where they came from."""
         schema = self.schema
         named = (
             [(f.name, f.kind, f.categories, f.other) for f in schema.features],
@@ -165,8 +167,9 @@ class Forest:
 
     def take(self, trees: Any) -> "Forest":
         """Make a forest of some of the trees."""
-        trees = np.arange(len(self))[trees]
-        nodes = np.concatenate([np.arange(*self.offsets[t : t + 2]) for t in trees] or [np.empty(0, np.int64)])
+        trees = np.atleast_1d(np.arange(len(self))[trees])
+        ranges = [np.arange(*self.offsets[t : t + 2]) for t in trees]
+        nodes = np.concatenate(ranges or [np.empty(0, np.int64)])
         sizes = np.diff(self.offsets)[trees]
         set_of = np.cumsum(is_category_split(self.schema, self.feature)) - 1
         return replace(
@@ -181,7 +184,7 @@ class Forest:
             gain=None,
         )
 
-    # -- exchange
+    # -- exchange: the formats are imported when they are used, some need extra packages
 
     def save(self, path: str | Path) -> None:
         """Write a ``.silvan`` file."""
@@ -196,68 +199,37 @@ class Forest:
 
         return load(path)
 
+    @classmethod
+    def from_sklearn(cls, model: Any) -> "Forest":
+        """Take over a fitted scikit-learn forest or decision tree; predictions stay the same, to the bit."""
+        from silvan.tree.sklearn_exchange import from_sklearn
 
-def is_category_split(schema: Schema, feature: np.ndarray) -> np.ndarray:
-    """Say which nodes split by category."""
-    kinds = np.array([f.categorical for f in schema.features] + [False], np.bool_)
-    return kinds[feature]
+        return from_sklearn(model)
 
+    def to_sklearn(self) -> Any:
+        """Make a fitted ``RandomForestClassifier`` or ``RandomForestRegressor`` that predicts the same."""
+        from silvan.tree.sklearn_exchange import to_sklearn
 
-def check(forest: Forest) -> None:
-    """Refuse arrays that are not a forest: the one gate for files, messages and our own code."""
-    _check_shapes(forest)
-    _check_structure(forest)
-    _check_content(forest)
+        return to_sklearn(self)
 
+    def to_onnx(self, path: str | Path) -> None:
+        """Write an ONNX model, after checking that onnxruntime answers from it what the forest answers."""
+        from silvan.tree.onnx import to_onnx
 
-def _require(condition: bool | np.bool_, what: str) -> None:
-    if not condition:
-        raise FormatError(f"not a forest: {what}")
+        to_onnx(self, path)
 
+    def to_treelite(self) -> Any:
+        """Make a ``treelite.Model``, after checking that it answers what the forest answers."""
+        from silvan.tree.treelite import to_treelite
 
-def _check_shapes(forest: Forest) -> None:
-    offsets, n_nodes = forest.offsets, len(forest.feature)
-    _require(offsets.ndim == 1 and len(offsets) >= 2, "it has no trees")
-    _require(offsets[0] == 0 and offsets[-1] == n_nodes, "offsets do not span the nodes")
-    _require((np.diff(offsets) > 0).all(), "offsets must rise, every tree has a node")
-    _require(n_nodes < 2**31, "it has more nodes than can be numbered")
-    for name in ("feature", "threshold", "missing_left"):
-        _require(getattr(forest, name).shape == (n_nodes,), f"{name} has the wrong shape")
-    _require(forest.weights.shape == (len(offsets) - 1,), "weights has the wrong shape")
-    _require(forest.n_features > 0, "its schema has no features")
-    _require((forest.feature >= -1).all() and (forest.feature < forest.n_features).all(), "feature out of range")
-    n_leaves = int((forest.feature < 0).sum())
-    _require(forest.value.shape == (n_leaves, forest.n_outputs), "value has the wrong shape")
-    n_sets = int(is_category_split(forest.schema, forest.feature).sum())
-    _require(forest.sets.shape == (n_sets, SET_WORDS), "sets has the wrong shape")
-    _require(forest.gain is None or np.shape(forest.gain) == (forest.n_features,), "gain has the wrong shape")
-    _require(forest.combine in ("mean",), "combine is unknown")
+        return to_treelite(self)
 
 
-def _check_structure(forest: Forest) -> None:
-    inner = forest.feature >= 0
-    per_tree = np.add.reduceat(inner, forest.offsets[:-1])
-    _require((np.diff(forest.offsets) == 2 * per_tree + 1).all(), "a tree's nodes and splits do not match")
-    nodes = np.flatnonzero(inner)
-    _require((forest.left[nodes] > nodes).all(), "a child stands before its parent")
-    _require(forest.depth.max(initial=0) <= DEPTH_CAP, f"a tree is deeper than {DEPTH_CAP}")
-
-
-def _check_content(forest: Forest) -> None:
-    by_category = is_category_split(forest.schema, forest.feature)
-    plain = by_category | (forest.feature < 0)
-    _require(np.isfinite(forest.threshold).all(), "a threshold is not finite")
-    _require((forest.threshold[plain] == 0).all(), "a threshold without a numeric split")
-    _require(not forest.missing_left[forest.feature < 0].any(), "a direction at a leaf")
-    _require(np.isfinite(forest.value).all(), "a leaf value is not finite")
-    _require(np.isfinite(forest.weights).all() and (forest.weights >= 0).all(), "a weight is negative or not finite")
-    _require(bool(forest.weights.any()), "all weights are zero")
-    if forest.classes is not None:
-        _require((forest.value >= 0).all() and (forest.value <= 1).all(), "a probability is outside 0 to 1")
-    if forest.gain is not None:
-        _require(np.isfinite(forest.gain).all() and (np.asarray(forest.gain) >= 0).all(), "a gain is not finite")
-    n_codes = np.array([f.n_codes for f in forest.schema.features], np.int64)[forest.feature[by_category]]
-    octets = forest.sets.astype("<u8").view(np.uint8).reshape(len(forest.sets), 8 * SET_WORDS)
-    bits = np.unpackbits(octets, axis=1, bitorder="little")
-    _require(not (bits & (np.arange(64 * SET_WORDS) > n_codes[:, None])).any(), "a set names an unknown category")
-    _require((bits[:, 0] == forest.missing_left[by_category]).all(), "a set contradicts the missing direction")
+def _frozen(array: Any, dtype: Any) -> np.ndarray:
+    """Copy, so that nobody can write to what was checked; -0.0 becomes 0.0, for one forest has one hash."""
+    own = np.array(array, dtype, order="C")
+    if own.dtype.kind == "f":
+        with np.errstate(invalid="ignore"):
+            own += 0
+    own.setflags(write=False)
+    return own

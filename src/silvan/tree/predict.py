@@ -13,6 +13,7 @@ from silvan.data.encode import encode_features
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.threads import thread_count, thread_map
+from silvan.tree.check import is_category_split
 
 if TYPE_CHECKING:
     from silvan.tree.forest import Forest
@@ -61,8 +62,7 @@ def pack(forest: "Forest") -> Nodes:
     """Lay out the nodes for walking."""
     is_leaf = forest.feature < 0
     kind = np.where(is_leaf | forest.missing_left, MISSING_LEFT, MISSING_RIGHT)
-    kinds = np.array([f.categorical for f in forest.schema.features] + [False])
-    by_category = kinds[forest.feature]
+    by_category = is_category_split(forest.schema, forest.feature)
     kind[by_category] = np.arange(by_category.sum())
     return Nodes(
         np.where(is_leaf, 0, forest.feature).astype(np.uint32),
@@ -179,7 +179,6 @@ def goes_left(forest: "Forest", node: int, x: np.ndarray) -> bool:
         return bool(forest.missing_left[node])
     if not forest.schema.features[f].categorical:
         return bool(x[f] <= forest.threshold[node])
-    kinds = np.array([feature.categorical for feature in forest.schema.features] + [False])
-    words = forest.sets[kinds[forest.feature[:node]].sum()]
+    words = forest.sets[is_category_split(forest.schema, forest.feature[:node]).sum()]
     code = int(x[f]) + 1
     return bool(int(words[code >> 6]) >> (code & 63) & 1)

@@ -146,40 +146,68 @@ def _best_numeric(hist: np.ndarray, base: int, n: int, total: np.ndarray, rule: 
     Its histogram begins at ``hist[base]``; ``scratch.occupied`` lists the ``n`` occupied value bins in order. The
     result is in ``scratch``: ``best`` (statistics of the left side) and ``cut`` (last bin on the left, whether
     missing values go left).
+
+    Bins move from right to left one at a time. The sums that ``gain`` would make of each side are kept up to date
+    instead; they are integers, so the values are the same to the last bit.
     """
-    size = total.shape[0]
-    here = scratch.here
-    all_rows, missing_rows = 0, 0
-    for s in range(size if rule.lead == 0 else 1):
+    size, lead, gini = total.shape[0], rule.lead, rule.criterion == GINI
+    classes = rule.criterion != SQUARED_ERROR
+    weights, here, occupied, found = rule.class_weight, scratch.here, scratch.occupied, scratch.best
+    all_rows, missing_rows, all_mass, all_sum = 0, 0, 0, 0
+    for s in range(size if lead == 0 else 1):
         all_rows += total[s]
-        missing_rows += hist[base, s]
-    best = -np.inf
+        missing_rows += np.int64(hist[base, s])
+    if classes:
+        for c in range(lead, size):
+            m = total[c] * weights[c - lead]
+            all_mass += m
+            all_sum += m * m if gini else _n_log_n(m)
+    best, best_place = -np.inf, n
     for missing_left in range(1 if missing_rows > 0 else 0, -1, -1):
-        rows = missing_left * missing_rows
-        for s in range(size):
-            here[s] = missing_left * hist[base, s]
-        for i in range(n):
-            b = scratch.occupied[i]
-            at = base + b
-            if rule.lead == 0:
-                for s in range(size):
-                    here[s] += hist[at, s]
-                    rows += hist[at, s]
-            else:
-                rows += hist[at, 0]
-                for s in range(size):
-                    here[s] += hist[at, s]
+        here[:] = 0
+        rows, mass, sum_left, sum_right = 0, 0, 0, all_sum
+        for i in range(-missing_left, n):
+            at = base + (occupied[i] if i >= 0 else 0)
+            rows += np.int64(hist[at, 0]) if lead > 0 else 0
+            for s in range(size):
+                h = np.int64(hist[at, s])
+                if h == 0:
+                    continue
+                if lead == 0:
+                    rows += h
+                if classes and s >= lead:
+                    weight = weights[s - lead]
+                    m, left = h * weight, here[s] * weight
+                    right = total[s] * weight - left
+                    mass += m
+                    if gini:
+                        sum_left += m * (2 * left + m)
+                        sum_right -= m * (2 * right - m)
+                    else:
+                        sum_left += _n_log_n(left + m) - _n_log_n(left)
+                        sum_right += _n_log_n(right - m) - _n_log_n(right)
+                here[s] += h
             if all_rows - rows < rule.min_leaf:
                 break
-            if rows < rule.min_leaf:
+            if i < 0 or rows < rule.min_leaf:
                 continue
-            value = gain(here, total, rule)
-            if value > best or (value == best and b < scratch.cut[0]):
-                best = value
-                scratch.cut[0] = b
+            if not classes:
+                value = gain(here, total, rule)
+            elif mass < rule.min_mass or all_mass - mass < rule.min_mass:
+                continue
+            elif gini:
+                value = sum_left / mass + sum_right / (all_mass - mass)
+            else:
+                value = (sum_left - _n_log_n(mass) + sum_right - _n_log_n(all_mass - mass)) / _LOG_SCALE
+            if value > best or (value == best and i < best_place):
+                best, best_place = value, i
                 scratch.cut[1] = missing_left if missing_rows > 0 else 2 * rows >= all_rows
                 for s in range(size):
-                    scratch.best[s] = here[s]
+                    found[s] = here[s]
+    if best_place < n:
+        # all cuts in a gap between occupied bins part these rows alike: the middle one is the safest for others
+        last = occupied[best_place]
+        scratch.cut[0] = (last + occupied[best_place + 1]) >> 1 if best_place + 1 < n else last
     return best
 
 

@@ -1,0 +1,108 @@
+"""The one gate for forests: files, messages and our own code pass it.
+
+Prediction trusts its arrays and checks no index, so whatever could make it read astray, loop or answer
+nonsense is refused here. Structure needs little checking: nodes carry no pointers, a child's place follows
+from which nodes are leaves. Every check takes time linear in the size of the arrays, for doctored ones too.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from silvan.data.schema import Schema
+from silvan.errors import FormatError
+from silvan.tree.split import SET_WORDS
+
+if TYPE_CHECKING:
+    from silvan.tree.forest import Forest
+
+DEPTH_CAP = 4096
+"""No tree is deeper; ``max_depth=None`` means this."""
+
+
+def is_category_split(schema: Schema, feature: np.ndarray) -> np.ndarray:
+    """Say which nodes split by category."""
+    kinds = np.array([f.categorical for f in schema.features] + [False], np.bool_)
+    return kinds[feature]
+
+
+def known_bins(schema: Schema) -> np.ndarray:
+    """Give each feature's set of possible bins: uint64 (features, 4), for numeric ones empty."""
+    n_bins = np.array([f.categorical * (f.n_codes + 1) for f in schema.features], np.int64)
+    bits = np.arange(64 * SET_WORDS) < n_bins[:, None]
+    words = np.packbits(bits, axis=1, bitorder="little").view("<u8")
+    return words.astype(np.uint64, copy=False)
+
+
+def check(forest: "Forest") -> None:
+    """Refuse arrays that are not a forest."""
+    _check_shapes(forest)
+    _check_structure(forest)
+    _check_numbers(forest)
+    _check_sets(forest)
+
+
+def _require(condition: bool | np.bool_, what: str) -> None:
+    if not condition:
+        raise FormatError(f"not a forest: {what}")
+
+
+def _check_shapes(forest: "Forest") -> None:
+    offsets, feature, schema = forest.offsets, forest.feature, forest.schema
+    _require(offsets.ndim == 1 and len(offsets) >= 2, "it has no trees")
+    _require(feature.ndim == 1 and len(feature) < 2**31, "feature must be a list of less than 2^31 nodes")
+    _require(offsets[0] == 0 and offsets[-1] == len(feature), "offsets do not span the nodes")
+    # compared, not subtracted: differences of doctored offsets may overflow and look right
+    _require((offsets[1:] > offsets[:-1]).all(), "offsets must rise, every tree has a node")
+    for name in ("threshold", "missing_left"):
+        _require(getattr(forest, name).shape == feature.shape, f"{name} has the wrong shape")
+    _require(forest.weights.shape == (len(offsets) - 1,), "weights has the wrong shape")
+    _require(len(schema.features) > 0, "its schema has no features")
+    _require((feature >= -1).all() and (feature < len(schema.features)).all(), "feature out of range")
+    n_leaves = int((feature < 0).sum())
+    _require(forest.value.shape == (n_leaves, forest.n_outputs), "value has the wrong shape")
+    n_sets = int(is_category_split(schema, feature).sum())
+    _require(forest.sets.shape == (n_sets, SET_WORDS), "sets has the wrong shape")
+    _require(forest.gain is None or forest.gain.shape == (len(schema.features),), "gain has the wrong shape")
+    _require(forest.combine in ("mean",), f"combine {str(forest.combine)[:40]!r} is unknown")
+
+
+def _check_structure(forest: "Forest") -> None:
+    inner = forest.feature >= 0
+    per_tree = np.add.reduceat(inner, forest.offsets[:-1], dtype=np.int64)
+    _require((np.diff(forest.offsets) == 2 * per_tree + 1).all(), "a tree's nodes and splits do not match")
+    nodes = np.flatnonzero(inner)
+    _require((forest.left[nodes] > nodes).all(), "a child stands before its parent")
+    _require(forest.depth.max(initial=0) <= DEPTH_CAP, f"a tree is deeper than {DEPTH_CAP}")
+
+
+def _check_numbers(forest: "Forest") -> None:
+    is_leaf = forest.feature < 0
+    plain = is_leaf | is_category_split(forest.schema, forest.feature)
+    _require(np.isfinite(forest.threshold).all(), "a threshold is not finite")
+    _require((forest.threshold[plain] == 0).all(), "a threshold without a numeric split")
+    # a byte of 2 is true to NumPy and has another hash
+    _require((forest.missing_left.view(np.uint8) <= 1).all(), "a direction is neither 0 nor 1")
+    _require(not forest.missing_left[is_leaf].any(), "a direction at a leaf")
+    _require(np.isfinite(forest.value).all(), "a leaf value is not finite")
+    weights = forest.weights
+    _require(np.isfinite(weights).all() and (weights >= 0).all(), "a weight is negative or not finite")
+    with np.errstate(over="ignore"):
+        _require(0 < weights.sum() < np.inf, "the weights add up to zero or infinity")
+    classes = forest.schema.label.classes
+    if classes is not None:
+        _require((forest.value >= 0).all() and (forest.value <= 1).all(), "a probability is outside 0 to 1")
+        finite = all(not isinstance(name, float) or math.isfinite(name) for name in classes)
+        _require(finite, "a class is a number that is not finite")
+    if forest.gain is not None:
+        usable = np.isfinite(forest.gain).all() and (forest.gain >= 0).all()
+        _require(usable, "a gain is negative or not finite")
+
+
+def _check_sets(forest: "Forest") -> None:
+    by_category = is_category_split(forest.schema, forest.feature)
+    known = known_bins(forest.schema)[forest.feature[by_category]]
+    _require(not (forest.sets & ~known).any(), "a set names an unknown category")
+    first_bit = forest.sets[:, 0] & np.uint64(1)
+    _require((first_bit == forest.missing_left[by_category]).all(), "a set contradicts the missing direction")
