@@ -9,7 +9,6 @@ from typing import Any, Self
 import narwhals as nw
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import Tags, check_random_state, column_or_1d, compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
@@ -188,7 +187,7 @@ class ForestClassifier(ClassifierMixin, _Forest):
             self.oob_decision_function_ = self._out_of_bag(X)
             known = ~np.isnan(self.oob_decision_function_[:, 0])
             votes = self.oob_decision_function_[known].argmax(axis=1)
-            self.oob_score_ = accuracy_score(codes[known], votes)
+            self.oob_score_ = float((codes[known] == votes).mean())
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -257,7 +256,8 @@ class ForestRegressor(RegressorMixin, _Forest):
         if self.oob_score:
             self.oob_prediction_ = self._out_of_bag(X)[:, 0]
             known = ~np.isnan(self.oob_prediction_)
-            self.oob_score_ = r2_score(y[known], self.oob_prediction_[known])
+            error = ((y[known] - self.oob_prediction_[known]) ** 2).sum()
+            self.oob_score_ = float(1.0 - error / ((y[known] - y[known].mean()) ** 2).sum())
         return self
 
     def predict(self, X: Any) -> np.ndarray:

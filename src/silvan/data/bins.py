@@ -220,37 +220,42 @@ def _cut_after(rows: np.ndarray, max_bins: int) -> np.ndarray:
 
 
 @njit(nogil=True, cache=True)
-def _image_of(value: float) -> int:
-    bits = np.array([value], np.float32).view(np.int32)[0]
-    return np.int64(bits) if bits >= 0 else -np.int64(bits & 0x7FFFFFFF)
+def _value_of(image: int, bits: np.ndarray, value: np.ndarray) -> float:
+    bits[0] = abs(image)
+    return np.float64(value[0]) if image >= 0 else -np.float64(value[0])
 
 
 @njit(nogil=True, cache=True)
-def _value_of(image: int) -> float:
-    bits = np.int32(image) if image >= 0 else np.int32(-image) | np.int32(-0x80000000)
-    return np.float64(np.array([bits], np.int32).view(np.float32)[0])
+def _roundest(low: int, high: int, finest: int, bits: np.ndarray, value: np.ndarray) -> int:
+    """Give the image with the most trailing zeros in the middle half of a gap between two cells.
 
-
-@njit(nogil=True, cache=True)
-def _roundest(low: int, high: int, finest: int) -> int:
-    """Give the image with the most trailing zeros in the middle half of a gap between two cells."""
+    ``bits`` and ``value`` are one number seen as int32 and as float32.
+    """
     if high <= low:
         return low
-    low_value, high_value = _value_of(low), _value_of(min(high, LARGEST))
+    low_value, high_value = _value_of(low, bits, value), _value_of(min(high, LARGEST), bits, value)
     middle = 0.5 * (low_value + high_value)
     if low <= 0 <= high and abs(middle) <= 0.25 * (high_value - low_value):
         return 0
-    image = _image_of(middle)
+    value[0] = abs(middle)
+    image = np.int64(bits[0]) if middle >= 0 else -np.int64(bits[0])
     for shift in range(30, finest - 1, -1):
         rounded = ((image + (1 << shift >> 1)) >> shift) << shift
-        if low <= rounded <= high and abs(_value_of(rounded) - middle) <= 0.25 * (high_value - low_value):
+        if low <= rounded <= high and abs(_value_of(rounded, bits, value) - middle) <= 0.25 * (high_value - low_value):
             return rounded
     return low
 
 
 @njit(nogil=True, cache=True)
 def _choose_cuts(
-    counts: np.ndarray, heavy: np.ndarray, fine: np.ndarray, coarse_shift: int, fine_shift: int, max_bins: int
+    counts: np.ndarray,
+    heavy: np.ndarray,
+    fine: np.ndarray,
+    coarse_shift: int,
+    fine_shift: int,
+    max_bins: int,
+    bits: np.ndarray,
+    value: np.ndarray,
 ) -> np.ndarray:
     low, high, rows = _occupied(counts, heavy, fine, coarse_shift, fine_shift)
     if rows.shape[0] == 0:
@@ -258,7 +263,7 @@ def _choose_cuts(
     after = _cut_after(rows, max_bins)
     cuts = np.empty(after.shape[0], np.int32)
     for i in range(after.shape[0]):
-        cuts[i] = _roundest(high[after[i]], low[after[i] + 1], fine_shift)
+        cuts[i] = _roundest(high[after[i]], low[after[i] + 1], fine_shift, bits, value)
     return cuts
 
 
@@ -266,4 +271,7 @@ def choose_cuts(
     counts: np.ndarray, heavy: np.ndarray, fine: np.ndarray, table_grid: Grid, max_bins: int
 ) -> np.ndarray:
     """Choose one column's cut points, as images, from its counts in coarse and fine cells."""
-    return _choose_cuts(counts, heavy, fine, table_grid.coarse, table_grid.fine, max_bins)
+    bits = np.zeros(1, np.int32)
+    return _choose_cuts(
+        counts, heavy, fine, table_grid.coarse, table_grid.fine, max_bins, bits, bits.view(np.float32)
+    )

@@ -57,10 +57,13 @@ class Grid(NamedTuple):
         return 1 << (self.coarse - self.fine)
 
 
-@njit(nogil=True, cache=True)
 def images(column: np.ndarray) -> np.ndarray:
     """Map a float32 column to its order-preserving integers; missing values stay above ``LARGEST``."""
-    bits = np.ascontiguousarray(column).view(np.int32)
+    return _images(np.ascontiguousarray(column, np.float32).view(np.int32))
+
+
+@njit(nogil=True, cache=True)
+def _images(bits: np.ndarray) -> np.ndarray:
     out = np.empty(bits.shape[0], np.int32)
     for i in range(bits.shape[0]):
         b = bits[i]

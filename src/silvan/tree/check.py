@@ -35,6 +35,12 @@ def known_bins(schema: Schema) -> np.ndarray:
     return words.astype(np.uint64, copy=False)
 
 
+def set_bits(sets: np.ndarray) -> np.ndarray:
+    """Spread sets out: bool (sets, 256), one column a bin."""
+    octets = np.ascontiguousarray(sets, "<u8").view(np.uint8).reshape(len(sets), 8 * SET_WORDS)
+    return np.unpackbits(octets, axis=1, bitorder="little").view(np.bool_)
+
+
 def check(forest: "Forest") -> None:
     """Refuse arrays that are not a forest."""
     _check_shapes(forest)

@@ -1,8 +1,8 @@
 """From scikit-learn's trees to ours and back.
 
-scikit-learn numbers nodes depth first and compares 32-bit inputs with 64-bit thresholds. Ours stand in level
-order, and the largest 32-bit float not above a threshold decides the same for every 32-bit input. The means of
-both are formed in the same order, so predictions agree to the bit, in both directions.
+scikit-learn numbers nodes depth first and compares 32-bit inputs with 64-bit thresholds. Our nodes stand in
+level order, and the largest 32-bit float not above a threshold decides the same for every 32-bit input. Both
+form means in the same order, so predictions agree to the bit, in both directions.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from sklearn.tree._tree import NODE_DTYPE, Tree
 from silvan.data.schema import Class, Feature, Label, Schema
 from silvan.errors import ExportError, FormatError, InputError
 from silvan.tree.check import is_category_split
+from silvan.tree.split import SET_WORDS
 
 if TYPE_CHECKING:
     from silvan.tree.forest import Forest
@@ -35,7 +36,7 @@ _NO_NODE, _NO_FEATURE = -1, -2
 def from_sklearn(model: Any) -> "Forest":
     """Take over a fitted model.
 
-    ``feature_importances_`` become the gains. Features are called what the model was fitted with, or x0, x1, ...
+    ``feature_importances_`` become the gains. Features are called what the model calls them, or x0, x1, ...
     """
     from silvan.tree.forest import Forest
 
@@ -62,7 +63,7 @@ def from_sklearn(model: Any) -> "Forest":
             feature=np.where(inner, feature, -1),
             threshold=np.where(inner, _not_above(_joined(trees, "threshold")[nodes]), 0),
             missing_left=inner & _joined(trees, "missing_go_to_left")[nodes].astype(np.bool_),
-            sets=np.zeros((0, 4), np.uint64),
+            sets=np.zeros((0, SET_WORDS), np.uint64),
             value=_leaf_values(model, _joined(trees, "value")[nodes[~inner], 0]),
             weights=np.ones(len(trees)),
             gain=_gain(model),
@@ -135,7 +136,7 @@ def _not_above(threshold: np.ndarray) -> np.ndarray:
 def _leaf_values(model: Any, value: np.ndarray) -> np.ndarray:
     if not hasattr(model, "classes_"):
         return value
-    # fractions of weighted rows may miss 0 and 1 by a rounding error; negative sample weights miss them by more
+    # fractions of weighted rows may leave 0 to 1 by a rounding error; what leaves it by more is refused later
     near = np.clip(value, 0.0, 1.0)
     return near if np.allclose(near, value, rtol=0.0, atol=1e-9) else value
 
@@ -177,8 +178,8 @@ def _check_expressible(forest: "Forest") -> None:
         )
     if (forest.weights != forest.weights[0]).any():
         raise ExportError(
-            f"scikit-learn's forests weigh all trees alike, the weights here go from {forest.weights.min()} to "
-            f"{forest.weights.max()}; use to_onnx or to_treelite"
+            "scikit-learn's forests weigh all trees alike, the weights here go from "
+            f"{forest.weights.min()} to {forest.weights.max()}; use to_onnx or to_treelite"
         )
 
 
@@ -233,7 +234,8 @@ def _impurity(forest: "Forest", rows: np.ndarray, value: np.ndarray) -> np.ndarr
         left, right = forest.left[parents], forest.right[parents]
         share = rows[left] / rows[parents]
         within = share * impurity[left] + (1 - share) * impurity[right]
-        impurity[parents] = within + share * (1 - share) * (value[left, 0] - value[right, 0]) ** 2
+        with np.errstate(over="ignore", invalid="ignore"):
+            impurity[parents] = within + share * (1 - share) * (value[left, 0] - value[right, 0]) ** 2
     return impurity
 
 

@@ -277,7 +277,8 @@ def _best_categorical(
             if value < best:
                 continue
             turned = not in_set(inside, bins[0])
-            found[:] = inside
+            for w in range(SET_WORDS):
+                found[w] = inside[w]
             if turned:
                 rows = all_rows - rows
                 for j in range(n):
@@ -289,7 +290,8 @@ def _best_categorical(
                 continue
             best = value
             scratch.cut[0], scratch.cut[1] = 0, missing_left
-            scratch.words[:] = found
+            for w in range(SET_WORDS):
+                scratch.words[w] = found[w]
             for s in range(size):
                 scratch.best[s] = total[s] - here[s] if turned else here[s]
     if best > -np.inf and scratch.cut[1]:
