@@ -6,11 +6,17 @@
     ├── InputError (ValueError)      what you passed: a table, a column, a parameter
     │   ├── SchemaError              a table and a schema disagree
     │   └── ExportError              a forest that another format cannot express
-    └── FormatError (ValueError)     a file or a message from outside that is not what it claims to be
-        └── VersionError             written by a newer version
+    ├── FormatError (ValueError)     a file or a message from outside that is not what it claims to be
+    │   ├── VersionError             written by a newer version
+    │   └── WireError                bytes of a message that cannot be read
+    └── FederationError              a study cannot go on
+        ├── AgreementError           the sites' tables do not fit together
+        ├── RefusedError             a site refused, and says why
+        └── SiteError                a site failed, stalled or answered nonsense; ``site`` names it
 
 An error names the parameter, column or field, what was received, and what to do. ``InputError`` means that
-you can mend it here; ``FormatError`` that whoever made the file or message has to.
+you can mend it here; ``FormatError`` that whoever made the file or message has to; ``FederationError`` that
+another site is involved.
 """
 
 
@@ -36,3 +42,27 @@ class FormatError(SilvanError, ValueError):
 
 class VersionError(FormatError):
     """A file was written by a newer version of silvan."""
+
+
+class WireError(FormatError):
+    """The bytes of a message cannot be read."""
+
+
+class FederationError(SilvanError):
+    """A study cannot go on."""
+
+
+class AgreementError(FederationError):
+    """The sites' tables do not fit together."""
+
+
+class RefusedError(FederationError):
+    """A site refused to answer; its reason is one of a fixed list and holds no data."""
+
+
+class SiteError(FederationError):
+    """A site failed, stalled or answered nonsense."""
+
+    def __init__(self, site: str, text: str) -> None:
+        super().__init__(f"site {site!r}: {text}")
+        self.site = site

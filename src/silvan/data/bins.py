@@ -1,8 +1,8 @@
 """Bins: from counts on the public grid to cut points, and from values to one byte each.
 
 Bin 0 holds missing values. A numeric column's bin b >= 1 holds the values above cut b-1 and at most cut b; a
-categorical column's bin is its code plus one. Cut points are chosen so that bins hold about equally many rows,
-at the roundest number near the middle of the gap between two occupied cells: 0.5 between 0 and 1.
+categorical column's bin is its code plus one. Cut points are chosen so that bins hold about equally many
+rows, at the roundest number near the middle of the gap between two occupied cells: 0.5 between 0 and 1.
 """
 
 from collections.abc import Sequence
@@ -42,8 +42,8 @@ class Bins:
     def thresholds(self) -> np.ndarray:
         """All columns' cut points in one array, each column's followed by the largest float.
 
-        The threshold of a split after bin b of column f is ``thresholds[starts[f] + b - 1]``; after the last bin
-        it is the largest float: all values on one side, missing ones on the other.
+        The threshold of a split after bin b of column f is ``thresholds[starts[f] + b - 1]``; after the last
+        bin it is the largest float: all values on one side, missing ones on the other.
         """
         largest = np.array([np.finfo(np.float32).max], np.float32)
         return np.concatenate([part for c in self.cuts for part in (c, largest)] or [largest[:0]])
@@ -65,11 +65,11 @@ def find_bins(
     def one(f: int) -> np.ndarray:
         feature = schema.features[f]
         if feature.categorical:
-            _put_codes(X[:, f], codes[:, f])
-            return _no_cuts()
+            _put_codes(X[:, f], feature.n_codes, codes[:, f])
+            return np.empty(0, np.float32)
         image = grid.images(X[:, f])
         if feature.edges is not None:
-            cuts = grid.images(np.array(feature.edges, np.float32))
+            cuts = _given_cuts(feature.edges)
         else:
             counts = grid.coarse_counts(image, table_grid.coarse, table_grid.n_cells)
             heavy = grid.heavy_cells(counts, max_bins, floor)
@@ -97,14 +97,17 @@ def check_max_bins(max_bins: int) -> None:
         raise InputError(f"max_bins must be between 2 and {MAX_BINS}, got {max_bins}")
 
 
-def _no_cuts() -> np.ndarray:
-    return np.empty(0, np.float32)
+def _given_cuts(edges: Sequence[float]) -> np.ndarray:
+    """Turn edges into images; two may become one, and what no 32-bit float lies beyond is no cut."""
+    with np.errstate(over="ignore"):
+        values = np.array(edges, np.float32)
+    return np.unique(grid.images(values[np.isfinite(values)]))
 
 
 def _put_columns(X: np.ndarray, codes: np.ndarray, bins: Bins, n_jobs: int) -> None:
     def one(f: int) -> None:
         if bins.categorical[f]:
-            _put_codes(X[:, f], codes[:, f])
+            _put_codes(X[:, f], int(bins.n_codes[f]), codes[:, f])
         else:
             _put_values(grid.images(X[:, f]), grid.images(bins.cuts[f]), codes[:, f])
 
@@ -112,9 +115,10 @@ def _put_columns(X: np.ndarray, codes: np.ndarray, bins: Bins, n_jobs: int) -> N
 
 
 @njit(nogil=True, cache=True)
-def _put_codes(column: np.ndarray, out: np.ndarray) -> None:
+def _put_codes(column: np.ndarray, n_codes: int, out: np.ndarray) -> None:
+    """Put codes into bins; one that nobody knows counts as missing, like NaN."""
     for i in range(column.shape[0]):
-        out[i] = MISSING_BIN if np.isnan(column[i]) else np.uint8(column[i] + 1)
+        out[i] = np.uint8(column[i] + 1) if 0 <= column[i] < n_codes else MISSING_BIN
 
 
 _TABLE_SHIFT = 20
@@ -137,8 +141,8 @@ def _put_values(image: np.ndarray, cuts: np.ndarray, out: np.ndarray) -> None:
         if v > LARGEST:
             out[i] = MISSING_BIN
             continue
-        cell = ((v + up) >> _TABLE_SHIFT) + middle
-        low, high = below[cell], below[cell + 1]
+        at = ((v + up) >> _TABLE_SHIFT) + middle
+        low, high = below[at], below[at + 1]
         while low < high:
             mid = (low + high) >> 1
             if v <= cuts[mid]:
@@ -186,36 +190,39 @@ def _occupied(
 def _cut_after(rows: np.ndarray, max_bins: int) -> np.ndarray:
     """Choose after which cells to cut so that bins hold about equally many rows.
 
-    A cell with a whole bin's share has a bin of its own; the others are filled up to the share that is left.
+    A cell with a whole bin's share has a bin of its own, which leaves a smaller share for the others.
     """
     n = rows.shape[0]
     if n <= max_bins:
         return np.arange(n - 1)
-    heavy_share = rows.sum() / max_bins
-    light, light_bins = 0, max_bins
-    for i in range(n):
-        if rows[i] >= heavy_share:
-            light_bins -= 1
-        else:
-            light += rows[i]
+    light, light_bins = rows.sum(), max_bins
+    heavy_share, share = np.inf, light / light_bins
+    while share < heavy_share:
+        heavy_share = share
+        light, light_bins = 0, max_bins
+        for i in range(n):
+            if rows[i] >= heavy_share:
+                light_bins -= 1
+            else:
+                light += rows[i]
+        share = light / light_bins  # at least one: cells outnumber bins, so not all can be heavy
     cuts = np.empty(max_bins - 1, np.int64)
     found, held = 0, 0
-    share = light / max(light_bins, 1)
     for i in range(n - 1):
         if found == max_bins - 1:
             break
-        heavy = rows[i] >= heavy_share
+        heavy, before_heavy = rows[i] >= heavy_share, rows[i + 1] >= heavy_share
         held += rows[i]
         if not heavy:
             light -= rows[i]
-        before_heavy = rows[i + 1] >= heavy_share
-        if heavy or held + 0.5 * rows[i + 1] >= share or (before_heavy and held >= 0.5 * share):
-            cuts[found] = i
-            found += 1
-            if not heavy:
-                light_bins -= 1
-                share = light / max(light_bins, 1)
-            held = 0
+            enough = held >= 0.5 * share if before_heavy else held + 0.5 * rows[i + 1] >= share
+            if not enough or light_bins == 0:
+                continue
+            light_bins -= 1
+            share = light / max(light_bins, 1)
+        cuts[found] = i
+        found += 1
+        held = 0
     return cuts[:found]
 
 
@@ -238,11 +245,13 @@ def _roundest(low: int, high: int, finest: int, bits: np.ndarray, value: np.ndar
     if low <= 0 <= high and abs(middle) <= 0.25 * (high_value - low_value):
         return 0
     value[0] = abs(middle)
-    image = np.int64(bits[0]) if middle >= 0 else -np.int64(bits[0])
+    image = bits[0] * (1 if middle >= 0 else -1)
     for shift in range(30, finest - 1, -1):
         rounded = ((image + (1 << shift >> 1)) >> shift) << shift
-        if low <= rounded <= high and abs(_value_of(rounded, bits, value) - middle) <= 0.25 * (high_value - low_value):
-            return rounded
+        if low <= rounded <= high:
+            off = abs(_value_of(rounded, bits, value) - middle)
+            if off <= 0.25 * (high_value - low_value):
+                return rounded
     return low
 
 

@@ -1,9 +1,9 @@
 """The public grid: cells of the float32 line that do not depend on any data.
 
-A float32 has an integer image that keeps the order: read its bits as a sign and a magnitude. Dropping low bits
-of the image gives cells that are narrow near zero and wide far out, the same for everybody. A cell of width 2^s
-holds the images in ((k-1) 2^s, k 2^s], so a cell's upper end is a round number and belongs to the cell, and zero
-ends a cell. Both zeros have image 0.
+A float32 has an integer image that keeps the order: read its bits as a sign and a magnitude. Dropping low
+bits of the image gives cells that are narrow near zero and wide far out, the same for everybody. A cell of
+width 2^s holds the images in ((k-1) 2^s, k 2^s], so a cell's upper end is a round number and belongs to the
+cell, and zero ends a cell. Both zeros have image 0.
 
 Cut points are found from counts in cells, in two passes: all cells of a coarse grid, then finer ones inside
 those that hold much. Nobody's value is ever a cut point.

@@ -8,6 +8,7 @@ import hashlib
 import math
 from collections.abc import Iterable
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -30,9 +31,9 @@ Class = str | int | float | bool
 class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One column that a tree may split on.
 
-    ``bounds`` are the smallest and largest value that are publicly known to be possible; ``edges`` are cut points
-    given instead of found; ``categories`` are the named categories, in the order of their codes, and ``other``
-    says that one more code stands for all that are not named.
+    ``bounds`` are the smallest and largest value that are publicly known to be possible; ``edges`` are cut
+    points given instead of found; ``categories`` are the named categories, in the order of their codes, and
+    ``other`` says that one more code stands for all that are not named.
     """
 
     name: str
@@ -71,10 +72,12 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         if self.bounds is not None:
             low, high = self.bounds
             if not (math.isfinite(low) and math.isfinite(high) and low < high):
-                raise SchemaError(f"feature {self.name!r}: bounds must be finite and rising, got {self.bounds}")
+                raise SchemaError(
+                    f"feature {self.name!r}: bounds must be finite and rising, got {self.bounds}"
+                )
         if self.edges is not None:
             edges = self.edges
-            rising = all(a < b for a, b in zip(edges, edges[1:], strict=False))
+            rising = all(a < b for a, b in pairwise(edges))
             if not rising or not all(map(math.isfinite, edges)):
                 raise SchemaError(f"feature {self.name!r}: edges must be finite and rising")
             if len(edges) >= MAX_BINS:

@@ -5,7 +5,6 @@ nonsense is refused here. Structure needs little checking: nodes carry no pointe
 from which nodes are leaves. Every check takes time linear in the size of the arrays, for doctored ones too.
 """
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -96,11 +95,8 @@ def _check_numbers(forest: "Forest") -> None:
     _require(np.isfinite(weights).all() and (weights >= 0).all(), "a weight is negative or not finite")
     with np.errstate(over="ignore"):
         _require(0 < weights.sum() < np.inf, "the weights add up to zero or infinity")
-    classes = forest.schema.label.classes
-    if classes is not None:
+    if forest.schema.label.classes is not None:
         _require((forest.value >= 0).all() and (forest.value <= 1).all(), "a probability is outside 0 to 1")
-        finite = all(not isinstance(name, float) or math.isfinite(name) for name in classes)
-        _require(finite, "a class is a number that is not finite")
     if forest.gain is not None:
         usable = np.isfinite(forest.gain).all() and (forest.gain >= 0).all()
         _require(usable, "a gain is negative or not finite")

@@ -130,7 +130,8 @@ def _not_above(threshold: np.ndarray) -> np.ndarray:
     """
     with np.errstate(over="ignore"):
         near = threshold.astype(np.float32)
-    return np.minimum(np.where(near > threshold, np.nextafter(near, np.float32(-np.inf)), near), _LARGEST)
+        below = np.nextafter(near, np.float32(-np.inf))
+    return np.minimum(np.where(near > threshold, below, near), _LARGEST)
 
 
 def _leaf_values(model: Any, value: np.ndarray) -> np.ndarray:

@@ -1,0 +1,80 @@
+"""Messages: frozen, typed, and honest about what they disclose.
+
+A request says by its ``verb`` who will see the answers: ``ask`` shows every site's reply to the coordinator, ``total``
+only their sum. A site refuses a request that comes by the other verb. Between machines a message travels in an
+``Envelope`` that says which question it belongs to.
+"""
+
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+Verb = Literal["ask", "total"]
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """What a site answers. Replies to ``total`` requests hold integer arrays only."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What a coordinator asks. A request holds all that is needed to answer it, blobs aside."""
+
+    verb: ClassVar[Verb]
+    reply: ClassVar[type[Reply]]
+
+    @classmethod
+    def kind(cls) -> str:
+        """Name of the message on the wire."""
+        return cls.__name__
+
+    def said(self) -> str:
+        """Say in plain words what is asked for; the ledger shows it to the site's owner."""
+        return (self.__doc__ or self.kind()).split("\n")[0]
+
+
+class Blob(msgspec.Struct, frozen=True):
+    """Stands in a request for something large that travels once: a model, a table of cut points."""
+
+    hash: str
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """One message on its way: which study and question it belongs to, who sent it, what it is."""
+
+    study: str
+    question: str  # digest of the question; a reply repeats it
+    sender: str
+    kind: str  # a request's or reply's name, or one of the two below
+    body: bytes
+    blobs: dict[str, bytes] = {}
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """A site could not answer: a code and a fixed text, never a value from its data."""
+
+    code: str
+    text: str
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """A site lacks blobs that a request refers to and asks to be sent them."""
+
+    hashes: list[str]
+
+
+def blobs_in(request: Request) -> list[str]:
+    """List the hashes of the blobs that a request refers to."""
+    found: list[str] = []
+
+    def look(value: Any) -> None:
+        if isinstance(value, Blob):
+            found.append(value.hash)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                look(item)
+        elif isinstance(value, dict):
+            look(list(value.values()))
+
+    for name in request.__struct_fields__:
+        look(getattr(request, name))
+    return found

@@ -1,0 +1,204 @@
+"""A site: a table, a store, and answers.
+
+A reply is a function of the site's table, its store and the request. So a site that was restarted, or is made anew
+for every message, answers the same.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+
+from silvan.data.encode import encode_features, encode_label, label_column
+from silvan.data.schema import Schema
+from silvan.data.table import Frame, read_table
+from silvan.errors import FormatError, InputError, RefusedError, SchemaError
+from silvan.federation import wire
+from silvan.federation.message import Envelope, Missing, Reply, Request, Trouble, Verb, blobs_in
+from silvan.federation.store import MemoryStore, Store, digest
+
+log = logging.getLogger("silvan.site")
+
+R = TypeVar("R", bound=Request)
+
+_HANDLERS: dict[str, tuple[type[Request], Callable[[Any, Any], Reply]]] = {}
+
+_TEXTS = {
+    SchemaError: ("schema", "the site's table does not fit the agreed schema; its own log says where"),
+    FormatError: ("format", "the site could not read what it was sent"),
+    InputError: ("input", "the site cannot answer this on its table; its own log says why"),
+}
+
+
+class Outbox(Protocol):
+    """The gate that every reply passes on its way out."""
+
+    def admit(self, site: "Site", request: Request) -> None:
+        """Refuse a request before anything is computed, by raising ``RefusedError``."""
+
+    def release(self, site: "Site", request: Request, reply: Reply) -> Reply:
+        """Let a reply leave, changed if need be, or raise ``RefusedError``."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of a site's rows, encoded."""
+
+    X: np.ndarray
+    y: np.ndarray
+    row_keys: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+
+def answers(request: type[R]) -> Callable[[Callable[["Site", R], Reply]], Callable[["Site", R], Reply]]:
+    """Register the function that answers a kind of request at a site."""
+
+    def register(function: Callable[["Site", R], Reply]) -> Callable[["Site", R], Reply]:
+        _HANDLERS[request.kind()] = (request, function)
+        return function
+
+    return register
+
+
+class Site:
+    """One organisation's side of a federation.
+
+    ``source`` is a data frame, a path or (X, y). ``test`` is the share of rows kept for judging, drawn by class and
+    by ``split_seed`` and the site's name. ``sampling_key`` decides which rows are in which tree; all sites have the
+    same one, and the coordinator does not need it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: Any,
+        *,
+        label: str = "label",
+        exclude: tuple[str, ...] = (),
+        test: float = 0.0,
+        split_seed: int = 0,
+        sampling_key: np.ndarray | None = None,
+        store: Store | None = None,
+        outbox: Outbox | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.name, self.source, self.label, self.exclude = name, source, label, exclude
+        self.test, self.split_seed, self.n_jobs = test, split_seed, n_jobs
+        self.sampling_key = np.zeros(2, np.uint64) if sampling_key is None else sampling_key
+        self.store: Store = MemoryStore() if store is None else store
+        self.outbox = outbox
+        self.cache: dict[Any, Any] = {}
+        self.last_error: Exception | None = None
+
+    # -- the table
+
+    @cached_property
+    def frame(self) -> Frame:
+        """The table, without the columns that are not features."""
+        frame = read_table(self.source, self.label)
+        return frame.drop(*[c for c in self.exclude if c in frame.columns])
+
+    @cached_property
+    def _held_out(self) -> np.ndarray:
+        """Which rows are kept for judging."""
+        n = len(self.frame)
+        held = np.zeros(n, np.bool_)
+        if self.test <= 0.0:
+            return held
+        label = label_column(self.frame, self.label)
+        _, groups = np.unique(label.to_numpy().astype(str), return_inverse=True)
+        if groups.max(initial=0) + 1 > max(2, n // 5):
+            groups = np.zeros(n, np.int64)  # a number: no classes to draw by
+        rng = np.random.default_rng([self.split_seed, int(digest(self.name.encode())[:12], 16)])
+        carry = 0.5
+        for group in range(groups.max(initial=0) + 1):
+            rows = rng.permutation(np.flatnonzero(groups == group))
+            share = self.test * len(rows) + carry
+            held[rows[: int(share)]] = True
+            carry = share - int(share)  # small classes share what rounding leaves
+        return held
+
+    def part(self, schema: Schema, test: bool = False) -> Part:
+        """Give the training rows, or those kept for judging, encoded by a schema."""
+        key = ("part", schema.hash, test)
+        if key not in self.cache:
+            everything = ("encoded", schema.hash)
+            if everything not in self.cache:
+                self.cache[everything] = (encode_features(self.frame, schema), encode_label(self.frame, schema))
+            X, y = self.cache[everything]
+            rows = np.flatnonzero(self._held_out == test)
+            self.cache[key] = Part(X[rows], y[rows], row_keys(self.name, len(rows)))
+        part: Part = self.cache[key]
+        return part
+
+    @property
+    def n_train(self) -> int:
+        """Rows to learn from."""
+        return int((~self._held_out).sum())
+
+    def blob(self, hash_: str) -> bytes:
+        """Give a blob that a request refers to."""
+        data = self.store.get(f"blob {hash_}")
+        if data is None:
+            raise KeyError(hash_)
+        return data
+
+    # -- messages
+
+    def receive(self, data: bytes, verb: Verb) -> bytes:
+        """Answer one message; never raises, and says nothing of the data when something goes wrong."""
+        question = ""
+        try:
+            envelope = wire.decode(data, Envelope)
+            question = envelope.question
+            for hash_, blob in envelope.blobs.items():
+                if digest(blob) != hash_:
+                    raise FormatError("a blob does not match its hash")
+                self.store.put(f"blob {hash_}", blob)
+            if envelope.kind not in _HANDLERS:
+                raise RefusedError("the site does not know this message; versions may differ")
+            kind, handler = _HANDLERS[envelope.kind]
+            request = wire.decode(envelope.body, kind)
+            lacking = [h for h in blobs_in(request) if self.store.get(f"blob {h}") is None]
+            if lacking:
+                return self._reply(envelope, Missing(lacking))
+            return self._reply(envelope, self._answer(request, handler, verb))
+        except Exception as error:  # whatever it is, it must not cross the border
+            self.last_error = error
+            log.exception("%s: could not answer", self.name)
+            return self._reply(Envelope("", question, "", "", b""), _trouble(error))
+
+    def _answer(self, request: Request, handler: Callable[[Any, Any], Reply], verb: Verb) -> Reply:
+        if request.verb != verb:
+            raise RefusedError("the site does not answer this message in the clear")
+        if self.outbox is not None:
+            self.outbox.admit(self, request)
+        reply = handler(self, request)
+        return reply if self.outbox is None else self.outbox.release(self, request, reply)
+
+    def _reply(self, envelope: Envelope, reply: msgspec.Struct) -> bytes:
+        return wire.encode(
+            Envelope(envelope.study, envelope.question, self.name, type(reply).__name__, wire.encode(reply))
+        )
+
+
+def _trouble(error: Exception) -> Trouble:
+    if isinstance(error, RefusedError):
+        return Trouble("refused", str(error))
+    for kind, (code, text) in _TEXTS.items():
+        if isinstance(error, kind):
+            return Trouble(code, text)
+    return Trouble("internal", "the site failed; its own log says why")
+
+
+def row_keys(site: str, n: int) -> np.ndarray:
+    """Key every training row by its site and place."""
+    start = np.uint64(int(digest(f"rows of {site}".encode())[:16], 16))
+    with np.errstate(over="ignore"):
+        return start + np.arange(n, dtype=np.uint64)

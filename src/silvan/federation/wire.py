@@ -1,0 +1,139 @@
+"""Bytes on the wire: msgpack structs, with arrays as a type of their own.
+
+An array travels as a small header and its elements, little-endian, from a short list of element types. Two things
+make it smaller, both undone on arrival: integers are narrowed to the fewest bytes that hold them, and what is mostly
+zeros is deflated. Claims in a header are checked against the bytes at hand and a cap before anything is allocated.
+"""
+
+import struct
+import zlib
+from functools import lru_cache
+from math import prod
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from silvan.errors import WireError
+
+MAX_MESSAGE = 1 << 30
+"""Most bytes of a message, and most bytes that its arrays may unfold to."""
+
+_ARRAY = 1  # the one msgpack extension in use
+_DTYPES = tuple(
+    np.dtype(code) for code in ("|b1", "|u1", "<u2", "<u4", "<u8", "|i1", "<i2", "<i4", "<i8", "<f4", "<f8")
+)
+_NUMBER = {dtype: i for i, dtype in enumerate(_DTYPES)}
+_HEADER = struct.Struct("<BBBB")  # element type, element type as sent, deflated or not, dimensions
+_MAX_DIMENSIONS = 4
+_SPARSE = 8  # deflate when fewer than one element in so many is not zero
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """Write a message."""
+    return _ENCODER.encode(message)
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """Read a message of a known kind; anything else is a ``WireError``."""
+    if len(data) > MAX_MESSAGE:
+        raise WireError(f"a message of {len(data)} bytes is over the limit of {MAX_MESSAGE}")
+    try:
+        return _decoder(kind).decode(data)
+    except WireError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError, RecursionError) as error:
+        # the text of the error may quote what was sent: only say what it was meant to be
+        raise WireError(f"not a {kind.__name__} ({type(error).__name__})") from None
+
+
+@lru_cache(maxsize=256)
+def _decoder(kind: type[T]) -> "msgspec.msgpack.Decoder[T]":
+    return msgspec.msgpack.Decoder(kind, ext_hook=_read_extension)
+
+
+def _write_extension(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return msgspec.msgpack.Ext(_ARRAY, pack_array(value))
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"a message cannot hold a {type(value).__name__}")
+
+
+def _read_extension(code: int, data: memoryview) -> np.ndarray:
+    if code != _ARRAY:
+        raise WireError(f"unknown extension {code}")
+    return unpack_array(data)
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_write_extension)
+
+
+def pack_array(array: np.ndarray) -> bytes:
+    """Write an array: header, shape, elements."""
+    dtype = array.dtype.newbyteorder("<") if array.dtype.byteorder == ">" else array.dtype
+    if dtype not in _NUMBER:
+        raise TypeError(f"an array of {array.dtype} cannot be sent")
+    if array.ndim > _MAX_DIMENSIONS:
+        raise TypeError(f"an array of {array.ndim} dimensions cannot be sent")
+    array = np.ascontiguousarray(array, dtype)
+    sent = array.astype(_narrow(array), copy=False)
+    data: Any = sent.reshape(-1).view(np.uint8).data if sent.size else b""
+    deflate = int(sent.size >= 256 and np.count_nonzero(sent) * _SPARSE < sent.size)
+    if deflate:
+        data = zlib.compress(data, 1)
+    shape = struct.pack(f"<{array.ndim}Q", *array.shape)
+    return b"".join((_HEADER.pack(_NUMBER[dtype], _NUMBER[sent.dtype], deflate, array.ndim), shape, data))
+
+
+def _narrow(array: np.ndarray) -> np.dtype:
+    """Choose the shortest element type that holds all values."""
+    if array.dtype.kind not in "iu" or array.dtype.itemsize == 1 or array.size == 0:
+        return array.dtype
+    low, high = int(array.min()), int(array.max())
+    codes = ("|u1", "<u2", "<u4") if low >= 0 else ("|i1", "<i2", "<i4")
+    for code in codes:
+        narrow = np.dtype(code)
+        if narrow.itemsize < array.dtype.itemsize and np.iinfo(narrow).min <= low and high <= np.iinfo(narrow).max:
+            return narrow
+    return array.dtype
+
+
+def unpack_array(data: bytes | memoryview) -> np.ndarray:
+    """Read an array, believing nothing."""
+    data = memoryview(data)
+    if len(data) < _HEADER.size:
+        raise WireError("an array is cut short")
+    kind, sent_kind, deflated, dimensions = _HEADER.unpack(data[: _HEADER.size])
+    if kind >= len(_DTYPES) or sent_kind >= len(_DTYPES) or deflated > 1 or dimensions > _MAX_DIMENSIONS:
+        raise WireError("an array has an unknown header")
+    start = _HEADER.size + 8 * dimensions
+    if len(data) < start:
+        raise WireError("an array is cut short")
+    shape = struct.unpack(f"<{dimensions}Q", data[_HEADER.size : start])
+    dtype, sent = _DTYPES[kind], _DTYPES[sent_kind]
+    if sent != dtype and (sent.kind not in "iu" or dtype.kind not in "iu" or sent.itemsize >= dtype.itemsize):
+        raise WireError("an array has an unknown header")
+    size = prod(shape)
+    if size * max(dtype.itemsize, 1) > MAX_MESSAGE:
+        raise WireError(f"an array of {size} elements is over the limit")
+    body = _inflate(data[start:], size * sent.itemsize) if deflated else data[start:]
+    if len(body) != size * sent.itemsize:
+        raise WireError("an array does not match its shape")
+    array = np.frombuffer(body, sent)
+    if sent.kind == "b" and size and array.view(np.uint8).max() > 1:
+        raise WireError("a truth value is neither 0 nor 1")
+    return array.astype(dtype).reshape(shape)
+
+
+def _inflate(data: memoryview, size: int) -> bytes:
+    stream = zlib.decompressobj()
+    try:
+        body = stream.decompress(data, size + 1)
+    except zlib.error:
+        raise WireError("an array cannot be inflated") from None
+    if len(body) != size or not stream.eof or stream.unused_data:
+        raise WireError("an array does not match its shape")
+    return body
