@@ -1,7 +1,7 @@
 """Forests on one table, as scikit-learn estimators.
 
-They take arrays like any estimator, and data frames with text or categorical columns as they are: such columns
-are split by category, missing values need no filling in.
+They take arrays like any estimator, and data frames with text or categorical columns as they are: such
+columns are split by category, missing values need no filling in.
 """
 
 from typing import Any, Self
@@ -21,6 +21,7 @@ from sklearn.utils.validation import (
 
 from silvan.data.encode import encode_features, infer_features
 from silvan.data.schema import Feature, Label, Schema
+from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.tree.draw import make_key, rows_of_trees
 from silvan.tree.fit import Settings, fit_forest
@@ -40,11 +41,16 @@ class _Forest(BaseEstimator):
         return tags
 
     def _settings(self) -> Settings:
+        if not isinstance(self.oob_score, bool | np.bool):
+            raise InputError(f"oob_score must be True or False, got {self.oob_score!r}")
+        if self.oob_score and not self.bootstrap:
+            raise InputError("oob_score=True needs bootstrap=True: without it every tree sees every row")
         return Settings(**{name: getattr(self, name) for name in Settings.__dataclass_fields__})
 
     def _read_table(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Check the table to fit on and describe its columns: X as float32 (rows, features), y as it is."""
         frame = _mixed_frame(X)
+        _check_present(y)
         if frame is None:
             X, y = validate_data(self, X, y, dtype=np.float32, order="C", ensure_all_finite="allow-nan")
             names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(X.shape[1])])
@@ -58,7 +64,7 @@ class _Forest(BaseEstimator):
         if not 0 < len(frame) == len(y):
             raise InputError(f"X has {len(frame)} rows and y has {len(y)}; they must match and not be none")
         self._features = infer_features(frame)
-        return encode_features(frame, Schema(self._features, Label(""))), y
+        return encode_features(frame, Schema(self._features, Label(_label_name(self._features)))), y
 
     def _read(self, X: Any) -> np.ndarray:
         """Check rows to predict for against the table fitted on."""
@@ -72,9 +78,9 @@ class _Forest(BaseEstimator):
         _check_n_features(self, X, reset=False)
         return as_matrix(self.forest_.schema, X)
 
-    def _grow(self, X: np.ndarray, target: Target, label: Label) -> None:
+    def _grow(self, X: np.ndarray, target: Target, classes: tuple[Any, ...] | None = None) -> None:
         self._seed = _seed(self.random_state)
-        schema = Schema(self._features, label)
+        schema = Schema(self._features, Label(_label_name(self._features), classes))
         self.forest_ = fit_forest(X, target, schema, self._settings(), self._seed, self.n_jobs)
 
     def _scores(self, X: Any) -> np.ndarray:
@@ -83,8 +89,6 @@ class _Forest(BaseEstimator):
 
     def _out_of_bag(self, X: np.ndarray) -> np.ndarray:
         """Score each row by the trees that did not see it; NaN where all did."""
-        if not self.bootstrap:
-            raise InputError("oob_score=True needs bootstrap=True: without it every tree sees every row")
         keys = np.arange(len(X), dtype=np.uint64)
         seen = rows_of_trees(make_key(self._seed, "rows"), keys, 0, self.n_estimators, True)
         return scores(self.forest_, X, self.n_jobs, skip=seen)
@@ -175,19 +179,21 @@ class ForestClassifier(ClassifierMixin, _Forest):
         self._settings()
         X, y = self._read_table(X, y)
         check_classification_targets(y)
-        X, y, weight = _weighted(X, y, sample_weight)
+        used, weight = _used(X, sample_weight)
+        X, y = X[used], y[used]
         self.classes_, codes = np.unique(y, return_inverse=True)
         self.n_classes_ = len(self.classes_)
         by_class = None
         if self.class_weight is not None:
             by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
         target = class_target(codes, self.n_classes_, weight, by_class)
-        self._grow(X, target, Label("y", tuple(self.classes_.tolist())))
+        self._grow(X, target, tuple(self.classes_.tolist()))
         if self.oob_score:
-            self.oob_decision_function_ = self._out_of_bag(X)
-            known = ~np.isnan(self.oob_decision_function_[:, 0])
-            votes = self.oob_decision_function_[known].argmax(axis=1)
-            self.oob_score_ = float((codes[known] == votes).mean())
+            shares = self._out_of_bag(X)
+            known = ~np.isnan(shares[:, 0])
+            right = codes[known] == shares[known].argmax(axis=1)
+            self.oob_score_ = float(right.mean()) if len(right) else np.nan
+            self.oob_decision_function_ = _spread(shares, used)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -203,8 +209,8 @@ class ForestClassifier(ClassifierMixin, _Forest):
 class ForestRegressor(RegressorMixin, _Forest):
     """A random forest for a number; parameters as in ``ForestClassifier``.
 
-    Two defaults differ, as they do in scikit-learn: ``criterion`` is "squared_error", and all features are tried
-    at every node.
+    Two defaults differ, as they do in scikit-learn: ``criterion`` is "squared_error", and all features are
+    tried at every node.
 
     Examples
     --------
@@ -251,13 +257,16 @@ class ForestRegressor(RegressorMixin, _Forest):
         self._settings()
         X, y = self._read_table(X, y)
         y = _numbers(y)
-        X, y, weight = _weighted(X, y, sample_weight)
-        self._grow(X, number_target(y, weight), Label("y"))
+        used, weight = _used(X, sample_weight)
+        X, y = X[used], y[used]
+        self._grow(X, number_target(y, weight))
         if self.oob_score:
-            self.oob_prediction_ = self._out_of_bag(X)[:, 0]
-            known = ~np.isnan(self.oob_prediction_)
-            error = ((y[known] - self.oob_prediction_[known]) ** 2).sum()
-            self.oob_score_ = float(1.0 - error / ((y[known] - y[known].mean()) ** 2).sum())
+            means = self._out_of_bag(X)[:, 0]
+            known = ~np.isnan(means)
+            spread = ((y[known] - y[known].mean()) ** 2).sum() if known.any() else 0.0
+            error = ((y[known] - means[known]) ** 2).sum()
+            self.oob_score_ = float(1.0 - error / spread) if spread > 0 else np.nan
+            self.oob_prediction_ = _spread(means, used)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -267,10 +276,37 @@ class ForestRegressor(RegressorMixin, _Forest):
 
 def _mixed_frame(X: Any) -> nw.DataFrame[Any] | None:
     """Take X as a data frame if it is one with columns that are not numbers."""
-    frame = nw.from_native(X, eager_only=True, pass_through=True)
-    if not isinstance(frame, nw.DataFrame) or all(t.is_numeric() or t == nw.Boolean for t in frame.schema.values()):
+    if not nw.dependencies.is_into_dataframe(X):
         return None
-    return frame
+    frame = read_table(X)
+    return None if all(t.is_numeric() or t == nw.Boolean for t in frame.schema.values()) else frame
+
+
+def _check_present(y: Any) -> None:
+    """Refuse a label with gaps; other errors in it are left to scikit-learn's checks."""
+    labels = np.asarray(y)
+    if labels.dtype.kind == "U" and not isinstance(y, np.ndarray):
+        labels = np.asarray(y, object)  # in a list of text, NaN would become "nan"
+    if labels.ndim != 1 or labels.dtype.kind not in "fO":
+        return
+    missing = int(np.isnan(labels).sum()) if labels.dtype.kind == "f" else sum(map(_is_missing, labels))
+    if missing:
+        raise InputError(f"y is missing in {missing} of {len(labels)} rows; fill in or drop them")
+
+
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # pandas' NA is neither true nor false
+        return True
+
+
+def _label_name(features: tuple[Feature, ...]) -> str:
+    """Call the label something that no column is called."""
+    name = "y"
+    while any(feature.name == name for feature in features):
+        name += "_"
+    return name
 
 
 def _numbers(y: np.ndarray) -> np.ndarray:
@@ -283,17 +319,24 @@ def _numbers(y: np.ndarray) -> np.ndarray:
     return y
 
 
-def _weighted(X: np.ndarray, y: np.ndarray, weight: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Drop rows of weight zero: they are as good as absent."""
+def _used(X: np.ndarray, weight: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    """Say which rows count, and their weights: a row of weight zero is as good as absent."""
     if weight is None:
-        return X, y, None
+        return np.ones(len(X), np.bool_), None
     weight = _check_sample_weight(weight, X, dtype=np.float64)
     if (weight < 0).any():
         raise InputError("sample_weight must not be negative")
     used = weight > 0
     if not used.any():
         raise InputError("sample_weight is zero for every row")
-    return X[used], y[used], weight[used]
+    return used, weight[used]
+
+
+def _spread(values: np.ndarray, used: np.ndarray) -> np.ndarray:
+    """Put the values of the rows that were used at their places, NaN elsewhere."""
+    out = np.full((len(used), *values.shape[1:]), np.nan)
+    out[used] = values
+    return out
 
 
 def _seed(random_state: Any) -> int:

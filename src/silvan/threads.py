@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from numbers import Integral
 from typing import TypeVar
 
 from silvan.errors import InputError
@@ -16,9 +17,9 @@ def thread_count(n_jobs: int | None) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if n_jobs is None:
         return cores
-    if n_jobs == 0:
-        raise InputError("n_jobs must not be 0; use 1 for one thread, -1 for all cores")
-    return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
+    if not isinstance(n_jobs, Integral) or n_jobs == 0:
+        raise InputError(f"n_jobs must be a whole number but 0, -1 for all cores, or None; got {n_jobs!r}")
+    return int(n_jobs) if n_jobs > 0 else max(1, cores + 1 + int(n_jobs))
 
 
 def thread_map(work: Callable[[T], R], items: Iterable[T], n_jobs: int) -> list[R]:

@@ -1,4 +1,4 @@
-"""Forests as learners make them, for exports: binary, several classes, a number; missing values, categories."""
+"""Forests as learners make them, with missing values and categories, for tests of exports."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""The arrays of a forest: what is derived from them, what is refused, and predictions against the naive twin."""
+"""The arrays of a forest: what follows from them, what is refused, predictions against the naive twin."""
 
 from dataclasses import replace
 
@@ -73,7 +73,9 @@ def test_unknown_codes_count_as_missing():
         np.testing.assert_array_equal(forest.scores(odd), forest.scores(X))
 
 
-@pytest.mark.parametrize("trees", [[0], [4, 1, 1], slice(1, 3), 2, -1, np.array([0, 1, 1, 0, 1], bool)], ids=str)
+@pytest.mark.parametrize(
+    "trees", [[0], [4, 1, 1], slice(1, 3), 2, -1, np.array([0, 1, 1, 0, 1], bool)], ids=str
+)
 def test_take_keeps_trees_whole(trees):
     forest = random_forest(3, schema=MIXED, equal_weights=False, gain=True)
     some = forest.take(trees)
@@ -192,7 +194,10 @@ CASES = {
     "infinite threshold": ({"threshold": [np.inf, 0, 0, 0, 0, 0]}, "threshold is not finite"),
     "threshold at a leaf": ({"threshold": [1.5, 0, 0, 0, 1, 0]}, "without a numeric split"),
     "threshold at a set": ({"threshold": [1.5, 1, 0, 0, 0, 0]}, "without a numeric split"),
-    "direction at a leaf": ({"missing_left": [False, True, True, False, False, False]}, "direction at a leaf"),
+    "direction at a leaf": (
+        {"missing_left": [False, True, True, False, False, False]},
+        "direction at a leaf",
+    ),
     "odd direction": (
         {"missing_left": np.array([2, 1, 0, 0, 0, 0], np.uint8).view(np.bool_)},
         "neither 0 nor 1",

@@ -89,7 +89,9 @@ def test_level_order_against_a_naive_queue():
         np.testing.assert_array_equal(ours.missing_left[inner], theirs.missing_go_to_left[nodes][inner])
 
 
-@given(st.floats(allow_nan=False), st.floats(width=32, allow_nan=False, allow_infinity=False), st.integers(-2, 2))
+@given(
+    st.floats(allow_nan=False), st.floats(width=32, allow_nan=False, allow_infinity=False), st.integers(-2, 2)
+)
 def test_rounded_threshold_decides_the_same(threshold, x, steps):
     rounded = _not_above(np.array([threshold]))
     candidates = [np.float32(x)]
@@ -204,7 +206,7 @@ def test_what_cannot_be_taken_over():
     with pytest.raises(InputError, match="a class is a NoneType"):
         Forest.from_sklearn(odd)
     below_zero = tree.DecisionTreeClassifier(max_depth=2).fit(X, classes, sample_weight=numbers)
-    with pytest.raises(InputError, match="DecisionTreeClassifier cannot be taken over: .*outside 0 to 1"):
+    with pytest.raises(InputError, match=r"DecisionTreeClassifier cannot be taken over: .*outside 0 to 1"):
         Forest.from_sklearn(below_zero)
 
 
@@ -212,7 +214,7 @@ def test_what_scikit_learn_cannot_express():
     forest = random_forest(0, schema=MIXED)
     with pytest.raises(ExportError, match="'sex', 'ward', 'code', 'never'; use to_onnx"):
         forest.to_sklearn()
-    with pytest.raises(ExportError, match="weights here go from 1.0 to 3.0"):
+    with pytest.raises(ExportError, match=r"weights here go from 1.0 to 3.0"):
         replace(random_forest(0, n_trees=2), weights=np.array([1.0, 3.0])).to_sklearn()
     # a column of categories that no tree asks about is no obstacle
     schema = Schema((*MIXED.features[1:2], *random_forest(0).schema.features), Label("label", (0, 5)))

@@ -38,8 +38,6 @@ def all_missing_right(forest: Forest) -> Forest:
 
 def codes_off_by_one(forest: Forest) -> Forest:
     """Codes are taken for bins: each category is mistaken for the one before."""
-    if not len(forest.sets):
-        return all_missing_right(forest)
     keep, drop = np.uint64(1), np.uint64(2)
     sets = forest.sets.copy()
     sets[:, 0] = (sets[:, 0] & keep) | ((sets[:, 0] & ~keep & ~drop) >> keep)

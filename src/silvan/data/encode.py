@@ -78,6 +78,21 @@ def infer_features(frame: Frame, exclude: Iterable[str] = (), min_category_rows:
     return tuple(_infer_feature(frame[name], name, min_category_rows) for name in names)
 
 
+def category_texts(series: Series) -> dict[str, int]:
+    """Count the rows of each category of a column, by the text form that all sites share."""
+    series = series.drop_nulls()
+    if not _is_text(series):
+        values, rows = np.unique(_numbers(series), return_counts=True)
+        pairs = [(value, n) for value, n in zip(values.tolist(), rows.tolist(), strict=True) if value == value]
+    else:
+        counts = series.cast(nw.String).alias("word").value_counts(name="rows")
+        pairs = list(zip(counts["word"].to_list(), counts["rows"].to_list(), strict=True))
+    texts: dict[str, int] = {}
+    for value, n in pairs:
+        texts[_text(value)] = texts.get(_text(value), 0) + n
+    return texts
+
+
 def infer_task(target: Series) -> Task:
     """Regression if the values are floating point and some have fractions."""
     if not (target.dtype.is_float() or target.dtype.is_decimal()):
@@ -95,16 +110,17 @@ def label_column(frame: Frame, label: str) -> Series:
     return frame[label]
 
 
-def encode_features(frame: Frame, schema: Schema) -> NDArray[np.float32]:
+def encode_features(frame: Frame, schema: Schema, *, fill_absent: bool = False) -> NDArray[np.float32]:
     """Turn the schema's features into an array, one row a row, one column a feature.
 
     Columns are found by name. A category that the schema does not name gets the code after the last one if
     the feature has ``other``, and is missing if not. A column of numbers may stand for categories by their
-    text form: 1 and 1.0 are ``"1"``, true is ``"true"``.
+    text form: 1 and 1.0 are ``"1"``, true is ``"true"``. A column that the table lacks is an error, or missing
+    throughout with ``fill_absent``.
     """
     present = set(frame.columns)
     absent = [name for name in schema.names if name not in present]
-    if absent:
+    if absent and not fill_absent:
         raise SchemaError(
             f"the table lacks {listed(absent, most=50)}; add these columns, empty if unknown, or agree on "
             "a schema without them"
@@ -112,7 +128,7 @@ def encode_features(frame: Frame, schema: Schema) -> NDArray[np.float32]:
     # filled by column and turned once: a column at a time would touch every cache line for each column
     columns = np.empty((len(schema.features), len(frame)), dtype=np.float32)
     for values, feature in zip(columns, schema.features, strict=True):
-        values[:] = _encode_feature(frame[feature.name], feature)
+        values[:] = _encode_feature(frame[feature.name], feature) if feature.name in present else np.nan
     columns += 0.0  # -0.0 becomes 0.0
     return np.ascontiguousarray(columns.T)
 
@@ -144,8 +160,7 @@ def _infer_feature(series: Series, name: str, min_rows: int) -> Feature:
         return Feature(name)
     if not _is_text(series):
         raise SchemaError(_unusable(series, name))
-    counts = series.drop_nulls().cast(nw.String).alias("word").value_counts(name="rows")
-    rows = dict(zip(counts["word"].to_list(), counts["rows"].to_list(), strict=True))
+    rows = category_texts(series)
     often = sorted((word for word in rows if rows[word] >= min_rows), key=lambda word: (-rows[word], word))
     named = sorted(often[:MAX_CATEGORIES])
     return Feature(name, "categorical", categories=tuple(named), other=len(named) < len(rows))

@@ -130,7 +130,10 @@ class Site:
         if key not in self.cache:
             everything = ("encoded", schema.hash)
             if everything not in self.cache:
-                self.cache[everything] = (encode_features(self.frame, schema), encode_label(self.frame, schema))
+                self.cache[everything] = (
+                    encode_features(self.frame, schema, fill_absent=True),
+                    encode_label(self.frame, schema),
+                )
             X, y = self.cache[everything]
             rows = np.flatnonzero(self._held_out == test)
             self.cache[key] = Part(X[rows], y[rows], row_keys(self.name, len(rows)))
@@ -141,6 +144,11 @@ class Site:
     def n_train(self) -> int:
         """Rows to learn from."""
         return int((~self._held_out).sum())
+
+    def rebuilt(self) -> "Site":
+        """Make the site anew from what outlives a restart: its settings, its table and its store."""
+        names = ("label", "exclude", "test", "split_seed", "sampling_key", "store", "outbox", "n_jobs")
+        return Site(self.name, self.source, **{name: getattr(self, name) for name in names})
 
     def blob(self, hash_: str) -> bytes:
         """Give a blob that a request refers to."""

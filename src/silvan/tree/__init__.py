@@ -1,0 +1,1 @@
+"""Trees: histograms, splits, growing, and the forest they make."""

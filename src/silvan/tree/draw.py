@@ -1,9 +1,9 @@
 """Keyed randomness: which rows a tree sees and which features a node may use.
 
-A draw is a hash of (key, what for, tree, row or node), never the next number of a stream. So it does not depend
-on threads, on the order of messages, on where rows are or on how often a process restarted, and anyone who holds
-the key can repeat it. The hash is SipHash-2-4, a keyed pseudo-random function: without the key, rows in and out
-of a tree cannot be told from coin tosses.
+A draw is a hash of (key, what for, tree, row or node), never the next number of a stream. So it does not
+depend on threads, on the order of messages, on where rows are or on how often a process restarted, and anyone
+who holds the key can repeat it. The hash is SipHash-2-4, a keyed pseudo-random function: without the key,
+rows in and out of a tree cannot be told from coin tosses.
 """
 
 import hashlib
@@ -30,12 +30,12 @@ def make_key(seed: int, purpose: str) -> np.ndarray:
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _turn(x: int, n: int) -> int:
+def _turn(x: np.uint64, n: int) -> np.uint64:
     return (x << U(n)) | (x >> U(64 - n))
 
 
 @njit(nogil=True, cache=True)
-def siphash(key: np.ndarray, a: int, b: int) -> int:
+def siphash(key: np.ndarray, a: np.uint64, b: np.uint64) -> np.uint64:
     """Hash two 64-bit words with SipHash-2-4."""
     v0 = key[0] ^ U(0x736F6D6570736575)
     v1 = key[1] ^ U(0x646F72616E646F6D)
@@ -63,11 +63,13 @@ def siphash(key: np.ndarray, a: int, b: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def rows_of_trees(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: int, bootstrap: bool) -> np.ndarray:
+def rows_of_trees(
+    key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: int, bootstrap: bool
+) -> np.ndarray:
     """Say which rows are in which trees, as an array (tree, row).
 
-    Each row is in each tree with probability 1 - 1/e, the expected share of distinct rows in a bootstrap sample,
-    independently and without replacement. Without ``bootstrap`` every row is in every tree.
+    Each row is in each tree with probability 1 - 1/e, the expected share of distinct rows in a bootstrap
+    sample, independently and without replacement. Without ``bootstrap`` every row is in every tree.
     """
     n = row_keys.shape[0]
     drawn = np.ones((n_trees, n), np.bool_)
@@ -98,7 +100,7 @@ def root_seeds(key: np.ndarray, trees: np.ndarray) -> np.ndarray:
 
 
 @njit(nogil=True, cache=True, inline="always")
-def mix(x: int) -> int:
+def mix(x: np.uint64) -> np.uint64:
     """Scramble 64 bits, one to one: the finisher of splitmix64."""
     x = (x ^ (x >> U(30))) * U(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> U(27))) * U(0x94D049BB133111EB)
@@ -128,11 +130,11 @@ def make_deck(n_features: int) -> Deck:
 
 
 @njit(nogil=True, cache=True)
-def draw_features(seed: int, attempt: int, deck: Deck, out: np.ndarray) -> int:
+def draw_features(seed: np.uint64, attempt: int, deck: Deck, out: np.ndarray) -> int:
     """Draw a node's features, ascending: the ``attempt``-th handful of its shuffled deck.
 
-    A few swaps at the front of the deck, undone at the end, cost less than a deck of one's own. Returns how many
-    were drawn, 0 if the deck is used up.
+    A few swaps at the front of the deck, undone at the end, cost less than a deck of one's own. Returns how
+    many were drawn, 0 if the deck is used up.
     """
     cards, swaps = deck
     n, size = cards.shape[0], out.shape[0]
@@ -143,7 +145,8 @@ def draw_features(seed: int, attempt: int, deck: Deck, out: np.ndarray) -> int:
     state = seed
     for i in range(stop):
         state += U(0x9E3779B97F4A7C15)
-        # the upper 32 bits scaled to the cards left; the bias is below 2^-15 for any number of columns we take
+        # the upper 32 bits scaled to the cards left; the bias is below 2^-15 for any number of columns we
+        # take
         j = i + np.int64(((mix(state) >> U(32)) * U(n - i)) >> U(32))
         swaps[i] = j
         cards[i], cards[j] = cards[j], cards[i]

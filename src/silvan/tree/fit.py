@@ -1,7 +1,9 @@
 """From a table to a forest, where all rows are at hand."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +14,9 @@ from silvan.threads import thread_count, thread_map
 from silvan.tree.check import DEPTH_CAP, is_category_split
 from silvan.tree.draw import make_key
 from silvan.tree.forest import Forest
+from silvan.tree.gain import CRITERIA, SQUARED_ERROR, Rule
 from silvan.tree.grow import Grown, Plan, grow
 from silvan.tree.rows import Binned, Rows
-from silvan.tree.split import CRITERIA, SQUARED_ERROR, Rule
 from silvan.tree.target import Target
 
 _ROWS_AT_ONCE = 1 << 21
@@ -45,11 +47,13 @@ class Settings:
             _at_least("max_depth", self.max_depth, 1)
             if self.max_depth > DEPTH_CAP:
                 raise InputError(f"max_depth must be at most {DEPTH_CAP} or None, got {self.max_depth}")
-        if self.criterion not in CRITERIA:
+        if self.criterion not in list(CRITERIA):
             raise InputError(f"criterion must be one of {', '.join(CRITERIA)}, got {self.criterion!r}")
+        if not isinstance(self.bootstrap, bool | np.bool):
+            raise InputError(f"bootstrap must be True or False, got {self.bootstrap!r}")
         if self.feature_draw not in ("node", "tree"):
             raise InputError(f"feature_draw must be 'node' or 'tree', got {self.feature_draw!r}")
-        share = self.min_weight_fraction_leaf
+        share: Any = self.min_weight_fraction_leaf
         if not (isinstance(share, int | float | np.number) and 0.0 <= share <= 0.5):
             raise InputError(f"min_weight_fraction_leaf must be between 0 and 0.5, got {share!r}")
         _at_least("max_bins", self.max_bins, 2)
@@ -63,7 +67,7 @@ class Settings:
         if isinstance(wish, str):
             if wish not in ("sqrt", "log2"):
                 raise InputError(f"max_features must be 'sqrt', 'log2', a number or None, got {wish!r}")
-            return max(1, int(np.sqrt(n_features) if wish == "sqrt" else np.log2(n_features)))
+            return max(1, math.isqrt(n_features) if wish == "sqrt" else n_features.bit_length() - 1)
         if isinstance(wish, bool) or not isinstance(wish, int | float | np.number):
             raise InputError(f"max_features must be 'sqrt', 'log2', a number or None, got {wish!r}")
         if isinstance(wish, float | np.floating):
@@ -75,7 +79,7 @@ class Settings:
         return min(int(wish), n_features)
 
     def rule(self, target: Target) -> Rule:
-        """What makes a split good."""
+        """Say what makes a split good."""
         criterion = CRITERIA[self.criterion]
         if (criterion == SQUARED_ERROR) != bool(target.scale):
             kind = "regression" if target.scale else "classification"
@@ -91,8 +95,10 @@ class Settings:
 
     def plan(self, n_features: int) -> Plan:
         """How trees grow where retrying a node costs no message."""
-        plan = Plan(n_features, self.handful(n_features), self.max_depth or DEPTH_CAP, self.feature_draw == "tree")
-        return Plan(**{**plan.__dict__, "tries": plan.handfuls})
+        plan = Plan(
+            n_features, self.handful(n_features), self.max_depth or DEPTH_CAP, self.feature_draw == "tree"
+        )
+        return replace(plan, tries=plan.handfuls)
 
 
 def _at_least(name: str, value: object, least: int) -> None:
@@ -121,7 +127,9 @@ def fit_forest(
         rows = Rows.of_trees(table, plan, rule, row_key, trees, settings.bootstrap)
         return grow(np.arange(trees.start, trees.stop), feature_key, plan, rule, rows.find, rows.apply)
 
-    return assemble(thread_map(some, _batches(settings.n_estimators, len(X), threads), threads), bins, schema, target)
+    return assemble(
+        thread_map(some, _batches(settings.n_estimators, len(X), threads), threads), bins, schema, target
+    )
 
 
 def _batches(n_trees: int, n_rows: int, threads: int) -> list[range]:
@@ -135,10 +143,9 @@ def assemble(parts: Sequence[Grown], bins: Bins, schema: Schema, target: Target)
     """Put grown trees into the one form of a forest."""
     pieces = [_level_order(part, bins, schema, target) for part in parts]
     n_trees = sum(part.n_trees for part in parts)
-    joined = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0] if name != "gain"}
-    sizes = joined.pop("sizes")
-    gain = np.sum([piece["gain"] for piece in pieces], axis=0) / n_trees
-    weights = joined.pop("weights")
+    joined: dict[str, Any] = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    sizes, weights = joined.pop("sizes"), joined.pop("weights")
+    gain = joined.pop("gain").sum(axis=0) / n_trees
     if not weights.any():
         raise InputError("no tree drew any row: the table is too small (n_samples=1?); set bootstrap=False")
     return Forest(
@@ -187,5 +194,5 @@ def _level_order(grown: Grown, bins: Bins, schema: Schema, target: Target) -> di
         "value": target.leaf_values(grown.stats[nodes[~inner]]),
         # a tree that drew no rows, as can happen with a handful, has no say
         "weights": (grown.stats[: grown.n_trees, : target.lead or None] > 0).any(axis=1).astype(np.float64),
-        "gain": np.divide(gain, total, out=np.zeros_like(gain), where=total > 0).sum(axis=0),
+        "gain": np.divide(gain, total, out=np.zeros_like(gain), where=total > 0),
     }

@@ -1,8 +1,8 @@
 """The grower: all trees a round at a time, whoever holds the rows.
 
-Centralised, horizontal and vertical forests differ only in who finds the splits of the open nodes and who applies
-them; ``grow`` is given both as functions and keeps the books. A node is known by a number: roots are 0, 1, ... in
-the order of their trees; the k-th split of a round makes the next two numbers, left then right.
+Centralised, horizontal and vertical forests differ only in who finds the splits of the open nodes and who
+applies them; ``grow`` is given both as functions and keeps the books. A node is known by a number: roots are
+0, 1, ... in the order of their trees; the k-th split of a round makes the next two numbers, left then right.
 
 A node whose handful of features offers no split stays open and draws the next handful of its deck, as long as
 there are rounds: a constant column does not end a branch.
@@ -14,15 +14,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from silvan.tree.draw import child_seeds, root_seeds
-from silvan.tree.split import Rule, Splits
+from silvan.tree.gain import Rule
+from silvan.tree.split import Splits
 
 
 @dataclass(frozen=True)
 class Plan:
     """How trees grow, apart from what makes a split good.
 
-    ``handful`` features are drawn at a node (or, if ``by_tree``, once for a tree); ``tries`` is how many handfuls
-    a node may draw in one round; ``max_rounds`` ends growing where a round is a message to other sites.
+    ``handful`` features are drawn at a node (or, if ``by_tree``, once for a tree); ``tries`` is how many
+    handfuls a node may draw in one round; ``max_rounds`` ends growing where a round is a message to other
+    sites.
     """
 
     n_features: int
@@ -63,7 +65,7 @@ class Frontier:
 
 @dataclass(frozen=True)
 class Grown:
-    """Grown trees: every node's tree, depth and statistics by number, and the splits in the order they were made.
+    """Grown trees: every node's tree, depth and statistics by number, and the splits as they were made.
 
     The k-th split's children have the numbers ``n_trees + 2k`` and the next.
     """
@@ -88,14 +90,16 @@ Apply = Callable[[Frontier, Splits, np.ndarray], None]
 def grow(trees: np.ndarray, key: np.ndarray, plan: Plan, rule: Rule, find: Find, apply: Apply) -> Grown:
     """Grow trees.
 
-    ``find(frontier)`` decides every open node. ``apply(frontier, splits, open)`` sorts rows into the children: its
-    third argument says, for each split found and side, whether that child is open and its rows will be needed.
+    ``find(frontier)`` decides every open node. ``apply(frontier, splits, open)`` sorts rows into the
+    children: its third argument says, for each split found and side, whether that child is open and its rows
+    will be needed.
     """
     n = len(trees)
     roots = np.arange(n)
     zeros = np.zeros(n, np.int32)
     frontier = Frontier(roots, roots, zeros, root_seeds(key, np.asarray(trees)), zeros)
-    born, split = [], []
+    born: list[tuple[np.ndarray, ...]] = []
+    split: list[tuple[np.ndarray, ...]] = []
     rounds = 0
     while len(frontier):
         splits = find(frontier)

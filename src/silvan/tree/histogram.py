@@ -1,8 +1,9 @@
 """Histograms: statistics of a node's rows, bin by bin.
 
-The target is either a class code a row (then a histogram counts) or a few integers a row (then it adds them up);
-``split.py`` lists the layouts. Rows of a node are a stretch of ``order``, so a histogram is one walk along it. A
-histogram is an array (bins, statistics); those of several features lie one after the other, ``base`` says where.
+The target is either a class code a row (then a histogram counts) or a few integers a row (then it adds them
+up); ``gain.py`` lists the layouts. Rows of a node are a stretch of ``order``, so a histogram is one walk
+along it. A histogram is an array (bins, statistics); those of several features lie one after the other,
+``base`` says where.
 """
 
 import numpy as np
@@ -10,7 +11,8 @@ from numba import njit
 from numba.cpython.unsafe.numbers import trailing_zeros
 
 from silvan.tree.draw import Deck, draw_features
-from silvan.tree.split import SQUARED_ERROR, Rule, Scratch, Splits, consider, is_closed, occupied_bins, settle
+from silvan.tree.gain import SQUARED_ERROR, Rule, is_closed
+from silvan.tree.split import Scratch, Splits, consider, occupied_bins, settle
 
 U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
 
@@ -36,7 +38,8 @@ def fill(
                 for s in range(target.shape[1]):
                     out[here + U(s)] += target[rows[i], s]
         return
-    # Four features a walk: one row's codes share a cache line, and the four additions do not wait for each other.
+    # Four features a walk: one row's codes share a cache line, and the four additions do not wait for each
+    # other.
     j = 0
     while j + 4 <= n:
         f0, f1, f2, f3 = U(features[j]), U(features[j + 1]), U(features[j + 2]), U(features[j + 3])
@@ -87,7 +90,7 @@ def _occupied_few(codes: np.ndarray, rows: np.ndarray, feature: int, out: np.nda
     for word in range(4):
         bits = w0 if word == 0 else (w1 if word == 1 else (w2 if word == 2 else w3))
         while bits != 0:
-            out[n] = 64 * word + np.int64(trailing_zeros(bits))
+            out[n] = 64 * word + np.int64(trailing_zeros(bits))  # type: ignore[call-arg]
             bits &= bits - U(1)
             n += 1
     return n
@@ -125,8 +128,8 @@ def find_splits(
 ) -> None:
     """Decide every open node where all rows are at hand: histograms are made, read and cleared node by node.
 
-    A node that finds no split draws another handful of features, up to ``tries`` times. ``hist`` is zero before
-    and after.
+    A node that finds no split draws another handful of features, up to ``tries`` times. ``hist`` is zero
+    before and after.
     """
     size = hist.shape[1]
     for node in range(seeds.shape[0]):
@@ -153,7 +156,16 @@ def find_splits(
                     closed = is_closed(total, rule)
                 if not closed:
                     consider(
-                        feature, categorical[feature], hist, base, width, occupied, rule, node, splits, scratch
+                        feature,
+                        categorical[feature],
+                        hist,
+                        base,
+                        width,
+                        occupied,
+                        rule,
+                        node,
+                        splits,
+                        scratch,
                     )
                 for s in range(size):
                     hist[base, s] = 0

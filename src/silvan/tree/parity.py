@@ -19,8 +19,8 @@ from silvan.tree.check import is_category_split, known_bins, set_bits
 if TYPE_CHECKING:
     from silvan.tree.forest import Forest
 
-_NUMBERS = 1 << 22
-"""About so many numbers are asked at most, whatever the forest's size: seconds, and some ten megabytes."""
+_MOST_SPLITS, _MOST_NUMBERS = 1 << 14, 1 << 22
+"""So many splits are asked about at most, with about so many numbers: seconds, and some ten megabytes."""
 
 _KINDS = 4
 _LARGEST = np.finfo(np.float32).max
@@ -59,7 +59,7 @@ def probing_rows(forest: "Forest") -> np.ndarray:
     """Make float32 rows that a copy must answer like the forest; always the same for the same forest."""
     rng = np.random.default_rng(int(forest.hash[:16], 16))
     inner = np.flatnonzero(forest.feature >= 0)
-    most = _NUMBERS // (_KINDS * forest.n_features) + 64
+    most = min(_MOST_SPLITS, _MOST_NUMBERS // (_KINDS * forest.n_features) + 64)
     if len(inner) > most:
         inner = np.sort(rng.choice(inner, most, replace=False))
     n_random = min(most + MAX_BINS, 1024)

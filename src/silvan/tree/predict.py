@@ -1,16 +1,17 @@
 """Walking trees: rows go down all trees in blocks, so that the steps of many rows overlap.
 
-A leaf points to itself, so a block takes as many steps as its deepest row and needs no test for having arrived.
+A leaf points to itself, so a block takes as many steps as its deepest row and needs no test for having
+arrived.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import narwhals as nw
 import numpy as np
 from numba import njit
 
 from silvan.data.encode import encode_features
 from silvan.data.schema import Schema
+from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.threads import thread_count, thread_map
 from silvan.tree.check import is_category_split
@@ -43,19 +44,25 @@ class Nodes(NamedTuple):
 def as_matrix(schema: Schema, X: Any) -> np.ndarray:
     """Turn what a user passes into float32 (rows, features).
 
-    A data frame is read by column names. In an array, categories are codes; an unknown one counts as missing.
+    A table is read by column names. In an array, categories are codes; an unknown one counts as missing.
     """
-    if isinstance(X, np.ndarray):
-        matrix = np.array(X, np.float32, order="C")
+    if isinstance(X, np.ndarray | list):
+        try:
+            with np.errstate(over="ignore"):
+                matrix = np.array(X, np.float32, order="C")
+        except (TypeError, ValueError):
+            raise InputError("X must hold numbers; pass columns of text in a data frame") from None
         if matrix.ndim != 2 or matrix.shape[1] != len(schema.features):
-            raise InputError(f"X must have {len(schema.features)} columns, got an array of shape {X.shape}")
+            raise InputError(f"X must have {len(schema.features)} columns, got shape {matrix.shape}")
         if np.isinf(matrix).any():
-            raise InputError("X holds infinite values; replace them by missing ones (NaN) or large finite numbers")
+            raise InputError(
+                "X holds infinite values; replace them by missing ones (NaN) or large finite numbers"
+            )
         for f, feature in enumerate(schema.features):
             if feature.categorical:
                 matrix[:, f][~((matrix[:, f] >= 0) & (matrix[:, f] < feature.n_codes))] = np.nan
         return matrix
-    return encode_features(nw.from_native(X, eager_only=True), schema)
+    return encode_features(read_table(X), schema)
 
 
 def pack(forest: "Forest") -> Nodes:
@@ -121,7 +128,7 @@ def _add_scores(
     out: np.ndarray,
     weight: np.ndarray,
 ) -> None:
-    """Add each tree's leaf values to ``out`` and its weight to ``weight``; ``skip`` (tree, row) may be empty."""
+    """Add each tree's leaf values to ``out``, its weight to ``weight``; ``skip`` (tree, row) may be empty."""
     place = np.empty(BLOCK, np.uint32)
     for begin in range(first, stop, BLOCK):
         n = min(BLOCK, stop - begin)
@@ -138,7 +145,9 @@ def _add_scores(
                 weight[begin + i] += weights[t]
 
 
-def scores(forest: "Forest", X: np.ndarray, n_jobs: int | None = None, skip: np.ndarray | None = None) -> np.ndarray:
+def scores(
+    forest: "Forest", X: np.ndarray, n_jobs: int | None = None, skip: np.ndarray | None = None
+) -> np.ndarray:
     """Average the leaf values of all trees by weight; a row that every tree skips gets NaN.
 
     ``skip`` is (tree, row): out-of-bag scores leave out the trees that saw a row.

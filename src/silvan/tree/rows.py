@@ -1,6 +1,7 @@
 """Rows at hand: one table's rows sorted into the open nodes of some trees.
 
-``find`` decides nodes where all rows are here; ``histograms`` only adds up, for a site that is one of several.
+``find`` decides nodes where all rows are here; ``histograms`` only adds up, for a site that is one of
+several.
 """
 
 from dataclasses import dataclass
@@ -9,15 +10,16 @@ import numpy as np
 
 from silvan.data.bins import Bins
 from silvan.tree.draw import make_deck, rows_of_trees
+from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.histogram import find_splits, level_histograms, level_size
 from silvan.tree.partition import partition
-from silvan.tree.split import Rule, Splits, make_scratch
+from silvan.tree.split import Splits, make_scratch
 
 
 @dataclass(frozen=True)
 class Binned:
-    """A table ready to grow on: bins a row, the target in the layout of ``split.py``, and a key a row."""
+    """A table ready to grow on: bins a row, the target in the layout of ``gain.py``, and a key a row."""
 
     codes: np.ndarray  # uint8 (rows, features)
     target: np.ndarray  # uint16 (rows,) class codes, or int64 (rows, statistics)

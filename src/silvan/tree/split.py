@@ -1,19 +1,7 @@
 """The best split of a node, from histograms alone.
 
-Statistics of a set of rows are a short integer vector, the same for a bin, a side of a split or a node:
-
-=================  =============================  ================================
-layout             vector                         used for
-=================  =============================  ================================
-``lead == 0``      rows of each class             classification
-``lead == 1``      rows, mass of each class       classification with row weights
-``lead == 1``      rows, sum                      regression (the rows are the mass)
-``lead == 2``      rows, mass, sum                regression with row weights
-=================  =============================  ================================
-
-Everything added up is an integer, so the order of adding cannot matter, and gains are computed so that
-relabelling the classes changes no bit. Equal gains go to the lowest feature, then the lowest bin (or, for
-category sets, the lowest set read as a number).
+Every cut of every feature drawn is tried; ``gain.py`` says what it is worth. Equal gains go to the lowest
+feature, then the lowest bin (or, for category sets, the lowest set read as a number).
 
 A split's side is decided for missing values too: both are tried where the node has any, and where it has none
 they follow the larger side. Categories that the node has not seen follow the missing values.
@@ -24,55 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from silvan.data.schema import MISSING_BIN
 from silvan.tree.draw import Deck, draw_features
-
-GINI, ENTROPY, SQUARED_ERROR = 0, 1, 2
-CRITERIA = {"gini": GINI, "entropy": ENTROPY, "log_loss": ENTROPY, "squared_error": SQUARED_ERROR}
+from silvan.tree.gain import GINI, LOG_SCALE, SQUARED_ERROR, Rule, gain, is_closed, n_log_n
 
 SET_WORDS = 4
 """A set of bins is 256 bits; bit 0 is the bin of missing values."""
-
-_LOG_SCALE = 1 << 20
-"""Entropy is made of n log2 n in units of 2^-20, so that sums are exact."""
-
-_TABLE = 1 << 14
-
-
-class Rule(NamedTuple):
-    """What makes a split good and admissible."""
-
-    criterion: int
-    lead: int
-    min_split: int
-    min_leaf: int
-    min_mass: int
-    class_weight: np.ndarray  # int64, one a class; ones if classes count alike
-
-    def open_nodes(self, stats: np.ndarray) -> np.ndarray:
-        """Say which nodes might still be split, given their statistics."""
-        rows = stats.sum(axis=1) if self.lead == 0 else stats[:, 0]
-        wide = (rows >= self.min_split) & (rows >= 2 * self.min_leaf)
-        if self.criterion == SQUARED_ERROR:
-            return wide
-        return wide & ((stats[:, self.lead :] > 0).sum(axis=1) > 1)
-
-
-def log_table() -> np.ndarray:
-    """Tabulate n log2 n in fixed point for small n."""
-    n = np.arange(_TABLE, dtype=np.float64)
-    n[0] = 1.0
-    return np.rint(n * np.log2(n) * _LOG_SCALE).astype(np.int64)
-
-
-_LOG = log_table()
-
-
-@njit(nogil=True, cache=True)
-def _n_log_n(n: int) -> int:
-    if n < _TABLE:
-        return _LOG[n]
-    return np.int64(np.rint(n * np.log2(n) * _LOG_SCALE))
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -98,57 +42,22 @@ def make_scratch(n_stats: int) -> Scratch:
     """Allocate the buffers of one thread."""
     stats = np.zeros((2, n_stats), np.int64)
     sets = np.zeros((3, SET_WORDS), np.uint64)
-    return Scratch(*stats, np.zeros(2, np.int64), *sets, np.zeros(256, np.int64), np.zeros(256, np.int64))
+    lists = np.zeros((2, 64 * SET_WORDS), np.int64)
+    return Scratch(stats[0], stats[1], np.zeros(2, np.int64), sets[0], sets[1], sets[2], lists[0], lists[1])
 
 
 @njit(nogil=True, cache=True)
-def gain(left: np.ndarray, total: np.ndarray, rule: Rule) -> float:
-    """Value of splitting ``total`` into ``left`` and the rest: higher is better, comparable within a node.
-
-    For classes it is minus the mass times impurity of both sides, up to a constant of the node; for a number the
-    decrease of squared error. With all on one side it is the value of not splitting.
-    """
-    if rule.criterion == SQUARED_ERROR:
-        last = left.shape[0] - 1
-        a = np.float64(left[last - 1])
-        b = np.float64(total[last - 1] - left[last - 1])
-        if a == 0.0 or b == 0.0:
-            return 0.0
-        if a < rule.min_mass or b < rule.min_mass:
-            return -np.inf
-        # equal means give exactly zero: both products round the same real number
-        difference = np.float64(left[last]) * b - np.float64(total[last] - left[last]) * a
-        return difference * difference / (a * b * (a + b))
-    mass_left, mass_right, sum_left, sum_right = 0, 0, 0, 0
-    for c in range(rule.lead, left.shape[0]):
-        weight = rule.class_weight[c - rule.lead]
-        m_left = left[c] * weight
-        m_right = total[c] * weight - m_left
-        mass_left += m_left
-        mass_right += m_right
-        if rule.criterion == GINI:
-            sum_left += m_left * m_left
-            sum_right += m_right * m_right
-        else:
-            sum_left += _n_log_n(m_left)
-            sum_right += _n_log_n(m_right)
-    if 0 < mass_right < rule.min_mass or mass_left < rule.min_mass:
-        return -np.inf
-    if rule.criterion == GINI:
-        return sum_left / max(mass_left, 1) + sum_right / max(mass_right, 1)
-    return (sum_left - _n_log_n(mass_left) + sum_right - _n_log_n(mass_right)) / _LOG_SCALE
-
-
-@njit(nogil=True, cache=True)
-def _best_numeric(hist: np.ndarray, base: int, n: int, total: np.ndarray, rule: Rule, scratch: Scratch) -> float:
+def _best_numeric(
+    hist: np.ndarray, base: int, n_bins: int, n: int, total: np.ndarray, rule: Rule, scratch: Scratch
+) -> float:
     """Find the best cut of one numeric feature.
 
-    Its histogram begins at ``hist[base]``; ``scratch.occupied`` lists the ``n`` occupied value bins in order. The
-    result is in ``scratch``: ``best`` (statistics of the left side) and ``cut`` (last bin on the left, whether
-    missing values go left).
+    Its histogram begins at ``hist[base]``; ``scratch.occupied`` lists the ``n`` occupied value bins in order.
+    The result is in ``scratch``: ``best`` (statistics of the left side) and ``cut`` (last bin on the left,
+    whether missing values go left).
 
-    Bins move from right to left one at a time. The sums that ``gain`` would make of each side are kept up to date
-    instead; they are integers, so the values are the same to the last bit.
+    Bins move from right to left one at a time. The sums that ``gain`` would make of each side are kept up to
+    date instead; they are integers, so the values are the same to the last bit.
     """
     size, lead, gini = total.shape[0], rule.lead, rule.criterion == GINI
     classes = rule.criterion != SQUARED_ERROR
@@ -156,21 +65,21 @@ def _best_numeric(hist: np.ndarray, base: int, n: int, total: np.ndarray, rule: 
     all_rows, missing_rows, all_mass, all_sum = 0, 0, 0, 0
     for s in range(size if lead == 0 else 1):
         all_rows += total[s]
-        missing_rows += np.int64(hist[base, s])
+        missing_rows += hist[base, s]
     if classes:
         for c in range(lead, size):
             m = total[c] * weights[c - lead]
             all_mass += m
-            all_sum += m * m if gini else _n_log_n(m)
+            all_sum += m * m if gini else n_log_n(m)
     best, best_place = -np.inf, n
     for missing_left in range(1 if missing_rows > 0 else 0, -1, -1):
         here[:] = 0
         rows, mass, sum_left, sum_right = 0, 0, 0, all_sum
         for i in range(-missing_left, n):
             at = base + (occupied[i] if i >= 0 else 0)
-            rows += np.int64(hist[at, 0]) if lead > 0 else 0
+            rows += hist[at, 0] if lead > 0 else 0
             for s in range(size):
-                h = np.int64(hist[at, s])
+                h = hist[at, s]
                 if h == 0:
                     continue
                 if lead == 0:
@@ -184,8 +93,8 @@ def _best_numeric(hist: np.ndarray, base: int, n: int, total: np.ndarray, rule: 
                         sum_left += m * (2 * left + m)
                         sum_right -= m * (2 * right - m)
                     else:
-                        sum_left += _n_log_n(left + m) - _n_log_n(left)
-                        sum_right += _n_log_n(right - m) - _n_log_n(right)
+                        sum_left += n_log_n(left + m) - n_log_n(left)
+                        sum_right += n_log_n(right - m) - n_log_n(right)
                 here[s] += h
             if all_rows - rows < rule.min_leaf:
                 break
@@ -198,16 +107,17 @@ def _best_numeric(hist: np.ndarray, base: int, n: int, total: np.ndarray, rule: 
             elif gini:
                 value = sum_left / mass + sum_right / (all_mass - mass)
             else:
-                value = (sum_left - _n_log_n(mass) + sum_right - _n_log_n(all_mass - mass)) / _LOG_SCALE
+                value = (sum_left - n_log_n(mass) + sum_right - n_log_n(all_mass - mass)) / LOG_SCALE
             if value > best or (value == best and i < best_place):
                 best, best_place = value, i
                 scratch.cut[1] = missing_left if missing_rows > 0 else 2 * rows >= all_rows
                 for s in range(size):
                     found[s] = here[s]
-    if best_place < n:
-        # all cuts in a gap between occupied bins part these rows alike: the middle one is the safest for others
-        last = occupied[best_place]
-        scratch.cut[0] = (last + occupied[best_place + 1]) >> 1 if best_place + 1 < n else last
+    # all cuts in a gap between occupied bins part these rows alike: the middle one is the safest for others
+    if best_place + 1 < n:
+        scratch.cut[0] = (occupied[best_place] + occupied[best_place + 1]) >> 1
+    elif best_place < n:
+        scratch.cut[0] = n_bins - 1  # missing values on one side, so all others belong on the other
     return best
 
 
@@ -218,7 +128,7 @@ def _mean_below(hist: np.ndarray, a: int, b: int, rule: Rule) -> bool:
     if rule.criterion == SQUARED_ERROR:
         return hist[a, last] / hist[a, last - 1] < hist[b, last] / hist[b, last - 1]
     # p/(p+q) < r/(r+s) as p s < r q: exact, so that swapping the classes just turns the order round
-    return np.int64(hist[a, last]) * np.int64(hist[b, last - 1]) < np.int64(hist[b, last]) * np.int64(hist[a, last - 1])
+    return hist[a, last] * hist[b, last - 1] < hist[b, last] * hist[a, last - 1]
 
 
 @njit(nogil=True, cache=True)
@@ -233,11 +143,12 @@ def _lower_set(a: np.ndarray, b: np.ndarray) -> bool:
 def _best_categorical(
     hist: np.ndarray, base: int, n_bins: int, n: int, total: np.ndarray, rule: Rule, scratch: Scratch
 ) -> float:
-    """Find the best set of categories for the left side; the result is in ``scratch``, with the set in ``words``.
+    """Find the best set of categories for the left side; the result is in ``scratch``, the set in ``words``.
 
-    Two classes or a number: the best set is among the first so many categories by mean target. More classes: one
-    category against the rest. The side that holds the lowest category present is called left, and of equally
-    good sets the one that is lowest as a number is taken, so that turning the order round changes nothing.
+    Two classes or a number: the best set is among the first so many categories by mean target. More classes:
+    one category, or what is missing, against the rest. The side that holds the lowest category present is
+    called left, and of equally good sets the one that is lowest as a number is taken, so that turning the
+    order round changes nothing.
     """
     size = total.shape[0]
     here, order, bins = scratch.here, scratch.order, scratch.occupied
@@ -258,14 +169,16 @@ def _best_categorical(
         for s in range(size):
             here[s] = missing_here * hist[base, s]
         inside[:] = 0
-        for i in range(n):
+        # one more round for missing values alone; where sets are nested, that is the last set's other side
+        for i in range(n if nested else n + missing_here):
             if not nested:
                 for s in range(size):
                     here[s] = missing_here * hist[base, s]
                 inside[:] = 0
-            for s in range(size):
-                here[s] += hist[base + order[i], s]
-            inside[order[i] >> 6] |= np.uint64(1) << np.uint64(order[i] & 63)
+            if i < n:
+                for s in range(size):
+                    here[s] += hist[base + order[i], s]
+                inside[order[i] >> 6] |= np.uint64(1) << np.uint64(order[i] & 63)
             if nested and i + 1 < n and not _mean_below(hist, base + order[i], base + order[i + 1], rule):
                 continue  # equal means stay together, so that the order among them cannot matter
             rows = 0
@@ -365,7 +278,7 @@ def consider(
     if categorical:
         value = _best_categorical(hist, base, n_bins, n_occupied, total, rule, scratch)
     else:
-        value = _best_numeric(hist, base, n_occupied, total, rule, scratch)
+        value = _best_numeric(hist, base, n_bins, n_occupied, total, rule, scratch)
     if value == -np.inf or (rule.criterion == SQUARED_ERROR and value <= 0.0):
         return
     if splits.feature[node] >= 0 and value <= splits.gain[node]:
@@ -378,17 +291,6 @@ def consider(
         splits.left[node, s] = scratch.best[s]
     for w in range(SET_WORDS):
         splits.words[node, w] = scratch.words[w] if categorical else np.uint64(0)
-
-
-@njit(nogil=True, cache=True)
-def is_closed(total: np.ndarray, rule: Rule) -> bool:
-    """Whether a node must not be split: too few rows, or one class left."""
-    rows, classes = 0, 0
-    for s in range(total.shape[0] if rule.lead == 0 else 1):
-        rows += total[s]
-    for c in range(rule.lead, total.shape[0]):
-        classes += total[c] > 0
-    return rows < rule.min_split or (rule.criterion != SQUARED_ERROR and classes <= 1)
 
 
 @njit(nogil=True, cache=True)
@@ -412,12 +314,16 @@ def choose_splits(
     splits: Splits,
     scratch: Scratch,
 ) -> None:
-    """Decide every open node from histograms that lie one after the other, node by node, feature by feature."""
+    """Decide every open node from histograms that lie one after the other, by node and feature."""
+    if hist.shape[1] != splits.total.shape[1]:
+        raise ValueError("histograms of another target")
     base = 0
     for node in range(seeds.shape[0]):
         for j in range(draw_features(seeds[node], attempts[node], deck, drawn)):
             feature = drawn[j]
             width = n_bins[feature]
+            if base + width > hist.shape[0]:
+                raise ValueError("histograms of fewer nodes or features")
             if j == 0:
                 for b in range(width):
                     for s in range(hist.shape[1]):

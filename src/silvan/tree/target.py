@@ -1,7 +1,7 @@
 """Targets as integers: what a histogram adds up a row, and what a leaf makes of the sum.
 
-Sums of integers are exact in any order, so they can be split over sites, masked and noised. Weights and numeric
-targets become fixed-point integers, with as many bits as keep every sum and square exact.
+Sums of integers are exact in any order, so they can be split over sites, masked and noised. Weights and
+numeric targets become fixed-point integers, with as many bits as keep every sum and square exact.
 """
 
 import math
@@ -20,7 +20,7 @@ MAX_CLASSES = 1 << 16
 
 @dataclass(frozen=True)
 class Target:
-    """The target of every row, in one of the layouts of ``split.py``.
+    """The target of every row, in one of the layouts of ``gain.py``.
 
     A number y is kept as (y - offset) * scale, rounded.
     """
@@ -33,7 +33,7 @@ class Target:
     scale: float = 0.0  # 0: classes
 
     def leaf_values(self, stats: np.ndarray) -> np.ndarray:
-        """Turn statistics of leaves into class probabilities or means; of no rows at all, into no preference."""
+        """Turn statistics of leaves into class probabilities or means; of no rows, into no preference."""
         if self.scale:
             return self.offset + stats[:, -1:] / np.maximum(stats[:, -2:-1], 1) / self.scale
         masses = stats[:, self.lead :] * self.class_weight
@@ -53,6 +53,10 @@ def class_target(
     """Prepare class codes, with a weight a row, a class, both or neither."""
     if n_classes > MAX_CLASSES:
         raise InputError(f"the label has {n_classes} classes; at most {MAX_CLASSES} are possible")
+    if len(codes) and not 0 <= codes.min() <= codes.max() < n_classes:
+        raise InputError(f"class codes must be between 0 and {n_classes - 1}")
+    if class_weight is not None and not ((class_weight > 0) & np.isfinite(class_weight)).all():
+        raise InputError("class_weight must be above 0 and finite for every class")
     ones = np.ones(n_classes, np.int64)
     codes = codes.astype(np.uint16)
     if sample_weight is None:
@@ -85,12 +89,14 @@ def number_target(y: np.ndarray, sample_weight: np.ndarray | None) -> Target:
 
 def fixed_point(low: float, high: float, total_mass: int) -> tuple[float, float]:
     """Choose offset and scale for numbers between two bounds: a power of two, so that scaling is exact."""
-    offset = float(np.float32(low / 2 + high / 2))
-    reach = max(abs(high - offset), abs(low - offset))
-    if not math.isfinite(offset) or reach == 0.0:
-        return (low, 1.0) if reach == 0.0 else (0.0, 1.0)
-    bits = _SUM_BITS - max(total_mass, 1).bit_length() - math.ceil(math.log2(reach))
-    return offset, 2.0 ** max(min(bits, 1000), -1000)
+    middle = low / 2 + high / 2
+    if abs(middle) < 3e38:  # few bits, so that differences to it are exact more often
+        middle = float(np.float32(middle))
+    reach = max(high - middle, middle - low)
+    if reach == 0.0:
+        return low, 1.0
+    bits = _SUM_BITS - max(total_mass, 1).bit_length() - math.frexp(reach)[1]
+    return middle, 2.0 ** max(min(bits, 1000), -1000)
 
 
 def whole_masses(weight: np.ndarray, times: np.ndarray, bits: int) -> np.ndarray:
@@ -98,9 +104,10 @@ def whole_masses(weight: np.ndarray, times: np.ndarray, bits: int) -> np.ndarray
 
     Whole numbers that fit are kept as they are.
     """
-    total = float((weight * times).sum())
-    if (weight == np.rint(weight)).all() and total < 2.0**bits:
+    share = weight / weight.max()  # the sum of the weights themselves may be infinite
+    total = float((share * times).sum())
+    if (weight == np.rint(weight)).all() and total * float(weight.max()) < 2.0**bits:
         return weight.astype(np.int64)
     # half of the room for rounding up to 1
     scale = 2.0 ** (bits - 1) / total
-    return np.maximum(np.rint(weight * scale), 1).astype(np.int64)
+    return np.maximum(np.rint(share * scale), 1).astype(np.int64)

@@ -32,9 +32,40 @@ def to_treelite(forest: "Forest") -> Any:
 
 def build(builder: Any, forest: "Forest") -> Any:
     """Copy node by node."""
+    model = _empty(builder, forest)
+    category_split = is_category_split(forest.schema, forest.feature).tolist()
+    values, listed = iter(leaf_terms(forest).tolist()), iter(_listed(forest))
+    # plain numbers: each is passed to a C function
+    arrays = (forest.feature, forest.threshold, forest.missing_left, forest.left)
+    feature, threshold, missing_left, left = (array.tolist() for array in arrays)
+    offsets = forest.offsets.tolist()
+    for begin, end in zip(offsets[:-1], offsets[1:], strict=True):
+        model.start_tree()
+        for node in range(begin, end):
+            model.start_node(node - begin)
+            if feature[node] < 0:
+                value = next(values)
+                model.leaf(value[0] if forest.classes is None else value)
+            else:
+                split: dict[str, Any] = {
+                    "default_left": missing_left[node],
+                    "left_child_key": left[node] - begin,
+                    "right_child_key": left[node] + 1 - begin,
+                }
+                if category_split[node]:
+                    split.update(category_list=next(listed), category_list_right_child=missing_left[node])
+                    model.categorical_test(feature[node], **split)
+                else:
+                    model.numerical_test(feature[node], threshold[node], opname="<=", **split)
+            model.end_node()
+        model.end_tree()
+    return model.commit()
+
+
+def _empty(builder: Any, forest: "Forest") -> Any:
     n_trees, n_outputs = len(forest), forest.n_outputs
     is_classifier = forest.classes is not None
-    model = builder.ModelBuilder(
+    return builder.ModelBuilder(
         threshold_type="float64",
         leaf_output_type="float64",
         metadata=builder.Metadata(
@@ -51,40 +82,6 @@ def build(builder: Any, forest: "Forest") -> Any:
         postprocessor=builder.PostProcessorFunc(name="identity_multiclass" if is_classifier else "identity"),
         base_scores=[0.0] * n_outputs,
     )
-    value = leaf_terms(forest).tolist()
-    category_split = is_category_split(forest.schema, forest.feature)
-    set_of = np.cumsum(category_split) - 1
-    listed = _listed(forest)
-    start = np.repeat(forest.offsets[:-1], np.diff(forest.offsets))
-    # plain numbers: each is passed to a C function
-    feature, threshold, missing_left = (
-        array.tolist() for array in (forest.feature, forest.threshold, forest.missing_left)
-    )
-    place, left = (np.arange(len(start)) - start).tolist(), (forest.left - start).tolist()
-    begin = set(forest.offsets[:-1].tolist())
-    end = set((forest.offsets[1:] - 1).tolist())
-    for node, f in enumerate(feature):
-        if node in begin:
-            model.start_tree()
-        model.start_node(place[node])
-        children = {"left_child_key": left[node], "right_child_key": left[node] + 1}
-        if f < 0:
-            leaf = value[forest.leaf[node]]
-            model.leaf(leaf if is_classifier else leaf[0])
-        elif category_split[node]:
-            model.categorical_test(
-                f,
-                default_left=missing_left[node],
-                category_list=listed[set_of[node]],
-                category_list_right_child=missing_left[node],
-                **children,
-            )
-        else:
-            model.numerical_test(f, threshold[node], default_left=missing_left[node], opname="<=", **children)
-        model.end_node()
-        if node in end:
-            model.end_tree()
-    return model.commit()
 
 
 def _listed(forest: "Forest") -> list[list[int]]:

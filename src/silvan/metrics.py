@@ -1,0 +1,128 @@
+"""Figures of merit from counts.
+
+Ranking metrics need, for each score from high to low, how many positives and negatives have it; everything else needs
+a confusion matrix. With one entry a distinct score the result is exact; with scores on a grid it is what can be known
+from counts that sites may add up. The positive class of two is the second.
+"""
+
+import numpy as np
+
+CLASSIFICATION = ("auc", "pr_auc", "accuracy", "f1", "mcc", "calibration")
+REGRESSION = ("rmse", "r2")
+
+GRID = 1024
+"""Cells of the grid of scores."""
+
+BANDS = 10
+"""Bands of probability in which calibration is judged."""
+
+
+def count_scores(proba: np.ndarray, y: np.ndarray, exact: bool) -> list[np.ndarray]:
+    """Count rows by score for each class against the rest: arrays (2, scores), high scores first.
+
+    Row 0 counts the others, row 1 the class itself. Two classes need only the second.
+    """
+    n_classes = proba.shape[1]
+    wanted = [1] if n_classes == 2 else range(n_classes)
+    tables = []
+    for c in wanted:
+        if exact:
+            levels, cell = np.unique(proba[:, c], return_inverse=True)
+            n = len(levels)
+        else:
+            cell, n = np.minimum((proba[:, c] * GRID).astype(np.int64), GRID - 1), GRID
+        counts = np.bincount((y == c) * n + cell, minlength=2 * n).reshape(2, n)
+        tables.append(counts[:, ::-1])
+    return tables
+
+
+def confusion(proba: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Count rows by true class (rows) and most probable class (columns)."""
+    n = proba.shape[1]
+    votes = proba.argmax(axis=1) if len(proba) else np.zeros(0, np.int64)
+    return np.bincount(y.astype(np.int64) * n + votes, minlength=n * n).reshape(n, n)
+
+
+def calibration_sums(proba: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Add up, by band of the winning probability: rows, rows that were right, probability in millionths."""
+    top, votes = proba.max(axis=1, initial=0.0), proba.argmax(axis=1) if len(proba) else np.zeros(0, np.int64)
+    band = np.minimum((top * BANDS).astype(np.int64), BANDS - 1)
+    sums = np.zeros((BANDS, 3), np.int64)
+    np.add.at(sums, band, np.stack([np.ones(len(y)), votes == y, np.rint(top * 1e6)], axis=1).astype(np.int64))
+    return sums
+
+
+def from_counts(scores: list[np.ndarray], matrix: np.ndarray, bands: np.ndarray) -> dict[str, float]:
+    """Compute all classification metrics; what is undefined is NaN."""
+    n = matrix.sum()
+    return {
+        "auc": float(np.mean([roc_auc(*t) for t in scores])),
+        "pr_auc": float(np.mean([average_precision(*t) for t in scores])),
+        "accuracy": float(np.trace(matrix) / n) if n else np.nan,
+        "f1": f1(matrix),
+        "mcc": mcc(matrix),
+        "calibration": float(np.abs(bands[:, 1] - bands[:, 2] / 1e6).sum() / n) if n else np.nan,
+    }
+
+
+def roc_auc(negatives: np.ndarray, positives: np.ndarray) -> float:
+    """Area under the ROC curve; a tie counts half. NaN with one class only."""
+    n, p = int(negatives.sum()), int(positives.sum())
+    if n == 0 or p == 0:
+        return np.nan
+    above = np.cumsum(positives) - positives  # positives with a higher score
+    return float((negatives * (above + 0.5 * positives)).sum() / (n * p))
+
+
+def roc_curve(negatives: np.ndarray, positives: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Points of the ROC curve: false and true positive rate."""
+    start = np.zeros(1)
+    x = np.concatenate([start, np.cumsum(negatives) / max(negatives.sum(), 1)])
+    return x, np.concatenate([start, np.cumsum(positives) / max(positives.sum(), 1)])
+
+
+def average_precision(negatives: np.ndarray, positives: np.ndarray) -> float:
+    """Area under the precision-recall curve, as average precision. NaN without positives."""
+    p = int(positives.sum())
+    if p == 0:
+        return np.nan
+    true, all_ = np.cumsum(positives), np.cumsum(positives + negatives)
+    return float((positives * true / np.maximum(all_, 1)).sum() / p)
+
+
+def f1(matrix: np.ndarray) -> float:
+    """F1 of the second of two classes, or the mean over classes."""
+    hits = np.diag(matrix)
+    size = matrix.sum(axis=0) + matrix.sum(axis=1)
+    each = 2 * hits / np.maximum(size, 1)
+    return float(each[1] if len(matrix) == 2 else each.mean())
+
+
+def mcc(matrix: np.ndarray) -> float:
+    """Matthews correlation, for more than two classes Gorodkin's R_K; 0 if undefined."""
+    matrix = matrix.astype(np.float64)
+    n, right = matrix.sum(), np.trace(matrix)
+    true, voted = matrix.sum(axis=1), matrix.sum(axis=0)
+    spread = (n * n - (voted * voted).sum()) * (n * n - (true * true).sum())
+    return float((right * n - (true * voted).sum()) / np.sqrt(spread)) if spread > 0 else 0.0
+
+
+def classification(proba: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    """Judge probabilities exactly, with the rows at hand."""
+    return from_counts(count_scores(proba, y, exact=True), confusion(proba, y), calibration_sums(proba, y))
+
+
+def regression(predicted: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    """Judge numbers exactly, with the rows at hand."""
+    return from_moments(len(y), float(((predicted - y) ** 2).sum()), float(y.sum()), float((y * y).sum()))
+
+
+def from_moments(n: int, squared_error: float, total: float, squares: float) -> dict[str, float]:
+    """Compute RMSE and R2 from sums over rows."""
+    if n == 0:
+        return dict.fromkeys(REGRESSION, np.nan)
+    spread = squares - total * total / n
+    return {
+        "rmse": float(np.sqrt(squared_error / n)),
+        "r2": float(1.0 - squared_error / spread) if spread > 0 else np.nan,
+    }

@@ -1,0 +1,129 @@
+"""What a split is worth, from the statistics of its two sides.
+
+Statistics of a set of rows are a short integer vector, the same for a bin, a side of a split or a node:
+
+=================  =============================  ================================
+layout             vector                         used for
+=================  =============================  ================================
+``lead == 0``      rows of each class             classification
+``lead == 1``      rows, mass of each class       classification with row weights
+``lead == 1``      rows, sum                      regression (the rows are the mass)
+``lead == 2``      rows, mass, sum                regression with row weights
+=================  =============================  ================================
+
+Everything added up is an integer, so the order of adding cannot matter, and gains are computed so that
+relabelling the classes changes no bit. Nothing but additions, products and quotients is done to a float, so
+every machine computes the same gains.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numba.cpython.unsafe.numbers import leading_zeros
+
+GINI, ENTROPY, SQUARED_ERROR = 0, 1, 2
+CRITERIA = {"gini": GINI, "entropy": ENTROPY, "log_loss": ENTROPY, "squared_error": SQUARED_ERROR}
+
+LOG_SCALE = 1 << 20
+"""Entropy is made of n log2 n in units of 2^-20, so that sums are exact."""
+
+_TABLE_BITS = 14
+_LOG2_E = 1.4426950408889634
+
+
+class Rule(NamedTuple):
+    """What makes a split good and admissible."""
+
+    criterion: int
+    lead: int
+    min_split: int
+    min_leaf: int
+    min_mass: int
+    class_weight: np.ndarray  # int64, one a class; ones if classes count alike
+
+    def open_nodes(self, stats: np.ndarray) -> np.ndarray:
+        """Say which nodes might still be split, given their statistics."""
+        rows = stats.sum(axis=1) if self.lead == 0 else stats[:, 0]
+        wide = (rows >= self.min_split) & (rows >= 2 * self.min_leaf)
+        if self.criterion == SQUARED_ERROR:
+            return wide
+        return wide & ((stats[:, self.lead :] > 0).sum(axis=1) > 1)
+
+
+@njit(nogil=True, cache=True)
+def is_closed(total: np.ndarray, rule: Rule) -> bool:
+    """Whether a node must not be split: too few rows, or one class left."""
+    rows, classes = 0, 0
+    for s in range(total.shape[0] if rule.lead == 0 else 1):
+        rows += total[s]
+    for c in range(rule.lead, total.shape[0]):
+        classes += total[c] > 0
+    return rows < rule.min_split or (rule.criterion != SQUARED_ERROR and classes <= 1)
+
+
+def _log2_table() -> np.ndarray:
+    """Take log2 of small numbers (of 0 as of 1) by a series: libraries differ in the last bit."""
+    part, power = np.frexp(np.maximum(np.arange(1 << _TABLE_BITS), 1))
+    low = part * part < 0.5
+    part, power = np.where(low, 2.0 * part, part), power - low
+    z = (part - 1.0) / (part + 1.0)
+    series = np.zeros_like(z)
+    for k in range(23, 0, -2):
+        series = series * (z * z) + 1.0 / k
+    return power + 2.0 * _LOG2_E * (z * series)
+
+
+_LOG2 = _log2_table()
+_N_LOG_N = np.rint(np.arange(len(_LOG2)) * _LOG2 * LOG_SCALE).astype(np.int64)
+
+
+@njit(nogil=True, cache=True)
+def n_log_n(n: int) -> int:
+    """Give n log2 n in fixed point."""
+    if 0 <= n < (1 << _TABLE_BITS):
+        return _N_LOG_N[n]
+    # the logarithm of the upper bits, and a few terms of the series for what the lower ones add
+    shift = 64 - _TABLE_BITS - np.int64(leading_zeros(n))  # type: ignore[call-arg]
+    upper = n >> shift
+    rest = (n - (upper << shift)) / (upper << shift)
+    log = shift + (_LOG2[upper] + _LOG2_E * rest * (1.0 - rest * (0.5 - rest * (1.0 / 3.0 - rest * 0.25))))
+    return np.int64(np.rint(n * log * LOG_SCALE))
+
+
+@njit(nogil=True, cache=True)
+def gain(left: np.ndarray, total: np.ndarray, rule: Rule) -> float:
+    """Value of splitting ``total`` into ``left`` and the rest: higher is better, comparable within a node.
+
+    For classes it is minus the mass times impurity of both sides, up to a constant of the node; for a number
+    the decrease of squared error. With all on one side it is the value of not splitting.
+    """
+    if rule.criterion == SQUARED_ERROR:
+        last = left.shape[0] - 1
+        a = np.float64(left[last - 1])
+        b = np.float64(total[last - 1] - left[last - 1])
+        if a == 0.0 or b == 0.0:
+            return 0.0
+        if a < rule.min_mass or b < rule.min_mass:
+            return -np.inf
+        # equal means give exactly zero: both products round the same real number
+        difference = np.float64(left[last]) * b - np.float64(total[last] - left[last]) * a
+        return difference * difference / (a * b * (a + b))
+    mass_left, mass_right, sum_left, sum_right = 0, 0, 0, 0
+    for c in range(rule.lead, left.shape[0]):
+        weight = rule.class_weight[c - rule.lead]
+        m_left = left[c] * weight
+        m_right = total[c] * weight - m_left
+        mass_left += m_left
+        mass_right += m_right
+        if rule.criterion == GINI:
+            sum_left += m_left * m_left
+            sum_right += m_right * m_right
+        else:
+            sum_left += n_log_n(m_left)
+            sum_right += n_log_n(m_right)
+    if 0 < mass_right < rule.min_mass or mass_left < rule.min_mass:
+        return -np.inf
+    if rule.criterion == GINI:
+        return sum_left / max(mass_left, 1) + sum_right / max(mass_right, 1)
+    return (sum_left - n_log_n(mass_left) + sum_right - n_log_n(mass_right)) / LOG_SCALE
