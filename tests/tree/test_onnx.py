@@ -139,10 +139,12 @@ def test_a_model_that_the_runtime_refuses(tmp_path, monkeypatch):
         random_forest(7).to_onnx(tmp_path / "forest.onnx")
 
 
-def test_values_beyond_32_bits(tmp_path):
+@pytest.mark.parametrize("factor", [1e39, 1e-39])
+def test_values_beyond_32_bits(factor, tmp_path):
     forest = random_forest(8, n_classes=0)
     with pytest.raises(ExportError, match="scale the target"):
-        replace(forest, value=forest.value * 1e39).to_onnx(tmp_path / "forest.onnx")
+        replace(forest, value=forest.value * factor).to_onnx(tmp_path / "forest.onnx")
+    replace(forest, value=forest.value * 0).to_onnx(tmp_path / "forest.onnx")
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime"])

@@ -44,9 +44,10 @@ def to_onnx(forest: "Forest", path: str | Path) -> None:
     """Write a forest as an ONNX model once onnxruntime has answered from it as the forest does."""
     onnx, runtime = import_extra("onnx"), import_extra("onnxruntime")
     forest = forest.take(forest.weights > 0)
-    if len(forest) * np.abs(leaf_terms(forest)).max() > _LARGEST:
+    largest = np.abs(leaf_terms(forest)).max()
+    if largest * len(forest) > _LARGEST or 0 < largest < 1e-30:
         raise ExportError(
-            "ONNX adds leaf values up as 32-bit floats, and these are too large; scale the target"
+            f"ONNX adds leaf values up as 32-bit floats, which {largest:.3g} does not fit; scale the target"
         )
     content = _serialised(build(onnx.helper, forest))
     rows = probing_rows(forest)

@@ -5,6 +5,7 @@ node and in 64 bits. The categories listed are those that go against the missing
 none of the known ones goes with them, as it does here.
 """
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,8 +39,7 @@ def build(builder: Any, forest: "Forest") -> Any:
     # plain numbers: each is passed to a C function
     arrays = (forest.feature, forest.threshold, forest.missing_left, forest.left)
     feature, threshold, missing_left, left = (array.tolist() for array in arrays)
-    offsets = forest.offsets.tolist()
-    for begin, end in zip(offsets[:-1], offsets[1:], strict=True):
+    for begin, end in pairwise(forest.offsets.tolist()):
         model.start_tree()
         for node in range(begin, end):
             model.start_node(node - begin)

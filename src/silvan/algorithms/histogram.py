@@ -1,0 +1,195 @@
+"""Horizontal forests from summed histograms: exact, a level of all trees a round.
+
+The coordinator grows the trees; sites only add up. A level's question names the open nodes and the features drawn at
+each, and repeats all splits made so far, so that it can be answered by a site that remembers nothing. With two rounds
+for the bins, a forest of any number of trees of depth D takes D + 2 rounds. Every sum is of integers and every draw
+is keyed, so the forest is the one that all rows in one place would have given.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from silvan.algorithms.shared_bins import bins_of, find_shared_bins, schema_of
+from silvan.data.schema import Schema
+from silvan.errors import FormatError
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.site import Part, Site, answers
+from silvan.tree.fit import Settings, assemble
+from silvan.tree.forest import Forest
+from silvan.tree.grow import Frontier, Grown, grow
+from silvan.tree.level import choose_level, draw_level, fill_level
+from silvan.tree.rows import Binned, Rows
+from silvan.tree.split import Splits
+from silvan.tree.target import Target, TargetPlan
+
+# -- messages
+
+
+class Histograms(Reply, frozen=True, kw_only=True):
+    """Statistics by bin, of every open node and each of its features, one after the other."""
+
+    sums: np.ndarray
+
+
+class GrowLevel(Request, frozen=True, kw_only=True):
+    """Histograms of every open node."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = Histograms
+
+    schema: Blob
+    bins: Blob
+    target: TargetPlan
+    n_trees: int
+    bootstrap: bool
+    nodes: np.ndarray  # int32, numbers of the open nodes
+    features: np.ndarray  # int32 (nodes, handful), -1 where a deck ran out
+    # all splits so far, in the order they were made; the k-th made the nodes n_trees + 2k and the next
+    round_sizes: np.ndarray
+    split_node: np.ndarray
+    split_feature: np.ndarray
+    split_bin: np.ndarray
+    split_missing_left: np.ndarray
+    split_words: np.ndarray
+
+    def said(self) -> str:
+        """Say what is asked for."""
+        return f"statistics by bin of {self.features.shape[1]} features at each of {len(self.nodes)} nodes"
+
+
+# -- at a site
+
+
+@dataclass
+class _Growing:
+    """A site's rows on their way down the trees: a cache, made again from the request when it does not fit."""
+
+    rows: Rows
+    done: list[bytes]  # the splits of each round applied so far
+
+
+@answers(GrowLevel)
+def grow_level(site: Site, request: GrowLevel) -> Histograms:
+    """Bring the rows to the open nodes and add up their histograms."""
+    schema = schema_of(site, request.schema)
+    bins = bins_of(site, request.bins, schema)
+    key = ("growing", request.schema.hash, request.bins.hash, request.target, request.n_trees, request.bootstrap)
+    rounds = _rounds(request)
+    growing: _Growing | None = site.cache.get(key)
+    if growing is None or growing.done != [name for name, _ in rounds[: len(growing.done)]]:
+        table = binned(site.part(schema), bins, request.target, site.n_jobs)
+        rows = Rows.of_trees(table, site.sampling_key, range(request.n_trees), request.bootstrap)
+        growing = site.cache[key] = _Growing(rows, [])
+    for name, splits in rounds[len(growing.done) :]:
+        growing.rows.apply(*splits)
+        growing.done.append(name)
+    _check(request, growing.rows, bins.n_bins)
+    return Histograms(sums=fill_level(growing.rows, request.nodes, request.features, site.n_jobs))
+
+
+def binned(part: Part, bins: Any, plan: TargetPlan, n_jobs: int | None) -> Binned:
+    """Bin a site's training rows and prepare their target."""
+    target = plan.prepare(part.y)
+    return Binned(bins.apply(part.X, n_jobs), target.rows, part.row_keys, bins, target.n_stats)
+
+
+def _rounds(request: GrowLevel) -> list[tuple[bytes, tuple[np.ndarray, Splits]]]:
+    """Cut the history into rounds, each with a name that tells it from any other."""
+    columns = (
+        request.split_node,
+        request.split_feature,
+        request.split_bin,
+        request.split_missing_left,
+        request.split_words,
+    )
+    if len({len(c) for c in columns} | {int(request.round_sizes.sum())}) != 1:
+        raise FormatError("the splits so far do not match")
+    rounds, start = [], 0
+    for size in request.round_sizes.tolist():
+        node, feature, bin_, missing_left, words = (c[start : start + size] for c in columns)
+        splits = Splits(feature, bin_, missing_left, words, *(np.zeros((size, 0), np.int64),) * 2, np.zeros(size))
+        name = b"".join(c[start : start + size].tobytes() for c in columns)
+        rounds.append((name, (node, splits)))
+        start += size
+    return rounds
+
+
+def _check(request: GrowLevel, rows: Rows, n_bins: np.ndarray) -> None:
+    nodes, features = request.nodes, request.features
+    if features.ndim != 2 or len(features) != len(nodes):
+        raise FormatError("features do not match nodes")
+    if nodes.min(initial=0) < 0 or nodes.max(initial=0) >= rows.n_nodes:
+        raise FormatError("an open node does not exist")
+    if features.min(initial=0) < -1 or features.max(initial=0) >= len(n_bins):
+        raise FormatError("a feature does not exist")
+
+
+# -- at the coordinator
+
+
+def fit(federation: Federation, schema: Schema, settings: Settings, feature_key: np.ndarray) -> Forest:
+    """Grow the forest of all sites' training rows."""
+    bins, bins_blob, label = find_shared_bins(federation, schema, settings.max_bins)
+    plan = settings.federated_plan(len(schema.features))
+    target_plan = settings.target_plan(schema, label)
+    target = target_plan.prepare(None)
+    rule = settings.rule(target)
+    schema_blob = federation.blob(schema.to_json().encode())
+    history = _History()
+
+    def find(frontier: Frontier) -> Splits:
+        features = draw_level(frontier, plan)
+        reply: Histograms = federation.total(
+            GrowLevel(
+                schema=schema_blob,
+                bins=bins_blob,
+                target=target_plan,
+                n_trees=settings.n_estimators,
+                bootstrap=settings.bootstrap,
+                nodes=frontier.node.astype(np.int32),
+                features=features,
+                **history.columns(),
+            )
+        )
+        return choose_level(reply.sums, features, bins, rule)
+
+    trees = np.arange(settings.n_estimators)
+    grown: Grown = grow(trees, feature_key, plan, rule, find, history.add)
+    return assemble([grown], bins, schema, target)
+
+
+class _History:
+    """The splits made so far, as questions repeat them."""
+
+    def __init__(self) -> None:
+        self.rounds: list[tuple[np.ndarray, ...]] = []
+
+    def add(self, frontier: Frontier, splits: Splits, is_open: np.ndarray) -> None:
+        """Note a round's splits."""
+        found = np.flatnonzero(splits.feature >= 0)
+        self.rounds.append(
+            (
+                frontier.node[found].astype(np.int32),
+                splits.feature[found],
+                splits.bin[found],
+                splits.missing_left[found],
+                splits.words[found],
+            )
+        )
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Give all rounds as the fields of a question."""
+        names = ("split_node", "split_feature", "split_bin", "split_missing_left", "split_words")
+        empty = (
+            np.zeros(0, np.int32),
+            np.zeros(0, np.int32),
+            np.zeros(0, np.int32),
+            np.zeros(0, np.bool_),
+            np.zeros((0, 4), np.uint64),
+        )
+        joined = [np.concatenate(column) for column in zip(empty, *self.rounds, strict=True)]
+        sizes = np.array([len(r[0]) for r in self.rounds], np.int64)
+        return {"round_sizes": sizes, **dict(zip(names, joined, strict=True))}

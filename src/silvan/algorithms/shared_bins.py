@@ -1,0 +1,199 @@
+"""Bin edges that all sites share, from sums over the public grid: two rounds.
+
+First the counts in all coarse cells, then in fine cells inside the heavy ones. No site's value becomes an edge.
+"""
+
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+
+from silvan.data import grid
+from silvan.data.bins import Bins, choose_cuts, make_bins
+from silvan.data.grid import Grid
+from silvan.data.schema import Schema
+from silvan.federation import wire
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.site import Part, Site, answers
+from silvan.threads import thread_count, thread_map
+
+FLOOR = 10
+"""Only cells with so many rows in all are looked into."""
+
+
+class GridCounts(Reply, frozen=True, kw_only=True):
+    """Rows in each coarse cell, (columns, cells), and of the label: in each class, or in each cell."""
+
+    cells: np.ndarray
+    label: np.ndarray
+
+
+class CountGrid(Request, frozen=True, kw_only=True):
+    """How many rows fall into each coarse cell of the public grid, column by column."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = GridCounts
+
+    schema: Blob
+
+
+class FineCounts(Reply, frozen=True, kw_only=True):
+    """Rows in each fine cell, column after column."""
+
+    cells: np.ndarray
+
+
+class CountFine(Request, frozen=True, kw_only=True):
+    """How many rows fall into each fine cell inside the coarse cells that hold many."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = FineCounts
+
+    schema: Blob
+    columns: np.ndarray  # column of each heavy cell, ascending
+    cells: np.ndarray  # its number, ascending within the column
+
+
+class CutPoints(msgspec.Struct, frozen=True):
+    """The edges of all columns, as they travel."""
+
+    sizes: np.ndarray
+    values: np.ndarray
+
+
+# -- at a site
+
+
+def schema_of(site: Site, blob: Blob) -> Schema:
+    """Read the schema that a request refers to."""
+    key = ("schema", blob.hash)
+    if key not in site.cache:
+        site.cache[key] = Schema.from_json(site.blob(blob.hash))
+    schema: Schema = site.cache[key]
+    return schema
+
+
+def bins_of(site: Site, blob: Blob, schema: Schema) -> Bins:
+    """Read the bins that a request refers to."""
+    key = ("bins", blob.hash)
+    if key not in site.cache:
+        points = wire.decode(site.blob(blob.hash), CutPoints)
+        cuts = np.split(points.values, np.cumsum(points.sizes)[:-1])
+        site.cache[key] = make_bins(schema, cuts)
+    bins: Bins = site.cache[key]
+    return bins
+
+
+@answers(CountGrid)
+def count_grid(site: Site, request: CountGrid) -> GridCounts:
+    """Count the training rows on the coarse grid."""
+    schema = schema_of(site, request.schema)
+    part = site.part(schema)
+    return GridCounts(cells=coarse_table([part], schema, site.n_jobs), label=label_counts(part.y, schema))
+
+
+@answers(CountFine)
+def count_fine(site: Site, request: CountFine) -> FineCounts:
+    """Count the training rows inside the heavy cells."""
+    schema = schema_of(site, request.schema)
+    heavy = _by_column(request.columns, request.cells, len(schema.features))
+    return FineCounts(cells=fine_table([site.part(schema)], heavy, schema, site.n_jobs))
+
+
+# -- both sides: counts of rows that are at hand
+
+
+def coarse_table(parts: list[Part], schema: Schema, n_jobs: int | None = None) -> np.ndarray:
+    """Count rows in coarse cells: (columns, cells); columns that are not cut on the grid stay zero."""
+    table_grid = Grid.for_columns(len(schema.features))
+    table = np.zeros((len(schema.features), table_grid.n_cells), np.int64)
+
+    def one(f: int) -> None:
+        if _on_grid(schema, f):
+            for part in parts:
+                table[f] += grid.coarse_counts(grid.images(part.X[:, f]), table_grid.coarse, table_grid.n_cells)
+
+    thread_map(one, range(len(table)), thread_count(n_jobs))
+    return table
+
+
+def fine_table(
+    parts: list[Part], heavy: list[np.ndarray], schema: Schema, n_jobs: int | None = None
+) -> np.ndarray:
+    """Count rows in the fine cells of each column's heavy ones, column after column."""
+    table_grid = Grid.for_columns(len(schema.features))
+
+    def one(f: int) -> np.ndarray:
+        fine = table_grid.fine_shift(len(heavy[f]))
+        total = np.zeros((len(heavy[f]), 1 << (table_grid.coarse - fine)), np.int64)
+        if len(heavy[f]):
+            for part in parts:
+                image = grid.images(part.X[:, f])
+                total += grid.fine_counts(image, heavy[f], table_grid.coarse, fine, table_grid.n_cells)
+        return total.reshape(-1)
+
+    columns = thread_map(one, range(len(heavy)), thread_count(n_jobs))
+    return np.concatenate(columns) if columns else np.zeros(0, np.int64)
+
+
+def label_counts(y: np.ndarray, schema: Schema) -> np.ndarray:
+    """Count rows by class, or by coarse cell of the target."""
+    if schema.n_classes:
+        return np.bincount(y, minlength=schema.n_classes).astype(np.int64)
+    label_grid = Grid.for_columns(1)
+    counts = grid.coarse_counts(grid.images(y.astype(np.float32)), label_grid.coarse, label_grid.n_cells)
+    return counts.astype(np.int64)
+
+
+def _on_grid(schema: Schema, f: int) -> bool:
+    feature = schema.features[f]
+    return not feature.categorical and feature.edges is None
+
+
+def _by_column(columns: np.ndarray, cells: np.ndarray, n_columns: int) -> list[np.ndarray]:
+    bounds = np.searchsorted(columns, np.arange(n_columns + 1))
+    return [cells[bounds[f] : bounds[f + 1]] for f in range(n_columns)]
+
+
+# -- at the coordinator
+
+
+def find_shared_bins(federation: Federation, schema: Schema, max_bins: int) -> tuple[Bins, Blob, np.ndarray]:
+    """Find the bins of all sites' training rows together; also the bins as a blob, and the label's counts."""
+    named = federation.blob(schema.to_json().encode())
+    coarse: GridCounts = federation.total(CountGrid(schema=named))
+    heavy = [grid.heavy_cells(row, max_bins, FLOOR) for row in coarse.cells]
+    columns = np.repeat(np.arange(len(heavy)), [len(h) for h in heavy]).astype(np.int32)
+    fine: FineCounts = federation.total(CountFine(schema=named, columns=columns, cells=np.concatenate(heavy)))
+    bins = bins_from_counts(schema, coarse.cells, heavy, fine.cells, max_bins)
+    points = CutPoints(np.array([len(c) for c in bins.cuts], np.int64), np.concatenate(bins.cuts))
+    return bins, federation.blob(wire.encode(points)), coarse.label
+
+
+def bins_from_counts(
+    schema: Schema, coarse: np.ndarray, heavy: list[np.ndarray], fine: np.ndarray, max_bins: int
+) -> Bins:
+    """Choose every column's cut points from counts alone."""
+    table_grid = Grid.for_columns(len(schema.features))
+    cuts, at = [], 0
+    for f, feature in enumerate(schema.features):
+        if feature.categorical:
+            cuts.append(np.zeros(0, np.float32))
+        elif feature.edges is not None:
+            cuts.append(np.array(feature.edges, np.float32))
+        else:
+            shift = table_grid.fine_shift(len(heavy[f]))
+            parts = 1 << (table_grid.coarse - shift)
+            block = fine[at : at + len(heavy[f]) * parts].reshape(len(heavy[f]), parts)
+            at += block.size
+            column_grid = Grid(table_grid.coarse, shift)
+            cuts.append(grid.values(choose_cuts(coarse[f], heavy[f], block, column_grid, max_bins)))
+    return make_bins(schema, cuts)
+
+
+def pooled_bins(parts: list[Part], schema: Schema, max_bins: int) -> Bins:
+    """Find the same bins with all rows at hand."""
+    coarse = coarse_table(parts, schema)
+    heavy = [grid.heavy_cells(row, max_bins, FLOOR) for row in coarse]
+    return bins_from_counts(schema, coarse, heavy, fine_table(parts, heavy, schema), max_bins)

@@ -1,0 +1,32 @@
+"""What all tests share.
+
+numba keeps a compiled kernel while its own file is unchanged, whatever happens to the kernels it calls in
+other files. So when any source has changed since the last run, all compiled kernels are thrown away.
+"""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile(
+    "silvan", deadline=None
+)  # nothing is timed in a test, and kernels compile when called
+settings.load_profile("silvan")
+
+SOURCES = Path(__file__).parent.parent / "src" / "silvan"
+KEY = "silvan/sources"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):  # a worker of pytest-xdist; the process that started it has been here
+        return
+    digest = hashlib.sha256()
+    for path in sorted(SOURCES.rglob("*.py")):
+        digest.update(str(path.relative_to(SOURCES)).encode() + b"\0" + path.read_bytes())
+    if config.cache is None or config.cache.get(KEY, None) != digest.hexdigest():
+        for path in SOURCES.rglob("*.nb[ic]"):
+            path.unlink(missing_ok=True)
+    if config.cache is not None:
+        config.cache.set(KEY, digest.hexdigest())
