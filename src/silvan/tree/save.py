@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save as to_bytes
+from safetensors import SafetensorError, deserialize
+from safetensors.numpy import save as safetensors_bytes
 
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, VersionError
@@ -34,6 +35,11 @@ _TYPES = {
 
 
 def save(forest: Forest, path: str | Path) -> None:
+    """Write a forest to a file."""
+    write_whole(path, to_bytes(forest))
+
+
+def to_bytes(forest: Forest) -> bytes:
     """Write a forest."""
     arrays = {name: getattr(forest, name) for name in ARRAYS}
     if forest.gain is not None:
@@ -46,29 +52,33 @@ def save(forest: Forest, path: str | Path) -> None:
         "hash": forest.hash,
     }
     metadata["digest"] = _digest(metadata, arrays)
-    write_whole(path, to_bytes(arrays, metadata))
+    data: bytes = safetensors_bytes(arrays, metadata)
+    return data
 
 
 def load(path: str | Path) -> Forest:
-    """Read a forest of any version ever written, checking all of it."""
-    path = Path(path)
-    with path.open("rb"):
-        pass  # a file that is not there or not ours to read is not a damaged one
+    """Read a file."""
     try:
-        return _forest(*_content(path))
+        return from_bytes(Path(path).read_bytes())
     except FormatError as error:
         raise type(error)(f"{path}: {error}") from None
 
 
-def _content(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+def from_bytes(data: bytes) -> Forest:
+    """Read a forest of any version ever written, checking all of it."""
     try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = dict(file.metadata() or {})
-            return metadata, _READERS[_version(metadata)](metadata, file)
-    except FormatError:
-        raise
-    except (SafetensorError, OSError, ValueError, TypeError) as error:
+        tensors = dict(deserialize(data))
+        size = int.from_bytes(data[:8], "little")
+        metadata = msgspec.json.decode(data[8 : 8 + size], type=_Header).metadata
+    except (SafetensorError, msgspec.DecodeError, UnicodeDecodeError, ValueError, TypeError) as error:
         raise FormatError(f"damaged, or not a .silvan file ({type(error).__name__})") from None
+    return _forest(metadata, _READERS[_version(metadata)](metadata, tensors))
+
+
+class _Header(msgspec.Struct):
+    """What of a safetensors header is ours: everything else in it describes arrays."""
+
+    metadata: dict[str, str] = msgspec.field(name="__metadata__", default_factory=dict)
 
 
 def _version(metadata: dict[str, str]) -> int:
@@ -87,25 +97,25 @@ def _version(metadata: dict[str, str]) -> int:
     return version
 
 
-def _read_1(metadata: dict[str, str], file: Any) -> dict[str, np.ndarray]:
+def _read_1(metadata: dict[str, str], tensors: dict[str, Any]) -> dict[str, np.ndarray]:
     for key in ("schema", "combine", "hash", "digest"):
         if key not in metadata:
             raise FormatError(f"the metadata lacks {key!r}")
-    names = set(file.keys())
     expected = {**ARRAYS, "gain": np.float64}
-    for name in sorted(names | set(ARRAYS)):
+    arrays = {}
+    for name in sorted(tensors.keys() | ARRAYS.keys()):
         if name not in expected:
             raise FormatError(f"unknown array {name[:40]!r}")
-        # compared before anything is read: safetensors fails in many ways on types that NumPy lacks
-        if name not in names or file.get_slice(name).get_dtype() != _TYPES[expected[name]]:
+        if name not in tensors or tensors[name]["dtype"] != _TYPES[expected[name]]:
             raise FormatError(f"array {name!r} is missing or of another type")
-    arrays = {name: file.get_tensor(name) for name in sorted(names)}
+        stored = np.dtype(expected[name]).newbyteorder("<")
+        arrays[name] = np.frombuffer(tensors[name]["data"], stored).reshape(tensors[name]["shape"])
     if _digest(metadata, arrays) != metadata["digest"]:
         raise FormatError("its content does not match its digest: it was damaged or changed")
     return arrays
 
 
-_READERS: dict[int, Callable[[dict[str, str], Any], dict[str, np.ndarray]]] = {1: _read_1}
+_READERS: dict[int, Callable[[dict[str, str], dict[str, Any]], dict[str, np.ndarray]]] = {1: _read_1}
 
 
 def _forest(metadata: dict[str, str], arrays: dict[str, np.ndarray]) -> Forest:

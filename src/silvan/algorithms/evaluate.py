@@ -1,0 +1,185 @@
+"""Judging models without moving rows: each site scores its own test part.
+
+Two rounds. A site's own figures are exact and it sends them as numbers (``ask``). The figures over all sites come from
+counts on a grid of scores that are summed (``total``), so nobody sees another site's scores; regression needs only the
+sums of the first round.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+
+from silvan import metrics
+from silvan.algorithms.merge import local_forest
+from silvan.algorithms.shared_bins import schema_of
+from silvan.data.schema import Schema
+from silvan.errors import InputError, RefusedError
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.site import Site, answers
+from silvan.tree.fit import Settings
+from silvan.tree.forest import Forest
+from silvan.tree.predict import scores
+from silvan.tree.save import from_bytes, to_bytes
+
+MOMENTS = ("rows", "squared_error", "total", "squares")
+
+
+class Contender(msgspec.Struct, frozen=True):
+    """A model to judge: one for all, one a site, or the site's own, grown there when it is judged."""
+
+    name: str
+    shared: Blob | None = None
+    by_site: dict[str, Blob] = {}
+    own: Settings | None = None
+
+
+class Figures(Reply, frozen=True, kw_only=True):
+    """A site's figures: a row a model, in the order of the metrics; for a number, sums over its test rows."""
+
+    rows: int
+    figures: np.ndarray
+
+
+class Judge(Request, frozen=True, kw_only=True):
+    """Figures of merit of models on the site's own test rows."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = Figures
+
+    schema: Blob
+    contenders: list[Contender]
+    feature_key: np.ndarray
+
+
+class Counts(Reply, frozen=True, kw_only=True):
+    """Test rows by score and class, by true and voted class, and by band of probability, for each model."""
+
+    scores: np.ndarray
+    confusion: np.ndarray
+    bands: np.ndarray
+
+
+class Tally(Request, frozen=True, kw_only=True):
+    """How many test rows have which score on a grid, for each model."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = Counts
+
+    schema: Blob
+    contenders: list[Contender]
+    feature_key: np.ndarray
+
+
+# -- at a site
+
+
+@answers(Judge)
+def judge(site: Site, request: Judge) -> Figures:
+    """Score the site's test part exactly."""
+    schema = schema_of(site, request.schema)
+    part = site.part(schema, test=True)
+    rows = []
+    for contender in request.contenders:
+        answer = _scores(site, schema, contender, request.feature_key)
+        if schema.n_classes:
+            rows.append(list(metrics.classification(answer, part.y).values()))
+        else:
+            error = answer[:, 0] - part.y
+            rows.append([len(part), (error**2).sum(), part.y.sum(), (part.y**2).sum()])
+    return Figures(rows=len(part), figures=np.array(rows, np.float64))
+
+
+@answers(Tally)
+def tally(site: Site, request: Tally) -> Counts:
+    """Count the site's test part on the grid of scores."""
+    schema = schema_of(site, request.schema)
+    y = site.part(schema, test=True).y
+    answer = [_scores(site, schema, contender, request.feature_key) for contender in request.contenders]
+    return Counts(
+        scores=np.array([metrics.count_scores(a, y, exact=False) for a in answer], np.int64),
+        confusion=np.array([metrics.confusion(a, y) for a in answer], np.int64),
+        bands=np.array([metrics.calibration_sums(a, y) for a in answer], np.int64),
+    )
+
+
+def _scores(site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray) -> np.ndarray:
+    """Score the test part; kept, since both rounds need it."""
+    key = ("scores", msgspec.json.encode(contender), feature_key.tobytes(), schema.hash)
+    if key not in site.cache:
+        blob = contender.by_site.get(site.name, contender.shared)
+        if contender.own is not None:
+            forest = local_forest(site, schema, contender.own, feature_key, contender.own.n_estimators)
+        elif blob is None:
+            raise RefusedError("the question names no model for this site")
+        else:
+            forest = from_bytes(site.blob(blob.hash))
+        site.cache[key] = scores(forest, site.part(schema, test=True).X, site.n_jobs)
+    answer: np.ndarray = site.cache[key]
+    return answer
+
+
+# -- at the coordinator
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a model's figures at a site, or over all."""
+
+    site: str
+    model: str
+    rows: int
+    figures: dict[str, float]
+
+
+def evaluate(
+    federation: Federation, schema: Schema, contenders: list[tuple[str, object]], feature_key: np.ndarray
+) -> tuple[list[Row], Counts | None]:
+    """Judge models at all sites; a model is a ``Forest``, a dict of them by site, or ``Settings`` for sites' own.
+
+    Also gives the summed counts behind the overall figures, for curves; None for regression.
+    """
+    named = federation.blob(schema.to_json().encode())
+    listed = [_contender(federation, name, model) for name, model in contenders]
+    with federation.counted_apart():
+        told: dict[str, Figures] = federation.ask(
+            Judge(schema=named, contenders=listed, feature_key=feature_key)
+        )
+        if not any(reply.rows for reply in told.values()):
+            raise InputError(
+                "no site has test rows: set test=0.2 when the federation is made, or pass a table to evaluate on"
+            )
+        counts: Counts | None = None
+        if schema.n_classes:
+            counts = federation.total(Tally(schema=named, contenders=listed, feature_key=feature_key))
+    rows = []
+    for site, reply in told.items():
+        for i, (name, _) in enumerate(contenders):
+            rows.append(Row(site, name, reply.rows, _site_figures(schema, reply, i)))
+    n = sum(reply.rows for reply in told.values())
+    for i, (name, _) in enumerate(contenders):
+        if counts is not None:
+            figures = metrics.from_counts(list(counts.scores[i]), counts.confusion[i], counts.bands[i])
+        else:
+            sums = np.sum([reply.figures[i] for reply in told.values()], axis=0)
+            figures = metrics.from_moments(int(sums[0]), *map(float, sums[1:]))
+        rows.append(Row("all", name, n, figures))
+    return rows, counts
+
+
+def _site_figures(schema: Schema, reply: Figures, i: int) -> dict[str, float]:
+    if schema.n_classes:
+        return dict(zip(metrics.CLASSIFICATION, reply.figures[i].tolist(), strict=True))
+    return metrics.from_moments(reply.rows, *reply.figures[i, 1:].tolist())
+
+
+def _contender(federation: Federation, name: str, model: object) -> Contender:
+    if isinstance(model, Settings):
+        return Contender(name, own=model)
+    if isinstance(model, Forest):
+        return Contender(name, shared=federation.blob(to_bytes(model)))
+    if isinstance(model, dict):
+        return Contender(name, by_site={site: federation.blob(to_bytes(f)) for site, f in model.items()})
+    raise TypeError(f"cannot judge a {type(model).__name__}")

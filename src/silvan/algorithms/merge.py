@@ -1,0 +1,135 @@
+"""Merged forests: every site grows trees on its own rows, the trees are put together. One round.
+
+The merged forest has as many trees as a pooled one would. Weighting by the sites' rows is read both ways that the
+publication can be: as many trees as a site's share of rows, or a say for each tree in proportion to it.
+"""
+
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from silvan.algorithms.shared_bins import FLOOR, schema_of
+from silvan.data.schema import Schema
+from silvan.errors import FormatError, InputError, SiteError
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.site import Site, answers
+from silvan.tree.fit import Settings, fit_forest
+from silvan.tree.forest import Forest, join_forests
+from silvan.tree.save import from_bytes, to_bytes
+from silvan.tree.target import class_target, number_target
+
+Weights = Literal["trees", "votes"]
+
+
+class Trees(Reply, frozen=True, kw_only=True):
+    """A site's trees, as the bytes of a ``.silvan`` file, and how many rows they were grown on."""
+
+    forest: bytes
+    rows: int
+
+
+class GrowTrees(Request, frozen=True, kw_only=True):
+    """Trees grown on the site's own rows: splits and leaf values, no counts."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = Trees
+
+    schema: Blob
+    settings: Settings
+    n_trees: dict[str, int]  # by site; the site grows the first so many of ``settings``' trees
+    feature_key: np.ndarray
+
+    @property
+    def min_leaf(self) -> int:
+        """Rows a leaf has at least, for the site's policy to judge."""
+        return self.settings.min_samples_leaf
+
+
+# -- at a site
+
+
+@answers(GrowTrees)
+def grow_trees(site: Site, request: GrowTrees) -> Trees:
+    """Grow the site's share of trees."""
+    schema = schema_of(site, request.schema)
+    n_trees = request.n_trees.get(site.name, 0)
+    forest = local_forest(site, schema, request.settings, request.feature_key, n_trees)
+    return Trees(forest=to_bytes(forest.bare()), rows=site.n_train)
+
+
+def local_forest(
+    site: Site, schema: Schema, settings: Settings, feature_key: np.ndarray, n_trees: int
+) -> Forest:
+    """Grow trees on one site's training rows."""
+    part = site.part(schema)
+    if schema.n_classes:
+        target = class_target(part.y, schema.n_classes, None, settings.class_weights(part.y, schema))
+    else:
+        target = number_target(part.y, None)
+    return fit_forest(
+        part.X,
+        target,
+        schema,
+        settings.with_trees(n_trees),
+        row_key=site.sampling_key,
+        feature_key=feature_key,
+        row_keys=part.row_keys,
+        n_jobs=site.n_jobs,
+        floor=FLOOR,
+    )
+
+
+# -- at the coordinator
+
+
+def fit(
+    federation: Federation,
+    schema: Schema,
+    settings: Settings,
+    feature_key: np.ndarray,
+    rows: dict[str, int],
+    weights: Weights | None,
+) -> tuple[Forest, dict[str, Forest]]:
+    """Put the sites' trees together; also give each site's own."""
+    if weights not in (None, "trees", "votes"):
+        raise InputError(f"weights must be None, 'trees' or 'votes', got {weights!r}")
+    sites = federation.active
+    shares = {site: rows[site] if weights == "trees" else 1 for site in sites}
+    n_trees = share_out(settings.n_estimators, shares)
+    request = GrowTrees(
+        schema=federation.blob(schema.to_json().encode()),
+        settings=settings,
+        n_trees=n_trees,
+        feature_key=feature_key,
+    )
+    replies: dict[str, Trees] = federation.ask(request, to=[site for site in sites if n_trees[site]])
+    forests = {site: read_trees(site, reply, schema) for site, reply in replies.items()}
+    say = [rows[site] / sum(rows.values()) if weights == "votes" else 1.0 for site in forests]
+    return join_forests(list(forests.values()), say), forests
+
+
+def read_trees(site: str, reply: Trees, schema: Schema) -> Forest:
+    """Check a site's trees."""
+    try:
+        forest = from_bytes(reply.forest)
+    except FormatError as error:
+        raise SiteError(site, f"sent trees that cannot be used: {error}") from None
+    if forest.schema != schema:
+        raise SiteError(site, "sent trees of another schema than the agreed one")
+    return forest
+
+
+def share_out(n: int, shares: dict[str, int]) -> dict[str, int]:
+    """Split a whole number in proportion, the largest remainders rounded up; no share of rows gets nothing."""
+    total = sum(shares.values())
+    exact = {name: n * share / total for name, share in shares.items()}
+    whole = {name: max(int(x), 1 if shares[name] and n >= len(shares) else 0) for name, x in exact.items()}
+    names = list(shares)
+    while sum(whole.values()) < n:
+        best = max(names, key=lambda name: (exact[name] - whole[name], -names.index(name)))
+        whole[best] += 1
+    while sum(whole.values()) > n:
+        worst = min((m for m in names if whole[m] > 1), key=lambda name: (exact[name] - whole[name], names.index(name)))
+        whole[worst] -= 1
+    return whole

@@ -1,0 +1,150 @@
+"""Making a federation in this process: several tables, or one with a column that names the site."""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import narwhals as nw
+
+from silvan.data.encode import Task
+from silvan.data.schema import Schema
+from silvan.data.table import Frame, read_table
+from silvan.errors import InputError
+from silvan.federation.agree import Describe, agree
+from silvan.federation.federation import Sums, TrustedSums
+from silvan.federation.journal import Journal
+from silvan.federation.local import LocalFederation
+from silvan.federation.site import Site
+from silvan.privacy.outbox import Gate, Policy
+from silvan.tree.draw import make_key
+
+SumsName = Literal["trusted", "ring", "masked"]
+
+
+def federate_rows(
+    tables: Any,
+    *,
+    site: str | None = None,
+    label: str = "label",
+    test: float = 0.0,
+    random_state: int = 0,
+    task: Task | None = None,
+    schema: Schema | None = None,
+    exclude: tuple[str, ...] | list[str] = (),
+    sums: SumsName = "trusted",
+    policy: Policy | None = None,
+    cold: bool = False,
+    quorum: int | None = None,
+    timeout: float | None = None,
+    journal: str | None = None,
+    n_jobs: int | None = None,
+) -> LocalFederation:
+    """Make a federation of sites that hold different rows.
+
+    Parameters
+    ----------
+    tables
+        A dict of tables by site: data frames, paths or (X, y); or one table with a column that names the site.
+    site
+        The column that names the site, if there is one table.
+    label
+        The column to predict.
+    test
+        Share of each site's rows kept for judging, drawn by class.
+    random_state
+        Decides the test part and which rows are in which tree.
+    task
+        "classification" or "regression"; None: regression if the label is floating point with fractions.
+    schema
+        What the columns mean, if it is agreed already; found by asking the sites otherwise.
+    exclude
+        Columns that are not features.
+    sums
+        How ``total`` hides its parts: "trusted", "ring" or "masked".
+    policy
+        What every site lets out.
+    cold
+        Rebuild the site for every message, as if it had been restarted: slow, for tests.
+    quorum, timeout
+        How many sites must answer, and within how many seconds; None: all, any time.
+    journal
+        A file that keeps every reply, so that an interrupted study goes on where it stopped.
+    n_jobs
+        Threads; None for all cores.
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> fed.sites
+    ['north', 'south']
+    """
+    if not 0.0 <= test < 1.0:
+        raise InputError(f"test must be at least 0 and below 1, got {test}")
+    parts, left_out = _parts(tables, site), tuple(exclude) + (() if site is None else (site,))
+    policy = Policy() if policy is None else policy
+    members = {
+        name: Site(
+            name,
+            source,
+            label=label,
+            exclude=left_out,
+            test=test,
+            split_seed=random_state,
+            sampling_key=make_key(random_state, "rows"),
+            outbox=Gate(policy),
+            n_jobs=n_jobs,
+        )
+        for name, source in parts.items()
+    }
+    study = f"rows of {', '.join(members)}; label {label}; test {test}; random_state {random_state}"
+    federation = LocalFederation(
+        members,
+        make_sums(sums),
+        cold=cold,
+        quorum=quorum,
+        timeout=timeout,
+        journal=Journal(journal),
+        study=study,
+    )
+    federation.journal.belongs_to(study)
+    if schema is None:
+        federation.schema, federation.differences = agree(federation, label, task)
+        for text in federation.differences.warnings:
+            warnings.warn(text, stacklevel=2)
+    else:
+        federation.schema = schema
+    with federation.counted_apart():
+        told = federation.ask(Describe(task=task))
+    federation.rows = {name: reply.rows for name, reply in told.items()}
+    return federation
+
+
+def make_sums(name: str) -> Sums:
+    """Give the way of summing that a user named."""
+    if name == "trusted":
+        return TrustedSums()
+    raise InputError(f"sums must be 'trusted', got {name!r}; 'ring' and 'masked' are not built yet")
+
+
+def _parts(tables: Any, site: str | None) -> dict[str, Any]:
+    if isinstance(tables, Mapping):
+        if site is not None:
+            raise InputError("site names a column of one table; with a dict of tables leave it out")
+        if not tables:
+            raise InputError("tables is empty; a federation needs at least one site")
+        return {str(name): table for name, table in tables.items()}
+    if site is None:
+        raise InputError("pass a dict of tables by site, or one table and site='the column that names it'")
+    frame = read_table(tables)
+    if site not in frame.columns:
+        raise InputError(f"the table has no column {site!r} to tell sites apart")
+    if frame[site].null_count():
+        raise InputError(f"column {site!r} is missing in {frame[site].null_count()} rows; every row needs a site")
+    return {str(name): _rows_of(frame, site, name) for name in frame[site].unique(maintain_order=True).to_list()}
+
+
+def _rows_of(frame: Frame, site: str, name: Any) -> Any:
+    return frame.filter(nw.col(site) == name).drop(site).to_native()

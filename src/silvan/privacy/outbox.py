@@ -1,0 +1,75 @@
+"""The outbox: a site's own rules on what may leave, whatever the coordinator asks.
+
+Message kinds that show something close to a row are closed unless a policy names them.
+"""
+
+from dataclasses import dataclass
+
+from silvan.errors import InputError, RefusedError
+from silvan.federation.message import Reply, Request
+from silvan.federation.site import Site
+
+CLOSED_BY_DEFAULT = frozenset({"AdaptiveLevel"})
+"""Kinds that must be named to be allowed: bins with means are single values where a bin holds one row."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a site lets out.
+
+    Parameters
+    ----------
+    messages
+        Kinds of messages it answers; None for all but those closed by default.
+    min_leaf
+        Fewest rows in a leaf of a tree that leaves the site.
+    min_sites
+        Fewest sites in a sum that the site takes part in.
+    epsilon
+        Privacy budget; None for no limit.
+    approve
+        Whether the owner approves each study first.
+    """
+
+    messages: tuple[str, ...] | None = None
+    min_leaf: int = 2
+    min_sites: int = 1
+    epsilon: float | None = None
+    approve: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        if self.messages is not None:
+            if isinstance(self.messages, str):
+                raise InputError("messages must be a list of kinds, got a single string")
+            object.__setattr__(self, "messages", tuple(self.messages))
+        if self.min_leaf < 1 or self.min_sites < 1:
+            raise InputError("min_leaf and min_sites must be at least 1")
+
+    def allows(self, kind: str) -> bool:
+        """Whether a kind of message is answered."""
+        if self.messages is None:
+            return kind not in CLOSED_BY_DEFAULT
+        return kind in self.messages
+
+
+class Gate:
+    """The outbox of one site."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+
+    def admit(self, site: Site, request: Request) -> None:
+        """Refuse a request that the policy forbids, before anything is computed."""
+        if not self.policy.allows(request.kind()):
+            raise RefusedError(f"the site's policy does not allow {request.kind()}")
+        leaf = getattr(request, "min_leaf", None)
+        if leaf is not None and leaf < self.policy.min_leaf:
+            raise RefusedError(f"the site's policy asks for leaves of at least {self.policy.min_leaf} rows")
+        among = getattr(request, "among", None)
+        if request.verb == "total" and among is not None and among < self.policy.min_sites:
+            raise RefusedError(f"the site's policy asks for sums over at least {self.policy.min_sites} sites")
+
+    def release(self, site: Site, request: Request, reply: Reply) -> Reply:
+        """Let a reply leave."""
+        return reply

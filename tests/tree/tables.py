@@ -1,0 +1,87 @@
+"""Small random tables in bins, and several sites' rows that are asked as one."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from silvan.data.bins import make_bins
+from silvan.data.schema import Feature, Schema
+from silvan.tree.draw import make_deck
+from silvan.tree.gain import Rule
+from silvan.tree.grow import Frontier, Plan
+from silvan.tree.rows import Binned, Rows
+from silvan.tree.split import Splits, choose_splits, make_scratch
+from silvan.tree.target import Target, class_target, number_target
+
+
+def random_table(
+    seed: int,
+    n_rows: int = 60,
+    n_features: int = 5,
+    n_classes: int = 2,
+    weighted: bool = False,
+    missing: float = 0.2,
+) -> tuple[np.ndarray, Schema, Target]:
+    """Columns of few values, every third one categorical, with missing values; a target that depends on them."""
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, rng.integers(1, 9, n_features), (n_rows, n_features)).astype(np.float32)
+    y = X[:, : n_features // 2 + 1].sum(axis=1) + rng.integers(0, 4, n_rows)
+    X[rng.random(X.shape) < missing] = np.nan
+    features = [
+        Feature(f"x{f}", "categorical", categories=tuple("abcdefgh")) if f % 3 == 1 else Feature(f"x{f}")
+        for f in range(n_features)
+    ]
+    weight = rng.integers(1, 4, n_rows).astype(float) if weighted else None
+    if n_classes:
+        return X, Schema.of(features), class_target(y.astype(np.int64) % n_classes, n_classes, weight, None)
+    return X, Schema.of(features), number_target(y.astype(np.float64), weight)
+
+
+def binned(seed: int, **shape) -> tuple[Binned, Target]:
+    """Put a random table into bins that are wide enough for it, whatever its rows."""
+    X, schema, target = random_table(seed, **shape)
+    bins = make_bins(
+        schema, [np.arange(0.5, 0.0 if f.categorical else 9.0, dtype=np.float32) for f in schema.features]
+    )
+    keys = np.arange(len(X), dtype=np.uint64)
+    return Binned(bins.apply(X), target.rows, keys, bins, target.n_stats), target
+
+
+def take(table: Binned, rows: np.ndarray) -> Binned:
+    """Give a site some of the rows."""
+    return Binned(table.codes[rows], table.target[rows], table.row_keys[rows], table.bins, table.n_stats)
+
+
+class Sites:
+    """Rows at several places: histograms are summed, splits are applied everywhere."""
+
+    def __init__(self, parts: Sequence[Rows], plan: Plan, rule: Rule) -> None:
+        self.parts, self.plan, self.rule = parts, plan, rule
+        self.asked = 0
+
+    def find(self, frontier: Frontier) -> Splits:
+        self.asked += 1
+        return choose(sum(part.histograms(frontier) for part in self.parts), frontier, self.parts[0])
+
+    def apply(self, frontier: Frontier, splits: Splits, is_open: np.ndarray) -> None:
+        for part in self.parts:
+            part.apply(frontier, splits, is_open)
+
+
+def choose(hist: np.ndarray, frontier: Frontier, rows: Rows) -> Splits:
+    """Decide nodes from histograms, with the settings of some rows but not their data."""
+    bins, n_stats = rows.table.bins, rows.table.n_stats
+    splits = Splits.empty(len(frontier), n_stats)
+    choose_splits(
+        hist,
+        frontier.seed,
+        frontier.attempt,
+        bins.n_bins,
+        bins.categorical,
+        np.zeros(rows.plan.handful, np.int64),
+        make_deck(rows.plan.n_features),
+        rows.rule,
+        splits,
+        make_scratch(n_stats),
+    )
+    return splits

@@ -1,0 +1,221 @@
+"""Keyed draws: the hash is SipHash-2-4, draws are fair, and key, tree, row and path alone decide them."""
+
+import math
+import struct
+from collections import Counter
+from itertools import chain, combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from silvan.tree.draw import (
+    child_seeds,
+    draw_features,
+    make_deck,
+    make_key,
+    mix,
+    root_seeds,
+    rows_of_trees,
+    siphash,
+)
+
+MASK = 2**64 - 1
+KEY = make_key(0, "rows")
+
+words = st.integers(0, MASK)
+
+
+def naive_siphash(key: bytes, message: bytes) -> int:
+    """SipHash-2-4 after the paper (Aumasson and Bernstein 2012), for messages of any length."""
+    k0, k1 = (int.from_bytes(key[i : i + 8], "little") for i in (0, 8))
+    v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D, k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573]
+
+    def turn(x, n):
+        return (x << n | x >> (64 - n)) & MASK
+
+    def rounds(n):
+        for _ in range(n):
+            v[0] = (v[0] + v[1]) & MASK
+            v[2] = (v[2] + v[3]) & MASK
+            v[1] = turn(v[1], 13) ^ v[0]
+            v[3] = turn(v[3], 16) ^ v[2]
+            v[0] = turn(v[0], 32)
+            v[2] = (v[2] + v[1]) & MASK
+            v[0] = (v[0] + v[3]) & MASK
+            v[1] = turn(v[1], 17) ^ v[2]
+            v[3] = turn(v[3], 21) ^ v[0]
+            v[2] = turn(v[2], 32)
+
+    padded = message + bytes(-(len(message) + 1) % 8) + bytes([len(message) % 256])
+    for i in range(0, len(padded), 8):
+        word = int.from_bytes(padded[i : i + 8], "little")
+        v[3] ^= word
+        rounds(2)
+        v[0] ^= word
+    v[2] ^= 0xFF
+    rounds(4)
+    return v[0] ^ v[1] ^ v[2] ^ v[3]
+
+
+def u64(*numbers):
+    return np.array(numbers, np.uint64)
+
+
+def handful(seed, attempt, deck, size):
+    out = np.zeros(size, np.int64)
+    return out[: draw_features(np.uint64(seed), attempt, deck, out)].tolist()
+
+
+def fair(counts, expected):
+    """Chi-square, at a level that one fair draw in ten thousand fails; all draws here are fixed by keys."""
+    freedom = len(counts) - 1
+    statistic = sum((c - expected) ** 2 / expected for c in counts)
+    return statistic < freedom + 4 * math.sqrt(2 * freedom) + 6
+
+
+# -- the hash
+
+
+def test_reference_vectors():
+    key = bytes(range(16))
+    assert naive_siphash(key, bytes(range(15))) == 0xA129CA6149BE45E5  # the vector printed in the paper
+    assert naive_siphash(key, bytes(range(16))) == 0x3F2ACC7F57C29BDB  # of the reference implementation
+    a, b = np.frombuffer(bytes(range(16)), "<u8")
+    assert siphash(np.frombuffer(key, "<u8").astype(np.uint64), a, b) == 0x3F2ACC7F57C29BDB
+
+
+@given(words, words, words, words)
+def test_siphash(k0, k1, a, b):
+    key, message = (struct.pack("<QQ", *pair) for pair in [(k0, k1), (a, b)])
+    assert siphash(u64(k0, k1), np.uint64(a), np.uint64(b)) == naive_siphash(key, message)
+
+
+def test_keys_differ_by_seed_and_purpose():
+    keys = [tuple(make_key(seed, purpose)) for seed in (0, 1, -1, 2**70) for purpose in ("rows", "features")]
+    assert len(set(keys)) == len(keys)
+    assert make_key(7, "rows").tolist() == make_key(np.int64(7), "rows").tolist()
+
+
+# -- rows
+
+
+@pytest.mark.parametrize("first", [0, 1, 3, 4, 7])
+@pytest.mark.parametrize("n_trees", [1, 2, 5, 8])
+def test_rows_do_not_depend_on_the_trees_asked_together(first, n_trees):
+    keys = np.arange(50, dtype=np.uint64)
+    together = rows_of_trees(KEY, keys, 0, 15, True)
+    np.testing.assert_array_equal(
+        rows_of_trees(KEY, keys, first, n_trees, True), together[first : first + n_trees]
+    )
+
+
+def test_rows_do_not_depend_on_the_rows_beside_them():
+    keys = np.random.default_rng(0).integers(0, 2**64, 100, np.uint64)
+    np.testing.assert_array_equal(
+        rows_of_trees(KEY, keys[::-3], 0, 9, True), rows_of_trees(KEY, keys, 0, 9, True)[:, ::-3]
+    )
+
+
+def test_rows_by_hand():
+    """Four trees share a hash, sixteen bits each, tagged as a draw of rows."""
+    keys = u64(0, 1, 99, MASK)
+    key = KEY.astype("<u8").tobytes()
+    for tree in range(10):
+        message = (1 << 56 | tree // 4).to_bytes(8, "little")
+        bits = [
+            naive_siphash(key, message + int(k).to_bytes(8, "little")) >> 16 * (tree % 4) & 0xFFFF
+            for k in keys
+        ]
+        expected = [b < round(2**16 * (1 - 1 / math.e)) for b in bits]
+        assert rows_of_trees(KEY, keys, tree, 1, True)[0].tolist() == expected
+
+
+def test_rows_are_drawn_like_coin_tosses():
+    n, share = 20_000, 1 - 1 / math.e
+    drawn = rows_of_trees(KEY, np.arange(n, dtype=np.uint64), 0, 24, True)
+    assert np.abs(drawn.mean(axis=1) - share).max() < 4.5 * math.sqrt(share * (1 - share) / n)
+    between_trees = np.corrcoef(drawn) - np.eye(24)
+    assert np.abs(between_trees).max() < 4.5 / math.sqrt(n)
+    next_row = [np.corrcoef(tree[1:], tree[:-1])[0, 1] for tree in drawn]
+    assert np.abs(next_row).max() < 4.5 / math.sqrt(n)
+    other = rows_of_trees(make_key(1, "rows"), np.arange(n, dtype=np.uint64), 0, 24, True)
+    assert abs(np.corrcoef(drawn.ravel(), other.ravel())[0, 1]) < 4.5 / math.sqrt(24 * n)
+
+
+def test_without_bootstrap_all_rows():
+    assert rows_of_trees(KEY, np.arange(9, dtype=np.uint64), 3, 5, False).all()
+    assert rows_of_trees(KEY, np.empty(0, np.uint64), 0, 5, True).shape == (5, 0)
+
+
+# -- features
+
+
+@given(words, st.integers(1, 40), st.integers(1, 45))
+def test_handfuls_share_out_the_deck(seed, n_features, size):
+    deck = make_deck(n_features)
+    handfuls = []
+    for attempt in range(50):
+        handfuls.append(handful(seed, attempt, deck, size))
+        np.testing.assert_array_equal(deck.cards, np.arange(n_features))  # put back in order
+        if not handfuls[-1]:
+            break
+    assert handfuls.pop() == []
+    assert [len(h) for h in handfuls[:-1]] == [size] * (len(handfuls) - 1)
+    assert all(h == sorted(h) for h in handfuls)
+    assert sorted(chain(*handfuls)) == list(range(n_features))
+
+
+@given(words, st.integers(1, 30), st.integers(1, 6), st.integers(0, 4))
+def test_a_handful_depends_on_the_seed_alone(seed, n_features, size, attempt):
+    used = make_deck(n_features)
+    handful(seed ^ 12345, 0, used, size)
+    handful(seed, attempt + 1, used, size)
+    assert handful(seed, attempt, used, size) == handful(seed, attempt, make_deck(n_features), size)
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_handfuls_are_uniform(attempt):
+    seeds = root_seeds(make_key(0, "features"), np.arange(21_000))
+    deck = make_deck(7)
+    drawn = Counter(tuple(handful(seed, attempt, deck, 3)) for seed in seeds)
+    assert set(drawn) == set(combinations(range(7), 3))
+    assert fair(drawn.values(), 21_000 / 35)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_child_draws_independently_of_its_parent(side):
+    seeds = root_seeds(make_key(0, "features"), np.arange(16_000))
+    deck = make_deck(8)
+    pairs = Counter(
+        (*handful(seed, 0, deck, 1), *handful(child, 0, deck, 1))
+        for seed, child in zip(seeds, child_seeds(seeds)[:, side], strict=True)
+    )
+    assert len(pairs) == 64
+    assert fair(pairs.values(), 16_000 / 64)
+
+
+# -- seeds
+
+
+def test_a_roots_seed_depends_on_key_and_tree():
+    key = make_key(0, "features")
+    np.testing.assert_array_equal(root_seeds(key, np.array([7, 3])), root_seeds(key, np.arange(10))[[7, 3]])
+    assert root_seeds(key, np.array([3])) != root_seeds(make_key(1, "features"), np.array([3]))
+
+
+def test_a_nodes_seed_depends_on_its_path():
+    level = root_seeds(make_key(0, "features"), np.arange(5))
+    seen = set(level.tolist())
+    for _ in range(9):
+        below = child_seeds(level)
+        np.testing.assert_array_equal(child_seeds(level[::-1]), below[::-1])  # whatever else is asked
+        level = below.reshape(-1)
+        seen |= set(level.tolist())
+    assert len(seen) == 5 * (2**10 - 1)
+
+
+@given(words, words)
+def test_mix_is_one_to_one(a, b):
+    assert (mix(np.uint64(a)) == mix(np.uint64(b))) == (a == b)
