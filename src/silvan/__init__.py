@@ -3,6 +3,9 @@
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import ExportError, FormatError, InputError, SchemaError, SilvanError, VersionError
 from silvan.estimators import ForestClassifier, ForestRegressor
+from silvan.federate import federate_rows
+from silvan.learners import HistogramForest, LocalForest, MergedForest, PooledForest
+from silvan.privacy.outbox import Policy
 from silvan.tree.forest import Forest
 
 __version__ = "0.1.0"

@@ -45,7 +45,8 @@ class _Forest(BaseEstimator):
             raise InputError(f"oob_score must be True or False, got {self.oob_score!r}")
         if self.oob_score and not self.bootstrap:
             raise InputError("oob_score=True needs bootstrap=True: without it every tree sees every row")
-        return Settings(**{name: getattr(self, name) for name in Settings.__dataclass_fields__})
+        names = Settings.__dataclass_fields__.keys() & self.get_params(deep=False).keys() - {"class_weight"}
+        return Settings(**{name: getattr(self, name) for name in names})
 
     def _read_table(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Check the table to fit on and describe its columns: X as float32 (rows, features), y as it is."""
@@ -81,7 +82,8 @@ class _Forest(BaseEstimator):
     def _grow(self, X: np.ndarray, target: Target, classes: tuple[Any, ...] | None = None) -> None:
         self._seed = _seed(self.random_state)
         schema = Schema(self._features, Label(_label_name(self._features), classes))
-        self.forest_ = fit_forest(X, target, schema, self._settings(), self._seed, self.n_jobs)
+        keys = make_key(self._seed, "rows"), make_key(self._seed, "features")
+        self.forest_ = fit_forest(X, target, schema, self._settings(), *keys, n_jobs=self.n_jobs)
 
     def _scores(self, X: Any) -> np.ndarray:
         matrix = self._read(X)

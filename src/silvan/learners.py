@@ -1,24 +1,27 @@
 """Learners on federations: parameters in, an algorithm called, results in names that end in an underscore."""
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import polars as pl
 from sklearn.base import BaseEstimator
 
-from silvan.algorithms import evaluate, histogram, merge
+from silvan import metrics
+from silvan.algorithms import histogram, merge
+from silvan.algorithms.evaluate import Row, evaluate
 from silvan.algorithms.pooled import pooled_forest
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.schema import Schema
 from silvan.data.table import read_table
 from silvan.errors import InputError
-from silvan import metrics
 from silvan.federation.federation import Federation
 from silvan.federation.local import LocalFederation
 from silvan.tree.draw import make_key
 from silvan.tree.fit import Settings
 from silvan.tree.forest import Forest
 from silvan.tree.predict import as_matrix, scores
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 class _Learner(BaseEstimator):
@@ -112,7 +115,7 @@ class _Learner(BaseEstimator):
         """Give class probabilities by the global forest, or by the one that a site should use."""
         return self._forest_for(site).predict_proba(X)
 
-    def evaluate(self, federation: Federation, table: Any = None) -> pl.DataFrame:
+    def evaluate(self, federation: Federation, table: Any = None) -> "pl.DataFrame":
         """Judge the model beside what each site has alone, and beside pooled rows where that can be known.
 
         Each site scores its own test part; nothing but figures and counts moves. With a ``table`` every model is
@@ -121,12 +124,12 @@ class _Learner(BaseEstimator):
         contenders = self._contenders(federation)
         if table is not None:
             return _frame(self._on_table(federation, contenders, table))
-        rows, self.counts_ = evaluate.evaluate(federation, self.schema_, contenders, self._feature_key())
+        rows, self.counts_ = evaluate(federation, self.schema_, contenders, self._feature_key())
         return _frame(rows)
 
     def _contenders(self, federation: Federation) -> list[tuple[str, object]]:
         settings = self._settings(self.schema_)
-        listed: list[tuple[str, object]] = [("local", settings.alone()), ("federated", self._federated())]
+        listed: list[tuple[str, object]] = [("local", settings), ("federated", self._federated())]
         if isinstance(federation, LocalFederation):
             listed.append(("pooled", self._pooled(federation, settings)))
         return listed
@@ -140,7 +143,7 @@ class _Learner(BaseEstimator):
 
     def _on_table(
         self, federation: Federation, contenders: list[tuple[str, object]], table: Any
-    ) -> list[evaluate.Row]:
+    ) -> list[Row]:
         if not isinstance(federation, LocalFederation):
             raise InputError("a table to evaluate on needs a federation in this process")
         frame = read_table(table, self.schema_.label.name)
@@ -163,13 +166,15 @@ class _Learner(BaseEstimator):
                 figures[site] = (
                     metrics.classification(answer, y) if self.schema_.n_classes else metrics.regression(answer[:, 0], y)
                 )
-                rows.append(evaluate.Row(site, name, len(y), figures[site]))
+                rows.append(Row(site, name, len(y), figures[site]))
             if isinstance(model, Forest):
-                rows.append(evaluate.Row("all", name, len(y), figures[federation.active[0]]))
+                rows.append(Row("all", name, len(y), figures[federation.active[0]]))
         return sorted(rows, key=lambda row: [*federation.sites, "all"].index(row.site))
 
 
-def _frame(rows: list[evaluate.Row]) -> pl.DataFrame:
+def _frame(rows: list[Row]) -> "pl.DataFrame":
+    import polars as pl  # slow to import, and only tables of figures need it
+
     return pl.DataFrame([{"site": r.site, "model": r.model, "rows": r.rows, **r.figures} for r in rows])
 
 

@@ -4,12 +4,14 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from silvan.data.grid import (
     CELL_BUDGET,
+    FINE_BITS,
+    FINE_BUDGET,
     LARGEST,
     Grid,
     coarse_counts,
@@ -90,30 +92,29 @@ def test_images_of_a_slice_and_of_wider_floats():
 @given(columns, shifts)
 @example(EXTREMES, 18)
 def test_coarse_counts(column, shift):
-    grid = Grid(shift, shift - 12)
+    grid = Grid(shift, 0)
     expected = np.zeros(grid.n_cells, np.int64)
     for image in images(column[~np.isnan(column)]):
         expected[naive_cell(image, shift) + grid.middle] += 1
     np.testing.assert_array_equal(coarse_counts(images(column), shift, grid.n_cells), expected)
 
 
-@given(columns, shifts, st.randoms(use_true_random=False))
-@example(EXTREMES, 18, None)
-def test_fine_counts(column, shift, random):
-    grid = Grid(shift, shift - 12)
+@given(columns, shifts, st.integers(0, 12), st.randoms(use_true_random=False))
+@example(EXTREMES, 18, 12, None)
+def test_fine_counts(column, shift, bits, random):
+    grid = Grid(shift, 0)
+    fine, n_parts = shift - bits, 1 << bits
     image = images(column)
     occupied = np.flatnonzero(coarse_counts(image, shift, grid.n_cells))
     heavy = occupied if random is None else [c for c in occupied if random.random() < 0.7]
     heavy = np.array(heavy, np.int32)
-    expected = np.zeros((len(heavy), grid.n_parts), np.int64)
+    expected = np.zeros((len(heavy), n_parts), np.int64)
     for v in image[image <= LARGEST]:
-        coarse = naive_cell(v, grid.coarse) + grid.middle
+        coarse = naive_cell(v, shift) + grid.middle
         if coarse in heavy:
-            first = (
-                naive_cell(v, grid.coarse) - 1
-            ) * grid.n_parts + 1  # the first fine cell in the coarse one
-            expected[heavy.tolist().index(coarse), naive_cell(v, grid.fine) - first] += 1
-    np.testing.assert_array_equal(fine_counts(image, heavy, *grid, grid.n_cells), expected)
+            first = (naive_cell(v, shift) - 1) * n_parts + 1  # the first fine cell in the coarse one
+            expected[heavy.tolist().index(coarse), naive_cell(v, fine) - first] += 1
+    np.testing.assert_array_equal(fine_counts(image, heavy, shift, fine, grid.n_cells), expected)
 
 
 def test_zero_ends_a_cell():
@@ -123,14 +124,32 @@ def test_zero_ends_a_cell():
     assert cells == [grid.middle, grid.middle, grid.middle, grid.middle + 1]
 
 
-@given(st.integers(0, 2**17))
-@example(1 << 12)
-@example((1 << 12) + 1)
-def test_cells_of_all_columns_fit_the_budget(n_columns):
+@given(st.integers(0, 2**17), st.integers(1, 4000))
+@example(1 << 12, 1)
+@example((1 << 12) + 1, 1)
+@example(1, 1 << 13)
+def test_cells_of_all_columns_fit_the_budgets(n_columns, n_heavy):
     grid = Grid.for_columns(n_columns)
     assert n_columns * grid.n_cells <= 2**CELL_BUDGET
-    assert grid.coarse - grid.fine == 12
-    assert grid.fine == 6 or n_columns > 2**12
+    assert n_columns * n_heavy * grid.n_parts(n_heavy) <= max(2**FINE_BUDGET, n_columns * n_heavy)
+    assert grid.n_parts(n_heavy) <= 2**FINE_BITS
+    if n_columns * n_heavy <= 2**13:
+        assert grid.n_parts(n_heavy) == 2**FINE_BITS
+
+
+@given(columns)
+@example(EXTREMES)
+def test_bounds_hold_all_values(column):
+    present = column[~np.isnan(column)]
+    assume(len(present) > 0)
+    grid = Grid.for_columns(1)
+    cells = np.flatnonzero(coarse_counts(images(column), grid.coarse, grid.n_cells))
+    low, high = grid.bounds(cells[0], cells[-1])
+    assert low <= present.min()
+    assert present.max() <= high
+    lowest, highest = (abs(float(x)) for x in (present.min(), present.max()))
+    assert present.min() - low <= lowest / 31 + 2.0**-130
+    assert high - present.max() <= highest / 31 + 2.0**-130
 
 
 @given(arrays(np.int32, 30, elements=st.integers(0, 50)), st.integers(2, 255), st.integers(1, 20))

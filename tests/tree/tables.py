@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from silvan.data.bins import make_bins
-from silvan.data.schema import Feature, Schema
-from silvan.tree.draw import make_deck
+from silvan.data.schema import Feature, Label, Schema
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Plan
+from silvan.tree.level import choose_level, draw_level, fill_level
 from silvan.tree.rows import Binned, Rows
-from silvan.tree.split import Splits, choose_splits, make_scratch
+from silvan.tree.split import Splits
 from silvan.tree.target import Target, class_target, number_target
 
 
@@ -22,7 +22,7 @@ def random_table(
     weighted: bool = False,
     missing: float = 0.2,
 ) -> tuple[np.ndarray, Schema, Target]:
-    """Columns of few values, every third one categorical, with missing values; a target that depends on them."""
+    """Columns of few values, some categorical, some values missing; a target that depends on them."""
     rng = np.random.default_rng(seed)
     X = rng.integers(0, rng.integers(1, 9, n_features), (n_rows, n_features)).astype(np.float32)
     y = X[:, : n_features // 2 + 1].sum(axis=1) + rng.integers(0, 4, n_rows)
@@ -31,20 +31,21 @@ def random_table(
         Feature(f"x{f}", "categorical", categories=tuple("abcdefgh")) if f % 3 == 1 else Feature(f"x{f}")
         for f in range(n_features)
     ]
+    schema = Schema.of(features, Label("label", tuple(range(n_classes)) or None))
     weight = rng.integers(1, 4, n_rows).astype(float) if weighted else None
     if n_classes:
-        return X, Schema.of(features), class_target(y.astype(np.int64) % n_classes, n_classes, weight, None)
-    return X, Schema.of(features), number_target(y.astype(np.float64), weight)
+        return X, schema, class_target(y.astype(np.int64) % n_classes, n_classes, weight, None)
+    return X, schema, number_target(y.astype(np.float64), weight)
 
 
-def binned(seed: int, **shape) -> tuple[Binned, Target]:
+def binned(seed: int, **shape) -> tuple[Binned, Target, Schema]:
     """Put a random table into bins that are wide enough for it, whatever its rows."""
     X, schema, target = random_table(seed, **shape)
     bins = make_bins(
         schema, [np.arange(0.5, 0.0 if f.categorical else 9.0, dtype=np.float32) for f in schema.features]
     )
     keys = np.arange(len(X), dtype=np.uint64)
-    return Binned(bins.apply(X), target.rows, keys, bins, target.n_stats), target
+    return Binned(bins.apply(X), target.rows, keys, bins, target.measure.n_stats), target, schema
 
 
 def take(table: Binned, rows: np.ndarray) -> Binned:
@@ -61,27 +62,10 @@ class Sites:
 
     def find(self, frontier: Frontier) -> Splits:
         self.asked += 1
-        return choose(sum(part.histograms(frontier) for part in self.parts), frontier, self.parts[0])
+        features = draw_level(frontier, self.plan)
+        hist = sum(fill_level(part, frontier.node, features) for part in self.parts)
+        return choose_level(hist, features, self.parts[0].table.bins, self.rule)
 
-    def apply(self, frontier: Frontier, splits: Splits, is_open: np.ndarray) -> None:
+    def apply(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> None:
         for part in self.parts:
-            part.apply(frontier, splits, is_open)
-
-
-def choose(hist: np.ndarray, frontier: Frontier, rows: Rows) -> Splits:
-    """Decide nodes from histograms, with the settings of some rows but not their data."""
-    bins, n_stats = rows.table.bins, rows.table.n_stats
-    splits = Splits.empty(len(frontier), n_stats)
-    choose_splits(
-        hist,
-        frontier.seed,
-        frontier.attempt,
-        bins.n_bins,
-        bins.categorical,
-        np.zeros(rows.plan.handful, np.int64),
-        make_deck(rows.plan.n_features),
-        rows.rule,
-        splits,
-        make_scratch(n_stats),
-    )
-    return splits
+            part.apply(nodes, splits, needed)

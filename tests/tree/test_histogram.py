@@ -1,17 +1,18 @@
-"""Histograms: the kernels against NumPy, the fused search against the one from sums, parts against the whole."""
+"""Histograms: the kernels against NumPy, the fused search against sums, parts against the whole."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tables import binned, choose, take
+from tables import Sites, binned, take
 
 from silvan.tree.draw import make_key, root_seeds
 from silvan.tree.gain import ENTROPY, GINI, SQUARED_ERROR, Rule
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.histogram import _occupied_few, fill, fill_naive
+from silvan.tree.level import draw_level, fill_level
 from silvan.tree.rows import Rows
-from silvan.tree.split import occupied_bins
+from silvan.tree.split import Splits, occupied_bins
 
 seeds = st.integers(0, 2**32)
 KEY = make_key(0, "features")
@@ -21,7 +22,7 @@ KEY = make_key(0, "features")
 def searches(draw):
     """A table with its target, a plan and a rule."""
     n_classes = draw(st.sampled_from([0, 2, 3]))
-    table, target = binned(
+    table, target, _ = binned(
         draw(seeds),
         n_rows=draw(st.integers(1, 80)),
         n_features=draw(st.integers(1, 9)),
@@ -31,18 +32,23 @@ def searches(draw):
     )
     criterion = draw(st.sampled_from([GINI, ENTROPY])) if n_classes else SQUARED_ERROR
     rule = Rule(
-        criterion, target.lead, 2, draw(st.integers(1, 3)), draw(st.integers(0, 9)), target.class_weight
+        criterion,
+        target.measure.lead,
+        2,
+        draw(st.integers(1, 3)),
+        draw(st.integers(0, 9)),
+        np.array(target.measure.class_weight),
     )
     width = table.codes.shape[1]
     return table, Plan(width, draw(st.integers(1, width))), rule
 
 
-def begin(table, plan, rule, n_trees=3):
+def begin(table, n_trees=3):
     drawn = np.random.default_rng(0).random((n_trees, len(table))) < 0.7
     drawn[0] = False  # a tree without rows
     roots = np.arange(n_trees)
     zeros = np.zeros(n_trees, np.int32)
-    return Rows(table, plan, rule, drawn), Frontier(roots, roots, zeros, root_seeds(KEY, roots), zeros), drawn
+    return Rows(table, drawn), Frontier(roots, roots, zeros, root_seeds(KEY, roots), zeros), drawn
 
 
 def assert_same(one, other):
@@ -57,22 +63,22 @@ def assert_same(one, other):
 
 @given(seeds, st.sampled_from([0, 1, 3]), st.booleans(), st.integers(0, 50), st.integers(1, 9))
 def test_fill(seed, n_classes, weighted, n_rows, n_features):
-    table, target = binned(seed, n_features=n_features, n_classes=n_classes, weighted=weighted)
+    table, target, _ = binned(seed, n_features=n_features, n_classes=n_classes, weighted=weighted)
     rng = np.random.default_rng(seed)
     rows = rng.choice(len(table), n_rows).astype(np.uint32)  # in any order, some twice
     features = rng.permutation(n_features)
     n_bins = table.bins.n_bins[features]
     bases = np.concatenate([[0], np.cumsum(n_bins)[:-1]])
     dtype = np.int32 if table.target.ndim == 1 else np.int64
-    hist = np.full((n_bins.sum() + 1, target.n_stats), 7, dtype)
+    hist = np.full((n_bins.sum() + 1, target.measure.n_stats), 7, dtype)
     for some in range(n_features + 1):
         hist[:] = 7  # added to what is there
         fill(table.codes, table.target, rows, features, bases, some, hist)
         naive = [
-            fill_naive(table.codes, table.target, rows, f, table.bins.n_bins[f], target.n_stats)
+            fill_naive(table.codes, table.target, rows, f, table.bins.n_bins[f], target.measure.n_stats)
             for f in features
         ]
-        expected = np.concatenate([np.zeros((0, target.n_stats), np.int64), *naive[:some]])
+        expected = np.concatenate([np.zeros((0, target.measure.n_stats), np.int64), *naive[:some]])
         np.testing.assert_array_equal(hist[: len(expected)] - 7, expected)
         assert (hist[len(expected) :] == 7).all()
 
@@ -94,17 +100,16 @@ def test_occupied_bins(values):
 @given(searches())
 def test_fused_search_and_search_from_sums(search):
     table, plan, rule = search
-    rows, frontier, _ = begin(table, plan, rule)
+    rows, frontier, _ = begin(table)
     for _ in range(3):
-        splits = choose(rows.histograms(frontier), frontier, rows)
-        assert_same(rows.find(frontier), splits)
-        assert_same(rows.find(frontier), splits)  # the scratch it leaves behind does not matter
+        splits = Sites([rows], plan, rule).find(frontier)
+        assert_same(rows.find(frontier, plan, rule), splits)
         found = np.flatnonzero(splits.feature >= 0)
         if not len(found):
             break
-        rows.apply(frontier, splits, np.ones((len(found), 2), np.bool_))
-        first = len(rows.starts) - 2 * len(found)
-        children = np.arange(first, len(rows.starts))
+        made = Splits(*(column[found] for column in splits))
+        children = np.arange(rows.n_nodes, rows.n_nodes + 2 * len(found))
+        rows.apply(frontier.node[found], made, np.ones(len(found), np.bool_))
         zeros = np.zeros(len(children), np.int32)
         frontier = Frontier(children, children, zeros, root_seeds(KEY, children), zeros)
 
@@ -112,29 +117,27 @@ def test_fused_search_and_search_from_sums(search):
 @given(searches(), st.integers(1, 4))
 def test_histograms_of_parts_add_up(search, n_parts):
     table, plan, rule = search
-    whole, frontier, drawn = begin(table, plan, rule)
+    whole, frontier, drawn = begin(table)
     owner = np.random.default_rng(1).integers(0, n_parts, len(table))
-    parts = [
-        Rows(take(table, np.flatnonzero(owner == p)), plan, rule, drawn[:, owner == p])
-        for p in range(n_parts)
-    ]
-    added = sum(part.histograms(frontier) for part in parts)
-    np.testing.assert_array_equal(added, whole.histograms(frontier))
+    parts = [Rows(take(table, np.flatnonzero(owner == p)), drawn[:, owner == p]) for p in range(n_parts)]
+    features = draw_level(frontier, plan)
+    added = sum(fill_level(part, frontier.node, features) for part in parts)
+    np.testing.assert_array_equal(added, fill_level(whole, frontier.node, features))
 
 
 def test_total_of_a_node_without_a_split():
-    table, target = binned(0, n_classes=3)
-    rule = Rule(GINI, target.lead, 1000, 1, 0, target.class_weight)
-    rows, frontier, drawn = begin(table, Plan(5, 2), rule)
-    expected = [np.bincount(table.target[tree], minlength=3) for tree in drawn]
-    np.testing.assert_array_equal(rows.find(frontier).total, expected)
-    assert (rows.find(frontier).feature == -1).all()
+    table, target, _ = binned(0, n_classes=3)
+    rule = Rule(GINI, target.measure.lead, 1000, 1, 0, np.array(target.measure.class_weight))
+    rows, frontier, drawn = begin(table)
+    splits = rows.find(frontier, Plan(5, 2), rule)
+    np.testing.assert_array_equal(splits.total, [np.bincount(table.target[t], minlength=3) for t in drawn])
+    assert (splits.feature == -1).all()
 
 
 @pytest.mark.parametrize("n_classes", [0, 2])
 def test_a_node_draws_until_it_finds_a_split(n_classes):
     """Constant columns offer none; with enough tries the one that varies is found whatever its place."""
-    table, target = binned(0, n_rows=40, n_features=9, n_classes=n_classes)
+    table, target, _ = binned(0, n_rows=40, n_features=9, n_classes=n_classes)
     table.codes[:] = 1
     table.codes[:, 7] += (np.arange(40) % 2).astype(np.uint8)
     table.target[:] = 0
@@ -143,9 +146,16 @@ def test_a_node_draws_until_it_finds_a_split(n_classes):
     else:
         table.target[:, 0] = 1
         table.target[::2, 1] = 1
-    rule = Rule(GINI if n_classes else SQUARED_ERROR, target.lead, 2, 1, 0, target.class_weight)
+    rule = Rule(
+        GINI if n_classes else SQUARED_ERROR,
+        target.measure.lead,
+        2,
+        1,
+        0,
+        np.array(target.measure.class_weight),
+    )
     for tries in (1, 9):
-        rows, frontier, _ = begin(table, Plan(9, 1, tries=tries), rule, n_trees=20)
-        found = rows.find(frontier).feature[1:]
+        rows, frontier, _ = begin(table, n_trees=20)
+        found = rows.find(frontier, Plan(9, 1, tries=tries), rule).feature[1:]
         assert set(found) <= {-1, 7}
         assert (found == 7).all() == (tries == 9)

@@ -8,9 +8,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from naive_split import Best, best_split, value_of
 
-from silvan.tree.draw import make_deck
+from silvan.data.bins import make_bins
+from silvan.data.schema import Feature, Schema
+from silvan.errors import InputError
 from silvan.tree.gain import CRITERIA, ENTROPY, GINI, LOG_SCALE, SQUARED_ERROR, Rule, gain, is_closed, n_log_n
-from silvan.tree.split import Splits, choose_splits, make_scratch
+from silvan.tree.level import choose_level
 
 ones = np.ones(3, np.int64)
 
@@ -21,21 +23,19 @@ def make_rule(criterion=GINI, lead=0, min_split=2, min_leaf=1, min_mass=0, class
 
 def choose(hists, rule, categorical):
     """Run the kernel on one node that draws every feature."""
+    features = [
+        Feature(
+            f"x{f}", "categorical", categories=tuple(map(str, range(len(h) - 1)))[:254], other=len(h) == 256
+        )
+        if categorical[f]
+        else Feature(f"x{f}")
+        for f, h in enumerate(hists)
+    ]
+    bins = make_bins(Schema.of(features), [np.arange(len(h) - 2, dtype=np.float32) for h in hists])
+    if len(hists[0]) == 1:  # not even a bin for values
+        bins.__dict__["n_bins"] = np.ones(len(hists), np.int32)
     hist = np.ascontiguousarray(np.concatenate(hists), np.int64)
-    splits = Splits.empty(1, hist.shape[1])
-    choose_splits(
-        hist,
-        np.zeros(1, np.uint64),
-        np.zeros(1, np.int32),
-        np.array([len(h) for h in hists], np.int32),
-        np.array(categorical, np.bool_),
-        np.zeros(len(hists), np.int64),
-        make_deck(len(hists)),
-        rule,
-        splits,
-        make_scratch(hist.shape[1]),
-    )
-    return splits
+    return choose_level(hist, np.arange(len(hists), dtype=np.int32)[None], bins, rule)
 
 
 def left_set(splits):
@@ -240,14 +240,13 @@ def test_one_bin_offers_no_split():
         assert choose([np.array([[5, 5]])], make_rule(class_weight=[1, 1]), [categorical]).feature[0] == -1
 
 
-def test_histograms_that_do_not_fit_are_refused():
+@pytest.mark.parametrize("shape", [(2, 2), (4, 2), (3, 1), (3, 3), (0, 2)])
+def test_histograms_that_do_not_fit_are_refused(shape):
     """They come from other machines; reading past their end would be worse than an error."""
-    rule, hist = make_rule(class_weight=[1, 1]), np.array([[0, 0], [5, 0], [0, 5]])
-    splits, scratch = Splits.empty(2, 2), make_scratch(2)
-    rest = np.array([3], np.int32), np.zeros(1, np.bool_), np.zeros(1, np.int64), make_deck(1), rule
-    for shape in (hist, np.zeros((9, 3), np.int64)):
-        with pytest.raises(ValueError, match="histograms of"):
-            choose_splits(shape, np.zeros(2, np.uint64), np.zeros(2, np.int32), *rest, splits, scratch)
+    bins = make_bins(Schema.of(["x"]), [np.zeros(1, np.float32)])
+    rule = make_rule(class_weight=[1, 1])
+    with pytest.raises(InputError, match="histograms"):
+        choose_level(np.ones(shape, np.int64), np.zeros((1, 1), np.int32), bins, rule)
 
 
 # -- gains

@@ -28,11 +28,9 @@ MOMENTS = ("rows", "squared_error", "total", "squares")
 
 
 class Contender(msgspec.Struct, frozen=True):
-    """A model to judge: one for all, one a site, or the site's own, grown there when it is judged."""
+    """A model to judge: one that is sent, or the site's own, grown there when it is judged."""
 
-    name: str
-    shared: Blob | None = None
-    by_site: dict[str, Blob] = {}
+    sent: Blob | None = None
     own: Settings | None = None
 
 
@@ -109,13 +107,12 @@ def _scores(site: Site, schema: Schema, contender: Contender, feature_key: np.nd
     """Score the test part; kept, since both rounds need it."""
     key = ("scores", msgspec.json.encode(contender), feature_key.tobytes(), schema.hash)
     if key not in site.cache:
-        blob = contender.by_site.get(site.name, contender.shared)
         if contender.own is not None:
             forest = local_forest(site, schema, contender.own, feature_key, contender.own.n_estimators)
-        elif blob is None:
-            raise RefusedError("the question names no model for this site")
+        elif contender.sent is not None:
+            forest = from_bytes(site.blob(contender.sent.hash))
         else:
-            forest = from_bytes(site.blob(blob.hash))
+            raise RefusedError("the question names no model for this site")
         site.cache[key] = scores(forest, site.part(schema, test=True).X, site.n_jobs)
     answer: np.ndarray = site.cache[key]
     return answer
@@ -142,18 +139,26 @@ def evaluate(
     Also gives the summed counts behind the overall figures, for curves; None for regression.
     """
     named = federation.blob(schema.to_json().encode())
-    listed = [_contender(federation, name, model) for name, model in contenders]
+
+    def ask(kind: type[Judge] | type[Tally]) -> dict[str, Judge | Tally]:
+        return {
+            site: kind(
+                schema=named,
+                contenders=[_contender(federation, site, model) for _, model in contenders],
+                feature_key=feature_key,
+            )
+            for site in federation.active
+        }
+
     with federation.counted_apart():
-        told: dict[str, Figures] = federation.ask(
-            Judge(schema=named, contenders=listed, feature_key=feature_key)
-        )
+        told: dict[str, Figures] = federation.ask(ask(Judge))
         if not any(reply.rows for reply in told.values()):
             raise InputError(
                 "no site has test rows: set test=0.2 when the federation is made, or pass a table to evaluate on"
             )
         counts: Counts | None = None
         if schema.n_classes:
-            counts = federation.total(Tally(schema=named, contenders=listed, feature_key=feature_key))
+            counts = federation.total(ask(Tally))
     rows = []
     for site, reply in told.items():
         for i, (name, _) in enumerate(contenders):
@@ -175,11 +180,10 @@ def _site_figures(schema: Schema, reply: Figures, i: int) -> dict[str, float]:
     return metrics.from_moments(reply.rows, *reply.figures[i, 1:].tolist())
 
 
-def _contender(federation: Federation, name: str, model: object) -> Contender:
+def _contender(federation: Federation, site: str, model: object) -> Contender:
     if isinstance(model, Settings):
-        return Contender(name, own=model)
-    if isinstance(model, Forest):
-        return Contender(name, shared=federation.blob(to_bytes(model)))
-    if isinstance(model, dict):
-        return Contender(name, by_site={site: federation.blob(to_bytes(f)) for site, f in model.items()})
-    raise TypeError(f"cannot judge a {type(model).__name__}")
+        return Contender(own=model)
+    forest = model[site] if isinstance(model, dict) else model
+    if not isinstance(forest, Forest):
+        raise TypeError(f"cannot judge a {type(forest).__name__}")
+    return Contender(sent=federation.blob(to_bytes(forest)))

@@ -7,23 +7,25 @@ is keyed, so the forest is the one that all rows in one place would have given.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from silvan.algorithms.shared_bins import bins_of, find_shared_bins, schema_of
+from silvan.data.bins import Bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.site import Part, Site, answers
+from silvan.threads import thread_count
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.forest import Forest
 from silvan.tree.grow import Frontier, Grown, grow
 from silvan.tree.level import choose_level, draw_level, fill_level
 from silvan.tree.rows import Binned, Rows
 from silvan.tree.split import Splits
-from silvan.tree.target import Target, TargetPlan
+from silvan.tree.target import Measure
 
 # -- messages
 
@@ -42,7 +44,7 @@ class GrowLevel(Request, frozen=True, kw_only=True):
 
     schema: Blob
     bins: Blob
-    target: TargetPlan
+    measure: Measure
     n_trees: int
     bootstrap: bool
     nodes: np.ndarray  # int32, numbers of the open nodes
@@ -76,24 +78,24 @@ def grow_level(site: Site, request: GrowLevel) -> Histograms:
     """Bring the rows to the open nodes and add up their histograms."""
     schema = schema_of(site, request.schema)
     bins = bins_of(site, request.bins, schema)
-    key = ("growing", request.schema.hash, request.bins.hash, request.target, request.n_trees, request.bootstrap)
+    key = ("growing", request.schema.hash, request.bins.hash, request.measure, request.n_trees, request.bootstrap)
     rounds = _rounds(request)
     growing: _Growing | None = site.cache.get(key)
     if growing is None or growing.done != [name for name, _ in rounds[: len(growing.done)]]:
-        table = binned(site.part(schema), bins, request.target, site.n_jobs)
+        table = binned(site.part(schema), bins, request.measure, site.n_jobs)
         rows = Rows.of_trees(table, site.sampling_key, range(request.n_trees), request.bootstrap)
         growing = site.cache[key] = _Growing(rows, [])
     for name, splits in rounds[len(growing.done) :]:
-        growing.rows.apply(*splits)
+        growing.rows.apply(*splits, np.ones(len(splits[0]), np.bool_))
         growing.done.append(name)
     _check(request, growing.rows, bins.n_bins)
     return Histograms(sums=fill_level(growing.rows, request.nodes, request.features, site.n_jobs))
 
 
-def binned(part: Part, bins: Any, plan: TargetPlan, n_jobs: int | None) -> Binned:
-    """Bin a site's training rows and prepare their target."""
-    target = plan.prepare(part.y)
-    return Binned(bins.apply(part.X, n_jobs), target.rows, part.row_keys, bins, target.n_stats)
+def binned(part: Part, bins: Bins, measure: Measure, n_jobs: int | None) -> Binned:
+    """Bin training rows and measure their target."""
+    codes = bins.apply(part.X, thread_count(n_jobs))
+    return Binned(codes, measure.rows(part.y), part.row_keys, bins, measure.n_stats)
 
 
 def _rounds(request: GrowLevel) -> list[tuple[bytes, tuple[np.ndarray, Splits]]]:
@@ -134,9 +136,8 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
     """Grow the forest of all sites' training rows."""
     bins, bins_blob, label = find_shared_bins(federation, schema, settings.max_bins)
     plan = settings.federated_plan(len(schema.features))
-    target_plan = settings.target_plan(schema, label)
-    target = target_plan.prepare(None)
-    rule = settings.rule(target)
+    measure = settings.measure(schema, label)
+    rule = settings.rule(measure)
     schema_blob = federation.blob(schema.to_json().encode())
     history = _History()
 
@@ -146,7 +147,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
             GrowLevel(
                 schema=schema_blob,
                 bins=bins_blob,
-                target=target_plan,
+                measure=measure,
                 n_trees=settings.n_estimators,
                 bootstrap=settings.bootstrap,
                 nodes=frontier.node.astype(np.int32),
@@ -158,7 +159,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
 
     trees = np.arange(settings.n_estimators)
     grown: Grown = grow(trees, feature_key, plan, rule, find, history.add)
-    return assemble([grown], bins, schema, target)
+    return assemble([grown], bins, schema, measure)
 
 
 class _History:
@@ -167,18 +168,10 @@ class _History:
     def __init__(self) -> None:
         self.rounds: list[tuple[np.ndarray, ...]] = []
 
-    def add(self, frontier: Frontier, splits: Splits, is_open: np.ndarray) -> None:
+    def add(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> None:
         """Note a round's splits."""
-        found = np.flatnonzero(splits.feature >= 0)
-        self.rounds.append(
-            (
-                frontier.node[found].astype(np.int32),
-                splits.feature[found],
-                splits.bin[found],
-                splits.missing_left[found],
-                splits.words[found],
-            )
-        )
+        columns = (splits.feature, splits.bin, splits.missing_left, splits.words)
+        self.rounds.append((nodes.astype(np.int32), *columns))
 
     def columns(self) -> dict[str, np.ndarray]:
         """Give all rounds as the fields of a question."""

@@ -4,6 +4,7 @@ The merged forest has as many trees as a pooled one would. Weighting by the site
 publication can be: as many trees as a site's share of rows, or a say for each tree in proportion to it.
 """
 
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -64,16 +65,16 @@ def local_forest(
     """Grow trees on one site's training rows."""
     part = site.part(schema)
     if schema.n_classes:
-        target = class_target(part.y, schema.n_classes, None, settings.class_weights(part.y, schema))
+        target = class_target(part.y, schema.n_classes, None, settings.class_weights(np.bincount(part.y, minlength=schema.n_classes)))
     else:
         target = number_target(part.y, None)
     return fit_forest(
         part.X,
         target,
         schema,
-        settings.with_trees(n_trees),
-        row_key=site.sampling_key,
-        feature_key=feature_key,
+        replace(settings, n_estimators=n_trees),
+        site.sampling_key,
+        feature_key,
         row_keys=part.row_keys,
         n_jobs=site.n_jobs,
         floor=FLOOR,

@@ -2,15 +2,15 @@
 
 import numpy as np
 
+from silvan.algorithms.histogram import binned
 from silvan.algorithms.shared_bins import label_counts, pooled_bins
 from silvan.data.schema import Schema
 from silvan.federation.federation import Federation
 from silvan.federation.local import LocalFederation
 from silvan.federation.site import Part
 from silvan.threads import thread_count
-from silvan.tree.fit import Settings, grow_batches
+from silvan.tree.fit import Settings, grow_forest
 from silvan.tree.forest import Forest
-from silvan.tree.rows import Binned
 
 
 def pooled_forest(
@@ -24,6 +24,6 @@ def pooled_forest(
     bins = pooled_bins([rows], schema, settings.max_bins)
     measure = settings.measure(schema, label_counts(rows.y, schema))
     threads = thread_count(sites[0].n_jobs)
-    table = Binned(bins.apply(rows.X, threads), measure.rows(rows.y), rows.row_keys, bins, measure.n_stats)
+    table = binned(rows, bins, measure, threads)
     plan = settings.federated_plan(len(schema.features))
-    return grow_batches(table, measure, schema, settings, plan, sites[0].sampling_key, feature_key, threads)
+    return grow_forest(table, measure, schema, settings, plan, sites[0].sampling_key, feature_key, threads)

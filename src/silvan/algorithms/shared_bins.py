@@ -107,7 +107,7 @@ def count_fine(site: Site, request: CountFine) -> FineCounts:
 def coarse_table(parts: list[Part], schema: Schema, n_jobs: int | None = None) -> np.ndarray:
     """Count rows in coarse cells: (columns, cells); columns that are not cut on the grid stay zero."""
     table_grid = Grid.for_columns(len(schema.features))
-    table = np.zeros((len(schema.features), table_grid.n_cells), np.int64)
+    table = np.zeros((len(schema.features), table_grid.n_cells), np.int32)
 
     def one(f: int) -> None:
         if _on_grid(schema, f):
@@ -125,8 +125,8 @@ def fine_table(
     table_grid = Grid.for_columns(len(schema.features))
 
     def one(f: int) -> np.ndarray:
-        fine = table_grid.fine_shift(len(heavy[f]))
-        total = np.zeros((len(heavy[f]), 1 << (table_grid.coarse - fine)), np.int64)
+        fine = table_grid.fine(len(heavy[f]))
+        total = np.zeros((len(heavy[f]), table_grid.n_parts(len(heavy[f]))), np.int32)
         if len(heavy[f]):
             for part in parts:
                 image = grid.images(part.X[:, f])
@@ -134,7 +134,7 @@ def fine_table(
         return total.reshape(-1)
 
     columns = thread_map(one, range(len(heavy)), thread_count(n_jobs))
-    return np.concatenate(columns) if columns else np.zeros(0, np.int64)
+    return np.concatenate(columns) if columns else np.zeros(0, np.int32)
 
 
 def label_counts(y: np.ndarray, schema: Schema) -> np.ndarray:
@@ -183,12 +183,10 @@ def bins_from_counts(
         elif feature.edges is not None:
             cuts.append(np.array(feature.edges, np.float32))
         else:
-            shift = table_grid.fine_shift(len(heavy[f]))
-            parts = 1 << (table_grid.coarse - shift)
+            parts = table_grid.n_parts(len(heavy[f]))
             block = fine[at : at + len(heavy[f]) * parts].reshape(len(heavy[f]), parts)
             at += block.size
-            column_grid = Grid(table_grid.coarse, shift)
-            cuts.append(grid.values(choose_cuts(coarse[f], heavy[f], block, column_grid, max_bins)))
+            cuts.append(grid.values(choose_cuts(coarse[f], heavy[f], block, table_grid, max_bins)))
     return make_bins(schema, cuts)
 
 

@@ -73,7 +73,7 @@ def find_bins(
         else:
             counts = grid.coarse_counts(image, table_grid.coarse, table_grid.n_cells)
             heavy = grid.heavy_cells(counts, max_bins, floor)
-            fine = grid.fine_counts(image, heavy, *table_grid, table_grid.n_cells)
+            fine = grid.fine_counts(image, heavy, table_grid.coarse, table_grid.fine(len(heavy)), table_grid.n_cells)
             cuts = choose_cuts(counts, heavy, fine, table_grid, max_bins)
         _put_values(image, cuts, codes[:, f])
         return grid.values(cuts)
@@ -282,5 +282,5 @@ def choose_cuts(
     """Choose one column's cut points, as images, from its counts in coarse and fine cells."""
     bits = np.zeros(1, np.int32)
     return _choose_cuts(
-        counts, heavy, fine, table_grid.coarse, table_grid.fine, max_bins, bits, bits.view(np.float32)
+        counts, heavy, fine, table_grid.coarse, table_grid.fine(len(heavy)), max_bins, bits, bits.view(np.float32)
     )

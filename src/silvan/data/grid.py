@@ -9,7 +9,6 @@ Cut points are found from counts in cells, in two passes: all cells of a coarse 
 those that hold much. Nobody's value is ever a cut point.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -24,22 +23,25 @@ FINE_BITS = 12
 CELL_BUDGET = 26
 """All columns' coarse cells together number at most 2 to this power."""
 
+FINE_BUDGET = 25
+"""All columns' fine cells together number at most 2 to this power: a wide table is looked into less deeply."""
+
 LARGEST = 0x7F7FFFFF
 """Image of the largest float32; what lies beyond is infinite or not a number."""
 
 
 class Grid(NamedTuple):
-    """How many low bits each pass drops."""
+    """The grid of one column: how many low bits its coarse cells drop, and how many fine cells it may have."""
 
     coarse: int
-    fine: int
+    budget: int
 
     @classmethod
     def for_columns(cls, n_columns: int) -> "Grid":
         """Give the grid for a table: the same for everyone who knows how many columns it has."""
-        bits = min(COARSE_BITS, int(CELL_BUDGET - math.log2(max(n_columns, 1))))
-        coarse = 32 - max(bits, 4)
-        return cls(coarse, max(coarse - FINE_BITS, 0))
+        share = 2**CELL_BUDGET // max(n_columns, 1)
+        bits = min(COARSE_BITS, share.bit_length() - 1)
+        return cls(32 - max(bits, 4), 2**FINE_BUDGET // max(n_columns, 1))
 
     @property
     def n_cells(self) -> int:
@@ -51,10 +53,21 @@ class Grid(NamedTuple):
         """Index of the cell that zero ends."""
         return (LARGEST >> self.coarse) + 1
 
-    @property
-    def n_parts(self) -> int:
-        """Fine cells in a coarse one."""
-        return 1 << (self.coarse - self.fine)
+    def fine(self, n_heavy: int) -> int:
+        """Give the low bits that fine cells drop, if so many coarse cells are looked into."""
+        share = max(self.budget // max(n_heavy, 1), 1)
+        bits = min(FINE_BITS, share.bit_length() - 1)
+        return max(self.coarse - bits, 0)
+
+    def n_parts(self, n_heavy: int) -> int:
+        """Give the fine cells in a coarse one."""
+        return 1 << (self.coarse - self.fine(n_heavy))
+
+    def bounds(self, first: int, last: int) -> tuple[float, float]:
+        """Give the lower end of one coarse cell and the upper end of another."""
+        ends = [(first - self.middle - 1) << self.coarse, (last - self.middle) << self.coarse]
+        low, high = values(np.clip(ends, -LARGEST, LARGEST))
+        return float(low), float(high)
 
 
 def images(column: np.ndarray) -> np.ndarray:

@@ -7,9 +7,9 @@ is kept secret is an object it is given. Algorithms see neither.
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import msgspec
@@ -34,14 +34,25 @@ class Event:
     seconds: float = 0.0
 
 
+Question = Request | dict[str, Any]
+"""One request for all sites, or requests by site."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question as it was put: its name, its kind, and the request each site gets."""
+
+    name: str
+    kind: type[Request]
+    requests: dict[str, Request]
+
+
 class Sums(Protocol):
     """How replies to a ``total`` become their sum."""
 
     name: str
 
-    def total(
-        self, federation: "Federation", request: Request, sites: Sequence[str], question: str
-    ) -> tuple[Reply, dict[str, Entry]]:
+    def total(self, federation: "Federation", question: Asked) -> tuple[Reply, dict[str, Entry]]:
         """Give the sum over the sites, and each site's traffic as entries without a body."""
 
 
@@ -82,36 +93,37 @@ class Federation(ABC):
 
     # -- the two verbs
 
-    def ask(self, request: Request, to: Iterable[str] | None = None) -> dict[str, Any]:
-        """Put a question to sites and see every reply, in the order of the sites."""
-        sites = self._addressed(request, "ask", to)
-        question = self._question(request, sites)
-        known = self.journal.find(question)
-        for site, entry in self.exchange(request, [s for s in sites if s not in known], question):
+    def ask(self, request: Question, to: Iterable[str] | None = None) -> dict[str, Any]:
+        """Put a question to sites and see every reply, in the order of the sites.
+
+        A question is one request for all, or a dict of them by site, all of one kind.
+        """
+        question = self._question(request, "ask", to)
+        known = self.journal.find(question.name)
+        left = {site: r for site, r in question.requests.items() if site not in known}
+        for site, entry in self.exchange(replace(question, requests=left)):
             known[site] = entry
-            self.journal.keep(question, {site: entry})
-        self._require_quorum(request)
+            self.journal.keep(question.name, {site: entry})
         replies = {}
-        for site in sites:
+        for site in question.requests:
             if site in known:
-                self._count(site, request, known[site])
-                replies[site] = wire.decode(known[site].body, request.reply)
+                self._count(site, question, known[site])
+                replies[site] = wire.decode(known[site].body, question.kind.reply)
         return replies
 
-    def total(self, request: Request, over: Iterable[str] | None = None) -> Any:
+    def total(self, request: Question, over: Iterable[str] | None = None) -> Any:
         """Put a question to sites and see only the sum of their replies."""
-        sites = self._addressed(request, "total", over)
-        question = self._question(request, sites)
-        known = self.journal.find(question)
+        question = self._question(request, "total", over)
+        known = self.journal.find(question.name)
         if SUM not in known:
-            reply, traffic = self.sums.total(self, request, sites, question)
+            reply, traffic = self.sums.total(self, question)
             known = {**traffic, SUM: Entry(type(reply).__name__, wire.encode(reply), 0, 0)}
-            self.journal.keep(question, known)
+            self.journal.keep(question.name, known)
         else:
-            reply = wire.decode(known[SUM].body, request.reply)
+            reply = wire.decode(known[SUM].body, question.kind.reply)
         for site, entry in known.items():
             if site != SUM:
-                self._count(site, request, entry)
+                self._count(site, question, entry)
         return reply
 
     def blob(self, data: bytes) -> Blob:
@@ -126,12 +138,13 @@ class Federation(ABC):
     def deliver(self, messages: dict[str, bytes], verb: Verb) -> Iterator[tuple[str, bytes | Exception]]:
         """Send each site its message; yield replies as they come, or what went wrong."""
 
-    def exchange(self, request: Request, sites: Sequence[str], question: str) -> Iterator[tuple[str, Entry]]:
-        """Send a request to sites and yield checked replies, sending blobs that turn out to be missing."""
-        body = wire.encode(request)
-        wanted = {site: blobs_in(request) for site in sites}
+    def exchange(self, question: Asked) -> Iterator[tuple[str, Entry]]:
+        """Send a question and yield checked replies, sending blobs that turn out to be missing."""
+        kind = question.kind.__name__
+        bodies = {site: wire.encode(request) for site, request in question.requests.items()}
+        wanted = {site: blobs_in(request) for site, request in question.requests.items()}
         spent: Counter[str] = Counter()
-        pending = list(sites)
+        pending = list(question.requests)
         for attempt in range(3):
             if not pending:
                 return
@@ -140,16 +153,16 @@ class Federation(ABC):
             for site in pending:
                 send = [h for h in wanted[site] if attempt or h not in self._has[site]]
                 blobs = {h: self._blobs[h] for h in send}
-                messages[site] = wire.encode(Envelope(self.study, question, "", request.kind(), body, blobs))
+                messages[site] = wire.encode(Envelope(self.study, question.name, "", kind, bodies[site], blobs))
                 self._has[site].update(send)
                 spent[site] += len(messages[site])
-                self._tell(Event("question", request.kind(), self.rounds, site))
+                self._tell(Event("question", kind, self.rounds, site))
             start, again, failed = time.monotonic(), [], {}
             waiting = set(pending)
-            for site, data in self.deliver(messages, request.verb):
+            for site, data in self.deliver(messages, question.kind.verb):
                 if site not in waiting:
                     continue  # a second answer to the same question changes nothing
-                outcome = self._open(site, data, question, request) if isinstance(data, bytes) else data
+                outcome = self._open(site, data, question) if isinstance(data, bytes) else data
                 if outcome is None:
                     continue  # an answer to another question
                 waiting.discard(site)
@@ -159,33 +172,32 @@ class Federation(ABC):
                 elif isinstance(outcome, Exception):
                     failed[site] = outcome
                 else:
-                    self._tell(Event("answer", request.kind(), self.rounds, site, time.monotonic() - start))
+                    self._tell(Event("answer", kind, self.rounds, site, time.monotonic() - start))
                     yield site, Entry(outcome.kind, outcome.body, len(data), spent[site])
             for site in waiting:
-                failed[site] = SiteError(site, f"did not answer {request.kind()}")
-            self._lose(failed, request)
+                failed[site] = SiteError(site, f"did not answer {kind}")
+            self._lose(failed, kind)
             pending = again
-        if pending:
-            self._lose({s: SiteError(s, "keeps asking for data it was sent") for s in pending}, request)
+        self._lose({site: SiteError(site, "keeps asking for data it was sent") for site in pending}, kind)
 
-    def _open(self, site: str, data: bytes, question: str, request: Request) -> Envelope | Missing | Exception | None:
+    def _open(self, site: str, data: bytes, question: Asked) -> Envelope | Missing | Exception | None:
         """Read a site's answer; None if it answers another question."""
+        kind = question.kind.__name__
         try:
             envelope = wire.decode(data, Envelope)
-            if envelope.question != question or envelope.sender != site:
+            if envelope.question != question.name or envelope.sender != site:
                 return None
             if envelope.kind == Missing.__name__:
                 return wire.decode(envelope.body, Missing)
             if envelope.kind == Trouble.__name__:
                 trouble = wire.decode(envelope.body, Trouble)
                 if trouble.code == "refused":
-                    return RefusedError(f"site {site!r} refused {request.kind()}: {trouble.text}")
-                return SiteError(site, f"{request.kind()}: {trouble.text}")
-            if envelope.kind != request.reply.__name__:
-                return SiteError(site, f"answered {request.kind()} with another kind of message")
-            wire.decode(envelope.body, request.reply)
+                    return RefusedError(f"site {site!r} refused {kind}: {trouble.text}")
+                return SiteError(site, f"{kind}: {trouble.text}")
+            if envelope.kind != question.kind.reply.__name__:
+                return SiteError(site, f"answered {kind} with another kind of message")
         except WireError as error:
-            return SiteError(site, f"answered {request.kind()} with something unreadable: {error}")
+            return SiteError(site, f"answered {kind} with something unreadable: {error}")
         return envelope
 
     def explain(self, error: Exception) -> Exception:
@@ -224,41 +236,51 @@ class Federation(ABC):
         for watcher in self._watchers:
             watcher(event)
 
-    def _addressed(self, request: Request, verb: Verb, to: Iterable[str] | None) -> list[str]:
-        if request.verb != verb:
-            raise FederationError(f"{request.kind()} is for {request.verb!r}, not for {verb!r}")
-        wanted = self.sites if to is None else list(to)
+    def _question(self, request: Question, verb: Verb, to: Iterable[str] | None) -> Asked:
+        """Number a question and name it by all that determines its answers."""
+        wanted = list(request) if isinstance(request, dict) else (self.sites if to is None else list(to))
         unknown = [s for s in wanted if s not in self.sites]
         if unknown:
             raise InputError(f"there is no site {unknown[0]!r}; the sites are {', '.join(self.sites)}")
+        sites = [s for s in self.sites if s in wanted and s not in self.lost]
+        requests = {s: request[s] if isinstance(request, dict) else request for s in sites}
+        if not requests:
+            raise FederationError("there is no site left to ask")
+        kinds = {type(r) for r in requests.values()}
+        if len(kinds) > 1:
+            raise FederationError("a question to several sites must be of one kind")
+        kind = kinds.pop()
+        if kind.verb != verb:
+            raise FederationError(f"{kind.__name__} is for {kind.verb!r}, not for {verb!r}")
+        self._asked += 1
         if self._apart:
             self.agreement_rounds += 1
         else:
             self.rounds += 1
-        return [s for s in self.sites if s in wanted and s not in self.lost]
+        text = [f"{self.study} {self._asked} {kind.__name__}".encode()]
+        text += [s.encode() + b" " + wire.encode(r) for s, r in requests.items()] if isinstance(request, dict) else [
+            " ".join(sites).encode(),
+            wire.encode(request),
+        ]
+        return Asked(digest(b"\n".join(text)), kind, requests)
 
-    def _question(self, request: Request, sites: Sequence[str]) -> str:
-        self._asked += 1
-        head = f"{self.study} {self._asked} {request.kind()} {' '.join(sites)} "
-        return digest(head.encode() + wire.encode(request))
+    def _count(self, site: str, question: Asked, entry: Entry) -> None:
+        self.traffic[site, "sent", question.kind.__name__] += entry.sent
+        self.traffic[site, "received", question.kind.__name__] += entry.received
 
-    def _count(self, site: str, request: Request, entry: Entry) -> None:
-        self.traffic[site, "sent", request.kind()] += entry.sent
-        self.traffic[site, "received", request.kind()] += entry.received
-
-    def _lose(self, failed: dict[str, Exception], request: Request) -> None:
+    def _lose(self, failed: dict[str, Exception], kind: str) -> None:
         for site, error in failed.items():
             if self.quorum is None or isinstance(error, RefusedError):
                 raise self.explain(error)
             self.lost[site] = str(error)
-            self._tell(Event("lost", request.kind(), self.rounds, site))
-        self._require_quorum(request)
+            self._tell(Event("lost", kind, self.rounds, site))
+        self._require_quorum(kind)
 
-    def _require_quorum(self, request: Request) -> None:
+    def _require_quorum(self, kind: str) -> None:
         if self.quorum is not None and len(self.active) < self.quorum:
             reasons = "; ".join(self.lost.values())
             raise FederationError(
-                f"{len(self.active)} of {len(self.sites)} sites are left at {request.kind()}, the quorum is "
+                f"{len(self.active)} of {len(self.sites)} sites are left at {kind}, the quorum is "
                 f"{self.quorum}: {reasons}"
             )
 
@@ -268,18 +290,16 @@ class TrustedSums:
 
     name = "trusted"
 
-    def total(
-        self, federation: Federation, request: Request, sites: Sequence[str], question: str
-    ) -> tuple[Reply, dict[str, Entry]]:
+    def total(self, federation: Federation, question: Asked) -> tuple[Reply, dict[str, Entry]]:
         """Add the replies up as they come."""
         total: Reply | None = None
         traffic = {}
-        for site, entry in federation.exchange(request, sites, question):
-            part = wire.decode(entry.body, request.reply)
+        for site, entry in federation.exchange(question):
+            part = wire.decode(entry.body, question.kind.reply)
             total = part if total is None else add(total, part, site)
             traffic[site] = entry._replace(body=b"")
         if total is None:
-            raise FederationError(f"no site answered {request.kind()}")
+            raise FederationError(f"no site answered {question.kind.__name__}")
         return total, traffic
 
 

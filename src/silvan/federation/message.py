@@ -74,7 +74,8 @@ def blobs_in(request: Request) -> list[str]:
                 look(item)
         elif isinstance(value, dict):
             look(list(value.values()))
+        elif isinstance(value, msgspec.Struct):
+            look([getattr(value, name) for name in value.__struct_fields__])
 
-    for name in request.__struct_fields__:
-        look(getattr(request, name))
+    look(request)
     return found

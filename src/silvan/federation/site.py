@@ -22,6 +22,7 @@ from silvan.federation.message import Envelope, Missing, Reply, Request, Trouble
 from silvan.federation.store import MemoryStore, Store, digest
 
 log = logging.getLogger("silvan.site")
+log.addHandler(logging.NullHandler())  # the library prints nothing; a site's owner decides where this goes
 
 R = TypeVar("R", bound=Request)
 

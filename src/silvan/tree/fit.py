@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 
 from silvan.data.bins import Bins, check_max_bins, find_bins
+from silvan.data.grid import Grid
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.threads import thread_count, thread_map
 from silvan.tree.check import DEPTH_CAP, is_category_split
-from silvan.tree.draw import make_key
 from silvan.tree.forest import Forest
 from silvan.tree.gain import CRITERIA, SQUARED_ERROR, Rule
-from silvan.tree.grow import Grown, Plan, grow
+from silvan.tree.grow import Frontier, Grown, Plan, grow
 from silvan.tree.rows import Binned, Rows
-from silvan.tree.target import Target
+from silvan.tree.split import Splits
+from silvan.tree.target import Measure, Target, class_measure, number_measure
 
 _ROWS_AT_ONCE = 1 << 21
 """Trees grow side by side in batches of about so many rows: enough work a call, little memory."""
@@ -37,6 +38,7 @@ class Settings:
     bootstrap: bool = True
     feature_draw: str = "node"
     min_weight_fraction_leaf: float = 0.0
+    class_weight: str | list[float] | None = None  # "balanced", or a weight a class
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -56,6 +58,8 @@ class Settings:
         share: Any = self.min_weight_fraction_leaf
         if not (isinstance(share, int | float | np.number) and 0.0 <= share <= 0.5):
             raise InputError(f"min_weight_fraction_leaf must be between 0 and 0.5, got {share!r}")
+        if isinstance(self.class_weight, str) and self.class_weight != "balanced":
+            raise InputError(f"class_weight must be None, 'balanced' or a dict, got {self.class_weight!r}")
         _at_least("max_bins", self.max_bins, 2)
         check_max_bins(self.max_bins)
 
@@ -78,19 +82,39 @@ class Settings:
             raise InputError(f"max_features must be at least 1, got {wish}")
         return min(int(wish), n_features)
 
-    def rule(self, target: Target) -> Rule:
+    def measure(self, schema: Schema, counts: np.ndarray) -> Measure:
+        """Say how the label is measured, given its rows by class, or by coarse cell of the grid for a number."""
+        if schema.n_classes:
+            return class_measure(counts, self.class_weights(counts))
+        if self.class_weight is not None:
+            raise InputError("class_weight is for classification")
+        cells = np.flatnonzero(counts)
+        if len(cells) == 0:
+            raise InputError("there are no rows to learn from")
+        low, high = Grid.for_columns(1).bounds(int(cells[0]), int(cells[-1]))
+        return number_measure(low, high, int(counts.sum()))
+
+    def class_weights(self, counts: np.ndarray) -> np.ndarray | None:
+        """Give a weight a class, given its rows; None if they count alike."""
+        if self.class_weight is None:
+            return None
+        if isinstance(self.class_weight, str):
+            return np.where(counts > 0, counts.sum() / (len(counts) * np.maximum(counts, 1)), 1.0)
+        return np.array(self.class_weight, np.float64)
+
+    def rule(self, measure: Measure) -> Rule:
         """Say what makes a split good."""
         criterion = CRITERIA[self.criterion]
-        if (criterion == SQUARED_ERROR) != bool(target.scale):
-            kind = "regression" if target.scale else "classification"
+        if (criterion == SQUARED_ERROR) != bool(measure.scale):
+            kind = "regression" if measure.scale else "classification"
             raise InputError(f"criterion {self.criterion!r} does not fit {kind}")
         return Rule(
             criterion,
-            target.lead,
+            measure.lead,
             int(self.min_samples_split),
             int(self.min_samples_leaf),
-            int(np.ceil(self.min_weight_fraction_leaf * target.mass())),
-            target.class_weight,
+            int(np.ceil(self.min_weight_fraction_leaf * measure.mass)),
+            np.array(measure.class_weight, np.int64),
         )
 
     def plan(self, n_features: int) -> Plan:
@@ -99,6 +123,10 @@ class Settings:
             n_features, self.handful(n_features), self.max_depth or DEPTH_CAP, self.feature_draw == "tree"
         )
         return replace(plan, tries=plan.handfuls)
+
+    def federated_plan(self, n_features: int) -> Plan:
+        """How trees grow where a round is a message: nodes wait for the next round to draw again."""
+        return replace(self.plan(n_features), tries=1, max_rounds=self.max_depth)
 
 
 def _at_least(name: str, value: object, least: int) -> None:
@@ -111,25 +139,49 @@ def fit_forest(
     target: Target,
     schema: Schema,
     settings: Settings,
-    random_state: int = 0,
-    n_jobs: int | None = None,
+    row_key: np.ndarray,
+    feature_key: np.ndarray,
+    *,
     row_keys: np.ndarray | None = None,
+    floor: int = 1,
+    n_jobs: int | None = None,
 ) -> Forest:
-    """Bin an encoded table, grow all trees on it and make them a forest."""
+    """Bin an encoded table, grow all trees on it and make them a forest.
+
+    ``row_keys`` name the rows in the draws, by place if not given; ``floor`` is the fewest rows in a cell of the
+    grid that is looked into.
+    """
     threads = thread_count(n_jobs)
-    bins, codes = find_bins(X, schema, settings.max_bins, threads)
+    bins, codes = find_bins(X, schema, settings.max_bins, threads, floor)
     keys = np.arange(len(X), dtype=np.uint64) if row_keys is None else row_keys
-    table = Binned(codes, target.rows, keys, bins, target.n_stats)
-    rule, plan = settings.rule(target), settings.plan(X.shape[1])
-    row_key, feature_key = make_key(random_state, "rows"), make_key(random_state, "features")
+    table = Binned(codes, target.rows, keys, bins, target.measure.n_stats)
+    plan = settings.plan(X.shape[1])
+    return grow_forest(table, target.measure, schema, settings, plan, row_key, feature_key, threads)
+
+
+def grow_forest(
+    table: Binned,
+    measure: Measure,
+    schema: Schema,
+    settings: Settings,
+    plan: Plan,
+    row_key: np.ndarray,
+    feature_key: np.ndarray,
+    threads: int,
+) -> Forest:
+    """Grow all trees where all rows are at hand, some trees at a time."""
+    rule = settings.rule(measure)
 
     def some(trees: range) -> Grown:
-        rows = Rows.of_trees(table, plan, rule, row_key, trees, settings.bootstrap)
-        return grow(np.arange(trees.start, trees.stop), feature_key, plan, rule, rows.find, rows.apply)
+        rows = Rows.of_trees(table, row_key, trees, settings.bootstrap)
 
-    return assemble(
-        thread_map(some, _batches(settings.n_estimators, len(X), threads), threads), bins, schema, target
-    )
+        def find(frontier: Frontier) -> Splits:
+            return rows.find(frontier, plan, rule)
+
+        return grow(np.arange(trees.start, trees.stop), feature_key, plan, rule, find, rows.apply)
+
+    batches = _batches(settings.n_estimators, len(table), threads)
+    return assemble(thread_map(some, batches, threads), table.bins, schema, measure)
 
 
 def _batches(n_trees: int, n_rows: int, threads: int) -> list[range]:
@@ -139,9 +191,9 @@ def _batches(n_trees: int, n_rows: int, threads: int) -> list[range]:
     return [range(t, min(t + size, n_trees)) for t in range(0, n_trees, size)]
 
 
-def assemble(parts: Sequence[Grown], bins: Bins, schema: Schema, target: Target) -> Forest:
+def assemble(parts: Sequence[Grown], bins: Bins, schema: Schema, measure: Measure) -> Forest:
     """Put grown trees into the one form of a forest."""
-    pieces = [_level_order(part, bins, schema, target) for part in parts]
+    pieces = [_level_order(part, bins, schema, measure) for part in parts]
     n_trees = sum(part.n_trees for part in parts)
     joined: dict[str, Any] = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     sizes, weights = joined.pop("sizes"), joined.pop("weights")
@@ -157,7 +209,7 @@ def assemble(parts: Sequence[Grown], bins: Bins, schema: Schema, target: Target)
     )
 
 
-def _level_order(grown: Grown, bins: Bins, schema: Schema, target: Target) -> dict[str, np.ndarray]:
+def _level_order(grown: Grown, bins: Bins, schema: Schema, measure: Measure) -> dict[str, np.ndarray]:
     """Renumber the nodes: tree by tree, level by level, siblings side by side."""
     left = np.full(len(grown.tree), -1, np.int64)
     left[grown.node] = grown.n_trees + 2 * np.arange(len(grown.node))
@@ -191,8 +243,8 @@ def _level_order(grown: Grown, bins: Bins, schema: Schema, target: Target) -> di
         "threshold": threshold,
         "missing_left": missing_left,
         "sets": grown.words[split_of[by_category]],
-        "value": target.leaf_values(grown.stats[nodes[~inner]]),
+        "value": measure.leaf_values(grown.stats[nodes[~inner]]),
         # a tree that drew no rows, as can happen with a handful, has no say
-        "weights": (grown.stats[: grown.n_trees, : target.lead or None] > 0).any(axis=1).astype(np.float64),
+        "weights": (grown.stats[: grown.n_trees, : measure.lead or None] > 0).any(axis=1).astype(np.float64),
         "gain": np.divide(gain, total, out=np.zeros_like(gain), where=total > 0),
     }

@@ -6,6 +6,7 @@ there are no child pointers to get wrong, and one forest has one form.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -186,6 +187,10 @@ class Forest:
 
     # -- exchange: the formats are imported when they are used, some need extra packages
 
+    def bare(self) -> "Forest":
+        """Give the forest without its gains: what may leave a site."""
+        return replace(self, gain=None)
+
     def save(self, path: str | Path) -> None:
         """Write a ``.silvan`` file."""
         from silvan.tree.save import save
@@ -233,3 +238,18 @@ def _frozen(array: Any, dtype: Any) -> np.ndarray:
             own += 0
     own.setflags(write=False)
     return own
+
+
+def join_forests(forests: Sequence[Forest], say: Sequence[float] | None = None) -> Forest:
+    """Put the trees of several forests together; ``say`` multiplies the weights of each forest's trees."""
+    first = forests[0]
+    if any(f.schema != first.schema or f.combine != first.combine for f in forests):
+        raise InputError("forests of different schemas cannot be put together")
+    factors = [1.0] * len(forests) if say is None else say
+    starts = np.cumsum([0] + [len(f.feature) for f in forests])
+    arrays = {name: np.concatenate([getattr(f, name) for f in forests]) for name in ARRAYS}
+    arrays["offsets"] = np.concatenate([f.offsets[:-1] + s for f, s in zip(forests, starts, strict=False)] + [starts[-1:]])
+    arrays["weights"] = np.concatenate([f.weights * x for f, x in zip(forests, factors, strict=True)])
+    gains = [f.gain for f in forests if f.gain is not None]
+    gain = np.mean(gains, axis=0) if len(gains) == len(forests) else None
+    return Forest(first.schema, **arrays, combine=first.combine, gain=gain)

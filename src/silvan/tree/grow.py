@@ -84,15 +84,14 @@ class Grown:
 
 
 Find = Callable[[Frontier], Splits]
-Apply = Callable[[Frontier, Splits, np.ndarray], None]
+Apply = Callable[[np.ndarray, Splits, np.ndarray], None]
 
 
 def grow(trees: np.ndarray, key: np.ndarray, plan: Plan, rule: Rule, find: Find, apply: Apply) -> Grown:
     """Grow trees.
 
-    ``find(frontier)`` decides every open node. ``apply(frontier, splits, open)`` sorts rows into the
-    children: its third argument says, for each split found and side, whether that child is open and its rows
-    will be needed.
+    ``find(frontier)`` decides every open node. ``apply(nodes, splits, needed)`` sorts the rows of the nodes that
+    were split into their children; ``needed`` says for each whether a child is open, so that its rows matter.
     """
     n = len(trees)
     roots = np.arange(n)
@@ -108,9 +107,10 @@ def grow(trees: np.ndarray, key: np.ndarray, plan: Plan, rule: Rule, find: Find,
         rounds += 1
         found = np.flatnonzero(splits.feature >= 0)
         parents = frontier.take(found)
-        split.append((parents.node, *(column[found] for column in _split_columns(splits))))
+        made = Splits(*(column[found] for column in splits))
+        split.append((parents.node, made.feature, made.bin, made.missing_left, made.words, made.gain))
 
-        left, total = splits.left[found], splits.total[found]
+        left, total = made.left, made.total
         stats = np.stack([left, total - left], axis=1).reshape(-1, total.shape[1])
         children = Frontier(
             n + np.arange(2 * len(found)),
@@ -125,14 +125,10 @@ def grow(trees: np.ndarray, key: np.ndarray, plan: Plan, rule: Rule, find: Find,
         more = plan.max_rounds is None or rounds < plan.max_rounds
         shallow = plan.max_depth is None or children.depth < plan.max_depth
         is_open = rule.open_nodes(stats) & shallow & more
-        apply(frontier, splits, is_open.reshape(-1, 2))
+        apply(parents.node, made, is_open.reshape(-1, 2).any(axis=1))
         again = _next_handful(frontier, splits, plan, rule) if more else frontier.take(found[:0])
         frontier = Frontier.join(again, children.take(np.flatnonzero(is_open)))
     return Grown(len(roots), rounds, *_join(born), *_join(split))
-
-
-def _split_columns(splits: Splits) -> tuple[np.ndarray, ...]:
-    return splits.feature, splits.bin, splits.missing_left, splits.words, splits.gain
 
 
 def _join(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:

@@ -49,7 +49,7 @@ def fill_level(rows: Rows, nodes: np.ndarray, features: np.ndarray, n_jobs: int 
     """Add up the histograms of some nodes: (bins of all, statistics)."""
     table = rows.table
     bases = _bases(features, table.bins.n_bins)
-    hist = np.zeros((bases[-1, 0], table.n_stats), np.int32 if table.target.ndim == 1 else np.int64)
+    hist = np.zeros((bases[-1, 0], table.n_stats), table.count_type)
     starts, stops = rows.starts[nodes], rows.stops[nodes]
     listed = features.astype(np.int64)
 
@@ -84,8 +84,8 @@ def choose_level(
 ) -> Splits:
     """Decide every open node from its histograms."""
     bases = _bases(features, bins.n_bins)
-    if len(hist) != bases[-1, 0]:
-        raise InputError(f"the histograms have {len(hist)} bins, the nodes ask for {bases[-1, 0]}")
+    if hist.shape != (bases[-1, 0], rule.lead + len(rule.class_weight)):
+        raise InputError(f"histograms of shape {hist.shape}, the nodes ask for {bases[-1, 0]} bins")
     splits = Splits.empty(len(features), hist.shape[1])
 
     def some(first: int) -> None:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from silvan.tree.draw import Deck, draw_features
 from silvan.tree.gain import GINI, LOG_SCALE, SQUARED_ERROR, Rule, gain, is_closed, n_log_n
 
 SET_WORDS = 4
@@ -299,37 +298,3 @@ def settle(node: int, splits: Splits, rule: Rule) -> None:
     if splits.feature[node] >= 0:
         total = splits.total[node]
         splits.gain[node] = max(splits.gain[node] - gain(total, total, rule), 0.0)
-
-
-@njit(nogil=True, cache=True)
-def choose_splits(
-    hist: np.ndarray,
-    seeds: np.ndarray,
-    attempts: np.ndarray,
-    n_bins: np.ndarray,
-    categorical: np.ndarray,
-    drawn: np.ndarray,
-    deck: Deck,
-    rule: Rule,
-    splits: Splits,
-    scratch: Scratch,
-) -> None:
-    """Decide every open node from histograms that lie one after the other, by node and feature."""
-    if hist.shape[1] != splits.total.shape[1]:
-        raise ValueError("histograms of another target")
-    base = 0
-    for node in range(seeds.shape[0]):
-        for j in range(draw_features(seeds[node], attempts[node], deck, drawn)):
-            feature = drawn[j]
-            width = n_bins[feature]
-            if base + width > hist.shape[0]:
-                raise ValueError("histograms of fewer nodes or features")
-            if j == 0:
-                for b in range(width):
-                    for s in range(hist.shape[1]):
-                        splits.total[node, s] += hist[base + b, s]
-            if not is_closed(splits.total[node], rule):
-                n = occupied_bins(hist, base, width, rule.lead, scratch.occupied)
-                consider(feature, categorical[feature], hist, base, width, n, rule, node, splits, scratch)
-            base += width
-        settle(node, splits, rule)

@@ -5,8 +5,9 @@ numeric targets become fixed-point integers, with as many bits as keep every sum
 """
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from silvan.errors import InputError
@@ -18,73 +19,91 @@ _WEIGHTED_MASS_BITS = 28  # leaves 24 bits for the target itself
 MAX_CLASSES = 1 << 16
 
 
-@dataclass(frozen=True)
-class Target:
-    """The target of every row, in one of the layouts of ``gain.py``.
+class Measure(msgspec.Struct, frozen=True):
+    """How targets become the statistics of ``gain.py``, and leaves become values; the same at every site.
 
-    A number y is kept as (y - offset) * scale, rounded.
+    A number y is kept as (y - offset) * scale, rounded. ``mass`` is that of all rows to learn from.
     """
 
-    rows: np.ndarray  # uint16 (rows,) class codes, or int64 (rows, statistics)
     n_stats: int
     lead: int
-    class_weight: np.ndarray
+    class_weight: tuple[int, ...]
+    mass: int
     offset: float = 0.0
     scale: float = 0.0  # 0: classes
+
+    def rows(self, y: np.ndarray) -> np.ndarray:
+        """Give the target of every row, where rows have no weights of their own."""
+        if not self.scale:
+            return y.astype(np.uint16)
+        return np.stack([np.ones(len(y), np.int64), self.whole(y)], axis=1)
+
+    def whole(self, y: np.ndarray) -> np.ndarray:
+        """Give numbers in fixed point."""
+        return np.rint((y - self.offset) * self.scale).astype(np.int64)
 
     def leaf_values(self, stats: np.ndarray) -> np.ndarray:
         """Turn statistics of leaves into class probabilities or means; of no rows, into no preference."""
         if self.scale:
             return self.offset + stats[:, -1:] / np.maximum(stats[:, -2:-1], 1) / self.scale
-        masses = stats[:, self.lead :] * self.class_weight
+        masses = stats[:, self.lead :] * np.array(self.class_weight, np.int64)
         total = masses.sum(axis=1, keepdims=True)
         return np.where(total > 0, masses / np.maximum(total, 1), 1.0 / masses.shape[1])
 
-    def mass(self) -> int:
-        """Give the mass of all rows."""
-        if self.rows.ndim == 1:
-            return int(self.class_weight[self.rows].sum())
-        return int(self.rows[:, -2 if self.scale else slice(self.lead, None)].sum())
+
+class Target(NamedTuple):
+    """The target of every row, and how it is measured."""
+
+    rows: np.ndarray  # uint16 (rows,) class codes, or int64 (rows, statistics)
+    measure: Measure
+
+
+def class_measure(counts: np.ndarray, class_weight: np.ndarray | None) -> Measure:
+    """Measure classes, given how many rows each has."""
+    n = len(counts)
+    if n > MAX_CLASSES:
+        raise InputError(f"the label has {n} classes; at most {MAX_CLASSES} are possible")
+    weights = np.ones(n, np.int64)
+    if class_weight is not None:
+        if not ((class_weight > 0) & np.isfinite(class_weight)).all():
+            raise InputError("class_weight must be above 0 and finite for every class")
+        weights = whole_masses(class_weight, counts, _MASS_BITS)
+    return Measure(n, 0, tuple(weights.tolist()), int((weights * counts).sum()))
+
+
+def number_measure(low: float, high: float, n_rows: int) -> Measure:
+    """Measure numbers between two bounds."""
+    return Measure(2, 1, (1,), n_rows, *fixed_point(low, high, n_rows))
 
 
 def class_target(
     codes: np.ndarray, n_classes: int, sample_weight: np.ndarray | None, class_weight: np.ndarray | None
 ) -> Target:
     """Prepare class codes, with a weight a row, a class, both or neither."""
-    if n_classes > MAX_CLASSES:
-        raise InputError(f"the label has {n_classes} classes; at most {MAX_CLASSES} are possible")
     if len(codes) and not 0 <= codes.min() <= codes.max() < n_classes:
         raise InputError(f"class codes must be between 0 and {n_classes - 1}")
-    if class_weight is not None and not ((class_weight > 0) & np.isfinite(class_weight)).all():
-        raise InputError("class_weight must be above 0 and finite for every class")
-    ones = np.ones(n_classes, np.int64)
-    codes = codes.astype(np.uint16)
+    measure = class_measure(np.bincount(codes, minlength=n_classes), class_weight)
     if sample_weight is None:
-        if class_weight is None:
-            return Target(codes, n_classes, 0, ones)
-        integers = whole_masses(class_weight, np.bincount(codes, minlength=n_classes), _MASS_BITS)
-        return Target(codes, n_classes, 0, integers)
+        return Target(measure.rows(codes), measure)
     weight = sample_weight if class_weight is None else sample_weight * class_weight[codes]
     masses = whole_masses(weight, np.ones(len(weight), np.int64), _MASS_BITS)
     rows = np.zeros((len(codes), 1 + n_classes), np.int64)
     rows[:, 0] = 1
     rows[np.arange(len(codes)), 1 + codes.astype(np.int64)] = masses
-    return Target(rows, 1 + n_classes, 1, ones)
+    return Target(rows, Measure(1 + n_classes, 1, (1,) * n_classes, int(masses.sum())))
 
 
 def number_target(y: np.ndarray, sample_weight: np.ndarray | None) -> Target:
     """Prepare numbers, with or without a weight a row."""
-    n, low, high = len(y), float(y.min()), float(y.max())
-    ones = np.ones((n, 1), np.int64)
+    low, high = float(y.min()), float(y.max())
     if sample_weight is None:
-        offset, scale = fixed_point(low, high, n)
-        columns = [ones, np.rint((y - offset) * scale).astype(np.int64)[:, None]]
-    else:
-        masses = whole_masses(sample_weight, ones[:, 0], _WEIGHTED_MASS_BITS)
-        offset, scale = fixed_point(low, high, int(masses.sum()))
-        columns = [ones, masses[:, None], (masses * np.rint((y - offset) * scale).astype(np.int64))[:, None]]
-    rows = np.hstack(columns)
-    return Target(rows, rows.shape[1], rows.shape[1] - 1, np.ones(1, np.int64), offset, scale)
+        measure = number_measure(low, high, len(y))
+        return Target(measure.rows(y), measure)
+    masses = whole_masses(sample_weight, np.ones(len(y), np.int64), _WEIGHTED_MASS_BITS)
+    mass = int(masses.sum())
+    measure = Measure(3, 2, (1,), mass, *fixed_point(low, high, mass))
+    rows = np.stack([np.ones(len(y), np.int64), masses, masses * measure.whole(y)], axis=1)
+    return Target(rows, measure)
 
 
 def fixed_point(low: float, high: float, total_mass: int) -> tuple[float, float]:

@@ -1,0 +1,201 @@
+"""The grower: against a recursive twin, whoever holds the rows, however many rounds it takes."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from naive_split import best_split, rows_of
+from tables import Sites, binned, take
+
+from silvan.tree.draw import child_seeds, draw_features, make_deck, make_key, root_seeds, rows_of_trees
+from silvan.tree.fit import assemble
+from silvan.tree.gain import ENTROPY, GINI, SQUARED_ERROR, Rule
+from silvan.tree.grow import Plan, grow
+from silvan.tree.histogram import fill_naive
+from silvan.tree.partition import partition_naive
+from silvan.tree.rows import Rows
+from silvan.tree.split import Splits
+
+ROWS, FEATURES = make_key(0, "rows"), make_key(0, "features")
+N_TREES = 3
+
+
+@st.composite
+def plots(draw):
+    """A table, how its trees grow, and what makes a split good."""
+    n_classes = draw(st.sampled_from([0, 2, 2, 3]))
+    shape = {
+        "seed": draw(st.integers(0, 2**32)),
+        "n_rows": draw(st.integers(1, 70)),
+        "n_features": draw(st.integers(1, 7)),
+        "n_classes": n_classes,
+        "weighted": draw(st.booleans()),
+        "missing": draw(st.sampled_from([0.0, 0.3])),
+    }
+    table, target, schema = binned(**shape)
+    criterion = draw(st.sampled_from([GINI, ENTROPY])) if n_classes else SQUARED_ERROR
+    rule = Rule(
+        criterion,
+        target.measure.lead,
+        draw(st.integers(2, 6)),
+        draw(st.integers(1, 3)),
+        draw(st.sampled_from([0, 3])),
+        np.array(target.measure.class_weight),
+    )
+    n = shape["n_features"]
+    plan = Plan(n, draw(st.integers(1, n)), draw(st.sampled_from([1, 3, None])), draw(st.booleans()))
+    return table, plan, rule, target, schema
+
+
+def grow_here(table, plan, rule, trees=range(N_TREES)):
+    rows = Rows.of_trees(table, ROWS, trees, True)
+    return grow(np.array(trees), FEATURES, plan, rule, lambda f: rows.find(f, plan, rule), rows.apply)
+
+
+def forest_hash(grown, table, target, schema):
+    return assemble([grown], table.bins, schema, target.measure).hash
+
+
+# -- the twin
+
+
+def naive_tree(table, plan, rule, rows, seed, depth=0):
+    """Grow one node and what is below it: its statistics, and its split and children if it has any."""
+    bins = table.bins
+    hists = [
+        fill_naive(table.codes, table.target, rows, f, bins.n_bins[f], table.n_stats)
+        for f in range(plan.n_features)
+    ]
+    stats = hists[0].sum(axis=0).tolist()
+    pure = rule.criterion != SQUARED_ERROR and sum(s > 0 for s in stats[rule.lead :]) < 2
+    small = rows_of(stats, rule) < max(rule.min_split, 2 * rule.min_leaf)
+    if pure or small or depth == plan.max_depth:
+        return (stats,)
+    best = None
+    for attempt in range(1 if plan.by_tree else math.ceil(plan.n_features / plan.handful)):
+        drawn = np.zeros(plan.handful, np.int64)
+        for f in drawn[: draw_features(seed, attempt, make_deck(plan.n_features), drawn)].tolist():
+            found = best_split(hists[f], rule, bins.categorical[f])
+            if found is not None and (best is None or found.value > best[1].value):
+                best = f, found
+        if best is not None:
+            break
+    if best is None:
+        return (stats,)
+    f, found = best
+    splits = Splits.empty(1, table.n_stats)
+    splits.feature[0], splits.bin[0], splits.missing_left[0] = f, found.bin, found.missing_left
+    splits.words[0] = [found.left_set >> 64 * w & (2**64 - 1) for w in range(4)]
+    sides = partition_naive(table.codes, rows, splits, 0, bins.categorical)
+    seeds = np.array([seed, seed]) if plan.by_tree else child_seeds(np.array([seed]))[0]
+    below = [naive_tree(table, plan, rule, s, c, depth + 1) for s, c in zip(sides, seeds, strict=True)]
+    return stats, (f, found.bin, found.missing_left, found.left_set), *below
+
+
+def as_nested(grown, node):
+    """Write what was grown the way the twin does."""
+    stats = grown.stats[node].tolist()
+    made = np.flatnonzero(grown.node == node)
+    if not len(made):
+        return (stats,)
+    k = made[0]
+    left_set = sum(int(word) << 64 * w for w, word in enumerate(grown.words[k]))
+    split = grown.feature[k], grown.bin[k], grown.missing_left[k], left_set
+    child = grown.n_trees + 2 * k
+    return stats, split, as_nested(grown, child), as_nested(grown, child + 1)
+
+
+@settings(max_examples=60)
+@given(plots())
+def test_trees_node_by_node(plot):
+    table, plan, rule, *_ = plot
+    grown = grow_here(table, replace(plan, tries=plan.handfuls), rule)
+    drawn = rows_of_trees(ROWS, table.row_keys, 0, N_TREES, True)
+    seeds = root_seeds(FEATURES, np.arange(N_TREES))
+    for t in range(N_TREES):
+        expected = naive_tree(table, plan, rule, np.flatnonzero(drawn[t]), seeds[t])
+        assert as_nested(grown, t) == expected
+
+
+# -- who holds the rows, and in how many rounds
+
+
+@settings(max_examples=60)
+@given(plots(), st.integers(1, 4), st.sampled_from([2, 5, None]))
+def test_several_sites_grow_the_same_forest(plot, n_sites, max_rounds):
+    table, plan, rule, target, schema = plot
+    plan = replace(plan, tries=1, max_rounds=max_rounds)
+    owner = np.random.default_rng(0).integers(0, n_sites, len(table))
+    parts = [
+        Rows.of_trees(take(table, np.flatnonzero(owner == s)), ROWS, range(N_TREES), True)
+        for s in range(n_sites)
+    ]
+    sites = Sites(parts, plan, rule)
+    apart = grow(np.arange(N_TREES), FEATURES, plan, rule, sites.find, sites.apply)
+    together = grow_here(table, plan, rule)
+    for name in apart.__dataclass_fields__:
+        np.testing.assert_array_equal(getattr(apart, name), getattr(together, name), err_msg=name)
+    assert sites.asked == apart.rounds
+    if (apart.stats[:N_TREES, : target.measure.lead or None] > 0).any():  # some tree drew a row
+        assert forest_hash(apart, table, target, schema) == forest_hash(together, table, target, schema)
+
+
+@given(plots())
+def test_handfuls_may_be_drawn_in_one_round_or_in_many(plot):
+    table, plan, rule, target, schema = plot
+    at_once = grow_here(table, replace(plan, tries=plan.handfuls), rule)
+    in_turn = grow_here(table, replace(plan, tries=1), rule)
+    assert in_turn.rounds >= at_once.rounds
+    if (at_once.stats[:N_TREES, : target.measure.lead or None] > 0).any():
+        assert forest_hash(at_once, table, target, schema) == forest_hash(in_turn, table, target, schema)
+
+
+@given(plots())
+def test_trees_grow_alone_as_they_grow_together(plot):
+    table, plan, rule, *_ = plot
+    plan = replace(plan, tries=plan.handfuls)
+    together = grow_here(table, plan, rule)
+    for t in range(N_TREES):
+        alone = grow_here(table, plan, rule, range(t, t + 1))
+        assert as_nested(alone, 0) == as_nested(together, t)
+
+
+# -- books
+
+
+@pytest.mark.parametrize("max_depth", [1, 2, 4])
+def test_a_level_is_a_round(max_depth):
+    table, target, _ = binned(0, n_rows=300, missing=0.0)
+    plan = Plan(5, 5, max_depth)
+    grown = grow_here(table, plan, Rule(GINI, 0, 2, 1, 0, np.array(target.measure.class_weight)))
+    assert grown.rounds == max_depth
+    assert grown.depth.max() == max_depth
+
+
+@pytest.mark.parametrize("max_rounds", [1, 2, 3])
+def test_rounds_are_limited(max_rounds):
+    table, target, _ = binned(0, n_rows=300, n_features=9)
+    table.codes[:, ::2] = 1  # half of the handfuls offer nothing and cost a round
+    plan = Plan(9, 1, max_rounds=max_rounds)
+    grown = grow_here(table, plan, Rule(GINI, 0, 2, 1, 0, np.array(target.measure.class_weight)))
+    assert grown.rounds == max_rounds
+    assert grown.depth.max() <= max_rounds
+
+
+@given(plots())
+def test_books_agree(plot):
+    table, plan, rule, *_ = plot
+    grown = grow_here(table, plan, rule)
+    children = N_TREES + 2 * np.arange(len(grown.node))
+    np.testing.assert_array_equal(grown.stats[children] + grown.stats[children + 1], grown.stats[grown.node])
+    for side in (0, 1):
+        np.testing.assert_array_equal(grown.tree[children + side], grown.tree[grown.node])
+        np.testing.assert_array_equal(grown.depth[children + side], grown.depth[grown.node] + 1)
+    assert len(grown.tree) == N_TREES + 2 * len(grown.node)
+    assert len(set(grown.node)) == len(grown.node)
+    if plan.by_tree:
+        for t in range(N_TREES):
+            assert len(set(grown.feature[grown.tree[grown.node] == t])) <= plan.handful
