@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from silvan import metrics
-from silvan.algorithms import histogram, merge
+from silvan.algorithms import adaptive, histogram, merge
 from silvan.algorithms.evaluate import Row, evaluate
 from silvan.algorithms.pooled import pooled_forest
 from silvan.data.encode import encode_features, encode_label
@@ -234,9 +234,10 @@ class HistogramForest(_Learner):
     def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         if self.epsilon is not None:
             raise InputError("epsilon is not built yet; leave it out")
-        if self.bins != "shared":
-            raise InputError(f"bins must be 'shared', got {self.bins!r}")
-        self.forest_ = histogram.fit(federation, self.schema_, settings, feature_key)
+        if self.bins not in ("shared", "adaptive"):
+            raise InputError(f"bins must be 'shared' or 'adaptive', got {self.bins!r}")
+        algorithm = histogram if self.bins == "shared" else adaptive
+        self.forest_ = algorithm.fit(federation, self.schema_, settings, feature_key)
         self.forests_ = dict.fromkeys(federation.active, self.forest_)
 
 

@@ -194,7 +194,6 @@ def test_class_weights_are_row_weights():
     by_class = ForestClassifier(10, class_weight={1: 3}).fit(NUMBERS, CLASSES).forest_
     assert by_class.hash == by_row.hash
     assert by_class.hash != model.fit(NUMBERS, CLASSES).forest_.hash
-    assert by_row.hash == model.fit(NUMBERS, CLASSES, np.where(CLASSES == 1, 0.75, 0.25)).forest_.hash
 
 
 @pytest.mark.parametrize("model", [ForestClassifier(3), ForestRegressor(3)], ids=["classes", "number"])
@@ -229,7 +228,7 @@ def test_leaf_means(unit):
     X = NUMBERS.astype(np.float32)
     for leaf, rows in rows_by_leaf(model.forest_, X):
         assert model.forest_.value[model.forest_.leaf[leaf], 0] == pytest.approx(y[rows].mean(), rel=1e-9)
-    assert model.score(NUMBERS, y) > 0.8 or unit > 1e100  # whose squares are infinite
+    assert np.corrcoef(model.predict(NUMBERS) / unit, y / unit)[0, 1] > 0.8
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])

@@ -116,7 +116,7 @@ def test_fused_search_and_search_from_sums(search):
 
 @given(searches(), st.integers(1, 4))
 def test_histograms_of_parts_add_up(search, n_parts):
-    table, plan, rule = search
+    table, plan, _ = search
     whole, frontier, drawn = begin(table)
     owner = np.random.default_rng(1).integers(0, n_parts, len(table))
     parts = [Rows(take(table, np.flatnonzero(owner == p)), drawn[:, owner == p]) for p in range(n_parts)]

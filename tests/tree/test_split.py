@@ -292,7 +292,7 @@ def test_gain_is_the_decrease_of_squared_error():
     x, y = rng.integers(1, 6, 50), rng.integers(-99, 99, 50)
     hist = np.zeros((6, 2), np.int64)
     np.add.at(hist, x, np.stack([np.ones_like(y), y], axis=1))
-    splits = choose([hist], make_rule(SQUARED_ERROR, 1), [False])
+    splits = choose([hist], make_rule(SQUARED_ERROR, 1, class_weight=[1]), [False])
     inside = sum(((side - side.mean()) ** 2).sum() for side in (y[x <= splits.bin[0]], y[x > splits.bin[0]]))
     assert splits.gain[0] == pytest.approx(((y - y.mean()) ** 2).sum() - inside)
 
@@ -300,4 +300,4 @@ def test_gain_is_the_decrease_of_squared_error():
 def test_equal_means_are_no_split():
     hist = np.array([[0, 0], [3, 10**15 // 3 * 3], [7, 10**15 // 3 * 7]])
     for categorical in (False, True):
-        assert choose([hist], make_rule(SQUARED_ERROR, 1), [categorical]).feature[0] == -1
+        assert choose([hist], make_rule(SQUARED_ERROR, 1, class_weight=[1]), [categorical]).feature[0] == -1

@@ -88,7 +88,7 @@ def grow_level(site: Site, request: GrowLevel) -> Histograms:
     for name, splits in rounds[len(growing.done) :]:
         growing.rows.apply(*splits, np.ones(len(splits[0]), np.bool_))
         growing.done.append(name)
-    _check(request, growing.rows, bins.n_bins)
+    check_nodes(request.nodes, request.features, growing.rows.n_nodes, len(bins.n_bins))
     return Histograms(sums=fill_level(growing.rows, request.nodes, request.features, site.n_jobs))
 
 
@@ -119,13 +119,13 @@ def _rounds(request: GrowLevel) -> list[tuple[bytes, tuple[np.ndarray, Splits]]]
     return rounds
 
 
-def _check(request: GrowLevel, rows: Rows, n_bins: np.ndarray) -> None:
-    nodes, features = request.nodes, request.features
-    if features.ndim != 2 or len(features) != len(nodes):
+def check_nodes(nodes: np.ndarray, features: np.ndarray, n_nodes: int, n_features: int) -> None:
+    """Refuse a question about nodes or features that do not exist."""
+    if nodes.ndim != 1 or features.ndim != 2 or len(features) != len(nodes):
         raise FormatError("features do not match nodes")
-    if nodes.min(initial=0) < 0 or nodes.max(initial=0) >= rows.n_nodes:
+    if nodes.min(initial=0) < 0 or nodes.max(initial=0) >= n_nodes:
         raise FormatError("an open node does not exist")
-    if features.min(initial=0) < -1 or features.max(initial=0) >= len(n_bins):
+    if features.min(initial=0) < -1 or features.max(initial=0) >= n_features:
         raise FormatError("a feature does not exist")
 
 
@@ -159,7 +159,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
 
     trees = np.arange(settings.n_estimators)
     grown: Grown = grow(trees, feature_key, plan, rule, find, history.add)
-    return assemble([grown], bins, schema, measure)
+    return assemble([(grown, bins.cut(grown.feature, grown.bin))], schema, measure)
 
 
 class _History:

@@ -48,6 +48,10 @@ class Bins:
         largest = np.array([np.finfo(np.float32).max], np.float32)
         return np.concatenate([part for c in self.cuts for part in (c, largest)] or [largest[:0]])
 
+    def cut(self, feature: np.ndarray, bin_: np.ndarray) -> np.ndarray:
+        """Give the threshold of splits after these bins; nothing meaningful for a categorical column."""
+        return self.thresholds[self.starts[feature] + np.maximum(bin_ - 1, 0)]
+
     def apply(self, X: np.ndarray, n_jobs: int = 1) -> np.ndarray:
         """Put every value of an encoded table into its bin: uint8, one row after the other."""
         codes = np.empty(X.shape, np.uint8)

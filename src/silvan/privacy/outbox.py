@@ -20,7 +20,7 @@ class Policy:
     Parameters
     ----------
     messages
-        Kinds of messages it answers; None for all but those closed by default.
+        Kinds of messages it answers; "*" stands for all but those closed by default, and is the default.
     min_leaf
         Fewest rows in a leaf of a tree that leaves the site.
     min_sites
@@ -48,9 +48,8 @@ class Policy:
 
     def allows(self, kind: str) -> bool:
         """Whether a kind of message is answered."""
-        if self.messages is None:
-            return kind not in CLOSED_BY_DEFAULT
-        return kind in self.messages
+        messages = ("*",) if self.messages is None else self.messages
+        return kind in messages or ("*" in messages and kind not in CLOSED_BY_DEFAULT)
 
 
 class Gate:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from silvan.data.bins import Bins, check_max_bins, find_bins
+from silvan.data.bins import check_max_bins, find_bins
 from silvan.data.grid import Grid
 from silvan.data.schema import Schema
 from silvan.errors import InputError
@@ -181,7 +181,8 @@ def grow_forest(
         return grow(np.arange(trees.start, trees.stop), feature_key, plan, rule, find, rows.apply)
 
     batches = _batches(settings.n_estimators, len(table), threads)
-    return assemble(thread_map(some, batches, threads), table.bins, schema, measure)
+    parts = thread_map(some, batches, threads)
+    return assemble([(part, table.bins.cut(part.feature, part.bin)) for part in parts], schema, measure)
 
 
 def _batches(n_trees: int, n_rows: int, threads: int) -> list[range]:
@@ -191,10 +192,10 @@ def _batches(n_trees: int, n_rows: int, threads: int) -> list[range]:
     return [range(t, min(t + size, n_trees)) for t in range(0, n_trees, size)]
 
 
-def assemble(parts: Sequence[Grown], bins: Bins, schema: Schema, measure: Measure) -> Forest:
-    """Put grown trees into the one form of a forest."""
-    pieces = [_level_order(part, bins, schema, measure) for part in parts]
-    n_trees = sum(part.n_trees for part in parts)
+def assemble(parts: Sequence[tuple[Grown, np.ndarray]], schema: Schema, measure: Measure) -> Forest:
+    """Put grown trees, each with the thresholds of its splits, into the one form of a forest."""
+    pieces = [_level_order(part, thresholds, schema, measure) for part, thresholds in parts]
+    n_trees = sum(part.n_trees for part, _ in parts)
     joined: dict[str, Any] = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     sizes, weights = joined.pop("sizes"), joined.pop("weights")
     gain = joined.pop("gain").sum(axis=0) / n_trees
@@ -209,7 +210,9 @@ def assemble(parts: Sequence[Grown], bins: Bins, schema: Schema, measure: Measur
     )
 
 
-def _level_order(grown: Grown, bins: Bins, schema: Schema, measure: Measure) -> dict[str, np.ndarray]:
+def _level_order(
+    grown: Grown, thresholds: np.ndarray, schema: Schema, measure: Measure
+) -> dict[str, np.ndarray]:
     """Renumber the nodes: tree by tree, level by level, siblings side by side."""
     left = np.full(len(grown.tree), -1, np.int64)
     left[grown.node] = grown.n_trees + 2 * np.arange(len(grown.node))
@@ -230,7 +233,7 @@ def _level_order(grown: Grown, bins: Bins, schema: Schema, measure: Measure) -> 
     by_category = is_category_split(schema, feature)
     numeric = inner & ~by_category
     threshold = np.zeros(len(nodes), np.float32)
-    threshold[numeric] = bins.thresholds[bins.starts[feature[numeric]] + grown.bin[split_of[numeric]] - 1]
+    threshold[numeric] = thresholds[split_of[numeric]]
     missing_left = np.zeros(len(nodes), np.bool_)
     missing_left[inner] = grown.missing_left[split_of[inner]]
 

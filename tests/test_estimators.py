@@ -1,0 +1,196 @@
+"""The estimators: scikit-learn's own checks, scores that hold, and what a caller may get wrong."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.inspection import permutation_importance
+from sklearn.model_selection import cross_val_score, train_test_split
+from sklearn.utils.estimator_checks import (
+    check_sample_weight_equivalence_on_dense_data,
+    parametrize_with_checks,
+)
+
+from silvan import ForestClassifier, ForestRegressor
+from silvan.errors import InputError
+
+ESTIMATORS = [ForestClassifier(), ForestRegressor()]
+both = pytest.mark.parametrize("model", [ForestClassifier(5), ForestRegressor(5)], ids=["classes", "number"])
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(80, 4))
+y = (X[:, 0] + X[:, 1] > 0).astype(int)
+
+
+def fit(**parameters):
+    return ForestClassifier(**({"n_estimators": 5} | parameters)).fit(X, y)
+
+
+# -- scikit-learn's contract
+
+
+@parametrize_with_checks(
+    ESTIMATORS,
+    expected_failed_checks=lambda estimator: {
+        "check_sample_weight_equivalence_on_dense_data": "a row's draw is keyed by its place in the table, "
+        "so with bootstrap a row of weight two is not two rows"
+    },
+)
+def test_checks(estimator, check):
+    check(estimator)
+
+
+@both
+def test_a_weight_of_two_is_two_rows_where_all_are_drawn(model):
+    exact = clone(model).set_params(
+        bootstrap=False, max_features=None, min_samples_leaf=1, min_samples_split=2
+    )
+    check_sample_weight_equivalence_on_dense_data(type(model).__name__, exact)
+
+
+@both
+def test_clones_grow_the_same_forest(model):
+    first = clone(model).fit(X, y)
+    assert clone(first).fit(X, y).forest_ == first.forest_
+    assert not hasattr(clone(first), "forest_")
+
+
+@pytest.mark.parametrize("make", [int, np.int64, np.random.RandomState])
+def test_random_state_repeats(make):
+    assert fit(random_state=make(3)).forest_ == fit(random_state=make(3)).forest_
+    assert fit(random_state=make(3)).forest_ != fit(random_state=make(4)).forest_
+
+
+def test_random_state_goes_on():
+    state = np.random.RandomState(0)
+    assert fit(random_state=state).forest_ != fit(random_state=state).forest_
+    assert fit(random_state=None).forest_ != fit(random_state=None).forest_
+
+
+def test_seeds_of_any_size():
+    assert len({fit(random_state=seed).forest_.hash for seed in (0, -1, 2**32, 2**64, 2**200)}) == 5
+
+
+def test_tools_of_scikit_learn():
+    model = ForestClassifier(20)
+    assert cross_val_score(model, X, y, cv=3).mean() > 0.8
+    importance = permutation_importance(model.fit(X, y), X, y, n_repeats=3, random_state=0).importances_mean
+    assert set(np.argsort(importance)[-2:]) == {0, 1}
+    assert set(np.argsort(model.feature_importances_)[-2:]) == {0, 1}
+
+
+# -- scores
+
+
+def test_out_of_bag_is_close_to_held_out():
+    table = load_breast_cancer(return_X_y=True)
+    X_fit, X_test, y_fit, y_test = train_test_split(*table, random_state=0)
+    model = ForestClassifier(100, oob_score=True).fit(X_fit, y_fit)
+    assert abs(model.oob_score_ - model.score(X_test, y_test)) < 0.03
+    assert model.oob_score_ < model.score(X_fit, y_fit)
+    X_fit, X_test, y_fit, y_test = train_test_split(*load_diabetes(return_X_y=True), random_state=0)
+    model = ForestRegressor(100, oob_score=True).fit(X_fit, y_fit)
+    assert abs(model.oob_score_ - model.score(X_test, y_test)) < 0.15
+    assert model.oob_score_ < model.score(X_fit, y_fit) - 0.2
+
+
+def test_out_of_bag_says_nothing_about_labels_that_are_noise():
+    noise = rng.integers(0, 2, 400)
+    model = ForestClassifier(100, oob_score=True, min_samples_leaf=1).fit(rng.normal(size=(400, 5)), noise)
+    assert abs(model.oob_score_ - 0.5) < 0.1
+
+
+def test_out_of_bag_rows_stay_in_their_places():
+    weight = np.ones(80)
+    weight[:30] = 0
+    classes = ForestClassifier(50, oob_score=True).fit(X, y, weight)
+    assert classes.oob_decision_function_.shape == (80, 2)
+    assert np.isnan(classes.oob_decision_function_[:30]).all()
+    assert (classes.oob_decision_function_[30:].argmax(axis=1) == y[30:]).mean() == classes.oob_score_
+    number = ForestRegressor(50, oob_score=True).fit(X, y, weight)
+    assert np.isnan(number.oob_prediction_[:30]).all()
+    assert np.corrcoef(number.oob_prediction_[30:], y[30:])[0, 1] > 0.6
+
+
+def test_out_of_bag_of_a_single_row():
+    assert np.isnan(ForestClassifier(10, oob_score=True).fit(X[:1], y[:1]).oob_score_)
+    assert np.isnan(ForestRegressor(10, oob_score=True).fit(X[:1], y[:1]).oob_score_)
+
+
+def test_balanced_classes():
+    rare = np.arange(80) % 10 == 0
+    plain, balanced = (ForestClassifier(20, class_weight=w).fit(X, rare) for w in (None, "balanced"))
+    assert balanced.predict_proba(X)[:, 1].mean() > 2 * plain.predict_proba(X)[:, 1].mean()
+
+
+@pytest.mark.parametrize("size", [1e-320, 1e-300, 1e300])
+@both
+def test_weights_of_any_size(model, size):
+    assert clone(model).fit(X, y, np.full(80, size)).score(X, y) > 0.8
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e100, 1e200])
+def test_numbers_of_any_size(unit):
+    found = ForestRegressor(10).fit(X, y * unit).predict(X) / unit
+    np.testing.assert_allclose(found, ForestRegressor(10).fit(X, y).predict(X), rtol=1e-9, atol=1e-9)
+
+
+# -- parameters, one at a time
+
+WRONG = [
+    ("n_estimators", 0, "whole number of at least 1"),
+    ("n_estimators", 2.5, "whole number"),
+    ("criterion", "giny", "one of gini, entropy"),
+    ("criterion", ["gini"], "one of gini, entropy"),
+    ("criterion", "squared_error", "does not fit classification"),
+    ("max_depth", 0, "at least 1"),
+    ("max_depth", 10**6, "at most 4096"),
+    ("min_samples_split", 1, "at least 2"),
+    ("min_samples_leaf", 0, "at least 1"),
+    ("min_samples_leaf", 0.1, "whole number"),
+    ("max_features", 0, "at least 1"),
+    ("max_features", 1.5, "at most 1"),
+    ("max_features", 0.0, "above 0"),
+    ("max_features", "auto", "'sqrt', 'log2'"),
+    ("max_features", True, "a number or None"),
+    ("max_bins", 1, "at least 2"),
+    ("max_bins", 256, "between 2 and 255"),
+    ("bootstrap", "yes", "True or False"),
+    ("class_weight", "heavy", "balanced"),
+    ("class_weight", {0: 0, 1: 1}, "above 0"),
+    ("class_weight", {0: -1}, "above 0"),
+    ("random_state", "seed", "seed"),
+    ("n_jobs", 0, "whole number but 0"),
+    ("n_jobs", "two", "got 'two'"),
+    ("oob_score", "yes", "True or False"),
+    ("feature_draw", "level", "'node' or 'tree'"),
+    ("min_weight_fraction_leaf", 0.6, "between 0 and 0.5"),
+    ("min_weight_fraction_leaf", float("nan"), "between 0 and 0.5"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "hint"), WRONG)
+def test_wrong_parameters(name, value, hint):
+    with pytest.raises(ValueError, match=hint) as caught:
+        fit(**{name: value})
+    assert name in str(caught.value) or name == "random_state"  # which scikit-learn reads
+
+
+def test_every_parameter_was_tried():
+    assert {name for name, _, _ in WRONG} == set(ForestClassifier().get_params())
+
+
+def test_parameters_that_contradict():
+    with pytest.raises(InputError, match="oob_score=True needs bootstrap=True"):
+        fit(oob_score=True, bootstrap=False)
+    with pytest.raises(InputError, match="criterion 'gini' does not fit regression"):
+        ForestRegressor(criterion="gini").fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("weight", "hint"), [(np.zeros(80), "zero for every row"), (-np.ones(80), "negative")]
+)
+@both
+def test_wrong_weights(model, weight, hint):
+    with pytest.raises(InputError, match=f"sample_weight .*{hint}"):
+        model.fit(X, y, weight)
