@@ -25,8 +25,9 @@ def pytest_configure(config: pytest.Config) -> None:
     digest = hashlib.sha256()
     for path in sorted(SOURCES.rglob("*.py")):
         digest.update(str(path.relative_to(SOURCES)).encode() + b"\0" + path.read_bytes())
-    if config.cache is None or config.cache.get(KEY, None) != digest.hexdigest():
+    cache = getattr(config, "cache", None)  # none with -p no:cacheprovider
+    if cache is None or cache.get(KEY, None) != digest.hexdigest():
         for path in SOURCES.rglob("*.nb[ic]"):
             path.unlink(missing_ok=True)
-    if config.cache is not None:
-        config.cache.set(KEY, digest.hexdigest())
+    if cache is not None:
+        cache.set(KEY, digest.hexdigest())

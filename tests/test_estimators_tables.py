@@ -1,4 +1,4 @@
-"""Tables for the estimators: data frames of any library, columns that change, and input that cannot be used."""
+"""Tables for the estimators: data frames of any library, columns that change, what cannot be used."""
 
 import numpy as np
 import pandas as pd
@@ -139,7 +139,7 @@ def test_constant_and_empty_columns(make):
     assert make(10).fit(table, AGE > 50).score(table, AGE > 50) > 0.8
 
 
-@pytest.mark.parametrize("labels", [["no", "yes"], [False, True], [-1.5, 2.5], [3, 10**12]])
+@pytest.mark.parametrize("labels", [["no", "yes"], [False, True], [-1.0, 2.0], [3, 10**12]])
 def test_labels_of_any_type(labels):
     wanted = np.array(labels)[Y]
     for given in (wanted, wanted.tolist(), pd.Series(wanted), pl.Series(wanted)):

@@ -1,26 +1,82 @@
-"""Random forests grown across data silos: the rows stay, trees, counts and sums travel."""
+"""Random forests grown across data silos: the rows stay, trees, counts and sums travel.
 
-from silvan.data.schema import Feature, Label, Schema
-from silvan.errors import ExportError, FormatError, InputError, SchemaError, SilvanError, VersionError
-from silvan.estimators import ForestClassifier, ForestRegressor
-from silvan.federate import federate_rows
-from silvan.learners import HistogramForest, LocalForest, MergedForest, PooledForest
-from silvan.privacy.outbox import Policy
-from silvan.tree.forest import Forest
+Names are imported when they are first used, so that ``silvan --help`` need not wait for numba.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from silvan.data.schema import Feature, Label, Schema
+    from silvan.errors import (
+        AgreementError,
+        ExportError,
+        FederationError,
+        FormatError,
+        InputError,
+        RefusedError,
+        SchemaError,
+        SilvanError,
+        SiteError,
+        VersionError,
+        WireError,
+    )
+    from silvan.estimators import ForestClassifier, ForestRegressor
+    from silvan.federate import federate_rows
+    from silvan.learners import HistogramForest, LocalForest, MergedForest, PooledForest
+    from silvan.privacy.outbox import Policy
+    from silvan.tree.forest import Forest
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AgreementError",
     "ExportError",
     "Feature",
+    "FederationError",
     "Forest",
     "ForestClassifier",
     "ForestRegressor",
     "FormatError",
+    "HistogramForest",
     "InputError",
     "Label",
+    "LocalForest",
+    "MergedForest",
+    "Policy",
+    "PooledForest",
+    "RefusedError",
     "Schema",
     "SchemaError",
     "SilvanError",
+    "SiteError",
     "VersionError",
+    "WireError",
+    "federate_rows",
 ]
+
+_HOMES = {
+    "silvan.data.schema": ("Feature", "Label", "Schema"),
+    "silvan.estimators": ("ForestClassifier", "ForestRegressor"),
+    "silvan.federate": ("federate_rows",),
+    "silvan.learners": ("HistogramForest", "LocalForest", "MergedForest", "PooledForest"),
+    "silvan.privacy.outbox": ("Policy",),
+    "silvan.tree.forest": ("Forest",),
+}
+"""Where public names live; all others are errors."""
+
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module 'silvan' has no attribute {name!r}")
+    value = getattr(import_module(_HOME.get(name, "silvan.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted({*globals(), *__all__})

@@ -53,7 +53,8 @@ class _Forest(BaseEstimator):
         frame = _mixed_frame(X)
         _check_present(y)
         if frame is None:
-            X, y = validate_data(self, X, y, dtype=np.float32, order="C", ensure_all_finite="allow-nan")
+            with np.errstate(over="ignore"):  # what is too large becomes infinite, which is refused
+                X, y = validate_data(self, X, y, dtype=np.float32, order="C", ensure_all_finite="allow-nan")
             names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(X.shape[1])])
             self._features = tuple(Feature(str(name)) for name in names)
             return X, y
@@ -72,9 +73,10 @@ class _Forest(BaseEstimator):
         check_is_fitted(self)
         frame = _mixed_frame(X)
         if frame is None and not any(f.categorical for f in self._features):
-            return validate_data(
-                self, X, dtype=np.float32, order="C", ensure_all_finite="allow-nan", reset=False
-            )
+            with np.errstate(over="ignore"):
+                return validate_data(
+                    self, X, dtype=np.float32, order="C", ensure_all_finite="allow-nan", reset=False
+                )
         _check_feature_names(self, X, reset=False)
         _check_n_features(self, X, reset=False)
         return as_matrix(self.forest_.schema, X)

@@ -148,7 +148,7 @@ def test_cuts_are_round(values, expected):
 def test_cuts_are_on_the_public_grid(x):
     """A cut may meet a value by chance, but only where anybody's cuts could be."""
     cuts, _ = bin_column(x, 255)
-    assert (grid.images(cuts) % (1 << GRID.fine(1)) == 0).all()
+    assert (grid.images(cuts) % (1 << GRID.finest) == 0).all()
 
 
 @pytest.mark.parametrize(
@@ -191,12 +191,8 @@ def cuts_of_parts(parts, max_bins):
     """Two rounds of sums over sites, none of which sees another's rows."""
     seen = [grid.images(part) for part in parts]
     counts = sum(grid.coarse_counts(image, GRID.coarse, GRID.n_cells).astype(np.int64) for image in seen)
-    heavy = grid.heavy_cells(counts, max_bins)
-    fine_bits = GRID.fine(len(heavy))
-    fine = sum(
-        grid.fine_counts(image, heavy, GRID.coarse, fine_bits, GRID.n_cells).astype(np.int64)
-        for image in seen
-    )
+    heavy = grid.heavy_cells(counts, GRID, max_bins)
+    fine = sum(grid.fine_counts(image, heavy, GRID).astype(np.int64) for image in seen)
     return grid.values(choose_cuts(counts, heavy, fine, GRID, max_bins))
 
 

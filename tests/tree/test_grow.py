@@ -56,7 +56,7 @@ def grow_here(table, plan, rule, trees=range(N_TREES)):
 
 
 def forest_hash(grown, table, target, schema):
-    return assemble([grown], table.bins, schema, target.measure).hash
+    return assemble([(grown, table.bins.cut(grown.feature, grown.bin))], schema, target.measure).hash
 
 
 # -- the twin

@@ -19,9 +19,10 @@ from silvan.algorithms.shared_bins import schema_of
 from silvan.data.bins import Bins, make_bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, RefusedError, SiteError
-from silvan.federation.federation import Federation, TrustedSums
+from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.site import Part, Site, answers
+from silvan.federation.sums import TrustedSums
 from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.forest import Forest

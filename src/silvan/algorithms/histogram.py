@@ -86,7 +86,7 @@ def grow_level(site: Site, request: GrowLevel) -> Histograms:
         rows = Rows.of_trees(table, site.sampling_key, range(request.n_trees), request.bootstrap)
         growing = site.cache[key] = _Growing(rows, [])
     for name, splits in rounds[len(growing.done) :]:
-        growing.rows.apply(*splits, np.ones(len(splits[0]), np.bool_))
+        growing.rows.apply(*splits, np.ones(len(splits[0]), np.bool_), thread_count(site.n_jobs))
         growing.done.append(name)
     check_nodes(request.nodes, request.features, growing.rows.n_nodes, len(bins.n_bins))
     return Histograms(sums=fill_level(growing.rows, request.nodes, request.features, site.n_jobs))

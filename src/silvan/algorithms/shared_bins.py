@@ -10,8 +10,9 @@ import numpy as np
 
 from silvan.data import grid
 from silvan.data.bins import Bins, choose_cuts, make_bins
-from silvan.data.grid import Grid
+from silvan.data.grid import Grid, Heavy
 from silvan.data.schema import Schema
+from silvan.errors import FormatError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Request, Verb
@@ -53,6 +54,7 @@ class CountFine(Request, frozen=True, kw_only=True):
     schema: Blob
     columns: np.ndarray  # column of each heavy cell, ascending
     cells: np.ndarray  # its number, ascending within the column
+    shifts: np.ndarray  # how closely it is looked into
 
 
 class CutPoints(msgspec.Struct, frozen=True):
@@ -97,7 +99,7 @@ def count_grid(site: Site, request: CountGrid) -> GridCounts:
 def count_fine(site: Site, request: CountFine) -> FineCounts:
     """Count the training rows inside the heavy cells."""
     schema = schema_of(site, request.schema)
-    heavy = _by_column(request.columns, request.cells, len(schema.features))
+    heavy = _by_column(request, schema)
     return FineCounts(cells=fine_table([site.part(schema)], heavy, schema, site.n_jobs))
 
 
@@ -119,22 +121,25 @@ def coarse_table(parts: list[Part], schema: Schema, n_jobs: int | None = None) -
 
 
 def fine_table(
-    parts: list[Part], heavy: list[np.ndarray], schema: Schema, n_jobs: int | None = None
+    parts: list[Part], heavy: list[Heavy], schema: Schema, n_jobs: int | None = None
 ) -> np.ndarray:
     """Count rows in the fine cells of each column's heavy ones, column after column."""
     table_grid = Grid.for_columns(len(schema.features))
+    starts = _starts(heavy, table_grid)
+    table = np.zeros(starts[-1], np.int32)
 
-    def one(f: int) -> np.ndarray:
-        fine = table_grid.fine(len(heavy[f]))
-        total = np.zeros((len(heavy[f]), table_grid.n_parts(len(heavy[f]))), np.int32)
-        if len(heavy[f]):
+    def one(f: int) -> None:
+        if len(heavy[f].cells):
             for part in parts:
-                image = grid.images(part.X[:, f])
-                total += grid.fine_counts(image, heavy[f], table_grid.coarse, fine, table_grid.n_cells)
-        return total.reshape(-1)
+                table[starts[f] : starts[f + 1]] += grid.fine_counts(grid.images(part.X[:, f]), heavy[f], table_grid)
 
-    columns = thread_map(one, range(len(heavy)), thread_count(n_jobs))
-    return np.concatenate(columns) if columns else np.zeros(0, np.int32)
+    thread_map(one, range(len(heavy)), thread_count(n_jobs))
+    return table
+
+
+def _starts(heavy: list[Heavy], table_grid: Grid) -> np.ndarray:
+    """Say where each column's fine counts begin, and where the last ones end."""
+    return np.concatenate([[0], np.cumsum([h.starts(table_grid.coarse)[-1] for h in heavy])]).astype(np.int64)
 
 
 def label_counts(y: np.ndarray, schema: Schema) -> np.ndarray:
@@ -151,9 +156,20 @@ def _on_grid(schema: Schema, f: int) -> bool:
     return not feature.categorical and feature.edges is None
 
 
-def _by_column(columns: np.ndarray, cells: np.ndarray, n_columns: int) -> list[np.ndarray]:
-    bounds = np.searchsorted(columns, np.arange(n_columns + 1))
-    return [cells[bounds[f] : bounds[f + 1]] for f in range(n_columns)]
+def _by_column(request: CountFine, schema: Schema) -> list[Heavy]:
+    """Take a question about heavy cells apart, refusing cells that do not exist."""
+    table_grid, n = Grid.for_columns(len(schema.features)), len(schema.features)
+    columns, cells, shifts = request.columns, request.cells, request.shifts
+    if not len(columns) == len(cells) == len(shifts) or (np.diff(columns) < 0).any():
+        raise FormatError("the cells do not match")
+    if len(cells) and not (
+        0 <= cells.min() <= cells.max() < table_grid.n_cells
+        and 0 <= columns[0] <= columns[-1] < n
+        and table_grid.finest <= shifts.min() <= shifts.max() <= table_grid.coarse
+    ):
+        raise FormatError("a cell does not exist")
+    bounds = np.searchsorted(columns, np.arange(n + 1))
+    return [Heavy(cells[a:b], shifts[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
 
 
 # -- at the coordinator
@@ -163,29 +179,39 @@ def find_shared_bins(federation: Federation, schema: Schema, max_bins: int) -> t
     """Find the bins of all sites' training rows together; also the bins as a blob, and the label's counts."""
     named = federation.blob(schema.to_json().encode())
     coarse: GridCounts = federation.total(CountGrid(schema=named))
-    heavy = [grid.heavy_cells(row, max_bins, FLOOR) for row in coarse.cells]
-    columns = np.repeat(np.arange(len(heavy)), [len(h) for h in heavy]).astype(np.int32)
-    fine: FineCounts = federation.total(CountFine(schema=named, columns=columns, cells=np.concatenate(heavy)))
+    heavy = _heavy(coarse.cells, schema, max_bins)
+    fine: FineCounts = federation.total(
+        CountFine(
+            schema=named,
+            columns=np.repeat(np.arange(len(heavy)), [len(h.cells) for h in heavy]).astype(np.int32),
+            cells=np.concatenate([h.cells for h in heavy]),
+            shifts=np.concatenate([h.shifts for h in heavy]),
+        )
+    )
     bins = bins_from_counts(schema, coarse.cells, heavy, fine.cells, max_bins)
     points = CutPoints(np.array([len(c) for c in bins.cuts], np.int64), np.concatenate(bins.cuts))
     return bins, federation.blob(wire.encode(points)), coarse.label
 
 
+def _heavy(coarse: np.ndarray, schema: Schema, max_bins: int) -> list[Heavy]:
+    table_grid = Grid.for_columns(len(schema.features))
+    return [grid.heavy_cells(row, table_grid, max_bins, FLOOR) for row in coarse]
+
+
 def bins_from_counts(
-    schema: Schema, coarse: np.ndarray, heavy: list[np.ndarray], fine: np.ndarray, max_bins: int
+    schema: Schema, coarse: np.ndarray, heavy: list[Heavy], fine: np.ndarray, max_bins: int
 ) -> Bins:
     """Choose every column's cut points from counts alone."""
     table_grid = Grid.for_columns(len(schema.features))
-    cuts, at = [], 0
+    starts = _starts(heavy, table_grid)
+    cuts = []
     for f, feature in enumerate(schema.features):
         if feature.categorical:
             cuts.append(np.zeros(0, np.float32))
         elif feature.edges is not None:
             cuts.append(np.array(feature.edges, np.float32))
         else:
-            parts = table_grid.n_parts(len(heavy[f]))
-            block = fine[at : at + len(heavy[f]) * parts].reshape(len(heavy[f]), parts)
-            at += block.size
+            block = fine[starts[f] : starts[f + 1]]
             cuts.append(grid.values(choose_cuts(coarse[f], heavy[f], block, table_grid, max_bins)))
     return make_bins(schema, cuts)
 
@@ -193,5 +219,5 @@ def bins_from_counts(
 def pooled_bins(parts: list[Part], schema: Schema, max_bins: int) -> Bins:
     """Find the same bins with all rows at hand."""
     coarse = coarse_table(parts, schema)
-    heavy = [grid.heavy_cells(row, max_bins, FLOOR) for row in coarse]
+    heavy = _heavy(coarse, schema, max_bins)
     return bins_from_counts(schema, coarse, heavy, fine_table(parts, heavy, schema), max_bins)

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from silvan.data import grid
-from silvan.data.grid import LARGEST, Grid
+from silvan.data.grid import LARGEST, Grid, Heavy
 from silvan.data.schema import MAX_BINS, MISSING_BIN, Schema
 from silvan.errors import InputError
 from silvan.threads import thread_map
@@ -76,8 +76,8 @@ def find_bins(
             cuts = _given_cuts(feature.edges)
         else:
             counts = grid.coarse_counts(image, table_grid.coarse, table_grid.n_cells)
-            heavy = grid.heavy_cells(counts, max_bins, floor)
-            fine = grid.fine_counts(image, heavy, table_grid.coarse, table_grid.fine(len(heavy)), table_grid.n_cells)
+            heavy = grid.heavy_cells(counts, table_grid, max_bins, floor)
+            fine = grid.fine_counts(image, heavy, table_grid)
             cuts = choose_cuts(counts, heavy, fine, table_grid, max_bins)
         _put_values(image, cuts, codes[:, f])
         return grid.values(cuts)
@@ -158,15 +158,14 @@ def _put_values(image: np.ndarray, cuts: np.ndarray, out: np.ndarray) -> None:
 
 @njit(nogil=True, cache=True)
 def _occupied(
-    counts: np.ndarray, heavy: np.ndarray, fine: np.ndarray, coarse_shift: int, fine_shift: int
+    counts: np.ndarray, cells: np.ndarray, shifts: np.ndarray, starts: np.ndarray, fine: np.ndarray, coarse: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """List the occupied cells in order, fine ones where they were counted: lower end, upper end, rows."""
     most = 0
     for cell in range(counts.shape[0]):
         most += counts[cell] > 0
-    for j in range(fine.shape[0]):
-        for part in range(fine.shape[1]):
-            most += fine[j, part] > 0
+    for part in range(fine.shape[0]):
+        most += fine[part] > 0
     low, high = np.empty(most, np.int64), np.empty(most, np.int64)
     rows = np.empty(most, np.int64)
     middle = counts.shape[0] >> 1
@@ -174,18 +173,18 @@ def _occupied(
     for cell in range(counts.shape[0]):
         if counts[cell] == 0:
             continue
-        start = (np.int64(cell) - middle - 1) << coarse_shift
-        while j < heavy.shape[0] and heavy[j] < cell:
+        start = (np.int64(cell) - middle - 1) << coarse
+        while j < cells.shape[0] and cells[j] < cell:
             j += 1
-        if j < heavy.shape[0] and heavy[j] == cell:
-            for part in range(fine.shape[1]):
-                if fine[j, part] > 0:
-                    low[n] = start + (np.int64(part) << fine_shift)
-                    high[n] = low[n] + (1 << fine_shift)
-                    rows[n] = fine[j, part]
+        if j < cells.shape[0] and cells[j] == cell:
+            for part in range(starts[j], starts[j + 1]):
+                if fine[part] > 0:
+                    low[n] = start + ((part - starts[j]) << shifts[j])
+                    high[n] = low[n] + (1 << shifts[j])
+                    rows[n] = fine[part]
                     n += 1
         else:
-            low[n], high[n], rows[n] = start, start + (np.int64(1) << coarse_shift), counts[cell]
+            low[n], high[n], rows[n] = start, start + (np.int64(1) << coarse), counts[cell]
             n += 1
     return low[:n], high[:n], rows[:n]
 
@@ -262,29 +261,32 @@ def _roundest(low: int, high: int, finest: int, bits: np.ndarray, value: np.ndar
 @njit(nogil=True, cache=True)
 def _choose_cuts(
     counts: np.ndarray,
-    heavy: np.ndarray,
+    cells: np.ndarray,
+    shifts: np.ndarray,
+    starts: np.ndarray,
     fine: np.ndarray,
-    coarse_shift: int,
-    fine_shift: int,
+    coarse: int,
+    finest: int,
     max_bins: int,
     bits: np.ndarray,
     value: np.ndarray,
 ) -> np.ndarray:
-    low, high, rows = _occupied(counts, heavy, fine, coarse_shift, fine_shift)
+    low, high, rows = _occupied(counts, cells, shifts, starts, fine, coarse)
     if rows.shape[0] == 0:
         return np.empty(0, np.int32)
     after = _cut_after(rows, max_bins)
     cuts = np.empty(after.shape[0], np.int32)
     for i in range(after.shape[0]):
-        cuts[i] = _roundest(high[after[i]], low[after[i] + 1], fine_shift, bits, value)
+        cuts[i] = _roundest(high[after[i]], low[after[i] + 1], finest, bits, value)
     return cuts
 
 
 def choose_cuts(
-    counts: np.ndarray, heavy: np.ndarray, fine: np.ndarray, table_grid: Grid, max_bins: int
+    counts: np.ndarray, heavy: Heavy, fine: np.ndarray, table_grid: Grid, max_bins: int
 ) -> np.ndarray:
     """Choose one column's cut points, as images, from its counts in coarse and fine cells."""
     bits = np.zeros(1, np.int32)
+    starts, coarse = heavy.starts(table_grid.coarse), table_grid.coarse
     return _choose_cuts(
-        counts, heavy, fine, table_grid.coarse, table_grid.fine(len(heavy)), max_bins, bits, bits.view(np.float32)
+        counts, *heavy, starts, fine, coarse, table_grid.finest, max_bins, bits, bits.view(np.float32)
     )

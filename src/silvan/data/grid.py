@@ -18,7 +18,10 @@ COARSE_BITS = 14
 """Most bits of the first pass: the sign, the exponent and five bits of the fraction."""
 
 FINE_BITS = 12
-"""Bits the second pass adds inside a heavy cell."""
+"""Most bits the second pass adds inside a heavy cell."""
+
+_DETAIL = 64
+"""Fine cells for each bin's share of rows in a coarse cell."""
 
 CELL_BUDGET = 26
 """All columns' coarse cells together number at most 2 to this power."""
@@ -53,15 +56,10 @@ class Grid(NamedTuple):
         """Index of the cell that zero ends."""
         return (LARGEST >> self.coarse) + 1
 
-    def fine(self, n_heavy: int) -> int:
-        """Give the low bits that fine cells drop, if so many coarse cells are looked into."""
-        share = max(self.budget // max(n_heavy, 1), 1)
-        bits = min(FINE_BITS, share.bit_length() - 1)
-        return max(self.coarse - bits, 0)
-
-    def n_parts(self, n_heavy: int) -> int:
-        """Give the fine cells in a coarse one."""
-        return 1 << (self.coarse - self.fine(n_heavy))
+    @property
+    def finest(self) -> int:
+        """Low bits that the finest cells drop."""
+        return max(self.coarse - FINE_BITS, 0)
 
     def bounds(self, first: int, last: int) -> tuple[float, float]:
         """Give the lower end of one coarse cell and the upper end of another."""
@@ -105,13 +103,43 @@ def coarse_counts(image: np.ndarray, shift: int, n_cells: int) -> np.ndarray:
     return counts
 
 
+class Heavy(NamedTuple):
+    """Coarse cells worth a second look, ascending, and how closely each is looked into."""
+
+    cells: np.ndarray  # int32
+    shifts: np.ndarray  # int32, low bits that its fine cells drop
+
+    def starts(self, coarse: int) -> np.ndarray:
+        """Say where each cell's fine counts begin, and where the last ones end."""
+        return np.concatenate([[0], np.cumsum(1 << (coarse - self.shifts).astype(np.int64))])
+
+
+def heavy_cells(counts: np.ndarray, grid: Grid, max_bins: int, floor: int = 1) -> Heavy:
+    """Choose the cells that hold more than a quarter of a bin's share, and at least ``floor`` rows.
+
+    A cell with r bins' shares is cut into some 64 r parts, so that the cuts through it can be placed well.
+    """
+    share = counts.sum(dtype=np.int64) / max_bins
+    cells = np.flatnonzero((counts > share / 4) & (counts >= floor)).astype(np.int32)
+    detail = min(_DETAIL, grid.budget / (2 * max_bins))
+    parts = detail * counts[cells] / max(share, 1e-9)
+    bits = np.clip(np.floor(np.log2(np.maximum(parts, 1.0))) + 1, 1, FINE_BITS).astype(np.int32)
+    return Heavy(cells, np.maximum(grid.coarse - bits, 0).astype(np.int32))
+
+
+def fine_counts(image: np.ndarray, heavy: Heavy, grid: Grid) -> np.ndarray:
+    """Count the values in every fine cell of the heavy ones, one after the other."""
+    return _fine_counts(image, *heavy, heavy.starts(grid.coarse), grid.coarse, grid.n_cells)
+
+
 @njit(nogil=True, cache=True)
-def fine_counts(image: np.ndarray, heavy: np.ndarray, coarse: int, fine: int, n_cells: int) -> np.ndarray:
-    """Count the values in every fine cell of the given (ascending) coarse ones."""
+def _fine_counts(
+    image: np.ndarray, cells: np.ndarray, shifts: np.ndarray, starts: np.ndarray, coarse: int, n_cells: int
+) -> np.ndarray:
     slot = np.full(n_cells, -1, np.int32)
-    for j in range(heavy.shape[0]):
-        slot[heavy[j]] = j
-    counts = np.zeros((heavy.shape[0], 1 << (coarse - fine)), np.int32)
+    for j in range(cells.shape[0]):
+        slot[cells[j]] = j
+    counts = np.zeros(starts[-1], np.int32)
     middle = n_cells >> 1
     up = (1 << coarse) - 1
     for i in range(image.shape[0]):
@@ -120,11 +148,5 @@ def fine_counts(image: np.ndarray, heavy: np.ndarray, coarse: int, fine: int, n_
             cell = (v + up) >> coarse
             j = slot[cell + middle]
             if j >= 0:
-                counts[j, (v - 1 - ((cell - 1) << coarse)) >> fine] += 1
+                counts[starts[j] + ((v - 1 - ((cell - 1) << coarse)) >> shifts[j])] += 1
     return counts
-
-
-def heavy_cells(counts: np.ndarray, max_bins: int, floor: int = 1) -> np.ndarray:
-    """Choose the coarse cells worth a second look: more than a quarter of a bin's share, and the floor."""
-    share = counts.sum(dtype=np.int64) / (4 * max_bins)
-    return np.flatnonzero((counts > share) & (counts >= floor)).astype(np.int32)

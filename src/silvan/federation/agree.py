@@ -1,7 +1,7 @@
 """Agreement before training: one schema for all sites, or a clear account of why there is none.
 
 Sites describe their columns; nothing in a description is a value of a row. Of a numeric column it says in which very
-coarse cell of the public grid its median lies, so that a column in other units is noticed. Category names are told only
+coarse cell of the public grid the median of its sizes lies, so that a column in other units is noticed. Category names are told only
 where at least ``FLOOR`` rows, of all sites together, fall under a hash of the name; rarer ones become "other".
 """
 
@@ -108,8 +108,9 @@ def describe(site: Site, request: Describe) -> Description:
 
 
 def _median_cell(site: Site, name: str) -> int:
-    column = site.frame[name].drop_nulls().to_numpy().astype(np.float32)
-    column = column[np.isfinite(column)]
+    # sizes, not values: the median of a column around zero may be anywhere near it
+    column = np.abs(site.frame[name].drop_nulls().to_numpy().astype(np.float32))
+    column = column[np.isfinite(column) & (column > 0)]
     if len(column) < FLOOR:
         return _NO_MEDIAN
     image = int(grid.images(np.array([np.median(column)], np.float32))[0])

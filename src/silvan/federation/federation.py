@@ -9,42 +9,24 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
-import numpy as np
 
 from silvan.data.schema import Schema
-from silvan.errors import FederationError, InputError, RefusedError, SiteError, WireError
+from silvan.errors import FederationError, InputError, RefusedError, SiteError
 from silvan.federation import wire
-from silvan.federation.journal import SUM, Entry, Journal
-from silvan.federation.message import Blob, Envelope, Missing, Reply, Request, Trouble, Verb, blobs_in
+from silvan.federation.journal import LOST, SUM, Entry, Journal
+from silvan.federation.message import Blob, Envelope, Missing, Reply, Verb, blobs_in
+from silvan.federation.question import Asked, Check, Event, Question
 from silvan.federation.store import digest
 
+if TYPE_CHECKING:
+    from silvan.federation.agree import Differences
 
-@dataclass(frozen=True)
-class Event:
-    """Something worth showing: a question sent, an answer in, a site lost."""
-
-    what: str  # "question", "answer", "lost"
-    kind: str  # of message
-    round: int
-    site: str = ""
-    seconds: float = 0.0
-
-
-Question = Request | dict[str, Any]
-"""One request for all sites, or requests by site."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A question as it was put: its name, its kind, and the request each site gets."""
-
-    name: str
-    kind: type[Request]
-    requests: dict[str, Request]
+OVERALL = "all"
+"""What tables of figures call all sites together; no site may be called that."""
 
 
 class Sums(Protocol):
@@ -60,10 +42,13 @@ class Federation(ABC):
     """Several sites and one coordinator.
 
     ``quorum`` is how many sites must answer for a study to go on (all, if None); a site that fails or stalls beyond
-    ``timeout`` seconds is left out of the rest of the study if the quorum allows, and is an error otherwise.
+    ``timeout`` seconds is left out of the rest of the study if the quorum allows, and is an error otherwise. A site
+    that refuses ends the study either way.
     """
 
     schema: Schema
+    differences: "Differences"
+    rows: dict[str, int]  # to learn from, by site
 
     def __init__(
         self,
@@ -78,8 +63,13 @@ class Federation(ABC):
         self.sites = list(sites)
         if not self.sites:
             raise InputError("a federation needs at least one site")
+        for name in self.sites:
+            if not name.strip() or not name.isprintable() or name == OVERALL or self.sites.count(name) > 1:
+                raise InputError(f"site cannot be called {name!r}; give every site a name of its own")
         if quorum is not None and not 1 <= quorum <= len(self.sites):
             raise InputError(f"quorum must be between 1 and {len(self.sites)}, got {quorum}")
+        if timeout is not None and not timeout > 0:
+            raise InputError(f"timeout must be above 0 seconds, got {timeout}")
         self.sums, self.study, self.quorum, self.timeout = sums, study, quorum, timeout
         self.journal = Journal() if journal is None else journal
         self.lost: dict[str, str] = {}
@@ -93,37 +83,44 @@ class Federation(ABC):
 
     # -- the two verbs
 
-    def ask(self, request: Question, to: Iterable[str] | None = None) -> dict[str, Any]:
+    def ask(
+        self, request: Question, to: Iterable[str] | None = None, check: Check | None = None
+    ) -> dict[str, Any]:
         """Put a question to sites and see every reply, in the order of the sites.
 
         A question is one request for all, or a dict of them by site, all of one kind.
         """
-        question = self._question(request, "ask", to)
-        known = self.journal.find(question.name)
+        question = self._question(request, "ask", to, check)
+        known = self._recall(question)
+        replies = {
+            site: wire.decode(entry.body, question.kind.reply)
+            for site, entry in known.items()
+            if entry.kind != LOST
+        }
         left = {site: r for site, r in question.requests.items() if site not in known}
-        for site, entry in self.exchange(replace(question, requests=left)):
-            known[site] = entry
+        for site, reply, entry in self.exchange(replace(question, requests=left)):
             self.journal.keep(question.name, {site: entry})
-        replies = {}
-        for site in question.requests:
-            if site in known:
-                self._count(site, question, known[site])
-                replies[site] = wire.decode(known[site].body, question.kind.reply)
-        return replies
+            self._count(site, question, entry)
+            replies[site] = reply
+        if not replies:
+            raise FederationError(f"no site answered {question.kind.__name__}")
+        return {site: replies[site] for site in question.requests if site in replies}
 
-    def total(self, request: Question, over: Iterable[str] | None = None) -> Any:
+    def total(
+        self, request: Question, over: Iterable[str] | None = None, check: Check | None = None
+    ) -> Any:
         """Put a question to sites and see only the sum of their replies."""
-        question = self._question(request, "total", over)
-        known = self.journal.find(question.name)
-        if SUM not in known:
-            reply, traffic = self.sums.total(self, question)
-            known = {**traffic, SUM: Entry(type(reply).__name__, wire.encode(reply), 0, 0)}
-            self.journal.keep(question.name, known)
-        else:
-            reply = wire.decode(known[SUM].body, question.kind.reply)
-        for site, entry in known.items():
-            if site != SUM:
-                self._count(site, question, entry)
+        question = self._question(request, "total", over, check)
+        known = self._recall(question)
+        if SUM in known:
+            return wire.decode(known[SUM].body, question.kind.reply)
+        left = {site: r for site, r in question.requests.items() if site not in known}
+        reply, traffic = self.sums.total(self, replace(question, requests=left))
+        self.journal.keep(
+            question.name, {**traffic, SUM: Entry(type(reply).__name__, wire.encode(reply), 0, 0)}
+        )
+        for site, entry in traffic.items():
+            self._count(site, question, entry)
         return reply
 
     def blob(self, data: bytes) -> Blob:
@@ -136,69 +133,57 @@ class Federation(ABC):
 
     @abstractmethod
     def deliver(self, messages: dict[str, bytes], verb: Verb) -> Iterator[tuple[str, bytes | Exception]]:
-        """Send each site its message; yield replies as they come, or what went wrong."""
+        """Send each site its message; yield replies as they come, or what went wrong.
 
-    def exchange(self, question: Asked) -> Iterator[tuple[str, Entry]]:
+        A ``TimeoutError`` stands for a site that is late; its text says for how long.
+        """
+
+    def exchange(self, question: Asked) -> Iterator[tuple[str, Reply, Entry]]:
         """Send a question and yield checked replies, sending blobs that turn out to be missing."""
-        kind = question.kind.__name__
+        kind, among = question.kind.__name__, len(question.requests)
         bodies = {site: wire.encode(request) for site, request in question.requests.items()}
         wanted = {site: blobs_in(request) for site, request in question.requests.items()}
+        lacking = {site: [h for h in wanted[site] if h not in self._has[site]] for site in wanted}
         spent: Counter[str] = Counter()
+        heard: Counter[str] = Counter()
         pending = list(question.requests)
-        for attempt in range(3):
+        for _ in range(3):
             if not pending:
                 return
             self.exchanges += 1
             messages = {}
             for site in pending:
-                send = [h for h in wanted[site] if attempt or h not in self._has[site]]
-                blobs = {h: self._blobs[h] for h in send}
-                messages[site] = wire.encode(Envelope(self.study, question.name, "", kind, bodies[site], blobs))
-                self._has[site].update(send)
+                blobs = {h: self._blobs[h] for h in lacking[site]}
+                envelope = Envelope(self.study, question.name, "", kind, bodies[site], blobs, among)
+                messages[site] = wire.encode(envelope)
+                self._has[site].update(lacking[site])
                 spent[site] += len(messages[site])
                 self._tell(Event("question", kind, self.rounds, site))
-            start, again, failed = time.monotonic(), [], {}
-            waiting = set(pending)
+            start, again = time.monotonic(), []
+            failed: dict[str, Exception] = {}
+            waiting = dict.fromkeys(pending)
             for site, data in self.deliver(messages, question.kind.verb):
                 if site not in waiting:
                     continue  # a second answer to the same question changes nothing
-                outcome = self._open(site, data, question) if isinstance(data, bytes) else data
+                heard[site] += len(data) if isinstance(data, bytes) else 0
+                outcome = question.read(site, data)
                 if outcome is None:
                     continue  # an answer to another question
-                waiting.discard(site)
+                del waiting[site]
                 if isinstance(outcome, Missing):
-                    wanted[site] = [h for h in outcome.hashes if h in self._blobs]
+                    lacking[site] = [h for h in wanted[site] if h in outcome.hashes]
                     again.append(site)
                 elif isinstance(outcome, Exception):
                     failed[site] = outcome
                 else:
+                    reply, body = outcome
                     self._tell(Event("answer", kind, self.rounds, site, time.monotonic() - start))
-                    yield site, Entry(outcome.kind, outcome.body, len(data), spent[site])
-            for site in waiting:
-                failed[site] = SiteError(site, f"did not answer {kind}")
-            self._lose(failed, kind)
+                    yield site, reply, Entry(type(reply).__name__, body, heard[site], spent[site])
+            failed |= {site: SiteError(site, f"did not answer {kind}") for site in waiting}
+            self._lose(failed, question, heard, spent)
             pending = again
-        self._lose({site: SiteError(site, "keeps asking for data it was sent") for site in pending}, kind)
-
-    def _open(self, site: str, data: bytes, question: Asked) -> Envelope | Missing | Exception | None:
-        """Read a site's answer; None if it answers another question."""
-        kind = question.kind.__name__
-        try:
-            envelope = wire.decode(data, Envelope)
-            if envelope.question != question.name or envelope.sender != site:
-                return None
-            if envelope.kind == Missing.__name__:
-                return wire.decode(envelope.body, Missing)
-            if envelope.kind == Trouble.__name__:
-                trouble = wire.decode(envelope.body, Trouble)
-                if trouble.code == "refused":
-                    return RefusedError(f"site {site!r} refused {kind}: {trouble.text}")
-                return SiteError(site, f"{kind}: {trouble.text}")
-            if envelope.kind != question.kind.reply.__name__:
-                return SiteError(site, f"answered {kind} with another kind of message")
-        except WireError as error:
-            return SiteError(site, f"answered {kind} with something unreadable: {error}")
-        return envelope
+        failed = {site: SiteError(site, f"{kind}: keeps asking for data it was sent") for site in pending}
+        self._lose(failed, question, heard, spent)
 
     def explain(self, error: Exception) -> Exception:
         """Add what an engine knows about a failure."""
@@ -232,11 +217,17 @@ class Federation(ABC):
         """Have a function told of every event; the library itself prints nothing."""
         self._watchers.append(watcher)
 
+    def close(self) -> None:
+        """Close the journal's file."""
+        self.journal.close()
+
     def _tell(self, event: Event) -> None:
         for watcher in self._watchers:
             watcher(event)
 
-    def _question(self, request: Question, verb: Verb, to: Iterable[str] | None) -> Asked:
+    def _question(
+        self, request: Question, verb: Verb, to: Iterable[str] | None, check: Check | None
+    ) -> Asked:
         """Number a question and name it by all that determines its answers."""
         wanted = list(request) if isinstance(request, dict) else (self.sites if to is None else list(to))
         unknown = [s for s in wanted if s not in self.sites]
@@ -257,60 +248,42 @@ class Federation(ABC):
             self.agreement_rounds += 1
         else:
             self.rounds += 1
-        text = [f"{self.study} {self._asked} {kind.__name__}".encode()]
-        text += [s.encode() + b" " + wire.encode(r) for s, r in requests.items()] if isinstance(request, dict) else [
-            " ".join(sites).encode(),
-            wire.encode(request),
-        ]
-        return Asked(digest(b"\n".join(text)), kind, requests)
+        parts = list(requests.values()) if isinstance(request, dict) else [request]
+        named = msgspec.json.encode([self.study, self._asked, kind.__name__, sites])
+        return Asked(digest(b"\n".join([named, *map(wire.encode, parts)])), kind, requests, check)
+
+    def _recall(self, question: Asked) -> dict[str, Entry]:
+        """Give what the journal knows of a question, and count it as if it had come now."""
+        known = self.journal.find(question.name)
+        for site, entry in known.items():
+            if entry.kind == LOST:
+                self.lost[site] = entry.body.decode()
+            if site != SUM:
+                self._count(site, question, entry)
+        return known
 
     def _count(self, site: str, question: Asked, entry: Entry) -> None:
         self.traffic[site, "sent", question.kind.__name__] += entry.sent
         self.traffic[site, "received", question.kind.__name__] += entry.received
 
-    def _lose(self, failed: dict[str, Exception], kind: str) -> None:
-        for site, error in failed.items():
+    def _lose(
+        self, failed: dict[str, Exception], question: Asked, heard: Counter[str], spent: Counter[str]
+    ) -> None:
+        """Go on without sites, if the quorum allows; the journal remembers who was left out."""
+        kind = question.kind.__name__
+        for error in failed.values():
             if self.quorum is None or isinstance(error, RefusedError):
                 raise self.explain(error)
+        for site, error in failed.items():
             self.lost[site] = str(error)
             self._tell(Event("lost", kind, self.rounds, site))
-        self._require_quorum(kind)
-
-    def _require_quorum(self, kind: str) -> None:
-        if self.quorum is not None and len(self.active) < self.quorum:
-            reasons = "; ".join(self.lost.values())
+        if failed and self.quorum is not None and len(self.active) < self.quorum:
             raise FederationError(
                 f"{len(self.active)} of {len(self.sites)} sites are left at {kind}, the quorum is "
-                f"{self.quorum}: {reasons}"
+                f"{self.quorum}: {'; '.join(self.lost.values())}"
             )
+        for site in failed:
+            entry = Entry(LOST, self.lost[site].encode(), heard[site], spent[site])
+            self.journal.keep(question.name, {site: entry})
+            self._count(site, question, entry)
 
-
-class TrustedSums:
-    """A trusted third party adds: it sees each part. In one process that party is the coordinator's own process."""
-
-    name = "trusted"
-
-    def total(self, federation: Federation, question: Asked) -> tuple[Reply, dict[str, Entry]]:
-        """Add the replies up as they come."""
-        total: Reply | None = None
-        traffic = {}
-        for site, entry in federation.exchange(question):
-            part = wire.decode(entry.body, question.kind.reply)
-            total = part if total is None else add(total, part, site)
-            traffic[site] = entry._replace(body=b"")
-        if total is None:
-            raise FederationError(f"no site answered {question.kind.__name__}")
-        return total, traffic
-
-
-def add(total: Reply, part: Reply, site: str) -> Reply:
-    """Add two replies, field by field; all fields of replies to ``total`` are integer arrays of agreed shape."""
-    fields = {}
-    for name in total.__struct_fields__:
-        a, b = getattr(total, name), getattr(part, name)
-        if not isinstance(a, np.ndarray) or a.dtype.kind not in "iu":
-            raise FederationError(f"{type(total).__name__}.{name} cannot be summed: it is not an integer array")
-        if a.shape != b.shape or a.dtype != b.dtype:
-            raise SiteError(site, f"answered with {name} of another shape than the others")
-        fields[name] = np.add(a, b, out=a) if a.flags.writeable else a + b
-    return msgspec.structs.replace(total, **fields)

@@ -2,14 +2,20 @@
 
 A question is known by a digest of all that determines its answer. What a coordinator decides follows from the replies
 alone, so replaying the journal leads to the same state, and only what is missing is asked again. Of a ``total`` only
-the sum is kept.
+the sum is kept. That a site was left out is a decision too: a study that went on without it goes on without it.
 """
 
+import hashlib
 import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from silvan.errors import FormatError
+from silvan.errors import FormatError, InputError
+
+_APPLICATION = 0x53494C56  # how SQLite files say whose they are: "SILV"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS study (name TEXT PRIMARY KEY);
@@ -20,12 +26,16 @@ CREATE TABLE IF NOT EXISTS reply (
     body BLOB NOT NULL,
     sent INTEGER NOT NULL,
     received INTEGER NOT NULL,
+    digest TEXT NOT NULL,
     PRIMARY KEY (question, site)
 );
 """
 
 SUM = ""
 """Stands for the site in the entry of a sum; an entry with a site's name and no body counts its traffic."""
+
+LOST = "lost"
+"""Kind of an entry that says that a site was left out from here on, and why."""
 
 
 class Entry(NamedTuple):
@@ -36,49 +46,97 @@ class Entry(NamedTuple):
     sent: int
     received: int
 
+    def digest(self, question: str, site: str) -> str:
+        """Name the entry by its content: SQLite does not notice a changed byte."""
+        head = repr((question, site, self.kind, self.sent, self.received)).encode()
+        return hashlib.sha256(head + b"\0" + self.body).hexdigest()
+
 
 class Journal:
-    """Replies on disk (SQLite), or in memory if no path is given."""
+    """Replies on disk (SQLite). Without a path nothing is kept: nobody could come back for it."""
 
     def __init__(self, path: str | Path | None = None) -> None:
-        self._db = sqlite3.connect(":memory:" if path is None else str(path), isolation_level=None)
+        self.path = path
+        self._lock = threading.Lock()
+        self._db: sqlite3.Connection | None = None
+        if path is None:
+            return
         try:
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(_SCHEMA)
-        except sqlite3.DatabaseError:
-            raise FormatError(f"{path}: not a journal of silvan") from None
+            # any thread may use it, one at a time
+            self._db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)
+        except sqlite3.Error:
+            raise InputError(f"the journal {str(path)!r} cannot be opened; is there such a folder?") from None
+        try:
+            with self._using() as db:
+                _prepare(db)
+        except FormatError:
+            self.close()
+            raise
 
     def belongs_to(self, study: str) -> None:
         """Tie the journal to a study; refuse one of another."""
-        row = self._db.execute("SELECT name FROM study").fetchone()
-        if row is None:
-            self._db.execute("INSERT INTO study VALUES (?)", (study,))
-        elif row[0] != study:
+        if self._db is None:
+            return
+        with self._using() as db:
+            db.execute("INSERT INTO study SELECT ? WHERE NOT EXISTS (SELECT * FROM study)", (study,))
+            row = db.execute("SELECT name FROM study").fetchone()
+        if row[0] != study:
             raise FormatError(
-                "the journal belongs to another study (data, parameters or sites differ); name another file to start "
-                "afresh"
+                f"{self.path}: the journal belongs to another study (tables, parameters or sites differ); name "
+                "another file to start afresh"
             )
 
     def find(self, question: str) -> dict[str, Entry]:
         """Give what is known of a question, by site."""
-        rows = self._db.execute(
-            "SELECT site, kind, body, sent, received FROM reply WHERE question = ?", (question,)
-        )
-        return {site: Entry(*rest) for site, *rest in rows}
+        if self._db is None:
+            return {}
+        with self._using() as db:
+            query = "SELECT site, digest, kind, body, sent, received FROM reply WHERE question = ?"
+            rows = db.execute(query, (question,)).fetchall()
+        entries = {}
+        for site, digest, *rest in rows:
+            entries[site] = Entry(*rest)
+            if not isinstance(entries[site].body, bytes) or entries[site].digest(question, site) != digest:
+                raise FormatError(f"{self.path}: the journal is damaged; name another file to start afresh")
+        return entries
 
     def keep(self, question: str, entries: dict[str, Entry]) -> None:
-        """Keep replies, all or none of them."""
-        with self._db:
-            self._db.execute("BEGIN")
-            self._db.executemany(
-                "INSERT OR IGNORE INTO reply VALUES (?, ?, ?, ?, ?, ?)",
-                [(question, site, *entry) for site, entry in entries.items()],
-            )
+        """Keep replies, all or none of them; what is kept already stays."""
+        if self._db is None:
+            return
+        rows = [(question, site, *entry, entry.digest(question, site)) for site, entry in entries.items()]
+        with self._using() as db, db:
+            db.execute("BEGIN")
+            db.executemany("INSERT OR IGNORE INTO reply VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
     def __len__(self) -> int:
-        return int(self._db.execute("SELECT COUNT(*) FROM reply").fetchone()[0])
+        if self._db is None:
+            return 0
+        with self._using() as db:
+            return int(db.execute("SELECT COUNT(*) FROM reply").fetchone()[0])
 
     def close(self) -> None:
         """Close the file."""
-        self._db.close()
+        if self._db is not None:
+            self._db.close()
+
+    @contextmanager
+    def _using(self) -> Iterator[sqlite3.Connection]:
+        assert self._db is not None  # noqa: S101
+        with self._lock:
+            try:
+                yield self._db
+            except sqlite3.DatabaseError as error:
+                raise FormatError(f"{self.path}: cannot be used as a journal ({error})") from None
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    """Make the tables of a new journal; refuse a database that is something else."""
+    whose = db.execute("PRAGMA application_id").fetchone()[0]
+    empty = db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
+    if whose != _APPLICATION and not (empty and whose == 0):
+        raise sqlite3.DatabaseError("it is a database of something else")
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=FULL")
+    db.execute(f"PRAGMA application_id={_APPLICATION}")
+    db.executescript(_SCHEMA)

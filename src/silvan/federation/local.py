@@ -4,9 +4,9 @@
 an algorithm needs must be in the request, the table or the store.
 """
 
+import queue
+import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as Late
 from typing import Any
 
 from silvan.errors import InputError, SiteError
@@ -23,24 +23,29 @@ class LocalFederation(Federation):
         self.members, self.cold = members, cold
 
     def deliver(self, messages: dict[str, bytes], verb: Verb) -> Iterator[tuple[str, bytes | Exception]]:
-        """Let each site answer in turn; with a timeout, on a thread that is left behind if it is late."""
+        """Let each site answer in turn."""
         for site, data in messages.items():
             if self.timeout is None:
                 yield site, self._answer(site, data, verb)
-                continue
-            pool = ThreadPoolExecutor(1, thread_name_prefix=f"silvan-{site}")
-            try:
-                yield site, pool.submit(self._answer, site, data, verb).result(self.timeout)
-            except Late:
-                yield site, SiteError(site, f"did not answer within {self.timeout:g} s")
-            finally:
-                pool.shutdown(wait=False)
+            else:
+                yield site, self._answer_in_time(site, data, verb, self.timeout)
 
     def _answer(self, site: str, data: bytes, verb: Verb) -> bytes:
         member = self.members[site]
         if self.cold:
             member = self.members[site] = member.rebuilt()
         return member.receive(data, verb)
+
+    def _answer_in_time(self, site: str, data: bytes, verb: Verb, seconds: float) -> bytes | Exception:
+        answer: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        # a thread that is left behind if it is late, and does not keep the program from ending
+        threading.Thread(
+            target=lambda: answer.put(self._answer(site, data, verb)), name=f"silvan-{site}", daemon=True
+        ).start()
+        try:
+            return answer.get(timeout=seconds)
+        except queue.Empty:
+            return TimeoutError(f"within {seconds:g} s")
 
     def explain(self, error: Exception) -> Exception:
         """Chain what went wrong at the site to the error: its owner sits at this very keyboard."""
@@ -53,4 +58,3 @@ class LocalFederation(Federation):
         if name not in self.members:
             raise InputError(f"there is no site {name!r}; the sites are {', '.join(self.members)}")
         return self.members[name]
-

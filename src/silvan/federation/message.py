@@ -47,6 +47,7 @@ class Envelope(msgspec.Struct, frozen=True):
     kind: str  # a request's or reply's name, or one of the two below
     body: bytes
     blobs: dict[str, bytes] = {}
+    among: int = 0  # how many sites are asked the same, for a site that sums only in company
 
 
 class Trouble(msgspec.Struct, frozen=True):

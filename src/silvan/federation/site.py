@@ -4,6 +4,7 @@ A reply is a function of the site's table, its store and the request. So a site 
 for every message, answers the same.
 """
 
+import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import msgspec
+import narwhals as nw
 import numpy as np
 
 from silvan.data.encode import encode_features, encode_label, label_column
@@ -28,6 +30,8 @@ R = TypeVar("R", bound=Request)
 
 _HANDLERS: dict[str, tuple[type[Request], Callable[[Any, Any], Reply]]] = {}
 
+_KEPT = {"scores": 64}  # of everything else a few are enough for one study
+
 _TEXTS = {
     SchemaError: ("schema", "the site's table does not fit the agreed schema; its own log says where"),
     FormatError: ("format", "the site could not read what it was sent"),
@@ -38,8 +42,8 @@ _TEXTS = {
 class Outbox(Protocol):
     """The gate that every reply passes on its way out."""
 
-    def admit(self, site: "Site", request: Request) -> None:
-        """Refuse a request before anything is computed, by raising ``RefusedError``."""
+    def admit(self, site: "Site", request: Request, among: int) -> None:
+        """Refuse a request to so many sites before anything is computed, by raising ``RefusedError``."""
 
     def release(self, site: "Site", request: Request, reply: Reply) -> Reply:
         """Let a reply leave, changed if need be, or raise ``RefusedError``."""
@@ -55,6 +59,16 @@ class Part:
 
     def __len__(self) -> int:
         return len(self.X)
+
+
+class Cache(dict[Any, Any]):
+    """What makes answers faster. Keys begin with a word for what they hold; the oldest of a word make room."""
+
+    def __setitem__(self, key: tuple[Any, ...], value: Any) -> None:
+        super().__setitem__(key, value)
+        alike = [k for k in self if k[0] == key[0]]
+        for old in alike[: -_KEPT.get(key[0], 4)]:
+            del self[old]
 
 
 def answers(request: type[R]) -> Callable[[Callable[["Site", R], Reply]], Callable[["Site", R], Reply]]:
@@ -94,8 +108,9 @@ class Site:
         self.sampling_key = np.zeros(2, np.uint64) if sampling_key is None else sampling_key
         self.store: Store = MemoryStore() if store is None else store
         self.outbox = outbox
-        self.cache: dict[Any, Any] = {}
+        self.cache = Cache()
         self.last_error: Exception | None = None
+        self.excluded: list[str] = []  # which of ``exclude`` the table has
 
     # -- the table
 
@@ -103,7 +118,19 @@ class Site:
     def frame(self) -> Frame:
         """The table, without the columns that are not features."""
         frame = read_table(self.source, self.label)
-        return frame.drop(*[c for c in self.exclude if c in frame.columns])
+        self.excluded = [c for c in self.exclude if c in frame.columns]
+        return frame.drop(*self.excluded)
+
+    def fingerprint(self) -> str:
+        """Name the table by its content: for the coordinator's own journal, in one process only."""
+        content = hashlib.sha256()
+        for name in self.frame.columns:
+            series = self.frame[name]
+            content.update(f"{name}\0{series.dtype}\0".encode())
+            words = not (series.dtype.is_numeric() and not series.null_count())
+            values: Any = series.cast(nw.String).to_list() if words else None
+            content.update(msgspec.json.encode(values) if words else series.to_numpy().tobytes())
+        return content.hexdigest()
 
     @cached_property
     def _held_out(self) -> np.ndarray:
@@ -162,32 +189,40 @@ class Site:
 
     def receive(self, data: bytes, verb: Verb) -> bytes:
         """Answer one message; never raises, and says nothing of the data when something goes wrong."""
-        question = ""
+        question, self.last_error = "", None
         try:
             envelope = wire.decode(data, Envelope)
             question = envelope.question
-            for hash_, blob in envelope.blobs.items():
-                if digest(blob) != hash_:
-                    raise FormatError("a blob does not match its hash")
-                self.store.put(f"blob {hash_}", blob)
             if envelope.kind not in _HANDLERS:
                 raise RefusedError("the site does not know this message; versions may differ")
             kind, handler = _HANDLERS[envelope.kind]
             request = wire.decode(envelope.body, kind)
-            lacking = [h for h in blobs_in(request) if self.store.get(f"blob {h}") is None]
+            lacking = self._take_blobs(request, envelope.blobs)
             if lacking:
                 return self._reply(envelope, Missing(lacking))
-            return self._reply(envelope, self._answer(request, handler, verb))
+            return self._reply(envelope, self._answer(request, envelope.among, handler, verb))
         except Exception as error:  # whatever it is, it must not cross the border
             self.last_error = error
             log.exception("%s: could not answer", self.name)
             return self._reply(Envelope("", question, "", "", b""), _trouble(error))
 
-    def _answer(self, request: Request, handler: Callable[[Any, Any], Reply], verb: Verb) -> Reply:
+    def _take_blobs(self, request: Request, sent: dict[str, bytes]) -> list[str]:
+        """Keep the blobs that a request refers to, and no others; list those still lacking."""
+        wanted = list(dict.fromkeys(blobs_in(request)))
+        for hash_ in wanted:
+            if hash_ in sent:
+                if digest(sent[hash_]) != hash_:
+                    raise FormatError("a blob does not match its hash")
+                self.store.put(f"blob {hash_}", sent[hash_])
+        return [h for h in wanted if self.store.get(f"blob {h}") is None]
+
+    def _answer(
+        self, request: Request, among: int, handler: Callable[[Any, Any], Reply], verb: Verb
+    ) -> Reply:
         if request.verb != verb:
             raise RefusedError("the site does not answer this message in the clear")
         if self.outbox is not None:
-            self.outbox.admit(self, request)
+            self.outbox.admit(self, request, among)
         reply = handler(self, request)
         return reply if self.outbox is None else self.outbox.release(self, request, reply)
 

@@ -7,7 +7,6 @@ zeros is deflated. Claims in a header are checked against the bytes at hand and 
 
 import struct
 import zlib
-from functools import lru_cache
 from math import prod
 from typing import Any, TypeVar
 
@@ -41,17 +40,12 @@ def decode(data: bytes, kind: type[T]) -> T:
     if len(data) > MAX_MESSAGE:
         raise WireError(f"a message of {len(data)} bytes is over the limit of {MAX_MESSAGE}")
     try:
-        return _decoder(kind).decode(data)
+        return msgspec.msgpack.decode(data, type=kind, ext_hook=_Unpacker().read)
     except WireError:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError, RecursionError) as error:
         # the text of the error may quote what was sent: only say what it was meant to be
         raise WireError(f"not a {kind.__name__} ({type(error).__name__})") from None
-
-
-@lru_cache(maxsize=256)
-def _decoder(kind: type[T]) -> "msgspec.msgpack.Decoder[T]":
-    return msgspec.msgpack.Decoder(kind, ext_hook=_read_extension)
 
 
 def _write_extension(value: Any) -> Any:
@@ -62,10 +56,18 @@ def _write_extension(value: Any) -> Any:
     raise TypeError(f"a message cannot hold a {type(value).__name__}")
 
 
-def _read_extension(code: int, data: memoryview) -> np.ndarray:
-    if code != _ARRAY:
-        raise WireError(f"unknown extension {code}")
-    return unpack_array(data)
+class _Unpacker:
+    """Reads the arrays of one message; a thousand arrays share the room that one may take."""
+
+    def __init__(self) -> None:
+        self.room = MAX_MESSAGE
+
+    def read(self, code: int, data: memoryview) -> np.ndarray:
+        if code != _ARRAY:
+            raise WireError(f"unknown extension {code}")
+        array = unpack_array(data, self.room)
+        self.room -= array.nbytes
+        return array
 
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_write_extension)
@@ -73,12 +75,12 @@ _ENCODER = msgspec.msgpack.Encoder(enc_hook=_write_extension)
 
 def pack_array(array: np.ndarray) -> bytes:
     """Write an array: header, shape, elements."""
-    dtype = array.dtype.newbyteorder("<") if array.dtype.byteorder == ">" else array.dtype
+    dtype = array.dtype.newbyteorder("<")
     if dtype not in _NUMBER:
         raise TypeError(f"an array of {array.dtype} cannot be sent")
     if array.ndim > _MAX_DIMENSIONS:
         raise TypeError(f"an array of {array.ndim} dimensions cannot be sent")
-    array = np.ascontiguousarray(array, dtype)
+    array = np.asarray(array, dtype, order="C")
     sent = array.astype(_narrow(array), copy=False)
     data: Any = sent.reshape(-1).view(np.uint8).data if sent.size else b""
     deflate = int(sent.size >= 256 and np.count_nonzero(sent) * _SPARSE < sent.size)
@@ -101,8 +103,8 @@ def _narrow(array: np.ndarray) -> np.dtype:
     return array.dtype
 
 
-def unpack_array(data: bytes | memoryview) -> np.ndarray:
-    """Read an array, believing nothing."""
+def unpack_array(data: bytes | memoryview, room: int = MAX_MESSAGE) -> np.ndarray:
+    """Read an array of at most so many bytes, believing nothing."""
     data = memoryview(data)
     if len(data) < _HEADER.size:
         raise WireError("an array is cut short")
@@ -116,9 +118,10 @@ def unpack_array(data: bytes | memoryview) -> np.ndarray:
     dtype, sent = _DTYPES[kind], _DTYPES[sent_kind]
     if sent != dtype and (sent.kind not in "iu" or dtype.kind not in "iu" or sent.itemsize >= dtype.itemsize):
         raise WireError("an array has an unknown header")
+    # an empty array may be wide all the same, and whoever works on it would make room for that
+    if prod(max(n, 1) for n in shape) * dtype.itemsize > room:
+        raise WireError("an array is over the limit")
     size = prod(shape)
-    if size * max(dtype.itemsize, 1) > MAX_MESSAGE:
-        raise WireError(f"an array of {size} elements is over the limit")
     body = _inflate(data[start:], size * sent.itemsize) if deflated else data[start:]
     if len(body) != size * sent.itemsize:
         raise WireError("an array does not match its shape")

@@ -26,9 +26,9 @@ class Policy:
     min_sites
         Fewest sites in a sum that the site takes part in.
     epsilon
-        Privacy budget; None for no limit.
+        Privacy budget; None for no limit. Not built yet.
     approve
-        Whether the owner approves each study first.
+        Whether the owner approves each study first. Not built yet.
     """
 
     messages: tuple[str, ...] | None = None
@@ -45,6 +45,8 @@ class Policy:
             object.__setattr__(self, "messages", tuple(self.messages))
         if self.min_leaf < 1 or self.min_sites < 1:
             raise InputError("min_leaf and min_sites must be at least 1")
+        if self.epsilon is not None or self.approve:
+            raise InputError(f"{'approve' if self.approve else 'epsilon'} is not built yet; leave it out of the policy")
 
     def allows(self, kind: str) -> bool:
         """Whether a kind of message is answered."""
@@ -58,15 +60,14 @@ class Gate:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
 
-    def admit(self, site: Site, request: Request) -> None:
+    def admit(self, site: Site, request: Request, among: int) -> None:
         """Refuse a request that the policy forbids, before anything is computed."""
         if not self.policy.allows(request.kind()):
             raise RefusedError(f"the site's policy does not allow {request.kind()}")
         leaf = getattr(request, "min_leaf", None)
         if leaf is not None and leaf < self.policy.min_leaf:
             raise RefusedError(f"the site's policy asks for leaves of at least {self.policy.min_leaf} rows")
-        among = getattr(request, "among", None)
-        if request.verb == "total" and among is not None and among < self.policy.min_sites:
+        if request.verb == "total" and among < self.policy.min_sites:
             raise RefusedError(f"the site's policy asks for sums over at least {self.policy.min_sites} sites")
 
     def release(self, site: Site, request: Request, reply: Reply) -> Reply:

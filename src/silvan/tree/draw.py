@@ -91,6 +91,25 @@ def rows_of_trees(
 
 
 @njit(nogil=True, cache=True)
+def list_rows(drawn: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """List the rows of each tree, tree after tree, ascending; ``sizes`` receives how many each has."""
+    total = 0
+    for t in range(drawn.shape[0]):
+        n = 0
+        for i in range(drawn.shape[1]):
+            n += drawn[t, i]
+        sizes[t] = n
+        total += n
+    order = np.empty(total + 1, np.uint32)
+    at = 0
+    for t in range(drawn.shape[0]):
+        for i in range(drawn.shape[1]):
+            order[at] = i  # overwritten unless the row is drawn
+            at += drawn[t, i]
+    return order[:total]
+
+
+@njit(nogil=True, cache=True)
 def root_seeds(key: np.ndarray, trees: np.ndarray) -> np.ndarray:
     """Give each tree's root the seed of its feature draws."""
     seeds = np.empty(trees.shape[0], np.uint64)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from silvan.data.bins import Bins
-from silvan.tree.draw import make_deck, rows_of_trees
+from silvan.threads import thread_map
+from silvan.tree.draw import list_rows, make_deck, rows_of_trees
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.histogram import find_splits
@@ -38,11 +39,10 @@ class Rows:
     def __init__(self, table: Binned, drawn: np.ndarray) -> None:
         """Begin with every drawn row at its tree's root; ``drawn`` is (tree, row)."""
         self.table = table
-        sizes = drawn.sum(axis=1)
-        self.order = np.nonzero(drawn)[1].astype(np.uint32)
+        sizes = np.zeros(len(drawn), np.int64)
+        self.order = list_rows(drawn, sizes)
         self.stops = np.cumsum(sizes)
         self.starts = self.stops - sizes
-        self.spare = np.empty(int(sizes.max(initial=0)) + 1, np.uint32)
 
     @classmethod
     def of_trees(cls, table: Binned, key: np.ndarray, trees: range, bootstrap: bool) -> "Rows":
@@ -80,23 +80,21 @@ class Rows:
         )
         return splits
 
-    def apply(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> None:
+    def apply(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray, threads: int = 1) -> None:
         """Sort the nodes' rows into their children, which get the next numbers.
 
         Rows of splits that are not ``needed`` stay unsorted: nobody will look.
         """
         starts, stops = self.starts[nodes], self.stops[nodes]
         middles = starts.copy()
-        middles[needed] = partition(
-            self.table.codes,
-            self.order,
-            starts,
-            stops,
-            splits,
-            self.table.bins.categorical,
-            np.flatnonzero(needed),
-            self.spare,
-        )
+
+        def some(which: np.ndarray) -> None:
+            spare = np.empty(int((stops[which] - starts[which]).max(initial=0)) + 1, np.uint32)
+            middles[which] = partition(
+                self.table.codes, self.order, starts, stops, splits, self.table.bins.categorical, which, spare
+            )
+
+        thread_map(some, np.array_split(np.flatnonzero(needed), 4 * threads if threads > 1 else 1), threads)
         begin = np.stack([starts, middles], axis=1).reshape(-1)
         end = np.stack([middles, stops], axis=1).reshape(-1)
         self.starts = np.concatenate([self.starts, begin])

@@ -1,0 +1,116 @@
+"""``silvan demo``: five unequal hospitals, alone, together and pooled, on data that comes with scikit-learn."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+NAMES = ("Alder", "Birch", "Cedar", "Elm", "Hazel", "Juniper", "Larch", "Maple", "Oak", "Pine", "Rowan", "Spruce")
+
+LEAST = 4
+"""Rows of each class that every site has, so that all have something to learn from and to be judged by."""
+
+STUDY = """\
+# Made by `silvan demo`; `silvan fit` runs it again. All keys are in docs/study.md.
+name = "Breast cancer at {n} sites"
+label = "malignant"
+test = 0.25
+random_state = 0
+output = "."
+
+[sites]
+{sites}
+
+[learner]
+kind = "HistogramForest"
+n_estimators = 100
+max_depth = 10
+"""
+
+
+def demo(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Where to write the tables, the study and the run.")
+    ] = Path("runs/demo"),
+    sites: Annotated[int, typer.Option("--sites", min=2, max=len(NAMES), help="How many sites.")] = 5,
+) -> None:
+    """See what joining is worth: breast cancer data at uneven, skewed sites; alone, together and pooled."""
+    from rich.console import Console
+
+    from silvan.cli import fit, show, steps
+    from silvan.cli.progress import Progress
+    from silvan.cli.study import read_study
+    from silvan.learners import MergedForest
+    from silvan.report.html import write_report
+    from silvan.report.run import EVALUATION, MODEL, REPORT, RUN, Run
+    from silvan.report.summary import summary
+
+    console, progress = Console(), Progress()
+    n_rows, n_columns = write_sites(output, sites)
+    show.say(
+        console,
+        f"Breast cancer data ({n_rows} patients, {n_columns} measurements of cell nuclei), dealt out to {sites} sites of "
+        "uneven size and\nshare of malignant tumours. A quarter of each site's rows is kept for judging. The very "
+        "first time, kernels are\ncompiled, which takes up to a minute.",
+    )
+    study, run = read_study(output / "study.toml"), Run(output)
+    record = fit.start(study, run, resume=False)
+    with progress.step("Reading tables and agreeing on columns"):
+        federation = study.federation()
+        steps.note_agreement(record, federation)
+    model = study.learner(federation.schema)
+    seconds = steps.train(federation, model, progress)
+    steps.note_training(record, run, federation, model, seconds)
+    run.write(record)
+    merged = MergedForest(n_estimators=model.n_estimators, max_depth=model.max_depth, random_state=model.random_state)
+    steps.train(federation, merged, progress, "Merging sites' own trees")
+    steps.judge(record, federation, model, progress, {"merged": merged.forest_})
+    run.write_evaluation(record.evaluation)
+    run.write(record)
+    write_report(run)
+    summed = summary(record)
+    show.say(console, show.results(summed), show.sentences(summed))
+    show.say(console, show.files(output, ["sites", "study.toml", MODEL, EVALUATION, RUN, REPORT]))
+
+
+def write_sites(folder: Path, n: int) -> tuple[int, int]:
+    """Write a table a site and the study file; give the rows and columns there are in all."""
+    import numpy as np
+    import polars as pl
+    from sklearn.datasets import load_breast_cancer
+
+    from silvan.files import write_whole
+
+    bunch = load_breast_cancer()
+    malignant = 1 - bunch.target  # scikit-learn has benign as 1
+    columns = {str(name): bunch.data[:, i] for i, name in enumerate(bunch.feature_names)}
+    frame = pl.DataFrame({**columns, "malignant": np.where(malignant == 1, "yes", "no")})
+    (folder / "sites").mkdir(parents=True, exist_ok=True)
+    for stale in (folder / "sites").glob("*.csv"):
+        if stale.stem in {name.lower() for name in NAMES}:
+            stale.unlink()
+    lines = []
+    for name, rows in zip(NAMES, deal(malignant, n), strict=False):
+        path = f"sites/{name.lower()}.csv"
+        write_whole(folder / path, frame[rows].write_csv().encode())
+        lines.append(f'{name} = "{path}"')
+    write_whole(folder / "study.toml", STUDY.format(n=n, sites="\n".join(lines)).encode())
+    return len(frame), len(columns)
+
+
+def deal(y: Any, n: int, seed: int = 0) -> list[Any]:
+    """Deal rows out to sites: sizes from a Dirichlet draw, shares of each class from another."""
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    sizes = rng.dirichlet(np.full(n, 2.0))
+    skew = rng.dirichlet(np.ones(2), size=n)
+    hands: list[list[int]] = [[] for _ in range(n)]
+    for c in range(2):
+        rows = rng.permutation(np.flatnonzero(y == c))
+        weights = sizes * skew[:, c]
+        spare = len(rows) - LEAST * n
+        counts = LEAST + np.diff(np.round(np.cumsum([0.0, *weights]) / weights.sum() * spare)).astype(int)
+        for hand, part in zip(hands, np.split(rows, np.cumsum(counts)[:-1]), strict=True):
+            hand.extend(part.tolist())
+    return [np.sort(hand) for hand in hands]

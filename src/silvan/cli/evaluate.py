@@ -1,0 +1,139 @@
+"""``silvan evaluate``: a run judged again, at its sites or on a table."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from silvan.errors import InputError
+
+if TYPE_CHECKING:
+    from silvan.cli.progress import Progress
+    from silvan.cli.study import Study
+    from silvan.report.run import Figures, Record, Run
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder; with a table also a .silvan file.")],
+    table: Annotated[
+        Path | None, typer.Argument(metavar="[TABLE]", help="Judge on this table, which has the label.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="CSV", help="Also write the figures here.")
+    ] = None,
+) -> None:
+    """Judge a model again: on its sites' test rows, or on a table.
+
+    On a table, the models that sites have alone and the pooled one are shown beside it if the study's own tables
+    are still as they were.
+    """
+    from rich.console import Console
+
+    from silvan.cli import show
+    from silvan.cli.progress import Progress
+    from silvan.report.html import write_report
+    from silvan.report.run import Run
+    from silvan.report.summary import summary
+
+    progress, folder = Progress(), Run(run)
+    record = folder.read() if run.is_dir() else None
+    if table is None:
+        if record is None:
+            raise InputError(f"{str(run)!r} is not a run folder; to judge a model file, name a table too")
+        study = unchanged(folder, record)
+        if study is None:
+            raise InputError(
+                f"the study {record.study_file!r} or its tables are gone or have changed since, so test rows may be "
+                "rows the forest has learned from\nfit again, or name a table to judge on"
+            )
+        _at_sites(study, folder, record, progress)
+        folder.write(record)
+        folder.write_evaluation(record.evaluation)
+        write_report(folder)
+    else:
+        record = _on_table(run, folder, record, table, progress)
+    summed = summary(record)
+    show.say(Console(), show.results(summed), show.sentences(summed))
+    if output is not None:
+        Run(output.parent).write_evaluation(record.evaluation, output.name)
+
+
+def unchanged(run: "Run", record: "Record") -> "Study | None":
+    """Read the study of a run, if it and its tables are what they were."""
+    from silvan.cli.study import read_study
+
+    try:
+        study = read_study(run.folder / record.study_file)
+    except InputError:
+        return None
+    same = study.fingerprint(record.versions.get("silvan", "")) == record.fingerprint
+    return study if same else None
+
+
+def restored(study: "Study", run: "Run", record: "Record") -> tuple[Any, Any]:
+    """Make the federation and the fitted learner of a run again."""
+    by_site = {model.site: run.forest(model.site or None) for model in record.models}
+    if not by_site:
+        raise InputError(f"{str(run.folder)!r} has no model yet; run `silvan fit` again to finish it")
+    schema = next(iter(by_site.values())).schema
+    federation = study.federation(schema=schema)
+    model = study.learner(schema)
+    model.schema_, model.forest_ = schema, by_site.get("")
+    model.forests_ = dict.fromkeys(federation.sites, by_site[""]) if "" in by_site else by_site
+    return federation, model
+
+
+def _at_sites(study: "Study", run: "Run", record: "Record", progress: "Progress") -> None:
+    from silvan.cli import steps
+
+    with progress.step("Reading tables"):
+        federation, model = restored(study, run, record)
+    traffic, kinds = record.traffic, record.kinds
+    steps.judge(record, federation, model, progress)
+    if traffic:
+        record.traffic, record.kinds = traffic, kinds  # what left the sites when the model was made
+
+
+def _on_table(
+    path: Path, run: "Run", record: "Record | None", table: Path, progress: "Progress"
+) -> "Record":
+    """Judge on a table; the record that is given back is shown and not kept."""
+    from silvan.report.run import Record
+
+    study = None if record is None else unchanged(run, record)
+    with progress.step("Judging on the table", expected=None if record is None else record.seconds):
+        if record is not None and study is not None:
+            federation, model = restored(study, run, record)
+            frame = model.evaluate(federation, table=str(table))
+            rows = [_figures(row) for row in frame.to_dicts()]
+        else:
+            rows = _forests_on_table(path, run, record, table)
+    sites = [] if record is None else record.sites
+    n = rows[0].rows if rows else 0
+    shown = Record(name=str(table), sites=[type(s)(s.name, s.rows, n) for s in sites], evaluation=rows)
+    return shown
+
+
+def _figures(row: dict[str, Any]) -> "Figures":
+    from silvan.cli.steps import figures
+
+    return figures(row.pop("site"), row.pop("model"), row.pop("rows"), row)
+
+
+def _forests_on_table(path: Path, run: "Run", record: "Record | None", table: Path) -> list["Figures"]:
+    from silvan import metrics
+    from silvan.cli.predict import open_forest
+    from silvan.cli.steps import figures
+    from silvan.data.encode import encode_features, encode_label
+    from silvan.data.table import read_table
+    from silvan.tree.predict import scores
+
+    names = [""] if record is None else [model.site for model in record.models]
+    rows = []
+    for name in names:
+        forest = open_forest(path, name or None)
+        frame = read_table(str(table), forest.schema.label.name)
+        answer, y = scores(forest, encode_features(frame, forest.schema)), encode_label(frame, forest.schema)
+        judged = metrics.classification(answer, y) if forest.schema.n_classes else metrics.regression(answer[:, 0], y)
+        rows.append(figures(name or "all", "federated", len(y), judged))
+    return rows

@@ -1,0 +1,102 @@
+"""``silvan``: the commands, and errors as a person wants to read them."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from silvan.cli import demo, evaluate, fit, predict, report
+from silvan.errors import SilvanError
+
+INTERRUPTED = 130
+
+
+class Commands(TyperGroup):
+    """The group of all commands; whatever they raise on purpose becomes a line or two in red."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Let ``--debug`` stand anywhere."""
+        if "--debug" in args:
+            args = ["--debug", *(arg for arg in args if arg != "--debug")]
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except (SilvanError, OSError) as error:
+            if ctx.params.get("debug"):
+                raise
+            _red(_said(error))
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            if ctx.params.get("debug"):
+                raise
+            _red("interrupted; what was computed is kept, and the same command goes on from there")
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Random forests grown across data silos: the rows stay, trees, counts and sums travel.",
+)
+app.command()(demo.demo)
+app.command()(fit.fit)
+app.command()(predict.predict)
+app.command()(evaluate.evaluate)
+app.command()(report.report)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"silvan {version('silvan')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from, in full.")] = False,
+) -> None:
+    """Take the options that all commands share."""
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+def _said(error: Exception) -> str:
+    """Say what went wrong; a file error by its path and reason, not by its number."""
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror
+        return f"{text}; check the path, the permissions and the space left"
+    cause = error.__cause__
+    said = str(error)
+    if isinstance(cause, SilvanError) and str(cause) not in said:
+        return f"{said}\n{cause}"
+    return said
+
+
+def _red(text: str) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True, soft_wrap=True)
+    lines = text.split("\n")
+    for i, line in enumerate(lines):
+        printable = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+        console.print(Text(f"silvan: {printable}" if i == 0 else f"        {printable}", style="red"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

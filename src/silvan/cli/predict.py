@@ -1,0 +1,69 @@
+"""``silvan predict``: a model and a table in, predictions out."""
+
+import csv
+import io
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from silvan.errors import InputError
+
+if TYPE_CHECKING:
+    from silvan.tree.forest import Forest
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A .silvan file, or a run folder.")],
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="CSV or Parquet; it need not have the label.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="CSV", help="Where to write; else to standard output.")
+    ] = None,
+    site: Annotated[
+        str | None, typer.Option("--site", "-s", help="Use the forest that this site should use.")
+    ] = None,
+) -> None:
+    """Predict every row of a table: the class and each class's probability, or the number."""
+    from silvan.cli.progress import Progress
+    from silvan.data.encode import encode_features
+    from silvan.data.table import read_table
+    from silvan.files import write_whole
+    from silvan.tree import predict as walk
+
+    progress = Progress()
+    forest = open_forest(model, site)
+    with progress.step("Reading the table"):
+        X = encode_features(read_table(str(table), forest.schema.label.name), forest.schema)
+    with progress.step("Predicting"):
+        scores = walk.scores(forest, X)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if forest.classes is None:
+        writer.writerow(["row", "prediction"])
+        writer.writerows([i, repr(value)] for i, value in enumerate(scores[:, 0].tolist(), 1))
+    else:
+        classes = forest.classes.tolist()
+        writer.writerow(["row", "prediction", *(f"probability_{c}" for c in classes)])
+        best = scores.argmax(axis=1).tolist()
+        for i, (vote, shares) in enumerate(zip(best, scores.tolist(), strict=True), 1):
+            writer.writerow([i, classes[vote], *(f"{share:.6g}" for share in shares)])
+    if output is None:
+        sys.stdout.write(text.getvalue())
+        return
+    write_whole(output, text.getvalue().encode())
+    typer.echo(f"{len(X):,} predictions by forest {forest.hash[:12]} written to {output}", err=True)
+
+
+def open_forest(path: Path, site: str | None = None) -> "Forest":
+    """Read the forest of a file or of a run folder."""
+    from silvan.report.run import Run
+    from silvan.tree.forest import Forest
+
+    if path.is_dir():
+        return Run(path).forest(site)
+    if not path.is_file():
+        raise InputError(f"there is no model {str(path)!r}; name a .silvan file or a run folder")
+    if site is not None:
+        raise InputError("--site is for a run folder: a .silvan file holds one forest")
+    return Forest.load(path)

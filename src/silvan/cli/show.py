@@ -1,0 +1,119 @@
+"""Tables and sentences for a terminal.
+
+Names come from files, so they are shown as they are: no markup, no control characters.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from silvan.report.words import said_bytes, signed
+
+GAIN = {"gained": "green", "lost": "red", "level": "dim"}
+
+FILES = {
+    "model.silvan": "the forest: silvan predict, or sv.Forest.load",
+    "evaluation.csv": "every figure at every site",
+    "run.json": "all of the above as data",
+    "report.html": "one page to read and to pass on",
+    "study.toml": "what was done: silvan fit runs it again",
+    "journal.sqlite": "every reply, so that an interrupted fit goes on",
+}
+
+
+def clean(text: Any) -> str:
+    """Replace what a terminal would act upon."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text))
+
+
+def results(summed: dict[str, Any]) -> RenderableType:
+    """Show the comparison: a line a site, a column a model, gains against the site alone."""
+    metric = summed["metric"]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left", header_style="bold", show_edge=False)
+    table.add_column("Site", overflow="fold", min_width=8)
+    table.add_column("Rows", justify="right")
+    if metric is not None:
+        table.add_column("Test", justify="right")
+    positives = any(site["positives"] is not None for site in summed["sites"])
+    if positives:
+        table.add_column("Positive", justify="right")
+    for model in summed["models"]:
+        table.add_column(Text(clean(model).capitalize()), justify="left", no_wrap=True)
+    lines = [*summed["sites"], *([summed["overall"]] if summed["overall"] else [])]
+    for line in lines:
+        last = line is summed["overall"]
+        cells = [Text("all sites" if last else clean(line["name"])), Text(f"{line['rows']:,}")]
+        if metric is not None:
+            cells.append(Text(f"{line['test_rows']:,}"))
+        if positives:
+            cells.append(Text("–" if line["positives"] is None else f"{line['positives']:.0%}"))
+        cells += [_cell(line, model, metric) for model in summed["models"]]
+        if last:
+            table.add_section()
+        table.add_row(*cells, style="bold" if last else None)
+    if metric is None:
+        return table
+    better = "" if metric["higher"] else ", lower is better"
+    caption = Text(f"{metric['title']} on each site's own test rows{better}; beside it the gain against the site alone")
+    return Group(table, Text(), _dim(caption))
+
+
+def _cell(line: dict[str, Any], model: str, metric: dict[str, Any]) -> Text:
+    value, gain = line["figures"].get(model), line["gains"].get(model)
+    cell = Text("–" if value is None else f"{value:.{metric['digits']}f}")
+    if gain is not None:
+        verdict = "gained" if gain > 0 else "lost" if gain < 0 else "level"
+        cell.append(f" {signed(gain, metric['digits'])}", style=GAIN[verdict])
+    return cell
+
+
+def differences(summed: dict[str, Any]) -> RenderableType:
+    """Show how the sites' tables differ, and what was made of it."""
+    if not summed["differences"]:
+        return _dim(Text("All tables have the same columns, kinds and classes."))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    table.add_column("Column", overflow="fold")
+    table.add_column("How the sites differ", overflow="fold")
+    table.add_column("What was done", overflow="fold")
+    for note in summed["differences"]:
+        table.add_row(*(Text(clean(cell)) for cell in note))
+    warned = [Text(f"! {clean(text)}", style="yellow") for text in summed["warnings"]]
+    return Group(table, *([Text(), *warned] if warned else []))
+
+
+def sentences(summed: dict[str, Any]) -> RenderableType:
+    """Show in words what happened."""
+    return Group(*(Text(clean(text)) for text in summed["sentences"]))
+
+
+def files(folder: Path, names: list[str]) -> RenderableType:
+    """List the files that are there now, with their sizes."""
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(overflow="fold")
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim", overflow="fold")
+    for name in names:
+        path = folder / name
+        if path.is_dir():
+            size = sum(file.stat().st_size for file in path.iterdir())
+            table.add_row(Text(f"{clean(name)}/"), said_bytes(size), "the sites' tables")
+        elif path.exists():
+            table.add_row(Text(clean(name)), said_bytes(path.stat().st_size), FILES.get(name, ""))
+    return Group(Text(f"Written to {clean(folder)}:"), Padding(table, (0, 0, 0, 2)))
+
+
+def say(console: Console, *parts: RenderableType) -> None:
+    """Print parts with an empty line between them."""
+    for part in parts:
+        console.print(part, markup=False, highlight=False, soft_wrap=False)
+        console.print()
+
+
+def _dim(text: Text) -> Text:
+    text.stylize("dim")
+    return text

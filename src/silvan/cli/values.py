@@ -1,0 +1,236 @@
+"""What the keys of a study file may hold."""
+
+import inspect
+import types
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from silvan.cli.lines import Key
+from silvan.errors import InputError
+
+LEARNERS = ("HistogramForest", "MergedForest", "LocalForest", "PooledForest")
+NONE = "none"
+"""TOML has no null; where None has a meaning, this text stands for it."""
+
+_SUFFIXES = (".csv", ".csv.gz", ".parquet")
+_MOST = 2**63 - 1
+
+
+class Problems:
+    """All that is wrong with a file, each with its line."""
+
+    def __init__(self, path: Path, lines: dict[Key, int]) -> None:
+        self.path, self.lines = path, lines
+        self.found: list[tuple[int, str]] = []
+
+    def add(self, key: Key, text: str) -> None:
+        """Note one, on the line of a key or of the section it should stand in."""
+        line = next((self.lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self.lines), 1)
+        self.found.append((line, f"{self.path}:{line}: {text}"))
+
+    def unknown(self, key: Key, known: Iterable[str], text: str = "") -> None:
+        """Note a key that means nothing, and what it may have been meant for."""
+        known = list(known)
+        where = f" in [{key[0]}]" if len(key) > 1 else ""
+        close = get_close_matches(key[-1], known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+        self.add(key, f"{text or f'unknown key {key[-1]!r}{where}'}; {hint}")
+
+    def stop(self) -> None:
+        """Raise if there was any."""
+        if self.found:
+            raise InputError("\n".join(text for _, text in sorted(self.found)))
+
+
+# -- kinds of values: each says what is wrong, or nothing
+
+
+def _text(value: Any) -> str:
+    return "" if isinstance(value, str) and value.strip() else "must be text that is not empty"
+
+
+def _texts(value: Any) -> str:
+    right = isinstance(value, list) and all(isinstance(v, str) for v in value)
+    return "" if right else "must be a list of texts"
+
+
+def _share(value: Any) -> str:
+    right = isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value < 1.0
+    return "" if right else "must be a number of at least 0 and below 1"
+
+
+def _whole(value: Any) -> str:
+    right = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST
+    return "" if right else "must be a whole number of at least 0"
+
+
+def _one_of(*choices: str) -> Callable[[Any], str]:
+    return lambda value: "" if value in choices else f"must be one of {', '.join(map(repr, choices))}"
+
+
+KEYS: dict[str, Callable[[Any], str]] = {
+    "name": _text,
+    "label": _text,
+    "table": _text,
+    "site": _text,
+    "test": _share,
+    "random_state": _whole,
+    "task": _one_of("classification", "regression"),
+    "sums": _one_of("trusted", "ring", "masked"),
+    "exclude": _texts,
+    "output": _text,
+}
+"""The keys of the study itself."""
+
+
+# -- sections
+
+
+def check_top(values: dict[str, Any], problems: Problems) -> dict[str, Any]:
+    """Check the keys before the first section."""
+    for key, value in values.items():
+        if key not in KEYS:
+            problems.unknown((key,), [*KEYS, "sites", "learner", "policy"])
+        elif wrong := KEYS[key](value):
+            problems.add((key,), f"{key} {wrong}, got {value!r}")
+    if "sums" in values and not KEYS["sums"](values["sums"]):
+        from silvan.federate import make_sums
+
+        try:
+            make_sums(values["sums"])
+        except InputError as error:
+            problems.add(("sums",), str(error))
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in KEYS}
+
+
+def check_sites(data: dict[str, Any], folder: Path, problems: Problems) -> dict[str, Path]:
+    """Check that each table exists; a site's name must be one that can be shown."""
+    sites = data.get("sites")
+    if sites is None:
+        if "table" not in data or "site" not in data:
+            key = next((k for k in ("table", "site") if k in data), "sites")
+            problems.add((key,), "name the sites: [sites] with name = \"path\", or both table and site")
+            return {}
+        return _table({"": data["table"]}, ("table",), folder, problems)
+    for key in ("table", "site"):
+        if key in data:
+            problems.add((key,), f"{key} is for one table of all sites; leave it out beside [sites]")
+    if not isinstance(sites, dict) or not sites:
+        problems.add(("sites",), "[sites] must name at least one site, as name = \"path\"")
+        return {}
+    tables = {}
+    for name, value in sites.items():
+        if not name.strip() or not name.isprintable() or name == "all":
+            problems.add(("sites", name), f"a site cannot be called {name!r}; give it another name")
+        tables |= _table({name: value}, ("sites", name), folder, problems)
+    return tables
+
+
+def _table(named: dict[str, Any], key: Key, folder: Path, problems: Problems) -> dict[str, Path]:
+    [(name, value)] = named.items()
+    who = f"site {name!r}: " if name else ""
+    if not isinstance(value, str) or not value:
+        problems.add(key, f"{who}must be the path of a table, got {value!r}")
+        return {}
+    path = folder / value
+    if not path.is_file():
+        kind = "is a folder, not a file" if path.is_dir() else "does not exist"
+        problems.add(key, f"{who}{value!r} {kind} (looked for {path.absolute()}){_misplaced(name)}")
+    elif not path.name.lower().endswith(_SUFFIXES):
+        problems.add(key, f"{who}{value!r} should end in .csv, .csv.gz or .parquet{_misplaced(name)}")
+    return {name: path}
+
+
+def _misplaced(name: str) -> str:
+    return f"; if {name} was meant for the study, put it before the first [section]" if name in KEYS else ""
+
+
+def check_learner(values: Any, problems: Problems) -> tuple[str, dict[str, Any]]:
+    """Check the parameters against the learner's own signature, then by its own rules."""
+    from silvan import learners
+    from silvan.tree.fit import Settings
+
+    if not isinstance(values, dict):
+        problems.add(("learner",), "learner must be a section: [learner]")
+        return "", {}
+    kind = values.get("kind", LEARNERS[0])
+    if kind not in LEARNERS:
+        problems.unknown(("learner", "kind"), LEARNERS, f"there is no learner {kind!r}")
+        return "", {}
+    hints = parameters_of(getattr(learners, kind))
+    found = {}
+    for key, given in values.items():
+        if key == "kind":
+            continue
+        if key not in hints:
+            problems.unknown(("learner", key), ["kind", *hints], f"unknown key {key!r} in [learner], a {kind}")
+            continue
+        value = None if given == NONE and _fits(None, hints[key]) else given
+        if not _fits(value, hints[key]):
+            problems.add(("learner", key), f"{key} must be {_said(hints[key])}, got {value!r}")
+            continue
+        found[key] = value
+        if key == "random_state" and (wrong := _whole(value)):
+            problems.add(("learner", key), f"{key} {wrong}, got {value!r}")
+        if key in Settings.__dataclass_fields__ and value is not None and not isinstance(value, dict):
+            try:
+                Settings(**{key: value}).handful(1)
+            except InputError as error:
+                problems.add(("learner", key), str(error))
+    return kind, found
+
+
+def check_policy(values: Any, problems: Problems) -> dict[str, Any]:
+    """Check what every site lets out."""
+    from silvan.privacy.outbox import Policy
+
+    if not isinstance(values, dict):
+        problems.add(("policy",), "policy must be a section: [policy]")
+        return {}
+    hints = parameters_of(Policy)
+    found = {}
+    for key, value in values.items():
+        if key not in hints:
+            problems.unknown(("policy", key), hints)
+        elif not _fits(value, hints[key]):
+            problems.add(("policy", key), f"{key} must be {_said(hints[key])}, got {value!r}")
+        else:
+            found[key] = value
+            try:
+                Policy(**{key: value})
+            except InputError as error:
+                problems.add(("policy", key), str(error))
+    return found
+
+
+def parameters_of(kind: type) -> dict[str, Any]:
+    """Give the parameters of a class with their types."""
+    hints = get_type_hints(kind.__init__)
+    return {name: hints.get(name, Any) for name in inspect.signature(kind).parameters}
+
+
+def _members(hint: Any) -> list[Any]:
+    return list(get_args(hint)) if get_origin(hint) in (Union, types.UnionType) else [hint]
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value from a TOML file is of a type; whole numbers are numbers, lists are tuples."""
+    for member in _members(hint):
+        kind = get_origin(member) or member
+        if kind is Any or (kind is type(None) and value is None):
+            return True
+        if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return True
+        if kind is tuple and isinstance(value, list) and all(isinstance(v, str) for v in value):
+            return True
+        if kind in (int, str, bool) and type(value) is kind:
+            return True
+    return False
+
+
+def _said(hint: Any) -> str:
+    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", tuple: "a list of texts"}
+    said = [words.get(get_origin(m) or m, f"{NONE!r}") for m in _members(hint)]
+    return " or ".join(said)

@@ -1,0 +1,71 @@
+"""A question on its way: what was asked of whom, what happened, and how an answer is read.
+
+A reply is taken if it answers the question that is open, for the first time, and is what was asked for. One that
+belongs to another question, or comes a second time, changes nothing. One that cannot be read or does not fit makes its
+site a failed one, as does silence.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from silvan.errors import FormatError, RefusedError, SiteError
+from silvan.federation import wire
+from silvan.federation.message import Envelope, Missing, Reply, Request, Trouble
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something worth showing: a question sent, an answer in, a site lost."""
+
+    what: str  # "question", "answer", "lost"
+    kind: str  # of message
+    round: int
+    site: str = ""
+    seconds: float = 0.0
+
+
+Question = Request | dict[str, Any]
+"""One request for all sites, or requests by site."""
+
+Check = Callable[[str, Any], None]
+"""Told a site and its reply, raises ``FormatError`` if that cannot be the answer to what was asked."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question as it was put: its name, its kind, the request each site gets, what an answer must be like."""
+
+    name: str
+    kind: type[Request]
+    requests: dict[str, Request]
+    check: Check | None = None
+
+    def read(self, site: str, data: bytes | Exception) -> tuple[Reply, bytes] | Missing | Exception | None:
+        """Read an answer: the reply and its bytes, or what went wrong; None if it is to another question."""
+        kind = self.kind.__name__
+        if isinstance(data, Exception):
+            return SiteError(site, f"did not answer {kind} {data}") if isinstance(data, TimeoutError) else data
+        try:
+            envelope = wire.decode(data, Envelope)
+            if envelope.question != self.name or envelope.sender != site:
+                return None
+            if envelope.kind == Missing.__name__:
+                return wire.decode(envelope.body, Missing)
+            if envelope.kind == Trouble.__name__:
+                return self._trouble(site, wire.decode(envelope.body, Trouble))
+            if envelope.kind != self.kind.reply.__name__:
+                return SiteError(site, f"answered {kind} with another kind of message")
+            reply = wire.decode(envelope.body, self.kind.reply)
+            if self.check is not None:
+                self.check(site, reply)
+        except FormatError as error:
+            return SiteError(site, f"answered {kind} with something unusable: {error}")
+        return reply, envelope.body
+
+    def _trouble(self, site: str, trouble: Trouble) -> Exception:
+        kind = self.kind.__name__
+        text = "".join(c for c in trouble.text if c.isprintable())[:200]  # it may be made to harm a terminal
+        if trouble.code == "refused":
+            return RefusedError(f"site {site!r} refused {kind}: {text}")
+        return SiteError(site, f"{kind}: {text}")

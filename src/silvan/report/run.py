@@ -1,0 +1,207 @@
+"""A run on disk: a folder with the model, the figures and ``run.json``, which says all else.
+
+The keys of ``run.json`` are the fields below, described in docs/cli.md. The file is written anew, whole, after every
+step, so that what was computed is kept whatever happens next.
+"""
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from silvan.errors import FormatError, InputError, VersionError
+from silvan.files import write_whole
+from silvan.tree.forest import Forest
+
+FORMAT = "silvan run"
+VERSION = 1
+
+RUN, MODEL, EVALUATION, REPORT, JOURNAL = (
+    "run.json",
+    "model.silvan",
+    "evaluation.csv",
+    "report.html",
+    "journal.sqlite",
+)
+
+
+class Site(msgspec.Struct, frozen=True):
+    """A site and its rows; ``positives`` is the share of the second of two classes."""
+
+    name: str
+    rows: int
+    test_rows: int = 0
+    positives: float | None = None
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """How the sites' tables differ in a column, and what was made of it."""
+
+    column: str
+    what: str
+    done: str
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """Bytes of one kind of message, from the site's view."""
+
+    site: str
+    kind: str
+    sent: int
+    received: int
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A kind of message in words: what is asked, what is answered, and who sees the answer."""
+
+    name: str
+    asks: str
+    answers: str
+    verb: str
+
+
+class Model(msgspec.Struct, frozen=True):
+    """A model file; ``site`` is whom it is for, empty for all."""
+
+    file: str
+    hash: str
+    trees: int
+    nodes: int
+    site: str = ""
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """One model judged at one site, or over all; what is undefined is null."""
+
+    site: str
+    model: str
+    rows: int
+    figures: dict[str, float | None]
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """A ROC curve over all sites' test rows: of a model, for a class against the rest."""
+
+    model: str
+    of: str
+    points: list[tuple[float, float]]
+
+
+class Record(msgspec.Struct, kw_only=True):
+    """What ``run.json`` holds."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    name: str
+    status: str = "started"  # then "trained", then "done"
+    made: str = ""
+    seconds: float = 0.0  # of training
+    versions: dict[str, str] = {}
+    study_file: str = ""  # from the run folder
+    study: dict[str, Any] = {}
+    fingerprint: str = ""
+    schema_hash: str = ""
+    features: int = 0
+    label: str = "label"
+    classes: list[str] | None = None
+    sums: str = "trusted"
+    sites: list[Site] = []
+    differences: list[Difference] = []
+    warnings: list[str] = []
+    models: list[Model] = []
+    rounds: int = 0
+    agreement_rounds: int = 0
+    bytes: dict[str, dict[str, int]] = {}  # of training, by site: sent and received
+    traffic: list[Traffic] = []  # of all steps
+    kinds: list[Kind] = []
+    importances: dict[str, float] | None = None
+    evaluation: list[Figures] = []
+    curves: list[Curve] = []
+    pooled_hash: str | None = None  # of the forest of all rows in one place, if it was grown
+
+
+class Run:
+    """A run folder."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    def file(self, name: str) -> Path:
+        """Give the path of a file in the folder."""
+        return self.folder / name
+
+    def write(self, record: Record) -> None:
+        """Write ``run.json``."""
+        self._whole(RUN, msgspec.json.format(msgspec.json.encode(record), indent=1))
+
+    def read(self) -> Record:
+        """Read ``run.json``; it may come from anywhere, so everything is checked."""
+        path = self.file(RUN)
+        if not path.is_file():
+            raise InputError(f"{str(self.folder)!r} is no run: there is no {RUN} in it; `silvan fit` makes one")
+        try:
+            head = msgspec.json.decode(path.read_bytes(), type=_Head)
+            if head.format != FORMAT:
+                raise FormatError(f"{path}: it does not say format {FORMAT!r}")
+            if head.version > VERSION:
+                raise VersionError(f"{path}: of version {head.version}, this silvan reads {VERSION}; upgrade silvan")
+            return msgspec.json.decode(path.read_bytes(), type=Record)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise FormatError(f"{path}: damaged, or not of a run ({error})") from None
+
+    def save_models(self, forests: dict[str, Forest]) -> list[Model]:
+        """Write the global forest, under "", or each site's; a site's name is no file name."""
+        models = []
+        for i, (site, forest) in enumerate(forests.items(), 1):
+            name = f"model-{i}.silvan" if site else MODEL
+            forest.save(self.file(name))
+            models.append(Model(name, forest.hash, len(forest), len(forest.feature), site))
+        return models
+
+    def forest(self, site: str | None = None) -> Forest:
+        """Read the global forest, or the one that a site should use."""
+        models = {model.site: model for model in self.read().models}
+        if not models:
+            raise InputError(f"{str(self.folder)!r} has no model yet; run `silvan fit` again to finish it")
+        names = [name for name in models if name]
+        if site is not None and site in self._sites():
+            site = site if site in models else ""
+        if site is None:
+            site = ""
+        if site not in models:
+            known = ", ".join(names or self._sites())
+            what = f"there is no site {site!r}" if site else "every site has its own forest here; pass --site"
+            raise InputError(f"{what}; the sites are {known}")
+        path = self.file(Path(models[site].file).name)  # a name, never a way out of the folder
+        if not path.is_file():
+            raise InputError(f"{str(path)!r} is gone; run `silvan fit` again")
+        forest = Forest.load(path)
+        if forest.hash != models[site].hash:
+            raise FormatError(f"{path}: not the forest that {RUN} names; one of the two was changed")
+        return forest
+
+    def _sites(self) -> list[str]:
+        return [site.name for site in self.read().sites]
+
+    def write_evaluation(self, rows: list[Figures], name: str = EVALUATION) -> None:
+        """Write the table of figures."""
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(["site", "model", "rows", *(rows[0].figures if rows else ())])
+        for row in rows:
+            figures = ["" if x is None else repr(x) for x in row.figures.values()]
+            table.writerow([row.site, row.model, row.rows, *figures])
+        self._whole(name, text.getvalue().encode())
+
+    def _whole(self, name: str, data: bytes) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.file(name), data)
+
+
+class _Head(msgspec.Struct):
+    """What tells a run's file and its version."""
+
+    format: str = ""
+    version: int = 0

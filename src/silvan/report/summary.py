@@ -1,0 +1,269 @@
+"""From a run's record to a plain dict: everything a table or a page shows, computed once.
+
+Sentences and tables are made from the same rounded figures, so that they never contradict each other.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from silvan.report.run import Figures, Record, Run
+from silvan.report.words import said_bytes, said_count, signed
+
+OVERALL = "all"
+
+METRICS = {
+    "auc": ("AUC", "area under the ROC curve", True),
+    "pr_auc": ("PR AUC", "area under the precision-recall curve", True),
+    "accuracy": ("Accuracy", "share of rows that are right", True),
+    "f1": ("F1", "balance of precision and recall", True),
+    "mcc": ("MCC", "Matthews correlation", True),
+    "calibration": ("Calibration error", "how far probabilities are off", False),
+    "rmse": ("RMSE", "root of the mean squared error", False),
+    "r2": ("R²", "share of variance explained", True),
+}
+"""Of each metric: its title, what it is, and whether more is better. The first one present leads."""
+
+_SEEN = {
+    "ask": "each site's answer",
+    "total": "only the sum over the sites",
+}
+
+
+def summarise(folder: str | Path) -> dict[str, Any]:
+    """Read a run folder and say what happened, as plain data."""
+    return summary(Run(folder).read())
+
+
+def summary(record: Record) -> dict[str, Any]:
+    """Say what happened in a run, as plain data."""
+    models = list(dict.fromkeys(row.model for row in record.evaluation))
+    metric = _leading(record)
+    sites = [_site(record, site, metric, models) for site in [s.name for s in record.sites]]
+    overall = _site(record, OVERALL, metric, models) if record.evaluation else None
+    summed = {
+        "name": record.name,
+        "made": record.made,
+        "status": record.status,
+        "label": record.label,
+        "classes": record.classes,
+        "features": record.features,
+        "rows": sum(site.rows for site in record.sites),
+        "test_rows": sum(site.test_rows for site in record.sites),
+        "metric": metric,
+        "models": models,
+        "sites": sites,
+        "overall": overall,
+        "figures": _figures(record, models),
+        "curves": [{"model": c.model, "of": c.of, "points": c.points} for c in record.curves],
+        "importances": sorted((record.importances or {}).items(), key=lambda item: -item[1]),
+        "rounds": record.rounds,
+        "agreement_rounds": record.agreement_rounds,
+        "bytes": record.bytes,
+        "traffic": _traffic(record),
+        "sums": record.sums,
+        "differences": [(d.column, d.what, d.done) for d in record.differences],
+        "warnings": record.warnings,
+        "settings": _settings(record.study),
+        "versions": record.versions,
+        "hashes": _hashes(record),
+        "forests": [{"site": m.site, "trees": m.trees, "nodes": m.nodes, "hash": m.hash} for m in record.models],
+        "seconds": record.seconds,
+    }
+    summed["sentences"] = _sentences(record, summed)
+    return summed
+
+
+def _leading(record: Record) -> dict[str, Any] | None:
+    present = record.evaluation[0].figures if record.evaluation else {}
+    key = next((key for key in METRICS if key in present), None)
+    if key is None:
+        return None
+    title, meaning, higher = METRICS[key]
+    bounded = key != "rmse"
+    largest = max((abs(row.figures.get(key) or 0.0) for row in record.evaluation), default=0.0)
+    digits = 3 if bounded or largest < 1 else max(0, 3 - len(str(int(largest))) + 1)
+    return {"key": key, "title": title, "meaning": meaning, "higher": higher, "digits": digits}
+
+
+def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list[str]) -> dict[str, Any]:
+    """Give one line of the comparison: figures, gains against the site alone, and the verdict on them."""
+    note = next((site for site in record.sites if site.name == name), None)
+    line: dict[str, Any] = {
+        "name": name,
+        "rows": note.rows if note else sum(s.rows for s in record.sites),
+        "test_rows": note.test_rows if note else sum(s.test_rows for s in record.sites),
+        "positives": note.positives if note else _positives(record),
+        "figures": {},
+        "gains": {},
+        "verdict": "unknown",
+    }
+    if metric is None:
+        return line
+    by_model = {row.model: row for row in record.evaluation if row.site == name}
+    for model in models:
+        value = by_model[model].figures.get(metric["key"]) if model in by_model else None
+        line["figures"][model] = None if value is None else round(value, metric["digits"])
+    local = line["figures"].get("local")
+    for model, value in line["figures"].items():
+        if model != "local" and local is not None and value is not None:
+            gain = round(value - local if metric["higher"] else local - value, metric["digits"])
+            line["gains"][model] = gain + 0.0
+    gain = line["gains"].get("federated")
+    line["verdict"] = "unknown" if gain is None else "gained" if gain > 0 else "lost" if gain < 0 else "level"
+    return line
+
+
+def _positives(record: Record) -> float | None:
+    known = [(s.positives, s.rows + s.test_rows) for s in record.sites if s.positives is not None]
+    return sum(share * n for share, n in known) / max(sum(n for _, n in known), 1) if known else None
+
+
+def _figures(record: Record, models: list[str]) -> dict[str, Any]:
+    """Give all metrics of all models at all sites."""
+    names = [key for key in METRICS if record.evaluation and key in record.evaluation[0].figures]
+    rows: list[Figures] = sorted(record.evaluation, key=lambda r: (r.site == OVERALL,))
+    return {
+        "titles": [METRICS[key][:2] for key in names],
+        "rows": [
+            {"site": r.site, "model": r.model, "rows": r.rows, "values": [r.figures.get(k) for k in names]} for r in rows
+        ],
+    }
+
+
+def _traffic(record: Record) -> dict[str, Any]:
+    """Give bytes by site and kind of message, and what each kind says in words; big senders first."""
+    kinds = {kind.name: kind for kind in record.kinds}
+    sent: dict[str, int] = {}
+    received: dict[str, int] = {}
+    by_site: dict[str, dict[str, int]] = {site.name: {} for site in record.sites}
+    for t in record.traffic:
+        sent[t.kind] = sent.get(t.kind, 0) + t.sent
+        received[t.kind] = received.get(t.kind, 0) + t.received
+        by_site.setdefault(t.site, {})[t.kind] = t.sent
+    listed = [
+        {
+            "name": name,
+            "asks": kinds[name].asks if name in kinds else "",
+            "answers": kinds[name].answers if name in kinds else "",
+            "verb": kinds[name].verb if name in kinds else "",
+            "seen": _seen(kinds[name].verb if name in kinds else "", record.sums),
+            "sent": sent[name],
+            "received": received[name],
+        }
+        for name in sorted(sent, key=lambda name: -sent[name])
+    ]
+    return {
+        "kinds": listed,
+        "sites": [
+            {
+                "name": site,
+                "sent": sum(t.sent for t in record.traffic if t.site == site),
+                "received": sum(t.received for t in record.traffic if t.site == site),
+                "by_kind": by_kind,
+            }
+            for site, by_kind in by_site.items()
+        ],
+    }
+
+
+def _seen(verb: str, sums: str) -> str:
+    if verb == "total" and sums == "trusted":
+        return "only the sum over the sites is kept; whoever adds up, here the coordinator's own process, sees each part"
+    return _SEEN.get(verb, "not known")
+
+
+def _settings(study: dict[str, Any]) -> list[tuple[str, str]]:
+    """List what the study set, sections as dotted keys."""
+    listed = []
+    for key, value in study.items():
+        if isinstance(value, dict):
+            listed += [(f"{key}.{k}", v) for k, v in value.items()]
+        else:
+            listed.append((key, value))
+    return [(key, "none" if value is None else str(value)) for key, value in listed if value not in ([], {})]
+
+
+def _hashes(record: Record) -> list[tuple[str, str]]:
+    hashes = [("schema", record.schema_hash)]
+    hashes += [(f"forest of {m.site}" if m.site else "forest", m.hash) for m in record.models]
+    if record.pooled_hash:
+        hashes.append(("pooled forest", record.pooled_hash))
+    return [*hashes, ("study and tables", record.fingerprint)]
+
+
+def _sentences(record: Record, summed: dict[str, Any]) -> list[str]:
+    """Say in words what happened."""
+    return [text for text in (_outcome(summed), _rough(summed), _cost(record), _same(record)) if text]
+
+
+def _outcome(summed: dict[str, Any]) -> str:
+    metric, overall = summed["metric"], summed["overall"]
+    if metric is None or overall is None:
+        return ""
+    verdicts = [site["verdict"] for site in summed["sites"]]
+    unknown = verdicts.count("unknown")
+    texts = [_who(verdicts)] if unknown < len(verdicts) else []
+    if unknown:
+        where = "one site" if unknown == 1 else f"{said_count(unknown)} sites"
+        texts.append(f"At {where} the {metric['title']} is not defined: no test rows, or one class only.")
+    figures, digits = overall["figures"], metric["digits"]
+    if figures.get("local") is not None and figures.get("federated") is not None:
+        pooled = figures.get("pooled")
+        beside = "" if pooled is None else f"; pooled rows would give {pooled:.{digits}f}"
+        texts.append(
+            f"Over all {summed['test_rows']:,} test rows the {metric['title']} goes from "
+            f"{figures['local']:.{digits}f} to {figures['federated']:.{digits}f} "
+            f"({signed(overall['gains']['federated'], digits)}){beside}."
+        )
+    return " ".join(texts)
+
+
+def _who(verdicts: list[str]) -> str:
+    """Say how many sites gain by joining."""
+    total = len(verdicts) - verdicts.count("unknown")
+    gained, level, lost = (verdicts.count(v) for v in ("gained", "level", "lost"))
+    if total == gained and total > 1:
+        return f"All {said_count(total)} sites do better with the federated forest than alone."
+    count = said_count(gained).capitalize() if gained else "None"
+    text = f"{count} of {said_count(total)} {'site' if total == 1 else 'sites'} {_do(gained or 1)} better"
+    others = [f"{said_count(n)} {_do(n)} {how}" for n, how in ((level, "as well"), (lost, "worse")) if n]
+    return f"{', '.join([f'{text} with the federated forest than alone', *others])}."
+
+
+def _do(n: int) -> str:
+    return "does" if n == 1 else "do"
+
+
+def _rough(summed: dict[str, Any]) -> str:
+    sizes = [site["test_rows"] for site in summed["sites"] if site["figures"]]
+    if not sizes or min(sizes) >= 50 or len(sizes) < 2:
+        return ""
+    spread = f"{min(sizes)} to {max(sizes)} rows" if min(sizes) < max(sizes) else f"{min(sizes)} rows"
+    return f"Test parts are small ({spread} a site), so single sites' figures are rough; the overall line says more."
+
+
+def _cost(record: Record) -> str:
+    if not record.models or not record.bytes or not record.rounds:
+        return ""
+    n = len(record.bytes)
+    sent = sum(ways["sent"] for ways in record.bytes.values()) / n
+    received = sum(ways["received"] for ways in record.bytes.values()) / n
+    rounds = "one round" if record.rounds == 1 else f"{record.rounds} rounds"
+    return (
+        f"Training took {rounds}; on average a site sent {said_bytes(sent)} and received {said_bytes(received)}. "
+        "No row left its site."
+    )
+
+
+def _same(record: Record) -> str:
+    if record.pooled_hash is None or len(record.models) != 1 or record.study.get("learner", {}).get("kind") in (
+        "PooledForest",
+        "MergedForest",
+    ):
+        return ""
+    if record.models[0].hash == record.pooled_hash:
+        return (
+            "The forest is node for node the one that pooled rows would give: both have the hash "
+            f"{record.pooled_hash[:12]}."
+        )
+    return "The forest is not the one that pooled rows would give; their hashes differ."

@@ -1,0 +1,35 @@
+"""Numbers the way a person writes them."""
+
+_SMALL = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+
+
+def said_count(n: int) -> str:
+    """Write small numbers as words."""
+    return _SMALL[n] if 0 <= n < len(_SMALL) else f"{n:,}"
+
+
+def said_bytes(n: float) -> str:
+    """Write a number of bytes with three digits at most."""
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if n < 999.5 or unit == "GB":
+            digits = 0 if unit == "bytes" or n >= 99.95 else 1
+            return f"{n:.{digits}f} {unit}"
+        n /= 1000
+    raise AssertionError
+
+
+def said_time(seconds: float) -> str:
+    """Write a duration as roughly as it is known."""
+    if seconds < 60:
+        return f"{max(round(seconds), 1)} s"
+    if seconds < 3600:
+        return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
+    return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min"
+
+
+def signed(value: float, digits: int) -> str:
+    """Write a difference with its sign; a true minus, and ± for none."""
+    if round(value, digits) == 0:
+        return f"±{0:.{digits}f}"
+    return f"{'+' if value > 0 else '−'}{abs(value):.{digits}f}"
+
