@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.common import Goal, Report, machine
 
-ALL = ("forest", "startup", "accuracy")
+ALL = ("forest", "horizontal", "startup", "accuracy")
 
 
 def main() -> None:

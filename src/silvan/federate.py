@@ -1,7 +1,8 @@
 """Making a federation in this process: several tables, or one with a column that names the site."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any, Literal
 
 import narwhals as nw
@@ -10,11 +11,12 @@ from silvan.data.encode import Task
 from silvan.data.schema import Schema
 from silvan.data.table import Frame, read_table
 from silvan.errors import InputError
-from silvan.federation.agree import Describe, agree
-from silvan.federation.federation import Sums, TrustedSums
+from silvan.federation.agree import Differences, agree, ask_rows
+from silvan.federation.federation import Sums
 from silvan.federation.journal import Journal
 from silvan.federation.local import LocalFederation
 from silvan.federation.site import Site
+from silvan.federation.sums import TrustedSums
 from silvan.privacy.outbox import Gate, Policy
 from silvan.tree.draw import make_key
 
@@ -30,7 +32,7 @@ def federate_rows(
     random_state: int = 0,
     task: Task | None = None,
     schema: Schema | None = None,
-    exclude: tuple[str, ...] | list[str] = (),
+    exclude: Sequence[str] = (),
     sums: SumsName = "trusted",
     policy: Policy | None = None,
     cold: bool = False,
@@ -83,16 +85,22 @@ def federate_rows(
     """
     if not 0.0 <= test < 1.0:
         raise InputError(f"test must be at least 0 and below 1, got {test}")
-    parts, left_out = _parts(tables, site), tuple(exclude) + (() if site is None else (site,))
+    if task not in (None, "classification", "regression"):
+        raise InputError(f"task must be None, 'classification' or 'regression', got {task!r}")
+    if isinstance(random_state, bool) or not isinstance(random_state, Integral) or random_state < 0:
+        raise InputError(f"random_state must be a whole number of at least 0, got {random_state!r}")
+    if isinstance(exclude, str):
+        raise InputError(f"exclude must be a list of columns, got {exclude!r}")
+    parts = _parts(tables, site)
     policy = Policy() if policy is None else policy
     members = {
         name: Site(
             name,
             source,
             label=label,
-            exclude=left_out,
+            exclude=tuple(exclude),
             test=test,
-            split_seed=random_state,
+            split_seed=int(random_state),
             sampling_key=make_key(random_state, "rows"),
             outbox=Gate(policy),
             n_jobs=n_jobs,
@@ -109,17 +117,33 @@ def federate_rows(
         journal=Journal(journal),
         study=study,
     )
-    federation.journal.belongs_to(study)
+    if journal is not None:
+        prints = [_fingerprint(member) for member in members.values()]
+        federation.journal.belongs_to(f"{study}; exclude {list(exclude)}; policy {policy}; tables {prints}")
     if schema is None:
-        federation.schema, federation.differences = agree(federation, label, task)
+        federation.schema, federation.differences, federation.rows = agree(federation, label, task)
         for text in federation.differences.warnings:
             warnings.warn(text, stacklevel=2)
     else:
-        federation.schema = schema
-    with federation.counted_apart():
-        told = federation.ask(Describe(task=task))
-    federation.rows = {name: reply.rows for name, reply in told.items()}
+        federation.schema, federation.differences = schema, Differences()
+        federation.rows = ask_rows(federation)
+    _check_excluded(exclude, members)
     return federation
+
+
+def _fingerprint(site: Site) -> str:
+    """Name a site's table by its content; what cannot be read is the site's to complain about."""
+    try:
+        return site.fingerprint()
+    except InputError:
+        return ""
+
+
+def _check_excluded(exclude: Sequence[str], members: Mapping[str, Site]) -> None:
+    """A misspelt column would be learnt from."""
+    unknown = [name for name in exclude if not any(name in member.excluded for member in members.values())]
+    if unknown:
+        raise InputError(f"exclude names {unknown[0]!r}, which is not a column at any site")
 
 
 def make_sums(name: str) -> Sums:
@@ -135,6 +159,8 @@ def _parts(tables: Any, site: str | None) -> dict[str, Any]:
             raise InputError("site names a column of one table; with a dict of tables leave it out")
         if not tables:
             raise InputError("tables is empty; a federation needs at least one site")
+        if len({str(name) for name in tables}) < len(tables):
+            raise InputError("two sites have names that read alike; give every site a name of its own")
         return {str(name): table for name, table in tables.items()}
     if site is None:
         raise InputError("pass a dict of tables by site, or one table and site='the column that names it'")

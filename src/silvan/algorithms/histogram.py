@@ -78,6 +78,7 @@ def grow_level(site: Site, request: GrowLevel) -> Histograms:
     """Bring the rows to the open nodes and add up their histograms."""
     schema = schema_of(site, request.schema)
     bins = bins_of(site, request.bins, schema)
+    _check(request, schema, bins)
     key = ("growing", request.schema.hash, request.bins.hash, request.measure, request.n_trees, request.bootstrap)
     rounds = _rounds(request)
     growing: _Growing | None = site.cache.get(key)
@@ -88,7 +89,6 @@ def grow_level(site: Site, request: GrowLevel) -> Histograms:
     for name, splits in rounds[len(growing.done) :]:
         growing.rows.apply(*splits, np.ones(len(splits[0]), np.bool_), thread_count(site.n_jobs))
         growing.done.append(name)
-    check_nodes(request.nodes, request.features, growing.rows.n_nodes, len(bins.n_bins))
     return Histograms(sums=fill_level(growing.rows, request.nodes, request.features, site.n_jobs))
 
 
@@ -100,15 +100,7 @@ def binned(part: Part, bins: Bins, measure: Measure, n_jobs: int | None) -> Binn
 
 def _rounds(request: GrowLevel) -> list[tuple[bytes, tuple[np.ndarray, Splits]]]:
     """Cut the history into rounds, each with a name that tells it from any other."""
-    columns = (
-        request.split_node,
-        request.split_feature,
-        request.split_bin,
-        request.split_missing_left,
-        request.split_words,
-    )
-    if len({len(c) for c in columns} | {int(request.round_sizes.sum())}) != 1:
-        raise FormatError("the splits so far do not match")
+    columns = [getattr(request, name) for name in _SPLIT_TYPES]
     rounds, start = [], 0
     for size in request.round_sizes.tolist():
         node, feature, bin_, missing_left, words = (c[start : start + size] for c in columns)
@@ -119,14 +111,44 @@ def _rounds(request: GrowLevel) -> list[tuple[bytes, tuple[np.ndarray, Splits]]]
     return rounds
 
 
+def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
+    """Refuse a question that does not hold together: kernels trust what they are given."""
+    request.measure.check(schema.n_classes)
+    for name, dtype in _SPLIT_TYPES.items():
+        column = getattr(request, name)
+        if column.dtype != dtype or column.shape[1:] != ((SET_WORDS,) if name == "split_words" else ()):
+            raise FormatError(f"{name} is of another type")
+    sizes, node, feature = request.round_sizes, request.split_node, request.split_feature
+    lengths = {len(getattr(request, name)) for name in _SPLIT_TYPES}
+    if sizes.ndim != 1 or sizes.dtype != np.int64 or (sizes < 0).any() or lengths != {int(sizes.sum())}:
+        raise FormatError("the splits so far do not match")
+    there = request.n_trees + 2 * np.repeat(np.cumsum(sizes) - sizes, sizes)  # nodes when a split was made
+    if request.n_trees < 1 or (node < 0).any() or (node >= there).any() or len(np.unique(node)) < len(node):
+        raise FormatError("a split of a node that does not exist, or was split before")
+    if (feature < 0).any() or (feature >= len(bins.n_bins)).any():
+        raise FormatError("a split by a feature that does not exist")
+    if (request.split_bin < 0).any() or (request.split_bin >= bins.n_bins[feature]).any():
+        raise FormatError("a split after a bin that does not exist")
+    check_nodes(request.nodes, request.features, request.n_trees + 2 * len(node), len(bins.n_bins))
+    if np.isin(request.nodes, node).any():
+        raise FormatError("an open node was split before")
+
+
 def check_nodes(nodes: np.ndarray, features: np.ndarray, n_nodes: int, n_features: int) -> None:
-    """Refuse a question about nodes or features that do not exist."""
+    """Refuse a question about nodes or features that do not exist, or come twice."""
     if nodes.ndim != 1 or features.ndim != 2 or len(features) != len(nodes):
         raise FormatError("features do not match nodes")
-    if nodes.min(initial=0) < 0 or nodes.max(initial=0) >= n_nodes:
-        raise FormatError("an open node does not exist")
-    if features.min(initial=0) < -1 or features.max(initial=0) >= n_features:
+    if nodes.dtype != np.int32 or features.dtype != np.int32:
+        raise FormatError("nodes or features are of another type")
+    if nodes.min(initial=0) < 0 or nodes.max(initial=0) >= n_nodes or len(np.unique(nodes)) < len(nodes):
+        raise FormatError("an open node does not exist, or comes twice")
+    if not 1 <= features.shape[1] <= n_features or features.min(initial=0) < -1:
+        raise FormatError("features do not match nodes")
+    if features.max(initial=0) >= n_features:
         raise FormatError("a feature does not exist")
+    before, after = features[:, :-1], features[:, 1:]
+    if not ((after == -1) | ((before >= 0) & (after > before))).all():
+        raise FormatError("features must rise, and those that are lacking come last")
 
 
 # -- at the coordinator
@@ -143,6 +165,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
 
     def find(frontier: Frontier) -> Splits:
         features = draw_level(frontier, plan)
+        shape = level_shape(features, bins, measure)
         reply: Histograms = federation.total(
             GrowLevel(
                 schema=schema_blob,
@@ -153,7 +176,8 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
                 nodes=frontier.node.astype(np.int32),
                 features=features,
                 **history.columns(),
-            )
+            ),
+            check=lambda site, reply: _check_sums(reply.sums, features, bins, measure),
         )
         return choose_level(reply.sums, features, bins, rule)
 

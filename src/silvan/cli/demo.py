@@ -7,14 +7,14 @@ import typer
 
 NAMES = ("Alder", "Birch", "Cedar", "Elm", "Hazel", "Juniper", "Larch", "Maple", "Oak", "Pine", "Rowan", "Spruce")
 
-LEAST = 4
+LEAST = 8
 """Rows of each class that every site has, so that all have something to learn from and to be judged by."""
 
 STUDY = """\
 # Made by `silvan demo`; `silvan fit` runs it again. All keys are in docs/study.md.
 name = "Breast cancer at {n} sites"
 label = "malignant"
-test = 0.25
+test = 0.3
 random_state = 0
 output = "."
 
@@ -50,8 +50,8 @@ def demo(
     show.say(
         console,
         f"Breast cancer data ({n_rows} patients, {n_columns} measurements of cell nuclei), dealt out to {sites} sites of "
-        "uneven size and\nshare of malignant tumours. A quarter of each site's rows is kept for judging. The very "
-        "first time, kernels are\ncompiled, which takes up to a minute.",
+        "uneven size and share of malignant tumours. Three rows in ten are kept for judging. The very "
+        "first time, kernels are compiled, which takes up to a minute.",
     )
     study, run = read_study(output / "study.toml"), Run(output)
     record = fit.start(study, run, resume=False)

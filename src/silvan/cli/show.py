@@ -14,6 +14,9 @@ from rich.text import Text
 
 from silvan.report.words import said_bytes, signed
 
+RULES = box.Box("    \n    \n ── \n    \n ── \n ── \n    \n    \n")
+"""A rule below the head and between sections, and nothing else."""
+
 GAIN = {"gained": "green", "lost": "red", "level": "dim"}
 
 FILES = {
@@ -34,7 +37,7 @@ def clean(text: Any) -> str:
 def results(summed: dict[str, Any]) -> RenderableType:
     """Show the comparison: a line a site, a column a model, gains against the site alone."""
     metric = summed["metric"]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left", header_style="bold", show_edge=False)
+    table = Table(box=RULES, pad_edge=False, show_edge=False, header_style="bold")
     table.add_column("Site", overflow="fold", min_width=8)
     table.add_column("Rows", justify="right")
     if metric is not None:
@@ -44,18 +47,13 @@ def results(summed: dict[str, Any]) -> RenderableType:
         table.add_column("Positive", justify="right")
     for model in summed["models"]:
         table.add_column(Text(clean(model).capitalize()), justify="left", no_wrap=True)
-    lines = [*summed["sites"], *([summed["overall"]] if summed["overall"] else [])]
-    for line in lines:
-        last = line is summed["overall"]
-        cells = [Text("all sites" if last else clean(line["name"])), Text(f"{line['rows']:,}")]
-        if metric is not None:
-            cells.append(Text(f"{line['test_rows']:,}"))
-        if positives:
-            cells.append(Text("–" if line["positives"] is None else f"{line['positives']:.0%}"))
-        cells += [_cell(line, model, metric) for model in summed["models"]]
-        if last:
-            table.add_section()
-        table.add_row(*cells, style="bold" if last else None)
+    for line in summed["sites"]:
+        table.add_row(*_cells(line, summed, positives))
+    table.add_section()
+    for line, name in ((summed["mean"], "mean of sites"), (summed["overall"], "all rows")):
+        if line is not None:
+            style = "bold" if line is summed["lead"] else None
+            table.add_row(*_cells({**line, "name": name}, summed, positives), style=style)
     if metric is None:
         return table
     better = "" if metric["higher"] else ", lower is better"
@@ -63,12 +61,21 @@ def results(summed: dict[str, Any]) -> RenderableType:
     return Group(table, Text(), _dim(caption))
 
 
+def _cells(line: dict[str, Any], summed: dict[str, Any], positives: bool) -> list[Text]:
+    cells = [Text(clean(line["name"])), Text("" if line["rows"] is None else f"{line['rows']:,}")]
+    if summed["metric"] is not None:
+        cells.append(Text(f"{line['test_rows']:,}"))
+    if positives:
+        cells.append(Text("" if line["positives"] is None else f"{line['positives']:.0%}"))
+    return cells + [_cell(line, model, summed["metric"]) for model in summed["models"]]
+
+
 def _cell(line: dict[str, Any], model: str, metric: dict[str, Any]) -> Text:
     value, gain = line["figures"].get(model), line["gains"].get(model)
     cell = Text("–" if value is None else f"{value:.{metric['digits']}f}")
     if gain is not None:
         verdict = "gained" if gain > 0 else "lost" if gain < 0 else "level"
-        cell.append(f" {signed(gain, metric['digits'])}", style=GAIN[verdict])
+        cell.append(f" {signed(gain, metric['digits'])}" if gain else "  =", style=GAIN[verdict])
     return cell
 
 
@@ -76,7 +83,7 @@ def differences(summed: dict[str, Any]) -> RenderableType:
     """Show how the sites' tables differ, and what was made of it."""
     if not summed["differences"]:
         return _dim(Text("All tables have the same columns, kinds and classes."))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    table = Table(box=RULES, pad_edge=False, show_edge=False, header_style="bold")
     table.add_column("Column", overflow="fold")
     table.add_column("How the sites differ", overflow="fold")
     table.add_column("What was done", overflow="fold")

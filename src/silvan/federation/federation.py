@@ -141,7 +141,12 @@ class Federation(ABC):
     def exchange(self, question: Asked) -> Iterator[tuple[str, Reply, Entry]]:
         """Send a question and yield checked replies, sending blobs that turn out to be missing."""
         kind, among = question.kind.__name__, len(question.requests)
-        bodies = {site: wire.encode(request) for site, request in question.requests.items()}
+        encoded: dict[int, bytes] = {}  # most questions are one request for all sites
+        bodies = {}
+        for site, request in question.requests.items():
+            if id(request) not in encoded:
+                encoded[id(request)] = wire.encode(request)
+            bodies[site] = encoded[id(request)]
         wanted = {site: blobs_in(request) for site, request in question.requests.items()}
         lacking = {site: [h for h in wanted[site] if h not in self._has[site]] for site in wanted}
         spent: Counter[str] = Counter()

@@ -9,7 +9,7 @@ from typing import Any
 from silvan.report.run import Figures, Record, Run
 from silvan.report.words import said_bytes, said_count, signed
 
-OVERALL = "all"
+OVERALL, MEAN = "all", "mean"
 
 METRICS = {
     "auc": ("AUC", "area under the ROC curve", True),
@@ -40,6 +40,7 @@ def summary(record: Record) -> dict[str, Any]:
     metric = _leading(record)
     sites = [_site(record, site, metric, models) for site in [s.name for s in record.sites]]
     overall = _site(record, OVERALL, metric, models) if record.evaluation else None
+    mean = _mean(sites, metric, models)
     summed = {
         "name": record.name,
         "made": record.made,
@@ -52,7 +53,9 @@ def summary(record: Record) -> dict[str, Any]:
         "metric": metric,
         "models": models,
         "sites": sites,
+        "mean": mean,
         "overall": overall,
+        "lead": mean or overall,
         "figures": _figures(record, models),
         "curves": [{"model": c.model, "of": c.of, "points": c.points} for c in record.curves],
         "importances": sorted((record.importances or {}).items(), key=lambda item: -item[1]),
@@ -82,7 +85,8 @@ def _leading(record: Record) -> dict[str, Any] | None:
     bounded = key != "rmse"
     largest = max((abs(row.figures.get(key) or 0.0) for row in record.evaluation), default=0.0)
     digits = 3 if bounded or largest < 1 else max(0, 3 - len(str(int(largest))) + 1)
-    return {"key": key, "title": title, "meaning": meaning, "higher": higher, "digits": digits}
+    ranks = key in ("auc", "pr_auc")
+    return {"key": key, "title": title, "meaning": meaning, "higher": higher, "digits": digits, "ranks": ranks}
 
 
 def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list[str]) -> dict[str, Any]:
@@ -94,20 +98,44 @@ def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list
         "test_rows": note.test_rows if note else sum(s.test_rows for s in record.sites),
         "positives": note.positives if note else _positives(record),
         "figures": {},
-        "gains": {},
-        "verdict": "unknown",
     }
+    by_model = {row.model: row for row in record.evaluation if row.site == name}
+    for model in models if metric else ():
+        line["figures"][model] = by_model[model].figures.get(metric["key"]) if model in by_model else None
+    return _compared(line, metric)
+
+
+def _mean(sites: list[dict[str, Any]], metric: dict[str, Any] | None, models: list[str]) -> dict[str, Any] | None:
+    """Average the sites' own figures by test rows: for metrics that rank rows, which mean something within a site.
+
+    A ranking over all rows at once favours sites' own forests where classes are spread unevenly: that a row is of a
+    site with many positives is itself worth knowing, and only they know it.
+    """
+    known = [s for s in sites if s["figures"] and all(s["figures"].get(m) is not None for m in models)]
+    if metric is None or not metric["ranks"] or len(known) < 2:
+        return None
+    total = sum(site["test_rows"] for site in known)
+    line = {
+        "name": MEAN,
+        "rows": None,
+        "test_rows": total,
+        "positives": None,
+        "figures": {m: sum(s["exact"][m] * s["test_rows"] for s in known) / total for m in models},
+    }
+    return _compared(line, metric)
+
+
+def _compared(line: dict[str, Any], metric: dict[str, Any] | None) -> dict[str, Any]:
+    """Round a line's figures, add the gains against the site alone, and the verdict on the federated one."""
+    line |= {"exact": dict(line["figures"]), "gains": {}, "verdict": "unknown"}
     if metric is None:
         return line
-    by_model = {row.model: row for row in record.evaluation if row.site == name}
-    for model in models:
-        value = by_model[model].figures.get(metric["key"]) if model in by_model else None
-        line["figures"][model] = None if value is None else round(value, metric["digits"])
-    local = line["figures"].get("local")
-    for model, value in line["figures"].items():
+    rounded = {m: None if v is None else round(v, metric["digits"]) for m, v in line["figures"].items()}
+    line["figures"], local = rounded, rounded.get("local")
+    for model, value in rounded.items():
         if model != "local" and local is not None and value is not None:
-            gain = round(value - local if metric["higher"] else local - value, metric["digits"])
-            line["gains"][model] = gain + 0.0
+            gain = value - local if metric["higher"] else local - value
+            line["gains"][model] = round(gain, metric["digits"]) + 0.0
     gain = line["gains"].get("federated")
     line["verdict"] = "unknown" if gain is None else "gained" if gain > 0 else "lost" if gain < 0 else "level"
     return line
@@ -206,16 +234,30 @@ def _outcome(summed: dict[str, Any]) -> str:
     if unknown:
         where = "one site" if unknown == 1 else f"{said_count(unknown)} sites"
         texts.append(f"At {where} the {metric['title']} is not defined: no test rows, or one class only.")
-    figures, digits = overall["figures"], metric["digits"]
-    if figures.get("local") is not None and figures.get("federated") is not None:
-        pooled = figures.get("pooled")
-        beside = "" if pooled is None else f"; pooled rows would give {pooled:.{digits}f}"
-        texts.append(
-            f"Over all {summed['test_rows']:,} test rows the {metric['title']} goes from "
-            f"{figures['local']:.{digits}f} to {figures['federated']:.{digits}f} "
-            f"({signed(overall['gains']['federated'], digits)}){beside}."
+    texts.append(_course(summed["lead"], summed))
+    return " ".join(filter(None, texts))
+
+
+def _course(line: dict[str, Any], summed: dict[str, Any]) -> str:
+    """Say from where to where the figure goes, and why another way of counting may say otherwise."""
+    metric, overall = summed["metric"], summed["overall"]
+    figures, digits = line["figures"], metric["digits"]
+    if figures.get("local") is None or figures.get("federated") is None:
+        return ""
+    where = "On average over the sites" if line["name"] == MEAN else f"Over all {line['test_rows']:,} test rows"
+    pooled = figures.get("pooled")
+    beside = "" if pooled is None else f"; pooled rows would give {pooled:.{digits}f}"
+    text = (
+        f"{where} the {metric['title']} goes from {figures['local']:.{digits}f} to "
+        f"{figures['federated']:.{digits}f} ({signed(line['gains']['federated'], digits)}){beside}."
+    )
+    if line["verdict"] != "lost" and overall["verdict"] == "lost" and line is not overall:
+        text += (
+            f" With all rows in one ranking it is the other way round ({overall['figures']['local']:.{digits}f} against "
+            f"{overall['figures']['federated']:.{digits}f}): there sites' own forests also gain from knowing how common "
+            "each class is at their site, which a forest for all does not."
         )
-    return " ".join(texts)
+    return text
 
 
 def _who(verdicts: list[str]) -> str:
@@ -239,7 +281,7 @@ def _rough(summed: dict[str, Any]) -> str:
     if not sizes or min(sizes) >= 50 or len(sizes) < 2:
         return ""
     spread = f"{min(sizes)} to {max(sizes)} rows" if min(sizes) < max(sizes) else f"{min(sizes)} rows"
-    return f"Test parts are small ({spread} a site), so single sites' figures are rough; the overall line says more."
+    return f"Test parts are small ({spread} a site), so single sites' figures are rough."
 
 
 def _cost(record: Record) -> str:

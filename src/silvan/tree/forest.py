@@ -160,10 +160,18 @@ class Forest:
         scores = self.scores(X, n_jobs)
         return scores[:, 0] if self.classes is None else self.classes[scores.argmax(axis=1)]
 
-    def importances(self) -> dict[str, float]:
-        """Share of each feature in the total decrease of impurity, averaged over trees; they add up to 1."""
+    def importances(self, X: Any = None, y: Any = None, repeats: int = 5, random_state: int = 0) -> dict[str, float]:
+        """Say how much each feature matters.
+
+        Without rows: its share in the decrease of impurity, averaged over trees; the shares add up to 1. With rows
+        X and y: by how much accuracy (or R2) drops when its column is shuffled.
+        """
+        if X is not None:
+            from silvan.tree.importance import permutation_importances
+
+            return permutation_importances(self, X, y, repeats, random_state)
         if self.gain is None:
-            raise InputError("this forest carries no gains; use permutation importance instead")
+            raise InputError("this forest carries no gains; pass rows X and y to learn what matters by shuffling")
         return dict(zip(self.schema.names, map(float, self.gain), strict=True))
 
     def take(self, trees: Any) -> "Forest":

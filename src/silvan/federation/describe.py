@@ -1,0 +1,171 @@
+"""What a site says of its table before training: the messages of agreement and the site's half.
+
+Nothing in a description is a value of a row. Of a numeric column it says in which very coarse cell of the public grid
+the median of its sizes lies, so that a column in other units is noticed.
+
+Category names are told only if at least ``FLOOR`` rows of all sites together have them; rarer ones become "other".
+Who has how many is found without names: rows are counted under two hashes of the name, and a name is told if both
+its counts reach the floor. A rare name is told by mistake only if it shares both with common ones.
+"""
+
+import hashlib
+from typing import ClassVar
+
+import numpy as np
+
+from silvan.data import grid
+from silvan.data.encode import Task, category_texts, infer_schema
+from silvan.data.schema import MAX_CATEGORIES, Class
+from silvan.errors import RefusedError
+from silvan.federation.message import Reply, Request, Verb
+from silvan.federation.site import Site, answers
+
+FLOOR = 10
+"""Categories with fewer rows in all are not named."""
+
+BUCKETS = 1 << 14
+"""Values of each of the two hashes of a category name."""
+
+MANY = 2048
+"""A column with more different texts at a site looks like free text, or like names of people."""
+
+_MEDIAN_SHIFT = 23
+"""Medians are told to the power of two: the sign and the exponent."""
+
+NO_MEDIAN = -(1 << 30)
+
+
+class Description(Reply, frozen=True, kw_only=True):
+    """What a site's columns are called and which kind they are."""
+
+    names: list[str]
+    categorical: list[bool]
+    medians: np.ndarray
+    classes: list[Class] | None  # None: the label is a number
+    rows: int
+
+
+class Describe(Request, frozen=True, kw_only=True):
+    """Names and kinds of the columns, coarse cells of medians, classes of the label."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = Description
+
+    task: Task | None = None
+
+
+class Size(Reply, frozen=True, kw_only=True):
+    """How many rows a site learns from."""
+
+    rows: int
+
+
+class CountRows(Request, frozen=True, kw_only=True):
+    """How many rows the site has to learn from."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = Size
+
+
+class CategoryCounts(Reply, frozen=True, kw_only=True):
+    """Rows of each category, by the hashes of its name: (columns, hashes)."""
+
+    counts: np.ndarray
+
+
+class CountCategories(Request, frozen=True, kw_only=True):
+    """How many rows fall under each of two hashes of a category name."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = CategoryCounts
+
+    names: list[str]
+
+
+class CategoryNames(Reply, frozen=True, kw_only=True):
+    """Names of categories that are common enough, for each column asked about."""
+
+    names: list[list[str]]
+
+
+class NameCategories(Request, frozen=True, kw_only=True):
+    """Names of the categories whose hashes are common enough over all sites."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = CategoryNames
+
+    names: list[str]
+    common: list[np.ndarray]
+
+
+# -- at a site
+
+
+@answers(Describe)
+def describe(site: Site, request: Describe) -> Description:
+    """Describe the table."""
+    schema = infer_schema(site.frame, site.label, task=request.task)
+    medians = []
+    for feature in schema.features:
+        medians.append(NO_MEDIAN if feature.categorical else _median_cell(site, feature.name))
+    classes = schema.label.classes
+    return Description(
+        names=list(schema.names),
+        categorical=[f.categorical for f in schema.features],
+        medians=np.array(medians, np.int64),
+        classes=None if classes is None else list(classes),
+        rows=site.n_train,
+    )
+
+
+def _median_cell(site: Site, name: str) -> int:
+    # sizes, not values: the median of a column around zero may be anywhere near it
+    with np.errstate(over="ignore"):
+        column = np.abs(site.frame[name].drop_nulls().to_numpy().astype(np.float32))
+    column = column[np.isfinite(column) & (column > 0)]
+    if len(column) < FLOOR:
+        return NO_MEDIAN
+    image = int(grid.images(np.array([np.median(column)], np.float32))[0])
+    return -(-image >> _MEDIAN_SHIFT)
+
+
+@answers(CountRows)
+def count_rows(site: Site, request: CountRows) -> Size:
+    """Count the training rows."""
+    return Size(rows=site.n_train)
+
+
+@answers(CountCategories)
+def count_categories(site: Site, request: CountCategories) -> CategoryCounts:
+    """Count rows by hashes of category."""
+    counts = np.zeros((len(request.names), 2 * BUCKETS), np.int32)
+    for row, name in enumerate(request.names):
+        for text, n in _texts(site, name).items():
+            counts[row, buckets(text)] += n
+    return CategoryCounts(counts=counts)
+
+
+@answers(NameCategories)
+def name_categories(site: Site, request: NameCategories) -> CategoryNames:
+    """Name the categories that are common."""
+    names = []
+    for name, common in zip(request.names, request.common, strict=True):
+        if len(common) > 2 * MAX_CATEGORIES:
+            raise RefusedError(f"the site names at most {MAX_CATEGORIES} categories a column")
+        allowed, texts = set(common.tolist()), _texts(site, name)
+        # of what does not look like categories, only what the site's own rows make common
+        plain = len(texts) <= MANY and not (texts and site.frame[name].dtype.is_numeric())
+        told = [text for text, n in texts.items() if allowed.issuperset(buckets(text)) and (plain or n >= FLOOR)]
+        names.append(sorted(told))
+    return CategoryNames(names=names)
+
+
+def _texts(site: Site, name: str) -> dict[str, int]:
+    known = name in site.frame.columns and name != site.label
+    return category_texts(site.frame[name]) if known else {}
+
+
+def buckets(text: str) -> list[int]:
+    """Hash a category name twice; the second hash counts on from the first."""
+    word = hashlib.sha256(text.encode()).digest()
+    return [int.from_bytes(word[:4], "big") % BUCKETS, BUCKETS + int.from_bytes(word[4:8], "big") % BUCKETS]
