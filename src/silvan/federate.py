@@ -46,7 +46,7 @@ def federate_rows(
     Parameters
     ----------
     tables
-        A dict of tables by site: data frames, paths or (X, y); or one table with a column that names the site.
+        A dict of tables by site: data frames, paths or (X, y); or one table and a column that names the site.
     site
         The column that names the site, if there is one table.
     label
@@ -140,7 +140,7 @@ def _fingerprint(site: Site) -> str:
 
 
 def _check_excluded(exclude: Sequence[str], members: Mapping[str, Site]) -> None:
-    """A misspelt column would be learnt from."""
+    """Refuse a misspelt column, which would be learnt from."""
     unknown = [name for name in exclude if not any(name in member.excluded for member in members.values())]
     if unknown:
         raise InputError(f"exclude names {unknown[0]!r}, which is not a column at any site")
@@ -168,8 +168,12 @@ def _parts(tables: Any, site: str | None) -> dict[str, Any]:
     if site not in frame.columns:
         raise InputError(f"the table has no column {site!r} to tell sites apart")
     if frame[site].null_count():
-        raise InputError(f"column {site!r} is missing in {frame[site].null_count()} rows; every row needs a site")
-    return {str(name): _rows_of(frame, site, name) for name in frame[site].unique(maintain_order=True).to_list()}
+        raise InputError(
+            f"column {site!r} is missing in {frame[site].null_count()} rows; every row needs a site"
+        )
+    return {
+        str(name): _rows_of(frame, site, name) for name in frame[site].unique(maintain_order=True).to_list()
+    }
 
 
 def _rows_of(frame: Frame, site: str, name: Any) -> Any:

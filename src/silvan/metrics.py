@@ -1,8 +1,8 @@
 """Figures of merit from counts.
 
-Ranking metrics need, for each score from high to low, how many positives and negatives have it; everything else needs
-a confusion matrix. With one entry a distinct score the result is exact; with scores on a grid it is what can be known
-from counts that sites may add up. The positive class of two is the second.
+Ranking metrics need, for each score from high to low, how many positives and negatives have it; everything
+else needs a confusion matrix. With one entry a distinct score the result is exact; with scores on a grid it
+is what can be known from counts that sites may add up. The positive class of two is the second.
 """
 
 import numpy as np
@@ -48,7 +48,9 @@ def calibration_sums(proba: np.ndarray, y: np.ndarray) -> np.ndarray:
     top, votes = proba.max(axis=1, initial=0.0), proba.argmax(axis=1) if len(proba) else np.zeros(0, np.int64)
     band = np.minimum((top * BANDS).astype(np.int64), BANDS - 1)
     sums = np.zeros((BANDS, 3), np.int64)
-    np.add.at(sums, band, np.stack([np.ones(len(y)), votes == y, np.rint(top * 1e6)], axis=1).astype(np.int64))
+    np.add.at(
+        sums, band, np.stack([np.ones(len(y)), votes == y, np.rint(top * 1e6)], axis=1).astype(np.int64)
+    )
     return sums
 
 
@@ -91,20 +93,28 @@ def average_precision(negatives: np.ndarray, positives: np.ndarray) -> float:
 
 
 def f1(matrix: np.ndarray) -> float:
-    """F1 of the second of two classes, or the mean over classes."""
-    hits = np.diag(matrix)
+    """F1 of the second of two classes, or the mean over the classes that occur or are voted for."""
     size = matrix.sum(axis=0) + matrix.sum(axis=1)
-    each = 2 * hits / np.maximum(size, 1)
-    return float(each[1] if len(matrix) == 2 else each.mean())
+    here = size > 0 if len(matrix) != 2 else np.array([False, size[1] > 0])
+    return float((2 * np.diag(matrix)[here] / size[here]).mean()) if here.any() else np.nan
 
 
 def mcc(matrix: np.ndarray) -> float:
-    """Matthews correlation, for more than two classes Gorodkin's R_K; 0 if undefined."""
+    """Matthews correlation, for more than two classes Gorodkin's R_K.
+
+    NaN if the rows are all of one class; 0 if all votes are for one.
+    """
     matrix = matrix.astype(np.float64)
     n, right = matrix.sum(), np.trace(matrix)
     true, voted = matrix.sum(axis=1), matrix.sum(axis=0)
-    spread = (n * n - (voted * voted).sum()) * (n * n - (true * true).sum())
-    return float((right * n - (true * voted).sum()) / np.sqrt(spread)) if spread > 0 else 0.0
+    spread_true, spread_voted = n * n - (true * true).sum(), n * n - (voted * voted).sum()
+    if spread_true <= 0:
+        return np.nan
+    return (
+        float((right * n - (true * voted).sum()) / np.sqrt(spread_voted * spread_true))
+        if spread_voted > 0
+        else 0.0
+    )
 
 
 def classification(proba: np.ndarray, y: np.ndarray) -> dict[str, float]:
@@ -114,15 +124,26 @@ def classification(proba: np.ndarray, y: np.ndarray) -> dict[str, float]:
 
 def regression(predicted: np.ndarray, y: np.ndarray) -> dict[str, float]:
     """Judge numbers exactly, with the rows at hand."""
-    return from_moments(len(y), float(((predicted - y) ** 2).sum()), float(y.sum()), float((y * y).sum()))
+    return from_moments(moments(predicted, y))
 
 
-def from_moments(n: int, squared_error: float, total: float, squares: float) -> dict[str, float]:
-    """Compute RMSE and R2 from sums over rows."""
-    if n == 0:
+def moments(predicted: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Sum up what RMSE and R2 need: rows, squared error, mean of y, squared distance of y from its mean.
+
+    Sums of squares of y itself would leave nothing of the spread of large numbers.
+    """
+    mean = float(y.mean()) if len(y) else 0.0
+    return np.array([len(y), ((predicted - y) ** 2).sum(), mean, ((y - mean) ** 2).sum()], np.float64)
+
+
+def from_moments(parts: np.ndarray) -> dict[str, float]:
+    """Compute RMSE and R2 from the moments of rows, or of several sets of rows: (sets, moments)."""
+    n, error, mean, spread = np.atleast_2d(parts).T
+    if n.sum() == 0:
         return dict.fromkeys(REGRESSION, np.nan)
-    spread = squares - total * total / n
+    overall = (n * mean).sum() / n.sum()
+    all_spread = spread.sum() + (n * (mean - overall) ** 2).sum()
     return {
-        "rmse": float(np.sqrt(squared_error / n)),
-        "r2": float(1.0 - squared_error / spread) if spread > 0 else np.nan,
+        "rmse": float(np.sqrt(error.sum() / n.sum())),
+        "r2": float(1.0 - error.sum() / all_spread) if all_spread > 0 else np.nan,
     }

@@ -1,8 +1,8 @@
 """Judging models without moving rows: each site scores its own test part.
 
-Two rounds. A site's own figures are exact and it sends them as numbers (``ask``). The figures over all sites come from
-counts on a grid of scores that are summed (``total``), so nobody sees another site's scores; regression needs only the
-sums of the first round.
+Two rounds. A site's own figures are exact and it sends them as numbers (``ask``). The figures over all sites
+come from counts on a grid of scores that are summed (``total``), so nobody sees another site's scores;
+regression needs only the moments of the first round.
 """
 
 from dataclasses import dataclass
@@ -15,16 +15,15 @@ from silvan import metrics
 from silvan.algorithms.merge import local_forest
 from silvan.algorithms.shared_bins import schema_of
 from silvan.data.schema import Schema
-from silvan.errors import InputError, RefusedError
-from silvan.federation.federation import Federation
+from silvan.errors import FormatError, InputError, RefusedError
+from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
 from silvan.tree.fit import Settings
 from silvan.tree.forest import Forest
 from silvan.tree.predict import scores
 from silvan.tree.save import from_bytes, to_bytes
-
-MOMENTS = ("rows", "squared_error", "total", "squares")
 
 
 class Contender(msgspec.Struct, frozen=True):
@@ -35,7 +34,7 @@ class Contender(msgspec.Struct, frozen=True):
 
 
 class Figures(Reply, frozen=True, kw_only=True):
-    """A site's figures: a row a model, in the order of the metrics; for a number, sums over its test rows."""
+    """A site's figures, a row a model: the metrics in their order, or moments where a number is predicted."""
 
     rows: int
     figures: np.ndarray
@@ -85,8 +84,7 @@ def judge(site: Site, request: Judge) -> Figures:
         if schema.n_classes:
             rows.append(list(metrics.classification(answer, part.y).values()))
         else:
-            error = answer[:, 0] - part.y
-            rows.append([len(part), (error**2).sum(), part.y.sum(), (part.y**2).sum()])
+            rows.append(metrics.moments(answer[:, 0], part.y).tolist())
     return Figures(rows=len(part), figures=np.array(rows, np.float64))
 
 
@@ -111,6 +109,8 @@ def _scores(site: Site, schema: Schema, contender: Contender, feature_key: np.nd
             forest = local_forest(site, schema, contender.own, feature_key, contender.own.n_estimators)
         elif contender.sent is not None:
             forest = from_bytes(site.blob(contender.sent.hash))
+            if forest.schema != schema:
+                raise FormatError("a model of another schema than the rows are encoded by")
         else:
             raise RefusedError("the question names no model for this site")
         site.cache[key] = scores(forest, site.part(schema, test=True).X, site.n_jobs)
@@ -134,9 +134,10 @@ class Row:
 def evaluate(
     federation: Federation, schema: Schema, contenders: list[tuple[str, object]], feature_key: np.ndarray
 ) -> tuple[list[Row], Counts | None]:
-    """Judge models at all sites; a model is a ``Forest``, a dict of them by site, or ``Settings`` for sites' own.
+    """Judge models at all sites.
 
-    Also gives the summed counts behind the overall figures, for curves; None for regression.
+    A model is a ``Forest``, a dict of them by site, or ``Settings`` for sites' own. Also gives the summed
+    counts behind the overall figures, for curves; None for regression.
     """
     named = federation.blob(schema.to_json().encode())
 
@@ -151,33 +152,60 @@ def evaluate(
         }
 
     with federation.counted_apart():
-        told: dict[str, Figures] = federation.ask(ask(Judge))
+        told: dict[str, Figures] = federation.ask(ask(Judge), check=_check_figures(schema, len(contenders)))
         if not any(reply.rows for reply in told.values()):
             raise InputError(
-                "no site has test rows: set test=0.2 when the federation is made, or pass a table to evaluate on"
+                "no site has test rows: set test=0.2 when the federation is made, or pass a table to judge on"
             )
         counts: Counts | None = None
         if schema.n_classes:
-            counts = federation.total(ask(Tally))
+            counts = federation.total(ask(Tally), check=_check_counts(schema, len(contenders)))
     rows = []
     for site, reply in told.items():
         for i, (name, _) in enumerate(contenders):
             rows.append(Row(site, name, reply.rows, _site_figures(schema, reply, i)))
-    n = sum(reply.rows for reply in told.values())
     for i, (name, _) in enumerate(contenders):
         if counts is not None:
+            n = int(counts.confusion[i].sum())
             figures = metrics.from_counts(list(counts.scores[i]), counts.confusion[i], counts.bands[i])
         else:
-            sums = np.sum([reply.figures[i] for reply in told.values()], axis=0)
-            figures = metrics.from_moments(int(sums[0]), *map(float, sums[1:]))
-        rows.append(Row("all", name, n, figures))
+            n = sum(reply.rows for reply in told.values())
+            figures = metrics.from_moments(np.array([reply.figures[i] for reply in told.values()]))
+        rows.append(Row(OVERALL, name, n, figures))
     return rows, counts
+
+
+def _check_figures(schema: Schema, n_models: int) -> Check:
+    width = len(metrics.CLASSIFICATION) if schema.n_classes else 4
+
+    def check(site: str, reply: Figures) -> None:
+        if reply.figures.shape != (n_models, width) or reply.figures.dtype != np.float64 or reply.rows < 0:
+            raise FormatError("its figures are not those asked for")
+
+    return check
+
+
+def _check_counts(schema: Schema, n_models: int) -> Check:
+    n = schema.n_classes
+    shapes = {
+        "scores": (n_models, 1 if n == 2 else n, 2, metrics.GRID),
+        "confusion": (n_models, n, n),
+        "bands": (n_models, metrics.BANDS, 3),
+    }
+
+    def check(site: str, reply: Counts) -> None:
+        for name, shape in shapes.items():
+            counts = getattr(reply, name)
+            if counts.shape != shape or counts.dtype != np.int64 or counts.min() < 0:
+                raise FormatError(f"its {name} are not those asked for")
+
+    return check
 
 
 def _site_figures(schema: Schema, reply: Figures, i: int) -> dict[str, float]:
     if schema.n_classes:
         return dict(zip(metrics.CLASSIFICATION, reply.figures[i].tolist(), strict=True))
-    return metrics.from_moments(reply.rows, *reply.figures[i, 1:].tolist())
+    return metrics.from_moments(reply.figures[i])
 
 
 def _contender(federation: Federation, site: str, model: object) -> Contender:

@@ -1,15 +1,18 @@
 """Horizontal forests from summed histograms: exact, a level of all trees a round.
 
-The coordinator grows the trees; sites only add up. A level's question names the open nodes and the features drawn at
-each, and repeats all splits made so far, so that it can be answered by a site that remembers nothing. With two rounds
-for the bins, a forest of any number of trees of depth D takes D + 2 rounds. Every sum is of integers and every draw
-is keyed, so the forest is the one that all rows in one place would have given.
+The coordinator grows the trees; sites only add up. A level's question names the open nodes and the features
+drawn at each, and repeats all splits made so far, so that it can be answered by a site that remembers
+nothing. With two rounds for the bins, a forest of any number of trees of depth D takes D + 2 rounds. Every
+sum is of integers and every draw is keyed, so the forest is the one that all rows in one place would have
+given.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numba import njit
 
 from silvan.algorithms.shared_bins import bins_of, find_shared_bins, schema_of
 from silvan.data.bins import Bins
@@ -24,7 +27,7 @@ from silvan.tree.forest import Forest
 from silvan.tree.grow import Frontier, Grown, grow
 from silvan.tree.level import choose_level, draw_level, fill_level
 from silvan.tree.rows import Binned, Rows
-from silvan.tree.split import Splits
+from silvan.tree.split import SET_WORDS, Splits
 from silvan.tree.target import Measure
 
 # -- messages
@@ -62,12 +65,21 @@ class GrowLevel(Request, frozen=True, kw_only=True):
         return f"statistics by bin of {self.features.shape[1]} features at each of {len(self.nodes)} nodes"
 
 
+_SPLIT_TYPES = {
+    "split_node": np.int32,
+    "split_feature": np.int32,
+    "split_bin": np.int32,
+    "split_missing_left": np.bool_,
+    "split_words": np.uint64,
+}
+
+
 # -- at a site
 
 
 @dataclass
 class _Growing:
-    """A site's rows on their way down the trees: a cache, made again from the request when it does not fit."""
+    """A site's rows on their way down the trees: a cache, made again when it does not fit the request."""
 
     rows: Rows
     done: list[bytes]  # the splits of each round applied so far
@@ -79,7 +91,14 @@ def grow_level(site: Site, request: GrowLevel) -> Histograms:
     schema = schema_of(site, request.schema)
     bins = bins_of(site, request.bins, schema)
     _check(request, schema, bins)
-    key = ("growing", request.schema.hash, request.bins.hash, request.measure, request.n_trees, request.bootstrap)
+    key = (
+        "growing",
+        request.schema.hash,
+        request.bins.hash,
+        request.measure,
+        request.n_trees,
+        request.bootstrap,
+    )
     rounds = _rounds(request)
     growing: _Growing | None = site.cache.get(key)
     if growing is None or growing.done != [name for name, _ in rounds[: len(growing.done)]]:
@@ -104,7 +123,9 @@ def _rounds(request: GrowLevel) -> list[tuple[bytes, tuple[np.ndarray, Splits]]]
     rounds, start = [], 0
     for size in request.round_sizes.tolist():
         node, feature, bin_, missing_left, words = (c[start : start + size] for c in columns)
-        splits = Splits(feature, bin_, missing_left, words, *(np.zeros((size, 0), np.int64),) * 2, np.zeros(size))
+        splits = Splits(
+            feature, bin_, missing_left, words, *(np.zeros((size, 0), np.int64),) * 2, np.zeros(size)
+        )
         name = b"".join(c[start : start + size].tobytes() for c in columns)
         rounds.append((name, (node, splits)))
         start += size
@@ -113,11 +134,13 @@ def _rounds(request: GrowLevel) -> list[tuple[bytes, tuple[np.ndarray, Splits]]]
 
 def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
     """Refuse a question that does not hold together: kernels trust what they are given."""
-    request.measure.check(schema.n_classes)
+    _check_measure(request.measure, schema)
     for name, dtype in _SPLIT_TYPES.items():
         column = getattr(request, name)
-        if column.dtype != dtype or column.shape[1:] != ((SET_WORDS,) if name == "split_words" else ()):
+        if column.dtype != dtype or column.ndim != (2 if name == "split_words" else 1):
             raise FormatError(f"{name} is of another type")
+    if request.split_words.shape[1] != SET_WORDS:
+        raise FormatError("a set of categories is of another size")
     sizes, node, feature = request.round_sizes, request.split_node, request.split_feature
     lengths = {len(getattr(request, name)) for name in _SPLIT_TYPES}
     if sizes.ndim != 1 or sizes.dtype != np.int64 or (sizes < 0).any() or lengths != {int(sizes.sum())}:
@@ -132,6 +155,16 @@ def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
     check_nodes(request.nodes, request.features, request.n_trees + 2 * len(node), len(bins.n_bins))
     if np.isin(request.nodes, node).any():
         raise FormatError("an open node was split before")
+
+
+def _check_measure(measure: Measure, schema: Schema) -> None:
+    """Refuse statistics that are not those of the label."""
+    if schema.n_classes:
+        fits = (measure.n_stats, measure.lead, measure.scale) == (schema.n_classes, 0, 0.0)
+    else:
+        fits = (measure.n_stats, measure.lead) == (2, 1) and 0.0 < measure.scale < math.inf
+    if not fits or not math.isfinite(measure.offset):
+        raise FormatError("the statistics are not those of the label")
 
 
 def check_nodes(nodes: np.ndarray, features: np.ndarray, n_nodes: int, n_features: int) -> None:
@@ -165,7 +198,6 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
 
     def find(frontier: Frontier) -> Splits:
         features = draw_level(frontier, plan)
-        shape = level_shape(features, bins, measure)
         reply: Histograms = federation.total(
             GrowLevel(
                 schema=schema_blob,
@@ -186,6 +218,39 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
     return assemble([(grown, bins.cut(grown.feature, grown.bin))], schema, measure)
 
 
+def _check_sums(sums: np.ndarray, features: np.ndarray, bins: Bins, measure: Measure) -> None:
+    """Refuse histograms that no rows can have: a site may be wrong, and kernels trust what they are given."""
+    size = int(bins.n_bins[features[features >= 0]].sum())
+    if sums.shape != (size, measure.n_stats) or sums.dtype != (np.int64 if measure.scale else np.int32):
+        raise FormatError("its histograms are of another size than asked for")
+    if not _add_up(sums, features, bins.n_bins, measure.lead or measure.n_stats):
+        raise FormatError("its histograms do not add up")
+
+
+@njit(nogil=True, cache=True)
+def _add_up(sums: np.ndarray, features: np.ndarray, n_bins: np.ndarray, n_counts: int) -> bool:
+    """Whether no count is below zero, and all features of a node have the same rows."""
+    first, here = np.zeros(sums.shape[1], np.int64), np.zeros(sums.shape[1], np.int64)
+    at = 0
+    for node in range(features.shape[0]):
+        for j in range(features.shape[1]):
+            if features[node, j] < 0:
+                break
+            here[:] = 0
+            for _ in range(n_bins[features[node, j]]):
+                for s in range(sums.shape[1]):
+                    if s < n_counts and sums[at, s] < 0:
+                        return False
+                    here[s] += sums[at, s]
+                at += 1
+            for s in range(sums.shape[1]):
+                if j == 0:
+                    first[s] = here[s]
+                elif first[s] != here[s]:
+                    return False
+    return True
+
+
 class _History:
     """The splits made so far, as questions repeat them."""
 
@@ -199,14 +264,10 @@ class _History:
 
     def columns(self) -> dict[str, np.ndarray]:
         """Give all rounds as the fields of a question."""
-        names = ("split_node", "split_feature", "split_bin", "split_missing_left", "split_words")
-        empty = (
-            np.zeros(0, np.int32),
-            np.zeros(0, np.int32),
-            np.zeros(0, np.int32),
-            np.zeros(0, np.bool_),
-            np.zeros((0, 4), np.uint64),
-        )
+        shapes = {"split_words": (0, SET_WORDS)}
+        empty: list[np.ndarray] = [
+            np.zeros(shapes.get(name, (0,)), dtype) for name, dtype in _SPLIT_TYPES.items()
+        ]
         joined = [np.concatenate(column) for column in zip(empty, *self.rounds, strict=True)]
         sizes = np.array([len(r[0]) for r in self.rounds], np.int64)
-        return {"round_sizes": sizes, **dict(zip(names, joined, strict=True))}
+        return {"round_sizes": sizes, **dict(zip(_SPLIT_TYPES, joined, strict=True))}

@@ -1,7 +1,7 @@
 """Merged forests: every site grows trees on its own rows, the trees are put together. One round.
 
-The merged forest has as many trees as a pooled one would. Weighting by the sites' rows is read both ways that the
-publication can be: as many trees as a site's share of rows, or a say for each tree in proportion to it.
+The merged forest has as many trees as a pooled one would. Weighting by the sites' rows is read both ways that
+the publication can be: as many trees as a site's share of rows, or a say for each tree in proportion to it.
 """
 
 from dataclasses import replace
@@ -11,16 +11,20 @@ import numpy as np
 
 from silvan.algorithms.shared_bins import FLOOR, schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError, SiteError
+from silvan.errors import FormatError, InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.site import Site, answers
+from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings, fit_forest
 from silvan.tree.forest import Forest, join_forests
 from silvan.tree.save import from_bytes, to_bytes
 from silvan.tree.target import class_target, number_target
 
 Weights = Literal["trees", "votes"]
+
+_FEW = 64
+"""With fewer rows it can happen that no tree draws any."""
 
 
 class Trees(Reply, frozen=True, kw_only=True):
@@ -38,7 +42,7 @@ class GrowTrees(Request, frozen=True, kw_only=True):
 
     schema: Blob
     settings: Settings
-    n_trees: dict[str, int]  # by site; the site grows the first so many of ``settings``' trees
+    n_trees: int  # the site grows the first so many of ``settings``' trees
     feature_key: np.ndarray
 
     @property
@@ -54,8 +58,7 @@ class GrowTrees(Request, frozen=True, kw_only=True):
 def grow_trees(site: Site, request: GrowTrees) -> Trees:
     """Grow the site's share of trees."""
     schema = schema_of(site, request.schema)
-    n_trees = request.n_trees.get(site.name, 0)
-    forest = local_forest(site, schema, request.settings, request.feature_key, n_trees)
+    forest = local_forest(site, schema, request.settings, request.feature_key, request.n_trees)
     return Trees(forest=to_bytes(forest.bare()), rows=site.n_train)
 
 
@@ -65,9 +68,13 @@ def local_forest(
     """Grow trees on one site's training rows."""
     part = site.part(schema)
     if schema.n_classes:
-        target = class_target(part.y, schema.n_classes, None, settings.class_weights(np.bincount(part.y, minlength=schema.n_classes)))
+        counts = np.bincount(part.y, minlength=schema.n_classes)
+        target = class_target(part.y, schema.n_classes, None, settings.class_weights(counts))
     else:
         target = number_target(part.y, None)
+    few = settings.bootstrap and len(part) < _FEW
+    if few and not rows_of_trees(site.sampling_key, part.row_keys, 0, n_trees, True).any():
+        settings = replace(settings, bootstrap=False)  # or there would be no forest
     return fit_forest(
         part.X,
         target,
@@ -95,34 +102,36 @@ def fit(
     """Put the sites' trees together; also give each site's own."""
     if weights not in (None, "trees", "votes"):
         raise InputError(f"weights must be None, 'trees' or 'votes', got {weights!r}")
-    sites = federation.active
-    shares = {site: rows[site] if weights == "trees" else 1 for site in sites}
+    shares = {site: rows[site] if weights == "trees" else 1 for site in federation.active}
     n_trees = share_out(settings.n_estimators, shares)
-    request = GrowTrees(
-        schema=federation.blob(schema.to_json().encode()),
-        settings=settings,
-        n_trees=n_trees,
-        feature_key=feature_key,
-    )
-    replies: dict[str, Trees] = federation.ask(request, to=[site for site in sites if n_trees[site]])
-    forests = {site: read_trees(site, reply, schema) for site, reply in replies.items()}
+    named = federation.blob(schema.to_json().encode())
+    requests = {
+        site: GrowTrees(schema=named, settings=settings, n_trees=n, feature_key=feature_key)
+        for site, n in n_trees.items()
+        if n
+    }
+
+    def read(site: str, reply: Trees) -> Forest:
+        return read_trees(reply, schema, n_trees[site])
+
+    replies: dict[str, Trees] = federation.ask(requests, check=read)
+    forests = {site: read(site, reply) for site, reply in replies.items()}
     say = [rows[site] / sum(rows.values()) if weights == "votes" else 1.0 for site in forests]
     return join_forests(list(forests.values()), say), forests
 
 
-def read_trees(site: str, reply: Trees, schema: Schema) -> Forest:
-    """Check a site's trees."""
-    try:
-        forest = from_bytes(reply.forest)
-    except FormatError as error:
-        raise SiteError(site, f"sent trees that cannot be used: {error}") from None
+def read_trees(reply: Trees, schema: Schema, n_trees: int) -> Forest:
+    """Check a site's trees: as many as asked for, none with more say than another."""
+    forest = from_bytes(reply.forest)
     if forest.schema != schema:
-        raise SiteError(site, "sent trees of another schema than the agreed one")
-    return forest
+        raise FormatError("its trees are of another schema than the agreed one")
+    if len(forest) != n_trees or not np.isin(forest.weights, (0.0, 1.0)).all():
+        raise FormatError("its trees are not as many as asked for, or have weights of their own")
+    return forest.bare()
 
 
 def share_out(n: int, shares: dict[str, int]) -> dict[str, int]:
-    """Split a whole number in proportion, the largest remainders rounded up; no share of rows gets nothing."""
+    """Split a whole number in proportion, the largest remainders rounded up; who has a share gets some."""
     total = sum(shares.values())
     exact = {name: n * share / total for name, share in shares.items()}
     whole = {name: max(int(x), 1 if shares[name] and n >= len(shares) else 0) for name, x in exact.items()}
@@ -131,6 +140,7 @@ def share_out(n: int, shares: dict[str, int]) -> dict[str, int]:
         best = max(names, key=lambda name: (exact[name] - whole[name], -names.index(name)))
         whole[best] += 1
     while sum(whole.values()) > n:
-        worst = min((m for m in names if whole[m] > 1), key=lambda name: (exact[name] - whole[name], names.index(name)))
+        rich = [name for name in names if whole[name] > 1]
+        worst = min(rich, key=lambda name: (exact[name] - whole[name], names.index(name)))
         whole[worst] -= 1
     return whole

@@ -1,17 +1,19 @@
 """Bin edges that all sites share, from sums over the public grid: two rounds.
 
-First the counts in all coarse cells, then in fine cells inside the heavy ones. No site's value becomes an edge.
+First the counts in all coarse cells, then in fine cells inside the heavy ones. No site's value becomes an
+edge.
 """
 
+from itertools import pairwise
 from typing import ClassVar
 
 import msgspec
 import numpy as np
 
 from silvan.data import grid
-from silvan.data.bins import Bins, choose_cuts, make_bins
+from silvan.data.bins import Bins, choose_cuts, given_cuts, make_bins
 from silvan.data.grid import Grid, Heavy
-from silvan.data.schema import Schema
+from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
@@ -78,10 +80,17 @@ def schema_of(site: Site, blob: Blob) -> Schema:
 
 def bins_of(site: Site, blob: Blob, schema: Schema) -> Bins:
     """Read the bins that a request refers to."""
-    key = ("bins", blob.hash)
+    key = ("bins", blob.hash, schema.hash)
     if key not in site.cache:
         points = wire.decode(site.blob(blob.hash), CutPoints)
-        cuts = np.split(points.values, np.cumsum(points.sizes)[:-1])
+        sizes, values = points.sizes, points.values
+        if sizes.shape != (len(schema.features),) or sizes.dtype != np.int64 or values.dtype != np.float32:
+            raise FormatError("the bins are not those of the schema")
+        if (sizes < 0).any() or (sizes >= MAX_BINS).any() or values.shape != (sizes.sum(),):
+            raise FormatError("the bins do not match")
+        cuts = np.split(values, np.cumsum(sizes)[:-1])
+        if not np.isfinite(values).all() or any((np.diff(c) <= 0).any() for c in cuts):
+            raise FormatError("the cut points must rise")
         site.cache[key] = make_bins(schema, cuts)
     bins: Bins = site.cache[key]
     return bins
@@ -114,7 +123,9 @@ def coarse_table(parts: list[Part], schema: Schema, n_jobs: int | None = None) -
     def one(f: int) -> None:
         if _on_grid(schema, f):
             for part in parts:
-                table[f] += grid.coarse_counts(grid.images(part.X[:, f]), table_grid.coarse, table_grid.n_cells)
+                table[f] += grid.coarse_counts(
+                    grid.images(part.X[:, f]), table_grid.coarse, table_grid.n_cells
+                )
 
     thread_map(one, range(len(table)), thread_count(n_jobs))
     return table
@@ -131,7 +142,9 @@ def fine_table(
     def one(f: int) -> None:
         if len(heavy[f].cells):
             for part in parts:
-                table[starts[f] : starts[f + 1]] += grid.fine_counts(grid.images(part.X[:, f]), heavy[f], table_grid)
+                table[starts[f] : starts[f + 1]] += grid.fine_counts(
+                    grid.images(part.X[:, f]), heavy[f], table_grid
+                )
 
     thread_map(one, range(len(heavy)), thread_count(n_jobs))
     return table
@@ -147,7 +160,9 @@ def label_counts(y: np.ndarray, schema: Schema) -> np.ndarray:
     if schema.n_classes:
         return np.bincount(y, minlength=schema.n_classes).astype(np.int64)
     label_grid = Grid.for_columns(1)
-    counts = grid.coarse_counts(grid.images(y.astype(np.float32)), label_grid.coarse, label_grid.n_cells)
+    with np.errstate(over="ignore"):
+        small = y.astype(np.float32)
+    counts = grid.coarse_counts(grid.images(small), label_grid.coarse, label_grid.n_cells)
     return counts.astype(np.int64)
 
 
@@ -160,8 +175,10 @@ def _by_column(request: CountFine, schema: Schema) -> list[Heavy]:
     """Take a question about heavy cells apart, refusing cells that do not exist."""
     table_grid, n = Grid.for_columns(len(schema.features)), len(schema.features)
     columns, cells, shifts = request.columns, request.cells, request.shifts
-    if not len(columns) == len(cells) == len(shifts) or (np.diff(columns) < 0).any():
+    if any(a.ndim != 1 or a.dtype != np.int32 or len(a) != len(cells) for a in (columns, cells, shifts)):
         raise FormatError("the cells do not match")
+    if (np.diff(columns) < 0).any() or (np.diff(cells)[np.diff(columns) == 0] <= 0).any():
+        raise FormatError("the cells must rise, column by column")
     if len(cells) and not (
         0 <= cells.min() <= cells.max() < table_grid.n_cells
         and 0 <= columns[0] <= columns[-1] < n
@@ -169,7 +186,11 @@ def _by_column(request: CountFine, schema: Schema) -> list[Heavy]:
     ):
         raise FormatError("a cell does not exist")
     bounds = np.searchsorted(columns, np.arange(n + 1))
-    return [Heavy(cells[a:b], shifts[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+    heavy = [Heavy(cells[a:b], shifts[a:b]) for a, b in pairwise(bounds)]
+    # what the honest ask for: a share of the budget, and at least two parts of each cell
+    if any(h.starts(table_grid.coarse)[-1] > table_grid.budget + 8 * MAX_BINS for h in heavy):
+        raise FormatError("the cells are looked into too closely")
+    return heavy
 
 
 # -- at the coordinator
@@ -178,19 +199,32 @@ def _by_column(request: CountFine, schema: Schema) -> list[Heavy]:
 def find_shared_bins(federation: Federation, schema: Schema, max_bins: int) -> tuple[Bins, Blob, np.ndarray]:
     """Find the bins of all sites' training rows together; also the bins as a blob, and the label's counts."""
     named = federation.blob(schema.to_json().encode())
-    coarse: GridCounts = federation.total(CountGrid(schema=named))
+
+    def check_coarse(site: str, reply: GridCounts) -> None:
+        cells, label = Grid.for_columns(len(schema.features)).n_cells, Grid.for_columns(1).n_cells
+        _check_counts(reply.cells, (len(schema.features), cells), np.int32)
+        _check_counts(reply.label, (schema.n_classes or label,), np.int64)
+
+    coarse: GridCounts = federation.total(CountGrid(schema=named), check=check_coarse)
     heavy = _heavy(coarse.cells, schema, max_bins)
+    size = int(_starts(heavy, Grid.for_columns(len(schema.features)))[-1])
     fine: FineCounts = federation.total(
         CountFine(
             schema=named,
             columns=np.repeat(np.arange(len(heavy)), [len(h.cells) for h in heavy]).astype(np.int32),
             cells=np.concatenate([h.cells for h in heavy]),
             shifts=np.concatenate([h.shifts for h in heavy]),
-        )
+        ),
+        check=lambda site, reply: _check_counts(reply.cells, (size,), np.int32),
     )
     bins = bins_from_counts(schema, coarse.cells, heavy, fine.cells, max_bins)
     points = CutPoints(np.array([len(c) for c in bins.cuts], np.int64), np.concatenate(bins.cuts))
     return bins, federation.blob(wire.encode(points)), coarse.label
+
+
+def _check_counts(counts: np.ndarray, shape: tuple[int, ...], dtype: type) -> None:
+    if counts.shape != shape or counts.dtype != dtype or counts.min(initial=0) < 0:
+        raise FormatError("its counts are not those asked for")
 
 
 def _heavy(coarse: np.ndarray, schema: Schema, max_bins: int) -> list[Heavy]:
@@ -209,7 +243,7 @@ def bins_from_counts(
         if feature.categorical:
             cuts.append(np.zeros(0, np.float32))
         elif feature.edges is not None:
-            cuts.append(np.array(feature.edges, np.float32))
+            cuts.append(grid.values(given_cuts(feature.edges)))
         else:
             block = fine[starts[f] : starts[f + 1]]
             cuts.append(grid.values(choose_cuts(coarse[f], heavy[f], block, table_grid, max_bins)))

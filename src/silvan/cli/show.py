@@ -50,10 +50,8 @@ def results(summed: dict[str, Any]) -> RenderableType:
     for line in summed["sites"]:
         table.add_row(*_cells(line, summed, positives))
     table.add_section()
-    for line, name in ((summed["mean"], "mean of sites"), (summed["overall"], "all rows")):
-        if line is not None:
-            style = "bold" if line is summed["lead"] else None
-            table.add_row(*_cells({**line, "name": name}, summed, positives), style=style)
+    for line in filter(None, [summed["mean"], summed["overall"]]):
+        table.add_row(*_cells(line, summed, positives), style="bold" if line is summed["lead"] else None)
     if metric is None:
         return table
     better = "" if metric["higher"] else ", lower is better"
@@ -62,7 +60,7 @@ def results(summed: dict[str, Any]) -> RenderableType:
 
 
 def _cells(line: dict[str, Any], summed: dict[str, Any], positives: bool) -> list[Text]:
-    cells = [Text(clean(line["name"])), Text("" if line["rows"] is None else f"{line['rows']:,}")]
+    cells = [Text(clean(line["title"])), Text("" if line["rows"] is None else f"{line['rows']:,}")]
     if summed["metric"] is not None:
         cells.append(Text(f"{line['test_rows']:,}"))
     if positives:

@@ -159,4 +159,4 @@ def _all_requests(kind: type[Request]) -> Iterator[type[Request]]:
 
 def _words(kind: type) -> str:
     """Take the first paragraph of a message's description, in one line."""
-    return " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split())
+    return " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].replace("``", "").split())

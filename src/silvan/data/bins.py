@@ -73,7 +73,7 @@ def find_bins(
             return np.empty(0, np.float32)
         image = grid.images(X[:, f])
         if feature.edges is not None:
-            cuts = _given_cuts(feature.edges)
+            cuts = given_cuts(feature.edges)
         else:
             counts = grid.coarse_counts(image, table_grid.coarse, table_grid.n_cells)
             heavy = grid.heavy_cells(counts, table_grid, max_bins, floor)
@@ -101,8 +101,8 @@ def check_max_bins(max_bins: int) -> None:
         raise InputError(f"max_bins must be between 2 and {MAX_BINS}, got {max_bins}")
 
 
-def _given_cuts(edges: Sequence[float]) -> np.ndarray:
-    """Turn edges into images; two may become one, and what no 32-bit float lies beyond is no cut."""
+def given_cuts(edges: Sequence[float]) -> np.ndarray:
+    """Turn given edges into images; two may become one, and what no 32-bit float lies beyond is no cut."""
     with np.errstate(over="ignore"):
         values = np.array(edges, np.float32)
     return np.unique(grid.images(values[np.isfinite(values)]))

@@ -66,8 +66,8 @@ def ask_rows(federation: Federation) -> dict[str, int]:
     """Learn how many rows each site has, where a schema is agreed already."""
 
     def check(site: str, reply: Size) -> None:
-        if reply.rows < 0:
-            raise FormatError("it has fewer than no rows")
+        if reply.rows < 1:
+            raise FormatError("it has no rows to learn from")
 
     with federation.counted_apart():
         told: dict[str, Size] = federation.ask(CountRows(), check=check)
@@ -78,8 +78,8 @@ def _check_description(site: str, told: Description) -> None:
     n = len(told.names)
     if not (n == len(told.categorical) and told.medians.shape == (n,) and told.medians.dtype == np.int64):
         raise FormatError("its columns do not match")
-    if len(set(told.names)) < n or not all(told.names) or told.rows < 0:
-        raise FormatError("a column without a name of its own, or fewer than no rows")
+    if len(set(told.names)) < n or not all(told.names) or told.rows < 1:
+        raise FormatError("a column without a name of its own, or no rows to learn from")
     classes = told.classes
     if classes is not None and (len(classes) == 0 or any(c != c or c in (np.inf, -np.inf) for c in classes)):
         raise FormatError("its classes are not classes")
@@ -102,7 +102,9 @@ def _kinds(told: dict[str, Description], differences: Differences) -> dict[str, 
         text = [site for site, categorical in by_site.items() if categorical]
         if text and len(text) < len(by_site):
             numbers = [site for site in by_site if site not in text]
-            differences.add(name, f"text at {', '.join(text)}, numbers at {', '.join(numbers)}", "read as categories")
+            differences.add(
+                name, f"text at {', '.join(text)}, numbers at {', '.join(numbers)}", "read as categories"
+            )
         agreed[name] = bool(text)
     return agreed
 
@@ -113,8 +115,8 @@ def _classes(told: dict[str, Description], label: str, differences: Differences)
     if numbers and len(numbers) < len(by_site):
         classed = [site for site in by_site if site not in numbers]
         raise AgreementError(
-            f"the label {label!r} is a number at {', '.join(numbers)} and has classes at {', '.join(classed)}; "
-            "pass task='classification' or task='regression'"
+            f"the label {label!r} is a number at {', '.join(numbers)} and has classes at "
+            f"{', '.join(classed)}; pass task='classification' or task='regression'"
         )
     if numbers:
         return None
@@ -123,7 +125,8 @@ def _classes(told: dict[str, Description], label: str, differences: Differences)
         text = [s for s, classes in by_site.items() if any(isinstance(c, str) for c in classes or ())]
         rest = [s for s, classes in by_site.items() if not all(isinstance(c, str) for c in classes or ())]
         raise AgreementError(
-            f"the classes of {label!r} are text at {', '.join(text)} and numbers at {', '.join(rest)}; make them alike"
+            f"the classes of {label!r} are text at {', '.join(text)} and numbers at {', '.join(rest)}; "
+            "make them alike"
         )
     for site, classes in by_site.items():
         lacking = sorted(everything - set(classes or ()), key=str)
@@ -155,7 +158,9 @@ def _suspect_units(told: dict[str, Description], kinds: dict[str, bool], differe
             differences.add(name, f"median far off at {', '.join(odd)}", "warning only")
 
 
-def _name_categories(federation: Federation, features: list[Feature], differences: Differences) -> list[Feature]:
+def _name_categories(
+    federation: Federation, features: list[Feature], differences: Differences
+) -> list[Feature]:
     names = [f.name for f in features if f.categorical]
     shape = len(names), 2 * BUCKETS
 
@@ -193,7 +198,7 @@ def _name_categories(federation: Federation, features: list[Feature], difference
 
 
 def _common(counts: np.ndarray) -> np.ndarray:
-    """Choose the hashes worth asking names for: those that reach the floor, at most as many as can be named."""
+    """Choose the hashes to ask names for: those that reach the floor, at most as many as can be named."""
     found = []
     for start in (0, BUCKETS):
         half = counts[start : start + BUCKETS]

@@ -1,11 +1,12 @@
 """What a site says of its table before training: the messages of agreement and the site's half.
 
-Nothing in a description is a value of a row. Of a numeric column it says in which very coarse cell of the public grid
-the median of its sizes lies, so that a column in other units is noticed.
+Nothing in a description is a value of a row. Of a numeric column it says in which very coarse cell of the
+public grid the median of its sizes lies, so that a column in other units is noticed.
 
-Category names are told only if at least ``FLOOR`` rows of all sites together have them; rarer ones become "other".
-Who has how many is found without names: rows are counted under two hashes of the name, and a name is told if both
-its counts reach the floor. A rare name is told by mistake only if it shares both with common ones.
+Category names are told only if at least ``FLOOR`` rows of all sites together have them; rarer ones become
+"other". Who has how many is found without names: rows are counted under two hashes of the name, and a name is
+told if both its counts reach the floor. A rare name is told by mistake only if it shares both with common
+ones.
 """
 
 import hashlib
@@ -155,7 +156,9 @@ def name_categories(site: Site, request: NameCategories) -> CategoryNames:
         allowed, texts = set(common.tolist()), _texts(site, name)
         # of what does not look like categories, only what the site's own rows make common
         plain = len(texts) <= MANY and not (texts and site.frame[name].dtype.is_numeric())
-        told = [text for text, n in texts.items() if allowed.issuperset(buckets(text)) and (plain or n >= FLOOR)]
+        told = [
+            text for text, n in texts.items() if allowed.issuperset(buckets(text)) and (plain or n >= FLOOR)
+        ]
         names.append(sorted(told))
     return CategoryNames(names=names)
 

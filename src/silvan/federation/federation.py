@@ -1,7 +1,7 @@
 """The coordinator's two verbs, and the books it keeps.
 
-``ask`` shows every site's reply; ``total`` only the sum. An engine is a subclass that can deliver messages; how a sum
-is kept secret is an object it is given. Algorithms see neither.
+``ask`` shows every site's reply; ``total`` only the sum. An engine is a subclass that can deliver messages;
+how a sum is kept secret is an object it is given. Algorithms see neither.
 """
 
 import time
@@ -41,9 +41,9 @@ class Sums(Protocol):
 class Federation(ABC):
     """Several sites and one coordinator.
 
-    ``quorum`` is how many sites must answer for a study to go on (all, if None); a site that fails or stalls beyond
-    ``timeout`` seconds is left out of the rest of the study if the quorum allows, and is an error otherwise. A site
-    that refuses ends the study either way.
+    ``quorum`` is how many sites must answer for a study to go on (all, if None); a site that fails or stalls
+    beyond ``timeout`` seconds is left out of the rest of the study if the quorum allows, and is an error
+    otherwise. A site that refuses ends the study either way.
     """
 
     schema: Schema
@@ -106,9 +106,7 @@ class Federation(ABC):
             raise FederationError(f"no site answered {question.kind.__name__}")
         return {site: replies[site] for site in question.requests if site in replies}
 
-    def total(
-        self, request: Question, over: Iterable[str] | None = None, check: Check | None = None
-    ) -> Any:
+    def total(self, request: Question, over: Iterable[str] | None = None, check: Check | None = None) -> Any:
         """Put a question to sites and see only the sum of their replies."""
         question = self._question(request, "total", over, check)
         known = self._recall(question)
@@ -233,7 +231,7 @@ class Federation(ABC):
     def _question(
         self, request: Question, verb: Verb, to: Iterable[str] | None, check: Check | None
     ) -> Asked:
-        """Number a question and name it by all that determines its answers."""
+        """Give a question its number, and a name by all that determines its answers."""
         wanted = list(request) if isinstance(request, dict) else (self.sites if to is None else list(to))
         unknown = [s for s in wanted if s not in self.sites]
         if unknown:
@@ -291,4 +289,3 @@ class Federation(ABC):
             entry = Entry(LOST, self.lost[site].encode(), heard[site], spent[site])
             self.journal.keep(question.name, {site: entry})
             self._count(site, question, entry)
-

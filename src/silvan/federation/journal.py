@@ -1,8 +1,9 @@
 """The coordinator's journal: every reply that arrived, so that an interrupted study goes on where it stopped.
 
-A question is known by a digest of all that determines its answer. What a coordinator decides follows from the replies
-alone, so replaying the journal leads to the same state, and only what is missing is asked again. Of a ``total`` only
-the sum is kept. That a site was left out is a decision too: a study that went on without it goes on without it.
+A question is known by a digest of all that determines its answer. What a coordinator decides follows from the
+replies alone, so replaying the journal leads to the same state, and only what is missing is asked again. Of a
+``total`` only the sum is kept. That a site was left out is a decision too: a study that went on without it
+goes on without it.
 """
 
 import hashlib
@@ -82,8 +83,8 @@ class Journal:
             row = db.execute("SELECT name FROM study").fetchone()
         if row[0] != study:
             raise FormatError(
-                f"{self.path}: the journal belongs to another study (tables, parameters or sites differ); name "
-                "another file to start afresh"
+                f"{self.path}: the journal belongs to another study (tables, parameters or sites differ); "
+                "name another file to start afresh"
             )
 
     def find(self, question: str) -> dict[str, Entry]:

@@ -1,7 +1,7 @@
 """The engine in one process: sites are objects, messages are bytes all the same.
 
-``cold`` rebuilds a site from its table and its store for every message, as if its process had been restarted: whatever
-an algorithm needs must be in the request, the table or the store.
+``cold`` rebuilds a site from its table and its store for every message, as if its process had been restarted:
+whatever an algorithm needs must be in the request, the table or the store.
 """
 
 import queue

@@ -1,8 +1,8 @@
 """Messages: frozen, typed, and honest about what they disclose.
 
-A request says by its ``verb`` who will see the answers: ``ask`` shows every site's reply to the coordinator, ``total``
-only their sum. A site refuses a request that comes by the other verb. Between machines a message travels in an
-``Envelope`` that says which question it belongs to.
+A request says by its ``verb`` who will see the answers: ``ask`` shows every site's reply to the coordinator,
+``total`` only their sum. A site refuses a request that comes by the other verb. Between machines a message
+travels in an ``Envelope`` that says which question it belongs to.
 """
 
 from typing import Any, ClassVar, Literal

@@ -1,8 +1,8 @@
 """A question on its way: what was asked of whom, what happened, and how an answer is read.
 
-A reply is taken if it answers the question that is open, for the first time, and is what was asked for. One that
-belongs to another question, or comes a second time, changes nothing. One that cannot be read or does not fit makes its
-site a failed one, as does silence.
+A reply is taken if it answers the question that is open, for the first time, and is what was asked for. One
+that belongs to another question, or comes a second time, changes nothing. One that cannot be read or does not
+fit makes its site a failed one, as does silence.
 """
 
 from collections.abc import Callable
@@ -28,13 +28,13 @@ class Event:
 Question = Request | dict[str, Any]
 """One request for all sites, or requests by site."""
 
-Check = Callable[[str, Any], None]
+Check = Callable[[str, Any], object]
 """Told a site and its reply, raises ``FormatError`` if that cannot be the answer to what was asked."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A question as it was put: its name, its kind, the request each site gets, what an answer must be like."""
+    """A question as it was put: its name and kind, what each site is asked, what answers must be like."""
 
     name: str
     kind: type[Request]
@@ -45,7 +45,9 @@ class Asked:
         """Read an answer: the reply and its bytes, or what went wrong; None if it is to another question."""
         kind = self.kind.__name__
         if isinstance(data, Exception):
-            return SiteError(site, f"did not answer {kind} {data}") if isinstance(data, TimeoutError) else data
+            return (
+                SiteError(site, f"did not answer {kind} {data}") if isinstance(data, TimeoutError) else data
+            )
         try:
             envelope = wire.decode(data, Envelope)
             if envelope.question != self.name or envelope.sender != site:

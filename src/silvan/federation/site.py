@@ -1,7 +1,7 @@
 """A site: a table, a store, and answers.
 
-A reply is a function of the site's table, its store and the request. So a site that was restarted, or is made anew
-for every message, answers the same.
+A reply is a function of the site's table, its store and the request. So a site that was restarted, or is made
+anew for every message, answers the same.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ class Part:
 
 
 class Cache(dict[Any, Any]):
-    """What makes answers faster. Keys begin with a word for what they hold; the oldest of a word make room."""
+    """What makes answers faster. A key begins with a word for what it holds; only the latest of it stay."""
 
     def __setitem__(self, key: tuple[Any, ...], value: Any) -> None:
         super().__setitem__(key, value)
@@ -84,9 +84,9 @@ def answers(request: type[R]) -> Callable[[Callable[["Site", R], Reply]], Callab
 class Site:
     """One organisation's side of a federation.
 
-    ``source`` is a data frame, a path or (X, y). ``test`` is the share of rows kept for judging, drawn by class and
-    by ``split_seed`` and the site's name. ``sampling_key`` decides which rows are in which tree; all sites have the
-    same one, and the coordinator does not need it.
+    ``source`` is a data frame, a path or (X, y). ``test`` is the share of rows kept for judging, drawn by
+    class and by ``split_seed`` and the site's name. ``sampling_key`` decides which rows are in which tree;
+    all sites have the same one, and the coordinator does not need it.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Site:
             share = self.test * len(rows) + carry
             held[rows[: int(share)]] = True
             carry = share - int(share)  # small classes share what rounding leaves
-        return held
+        return held & ~held.all()  # there must be something to learn from
 
     def part(self, schema: Schema, test: bool = False) -> Part:
         """Give the training rows, or those kept for judging, encoded by a schema."""

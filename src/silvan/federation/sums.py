@@ -11,7 +11,7 @@ from silvan.federation.question import Asked
 
 
 class TrustedSums:
-    """A trusted third party adds: it sees each part. In one process that party is the coordinator's own process."""
+    """A trusted third party adds and sees each part; in one process it is the coordinator's own process."""
 
     name = "trusted"
 
@@ -28,12 +28,14 @@ class TrustedSums:
 
 
 def add(total: Reply, part: Reply, site: str) -> Reply:
-    """Add two replies, field by field; all fields of replies to ``total`` are integer arrays of agreed shape."""
+    """Add two replies, field by field: all fields of replies to ``total`` are integer arrays."""
     fields = {}
     for name in total.__struct_fields__:
         a, b = getattr(total, name), getattr(part, name)
         if not isinstance(a, np.ndarray) or a.dtype.kind not in "iu":
-            raise FederationError(f"{type(total).__name__}.{name} cannot be summed: it is not an integer array")
+            raise FederationError(
+                f"{type(total).__name__}.{name} cannot be summed: it is not an integer array"
+            )
         if a.shape != b.shape or a.dtype != b.dtype:
             raise SiteError(site, f"answered with {name} of another shape than the others")
         if a.size:

@@ -1,8 +1,9 @@
 """Bytes on the wire: msgpack structs, with arrays as a type of their own.
 
-An array travels as a small header and its elements, little-endian, from a short list of element types. Two things
-make it smaller, both undone on arrival: integers are narrowed to the fewest bytes that hold them, and what is mostly
-zeros is deflated. Claims in a header are checked against the bytes at hand and a cap before anything is allocated.
+An array travels as a small header and its elements, little-endian, from a short list of element types. Two
+things make it smaller, both undone on arrival: integers are narrowed to the fewest bytes that hold them, and
+what is mostly zeros is deflated. Claims in a header are checked against the bytes at hand and a cap before
+anything is allocated.
 """
 
 import struct
@@ -98,7 +99,11 @@ def _narrow(array: np.ndarray) -> np.dtype:
     codes = ("|u1", "<u2", "<u4") if low >= 0 else ("|i1", "<i2", "<i4")
     for code in codes:
         narrow = np.dtype(code)
-        if narrow.itemsize < array.dtype.itemsize and np.iinfo(narrow).min <= low and high <= np.iinfo(narrow).max:
+        if (
+            narrow.itemsize < array.dtype.itemsize
+            and np.iinfo(narrow).min <= low
+            and high <= np.iinfo(narrow).max
+        ):
             return narrow
     return array.dtype
 

@@ -1,5 +1,80 @@
-"""stub"""
+"""One page that needs nothing else: a summary through a template."""
+
 from pathlib import Path
-from silvan.report.run import Run
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from silvan.files import write_whole
+from silvan.report import plots
+from silvan.report.run import REPORT, Run
+from silvan.report.summary import summarise
+from silvan.report.words import said_bytes, said_time, signed
+
+_HERE = Path(__file__).parent / "page"
+_MOST_IMPORTANCES = 15
+
+
 def write_report(run: Run) -> Path:
-    return run.file("report.html")
+    """Write a run's page and give its path."""
+    page = render(summarise(run.folder))
+    write_whole(run.file(REPORT), page.encode())
+    return run.file(REPORT)
+
+
+def render(summed: dict[str, Any]) -> str:
+    """Make the page of a summary; every text from outside is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        said_bytes=said_bytes, said_time=said_time, signed=signed, figure=_figure, spaced=_spaced
+    )
+    models = summed["models"]
+    return environment.get_template("report.html.jinja").render(
+        run=summed,
+        kind=dict(summed["settings"]).get("learner.kind", "forest"),
+        positives=any(site["positives"] is not None for site in summed["sites"]),
+        style=Markup((_HERE / "style.css").read_text()),  # noqa: S704, our own file
+        comparison=plots.comparison(summed),
+        legend=[(model, plots.swatch(model, models), plots.model_class(model, models)) for model in models],
+        panels=plots.roc_panels(summed),
+        importances=_importances(summed),
+        stacks=_stacks(summed),
+    )
+
+
+def _importances(summed: dict[str, Any]) -> list[tuple[str, float, Markup]]:
+    listed = summed["importances"][:_MOST_IMPORTANCES]
+    most = max((share for _, share in listed), default=0.0) or 1.0
+    return [(name, share, plots.bar(share / most)) for name, share in listed]
+
+
+def _stacks(summed: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
+    """Draw what each site sent, by kind of message."""
+    traffic = summed["traffic"]
+    kinds = [kind["name"] for kind in traffic["kinds"]]
+    most = max((site["sent"] for site in traffic["sites"]), default=0)
+    drawn = []
+    for site in traffic["sites"]:
+        parts = [
+            (i, f"{kind}: {said_bytes(site['by_kind'][kind])}", site["by_kind"][kind])
+            for i, kind in enumerate(kinds)
+            if site["by_kind"].get(kind)
+        ]
+        drawn.append((site, plots.stack(parts, most)))
+    return drawn
+
+
+def _figure(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _spaced(digest: str) -> str:
+    """Set a hash in groups, to be compared by eye."""
+    return " ".join(digest[i : i + 8] for i in range(0, len(digest), 8))

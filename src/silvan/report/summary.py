@@ -9,7 +9,7 @@ from typing import Any
 from silvan.report.run import Figures, Record, Run
 from silvan.report.words import said_bytes, said_count, signed
 
-OVERALL, MEAN = "all", "mean"
+OVERALL = "all"
 
 METRICS = {
     "auc": ("AUC", "area under the ROC curve", True),
@@ -93,7 +93,7 @@ def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list
     """Give one line of the comparison: figures, gains against the site alone, and the verdict on them."""
     note = next((site for site in record.sites if site.name == name), None)
     line: dict[str, Any] = {
-        "name": name,
+        "title": "all rows" if name == OVERALL else name,
         "rows": note.rows if note else sum(s.rows for s in record.sites),
         "test_rows": note.test_rows if note else sum(s.test_rows for s in record.sites),
         "positives": note.positives if note else _positives(record),
@@ -116,7 +116,7 @@ def _mean(sites: list[dict[str, Any]], metric: dict[str, Any] | None, models: li
         return None
     total = sum(site["test_rows"] for site in known)
     line = {
-        "name": MEAN,
+        "title": "mean of sites",
         "rows": None,
         "test_rows": total,
         "positives": None,
@@ -174,7 +174,7 @@ def _traffic(record: Record) -> dict[str, Any]:
             "asks": kinds[name].asks if name in kinds else "",
             "answers": kinds[name].answers if name in kinds else "",
             "verb": kinds[name].verb if name in kinds else "",
-            "seen": _seen(kinds[name].verb if name in kinds else "", record.sums),
+            "seen": _SEEN.get(kinds[name].verb if name in kinds else "", "not known"),
             "sent": sent[name],
             "received": received[name],
         }
@@ -192,12 +192,6 @@ def _traffic(record: Record) -> dict[str, Any]:
             for site, by_kind in by_site.items()
         ],
     }
-
-
-def _seen(verb: str, sums: str) -> str:
-    if verb == "total" and sums == "trusted":
-        return "only the sum over the sites is kept; whoever adds up, here the coordinator's own process, sees each part"
-    return _SEEN.get(verb, "not known")
 
 
 def _settings(study: dict[str, Any]) -> list[tuple[str, str]]:
@@ -244,7 +238,7 @@ def _course(line: dict[str, Any], summed: dict[str, Any]) -> str:
     figures, digits = line["figures"], metric["digits"]
     if figures.get("local") is None or figures.get("federated") is None:
         return ""
-    where = "On average over the sites" if line["name"] == MEAN else f"Over all {line['test_rows']:,} test rows"
+    where = "On average over the sites" if line is summed["mean"] else f"Over all {line['test_rows']:,} test rows"
     pooled = figures.get("pooled")
     beside = "" if pooled is None else f"; pooled rows would give {pooled:.{digits}f}"
     text = (
@@ -255,7 +249,7 @@ def _course(line: dict[str, Any], summed: dict[str, Any]) -> str:
         text += (
             f" With all rows in one ranking it is the other way round ({overall['figures']['local']:.{digits}f} against "
             f"{overall['figures']['federated']:.{digits}f}): there sites' own forests also gain from knowing how common "
-            "each class is at their site, which a forest for all does not."
+            "each class is at their site, as a forest for all cannot."
         )
     return text
 
