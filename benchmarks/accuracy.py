@@ -71,7 +71,7 @@ def compare(name: str, splits: int) -> tuple[str, dict[str, list[float]]]:
         for label, leaf in (("scikit-learn", 2), ("scikit-learn, leaf 1", 1)):
             peer = theirs(min_samples_leaf=leaf, random_state=seed, n_jobs=2).fit(wide[train], y[train])
             scores[label].append(score(peer, wide[test], y[test]))
-        print(f"  {name} {seed}: {({k: round(v[-1], 4) for k, v in scores.items()})}", file=sys.stderr, flush=True)
+        print(f"  {name} {seed}: { ({k: round(v[-1], 4) for k, v in scores.items()}) }", file=sys.stderr, flush=True)
     return metric, scores
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from sklearn.metrics import roc_auc_score
 
 import silvan as sv
@@ -20,9 +19,7 @@ def models(columns: int = 30) -> dict[str, Callable[[], Any]]:
 
     share = FEATURES / columns
     return {
-        "silvan": lambda: sv.ForestClassifier(
-            TREES, max_depth=DEPTH, max_features=FEATURES, max_bins=BINS, n_jobs=2
-        ),
+        "silvan": lambda: sv.ForestClassifier(TREES, max_depth=DEPTH, max_features=FEATURES, max_bins=BINS, n_jobs=2),
         "XGBRF": lambda: XGBRFClassifier(
             n_estimators=TREES,
             max_depth=DEPTH,
@@ -137,7 +134,6 @@ def _deep(report: Report) -> None:
         f"Without a depth limit (50,000 rows, min_samples_leaf=2) the AUC is {auc['silvan']:.4f}, "
         f"scikit-learn's {auc['scikit-learn']:.4f}."
     )
-
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Four hospitals, one forest: the heart disease data with their real sites.
 
-Needs the file ``heart_disease_4sites`` (see ``silvan.data.datasets``) in the folder named by SILVAN_DATA. Each hospital keeps
-30 % of its rows to judge by; everything is repeated over ten random splits.
+Needs the file ``heart_disease_4sites`` (see ``silvan.data.datasets``) in the folder named by SILVAN_DATA. Each
+hospital keeps 30 % of its rows to judge by; everything is repeated over ten random splits.
 """
 
 import polars as pl
@@ -23,5 +23,10 @@ mean = pl.concat(tables).group_by("site", "model", maintain_order=True).agg(pl.c
 table = mean.pivot(on="model", index=["site", "rows"], values="auc").select(
     "site", pl.col("rows").round().cast(int).alias("test rows"), "local", "merged", "federated", "pooled"
 )
-with pl.Config(float_precision=3, tbl_hide_dataframe_shape=True, tbl_formatting="ASCII_MARKDOWN", tbl_hide_column_data_types=True):
+with pl.Config(
+    float_precision=3,
+    tbl_formatting="ASCII_MARKDOWN",
+    tbl_hide_column_data_types=True,
+    tbl_hide_dataframe_shape=True,
+):
     print(table)

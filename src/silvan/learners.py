@@ -18,7 +18,7 @@ from silvan.federation.local import LocalFederation
 from silvan.tree.draw import make_key
 from silvan.tree.fit import Settings
 from silvan.tree.forest import Forest
-from silvan.tree.predict import as_matrix, scores
+from silvan.tree.predict import scores
 
 if TYPE_CHECKING:
     import polars as pl
@@ -141,9 +141,7 @@ class _Learner(BaseEstimator):
     def _pooled(self, federation: LocalFederation, settings: Settings) -> Forest:
         return pooled_forest(federation, self.schema_, settings, self._feature_key())
 
-    def _on_table(
-        self, federation: Federation, contenders: list[tuple[str, object]], table: Any
-    ) -> list[Row]:
+    def _on_table(self, federation: Federation, contenders: list[tuple[str, object]], table: Any) -> list[Row]:
         if not isinstance(federation, LocalFederation):
             raise InputError("a table to evaluate on needs a federation in this process")
         frame = read_table(table, self.schema_.label.name)
@@ -259,9 +257,7 @@ class LocalForest(_Learner):
             raise InputError("LocalForest shows every site's forest: a federation in this process is needed")
         self.forest_ = None
         self.forests_ = {
-            site: merge.local_forest(
-                federation.site(site), self.schema_, settings, feature_key, settings.n_estimators
-            )
+            site: merge.local_forest(federation.site(site), self.schema_, settings, feature_key, settings.n_estimators)
             for site in federation.active
         }
 
@@ -286,7 +282,7 @@ class MergedForest(_Learner):
         class_weight: Any = None,
         random_state: int = 0,
         feature_draw: str = "node",
-        weights: str | None = None,
+        weights: merge.Weights | None = None,
     ) -> None:
         super().__init__(
             n_estimators,
@@ -304,7 +300,5 @@ class MergedForest(_Learner):
         self.weights = weights
 
     def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
-        self.forest_, _ = merge.fit(
-            federation, self.schema_, settings, feature_key, federation.rows, self.weights
-        )
+        self.forest_, _ = merge.fit(federation, self.schema_, settings, feature_key, federation.rows, self.weights)
         self.forests_ = dict.fromkeys(federation.active, self.forest_)

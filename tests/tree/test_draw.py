@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from silvan.tree.draw import (
     child_seeds,
     draw_features,
+    list_rows,
     make_deck,
     make_key,
     mix,
@@ -132,6 +133,19 @@ def test_rows_by_hand():
         assert rows_of_trees(KEY, keys, tree, 1, True)[0].tolist() == expected
 
 
+def test_the_share_of_rows_is_exact():
+    """Rows whose sixteen bits are the last to be drawn and the first not to be."""
+    limit = round(2**16 * (1 - 1 / math.e))
+    message = np.uint64(1 << 56)
+    found = {}
+    for k in range(400_000):
+        bits = int(siphash(KEY, message, np.uint64(k))) & 0xFFFF
+        if bits in (limit - 1, limit):
+            found[bits] = k
+    drawn = rows_of_trees(KEY, u64(found[limit - 1], found[limit]), 0, 1, True)
+    assert drawn.tolist() == [[True, False]]
+
+
 def test_rows_are_drawn_like_coin_tosses():
     n, share = 20_000, 1 - 1 / math.e
     drawn = rows_of_trees(KEY, np.arange(n, dtype=np.uint64), 0, 24, True)
@@ -142,6 +156,14 @@ def test_rows_are_drawn_like_coin_tosses():
     assert np.abs(next_row).max() < 4.5 / math.sqrt(n)
     other = rows_of_trees(make_key(1, "rows"), np.arange(n, dtype=np.uint64), 0, 24, True)
     assert abs(np.corrcoef(drawn.ravel(), other.ravel())[0, 1]) < 4.5 / math.sqrt(24 * n)
+
+
+@given(st.integers(0, 2**32), st.integers(0, 5), st.integers(0, 30))
+def test_listed_rows(seed, n_trees, n_rows):
+    drawn = np.random.default_rng(seed).random((n_trees, n_rows)) < 0.6
+    sizes = np.full(n_trees, -1)
+    np.testing.assert_array_equal(list_rows(drawn, sizes), np.nonzero(drawn)[1])
+    np.testing.assert_array_equal(sizes, drawn.sum(axis=1))
 
 
 def test_without_bootstrap_all_rows():

@@ -164,10 +164,10 @@ def test_no_subset_beats_the_sets_by_mean(case):
     values = [value_of(left.tolist(), (total - left).tolist(), rule) for left in sides]
     best = chosen(hist, rule, True)
     values = [value for value in values if value is not None]
-    if values:
+    if best is not None:
         assert best.value == pytest.approx(max(values), rel=1e-12, abs=1e-5)
-    else:
-        assert best is None
+    elif values:  # all means are equal, so no set is any good
+        assert max(values) == pytest.approx(gain(total, total, rule), rel=1e-12, abs=1e-5)
 
 
 def sets(*bins):
@@ -217,6 +217,14 @@ def test_a_cut_is_in_the_middle_of_its_gap():
     assert choose([hist], make_rule(class_weight=[1, 1]), [False]).bin[0] == 15
     hist[16] = 5, 0
     assert choose([hist], make_rule(class_weight=[1, 1]), [False]).bin[0] == 18
+
+
+def test_the_lowest_of_equal_cuts_wins():
+    hist = np.array([[0, 5], [5, 0], [0, 5], [5, 0]])
+    splits = choose([hist], make_rule(class_weight=[1, 1]), [False])
+    # bin 1 against the rest is as good as bin 3 against the rest, whatever side the missing values take
+    assert (splits.bin[0], splits.missing_left[0]) == (1, False)
+    assert splits.left[0].tolist() == [5, 0]
 
 
 @pytest.mark.parametrize(("low", "high", "missing_left"), [(5, 6, False), (5, 5, True), (6, 5, True)])

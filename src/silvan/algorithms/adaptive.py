@@ -224,15 +224,19 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
     if schema.n_classes != 2:
         raise InputError("bins='adaptive' is for two classes; use bins='shared'")
     if not isinstance(federation.sums, TrustedSums):
-        raise InputError("bins='adaptive' shows each site's bins to the coordinator: it cannot be used with ring or "
-                         "masked sums; use bins='shared'")
+        raise InputError(
+            "bins='adaptive' shows each site's bins to the coordinator: it cannot be used with ring or "
+            "masked sums; use bins='shared'"
+        )
     if settings.class_weight == "balanced":
         raise InputError("class_weight='balanced' needs summed counts; give weights, or use bins='shared'")
     plan = settings.federated_plan(len(schema.features))
     measure = settings.measure(schema, np.zeros(2, np.int64))
     rule = settings.rule(measure)
     # as many bins as may come; a category's bin is its code, as everywhere
-    room = make_bins(schema, [np.zeros(0 if f.categorical else settings.max_bins - 1, np.float32) for f in schema.features])
+    room = make_bins(
+        schema, [np.zeros(0 if f.categorical else settings.max_bins - 1, np.float32) for f in schema.features]
+    )
     named = federation.blob(schema.to_json().encode())
     made: list[tuple[np.ndarray, ...]] = []
     pending: dict[str, np.ndarray] = {}
@@ -287,7 +291,10 @@ def pool(
             raise SiteError(site, "answered with means that are not numbers")
     for k, f in enumerate(asked):
         begin, stop = starts[k] + 1, starts[k + 1]
-        parts = [(r.means[e[k] : e[k + 1]], r.counts[e[k] : e[k + 1]]) for r, e in zip(replies.values(), ends.values(), strict=True)]
+        parts = [
+            (r.means[e[k] : e[k + 1]], r.counts[e[k] : e[k + 1]])
+            for r, e in zip(replies.values(), ends.values(), strict=True)
+        ]
         if schema.features[f].categorical:
             counts[begin:stop] = np.sum([c for _, c in parts], axis=0)
             continue

@@ -1,14 +1,39 @@
-"""``silvan demo``: five unequal hospitals, alone, together and pooled, on data that comes with scikit-learn."""
+"""``silvan demo``: unequal sites alone, together and pooled, on data that comes with scikit-learn."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-NAMES = ("Alder", "Birch", "Cedar", "Elm", "Hazel", "Juniper", "Larch", "Maple", "Oak", "Pine", "Rowan", "Spruce")
+from silvan.errors import InputError, SilvanError
+
+if TYPE_CHECKING:
+    from silvan.cli.study import Study
+    from silvan.report.run import Run
+
+NAMES = (
+    "Alder",
+    "Birch",
+    "Cedar",
+    "Elm",
+    "Hazel",
+    "Juniper",
+    "Larch",
+    "Maple",
+    "Oak",
+    "Pine",
+    "Rowan",
+    "Spruce",
+)
 
 LEAST = 8
 """Rows of each class that every site has, so that all have something to learn from and to be judged by."""
+
+INTRODUCTION = (
+    "Breast cancer data ({rows} patients, {columns} measurements of cell nuclei), dealt out to {sites} sites "
+    "of uneven size and share of malignant tumours. Three rows in ten are kept for judging. The very first "
+    "time, kernels are compiled, which takes up to a minute."
+)
 
 STUDY = """\
 # Made by `silvan demo`; `silvan fit` runs it again. All keys are in docs/study.md.
@@ -30,7 +55,10 @@ max_depth = 10
 
 def demo(
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Where to write the tables, the study and the run.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Where to write the tables, the study and the run."
+        ),
     ] = Path("runs/demo"),
     sites: Annotated[int, typer.Option("--sites", min=2, max=len(NAMES), help="How many sites.")] = 5,
 ) -> None:
@@ -47,14 +75,9 @@ def demo(
 
     console, progress = Console(), Progress()
     n_rows, n_columns = write_sites(output, sites)
-    show.say(
-        console,
-        f"Breast cancer data ({n_rows} patients, {n_columns} measurements of cell nuclei), dealt out to {sites} sites of "
-        "uneven size and share of malignant tumours. Three rows in ten are kept for judging. The very "
-        "first time, kernels are compiled, which takes up to a minute.",
-    )
+    show.say(console, INTRODUCTION.format(rows=n_rows, columns=n_columns, sites=sites))
     study, run = read_study(output / "study.toml"), Run(output)
-    record = fit.start(study, run, resume=False)
+    record = fit.start(study, run, resume=is_same(study, run))
     with progress.step("Reading tables and agreeing on columns"):
         federation = study.federation()
         steps.note_agreement(record, federation)
@@ -62,15 +85,27 @@ def demo(
     seconds = steps.train(federation, model, progress)
     steps.note_training(record, run, federation, model, seconds)
     run.write(record)
-    merged = MergedForest(n_estimators=model.n_estimators, max_depth=model.max_depth, random_state=model.random_state)
+    merged = MergedForest(
+        n_estimators=model.n_estimators, max_depth=model.max_depth, random_state=model.random_state
+    )
     steps.train(federation, merged, progress, "Merging sites' own trees")
-    steps.judge(record, federation, model, progress, {"merged": merged.forest_})
+    steps.judge(record, federation, model, progress, {"merged": merged})
     run.write_evaluation(record.evaluation)
     run.write(record)
     write_report(run)
     summed = summary(record)
     show.say(console, show.results(summed), show.sentences(summed))
     show.say(console, show.files(output, ["sites", "study.toml", MODEL, EVALUATION, RUN, REPORT]))
+
+
+def is_same(study: "Study", run: "Run") -> bool:
+    """Whether the folder holds this very demo already, so that it may be written over."""
+    from silvan.cli.steps import versions
+
+    try:
+        return run.read().fingerprint == study.fingerprint(versions()["silvan"])
+    except SilvanError:
+        return False
 
 
 def write_sites(folder: Path, n: int) -> tuple[int, int]:
@@ -81,6 +116,11 @@ def write_sites(folder: Path, n: int) -> tuple[int, int]:
 
     from silvan.files import write_whole
 
+    file = folder / "study.toml"
+    if file.exists() and not file.read_text().startswith(STUDY[:20]):
+        raise InputError(
+            f"{str(file)!r} is not of a demo, and would be lost; name another folder with --output"
+        )
     bunch = load_breast_cancer()
     malignant = 1 - bunch.target  # scikit-learn has benign as 1
     columns = {str(name): bunch.data[:, i] for i, name in enumerate(bunch.feature_names)}
@@ -94,7 +134,7 @@ def write_sites(folder: Path, n: int) -> tuple[int, int]:
         path = f"sites/{name.lower()}.csv"
         write_whole(folder / path, frame[rows].write_csv().encode())
         lines.append(f'{name} = "{path}"')
-    write_whole(folder / "study.toml", STUDY.format(n=n, sites="\n".join(lines)).encode())
+    write_whole(file, STUDY.format(n=n, sites="\n".join(lines)).encode())
     return len(frame), len(columns)
 
 

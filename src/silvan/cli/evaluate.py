@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder; with a table also a .silvan file.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder; with a table also a .silvan file.")
+    ],
     table: Annotated[
         Path | None, typer.Argument(metavar="[TABLE]", help="Judge on this table, which has the label.")
     ] = None,
@@ -24,38 +26,54 @@ def evaluate(
 ) -> None:
     """Judge a model again: on its sites' test rows, or on a table.
 
-    On a table, the models that sites have alone and the pooled one are shown beside it if the study's own tables
-    are still as they were.
+    On a table, what sites have alone and the pooled forest are shown beside it if the study's own tables are
+    still as they were.
     """
     from rich.console import Console
 
     from silvan.cli import show
     from silvan.cli.progress import Progress
-    from silvan.report.html import write_report
     from silvan.report.run import Run
     from silvan.report.summary import summary
 
-    progress, folder = Progress(), Run(run)
+    console, progress, folder = Console(), Progress(), Run(run)
     record = folder.read() if run.is_dir() else None
-    if table is None:
-        if record is None:
-            raise InputError(f"{str(run)!r} is not a run folder; to judge a model file, name a table too")
-        study = unchanged(folder, record)
-        if study is None:
-            raise InputError(
-                f"the study {record.study_file!r} or its tables are gone or have changed since, so test rows may be "
-                "rows the forest has learned from\nfit again, or name a table to judge on"
-            )
-        _at_sites(study, folder, record, progress)
-        folder.write(record)
-        folder.write_evaluation(record.evaluation)
-        write_report(folder)
+    if table is not None:
+        rows = on_table(run, folder, record, table, progress)
+        show.say(console, show.on_table(rows, str(table)))
+    elif record is None:
+        raise InputError(f"{str(run)!r} is not a run folder; to judge a model file, name a table too")
     else:
-        record = _on_table(run, folder, record, table, progress)
-    summed = summary(record)
-    show.say(Console(), show.results(summed), show.sentences(summed))
+        rows = at_sites(folder, record, progress)
+        summed = summary(record)
+        show.say(console, show.results(summed), show.sentences(summed))
     if output is not None:
-        Run(output.parent).write_evaluation(record.evaluation, output.name)
+        Run(output.parent).write_evaluation(rows, output.name)
+
+
+def at_sites(run: "Run", record: "Record", progress: "Progress") -> list["Figures"]:
+    """Judge at the study's sites; a run that had no figures yet gets them."""
+    from silvan.cli import steps
+    from silvan.report.html import write_report
+
+    study = unchanged(run, record)
+    if study is None:
+        raise InputError(
+            f"the study {record.study_file!r} or its tables are gone or have changed since, so test rows may "
+            "be rows the forest has learned from\nfit again, or name a table to judge on"
+        )
+    first = not record.evaluation
+    with progress.step("Reading tables"):
+        federation, model = restored(study, run, record)
+    traffic, kinds = record.traffic, record.kinds
+    steps.judge(record, federation, model, progress)
+    if traffic:
+        record.traffic, record.kinds = traffic, kinds  # what left the sites when the model was made
+    if first:
+        run.write_evaluation(record.evaluation)
+        run.write(record)
+        write_report(run)
+    return record.evaluation
 
 
 def unchanged(run: "Run", record: "Record") -> "Study | None":
@@ -83,35 +101,16 @@ def restored(study: "Study", run: "Run", record: "Record") -> tuple[Any, Any]:
     return federation, model
 
 
-def _at_sites(study: "Study", run: "Run", record: "Record", progress: "Progress") -> None:
-    from silvan.cli import steps
-
-    with progress.step("Reading tables"):
-        federation, model = restored(study, run, record)
-    traffic, kinds = record.traffic, record.kinds
-    steps.judge(record, federation, model, progress)
-    if traffic:
-        record.traffic, record.kinds = traffic, kinds  # what left the sites when the model was made
-
-
-def _on_table(
+def on_table(
     path: Path, run: "Run", record: "Record | None", table: Path, progress: "Progress"
-) -> "Record":
-    """Judge on a table; the record that is given back is shown and not kept."""
-    from silvan.report.run import Record
-
+) -> list["Figures"]:
+    """Judge on a table, beside what sites have alone if their tables are still there."""
     study = None if record is None else unchanged(run, record)
     with progress.step("Judging on the table", expected=None if record is None else record.seconds):
         if record is not None and study is not None:
             federation, model = restored(study, run, record)
-            frame = model.evaluate(federation, table=str(table))
-            rows = [_figures(row) for row in frame.to_dicts()]
-        else:
-            rows = _forests_on_table(path, run, record, table)
-    sites = [] if record is None else record.sites
-    n = rows[0].rows if rows else 0
-    shown = Record(name=str(table), sites=[type(s)(s.name, s.rows, n) for s in sites], evaluation=rows)
-    return shown
+            return [_figures(row) for row in model.evaluate(federation, table=str(table)).to_dicts()]
+        return _forests_on_table(path, record, table)
 
 
 def _figures(row: dict[str, Any]) -> "Figures":
@@ -120,7 +119,7 @@ def _figures(row: dict[str, Any]) -> "Figures":
     return figures(row.pop("site"), row.pop("model"), row.pop("rows"), row)
 
 
-def _forests_on_table(path: Path, run: "Run", record: "Record | None", table: Path) -> list["Figures"]:
+def _forests_on_table(path: Path, record: "Record | None", table: Path) -> list["Figures"]:
     from silvan import metrics
     from silvan.cli.predict import open_forest
     from silvan.cli.steps import figures
@@ -134,6 +133,10 @@ def _forests_on_table(path: Path, run: "Run", record: "Record | None", table: Pa
         forest = open_forest(path, name or None)
         frame = read_table(str(table), forest.schema.label.name)
         answer, y = scores(forest, encode_features(frame, forest.schema)), encode_label(frame, forest.schema)
-        judged = metrics.classification(answer, y) if forest.schema.n_classes else metrics.regression(answer[:, 0], y)
+        judged = (
+            metrics.classification(answer, y)
+            if forest.schema.n_classes
+            else metrics.regression(answer[:, 0], y)
+        )
         rows.append(figures(name or "all", "federated", len(y), judged))
     return rows

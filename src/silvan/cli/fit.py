@@ -17,10 +17,14 @@ if TYPE_CHECKING:
 def fit(
     study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="The run folder; the study names one too.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="The run folder; the study names one too."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume/--fresh", help="Go on with an interrupted run, or put it aside and start again.")
+        bool,
+        typer.Option(
+            "--resume/--fresh", help="Go on with an interrupted run, or put it aside and start again."
+        ),
     ] = True,
 ) -> None:
     """Train and judge the forest of a study, and write the run folder."""
@@ -69,31 +73,32 @@ def start(study: "Study", run: "Run", *, resume: bool) -> "Record":
     from silvan.cli.steps import versions
     from silvan.report.run import RUN, Record
 
-    made_with = versions()
+    made_with, made = versions(), datetime.now(UTC).isoformat(timespec="seconds")
     fingerprint = study.fingerprint(made_with["silvan"])
     if not resume:
         put_aside(run)
     elif run.file(RUN).exists():
         try:
-            earlier = run.read().fingerprint
+            earlier = run.read()
         except SilvanError as error:
             raise type(error)(f"{error}; pass --fresh to put it aside and start again") from None
-        if earlier != fingerprint:
+        if earlier.fingerprint != fingerprint:
             raise InputError(
-                f"{str(run.folder)!r} holds a run of another study, or the study, its tables or silvan have changed "
-                "since\npass --fresh to put that run aside and start again, or --output for another folder"
+                f"{str(run.folder)!r} holds a run of another study, or the study, its tables or silvan have "
+                "changed since\n"
+                "pass --fresh to put that run aside and start again, or --output for another folder"
             )
-    run.folder.mkdir(parents=True, exist_ok=True)
+        earlier.name, earlier.made = study.name, made
+        return earlier
     record = Record(
         name=study.name,
-        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        made=made,
         versions=made_with,
         study=study.settings(),
         study_file=os.path.relpath(study.path.resolve(), run.folder.resolve()),
         fingerprint=fingerprint,
     )
-    if not run.file(RUN).exists():
-        run.write(record)
+    run.write(record)
     return record
 
 

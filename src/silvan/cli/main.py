@@ -1,6 +1,5 @@
 """``silvan``: the commands, and errors as a person wants to read them."""
 
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -25,16 +24,12 @@ class Commands(TyperGroup):
         """Run a command."""
         try:
             return super().invoke(ctx)
-        except (SilvanError, OSError) as error:
-            if ctx.params.get("debug"):
+        except (Exception, KeyboardInterrupt) as error:
+            # usage errors and exits are typer's own business
+            if ctx.params.get("debug") or type(error).__module__.split(".")[0] in ("typer", "click"):
                 raise
             _red(_said(error))
-            raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            if ctx.params.get("debug"):
-                raise
-            _red("interrupted; what was computed is kept, and the same command goes on from there")
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1) from None
 
 
 app = typer.Typer(
@@ -75,16 +70,22 @@ def main() -> None:
     app()
 
 
-def _said(error: Exception) -> str:
-    """Say what went wrong; a file error by its path and reason, not by its number."""
+def _said(error: BaseException) -> str:
+    """Say what went wrong and what to do."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted; what was computed is kept, and `silvan fit` goes on from there"
     if isinstance(error, OSError) and error.strerror:
+        # by its path and reason, not by its number
         text = f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror
         return f"{text}; check the path, the permissions and the space left"
+    if not isinstance(error, SilvanError):
+        return (
+            f"a mistake in silvan: {type(error).__name__}: {error}\nadd --debug to see where, and report it"
+        )
     cause = error.__cause__
-    said = str(error)
-    if isinstance(cause, SilvanError) and str(cause) not in said:
-        return f"{said}\n{cause}"
-    return said
+    return (
+        f"{error}\n{cause}" if isinstance(cause, SilvanError) and str(cause) not in str(error) else str(error)
+    )
 
 
 def _red(text: str) -> None:
@@ -99,4 +100,4 @@ def _red(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A .silvan file, or a run folder.")],
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="CSV or Parquet; it need not have the label.")],
+    table: Annotated[
+        Path, typer.Argument(metavar="TABLE", help="CSV or Parquet; it need not have the label.")
+    ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="CSV", help="Where to write; else to standard output.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="CSV", help="Where to write; else to standard output."),
     ] = None,
     site: Annotated[
         str | None, typer.Option("--site", "-s", help="Use the forest that this site should use.")

@@ -5,6 +5,7 @@ In a terminal a bar that goes away when the step is done; elsewhere a line now a
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +20,9 @@ from silvan.report.words import said_time
 PATIENCE = 2.0
 """Seconds before anything is shown."""
 
+_MEMORY = 40
+"""Answers from which the pace is judged: kernels are compiled at the first ones."""
+
 PAUSE = 10.0
 """Seconds between lines where there is no terminal."""
 
@@ -30,7 +34,7 @@ class Step:
         self.text, self.expected = text, expected
         self.done, self.total, self.detail = 0, 0, ""
         self.start = time.monotonic()
-        self._first: tuple[int, float] | None = None  # what was done when the first answer came in, and when
+        self._marks: deque[tuple[int, float]] = deque(maxlen=_MEMORY)  # what was done, and when
 
     def follow(self, federation: Any, rounds: int | None, apart: bool = False) -> None:
         """Count a federation's answers; ``rounds`` is how many there will be at most, if that is known.
@@ -55,8 +59,7 @@ class Step:
 
     def advance(self, done: int, total: int) -> None:
         """Note how far it is."""
-        if self._first is None:
-            self._first = done, time.monotonic()
+        self._marks.append((done, time.monotonic()))
         self.done, self.total = min(done, total) if total else done, total
 
     @property
@@ -65,16 +68,16 @@ class Step:
         if self.expected is not None:
             left = self.expected - (time.monotonic() - self.start)
             return left if left > 0.5 else None
-        if self._first is None or not self.total:
+        if not self.total or not self._marks or self.done <= self._marks[0][0]:
             return None
-        done, since = self._first
-        if self.done <= done:
-            return None
+        done, since = self._marks[0]
         return (time.monotonic() - since) / (self.done - done) * (self.total - self.done)
 
     def __str__(self) -> str:
         left = self.left
-        return " · ".join(filter(None, [self.detail, "" if left is None else f"about {said_time(left)} left"]))
+        return " · ".join(
+            filter(None, [self.detail, "" if left is None else f"about {said_time(left)} left"])
+        )
 
 
 class _Said(ProgressColumn):
@@ -123,7 +126,12 @@ class Progress:
                 self.console.print(f"{step.text} ... {step}".rstrip(), markup=False, highlight=False)
                 if done.wait(PAUSE):
                     return
-        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), _Bar(bar_width=24), _Said())
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            _Bar(bar_width=24),
+            _Said(),
+        )
         with Bars(*columns, console=self.console, transient=True) as bars:
             bars.add_task(step.text, total=None, step=step)
             done.wait()

@@ -4,7 +4,7 @@ Names come from files, so they are shown as they are: no markup, no control char
 """
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -16,6 +16,9 @@ from silvan.report.words import said_bytes, signed
 
 RULES = box.Box("    \n    \n ── \n    \n ── \n ── \n    \n    \n")
 """A rule below the head and between sections, and nothing else."""
+
+if TYPE_CHECKING:
+    from silvan.report.run import Figures
 
 GAIN = {"gained": "green", "lost": "red", "level": "dim"}
 
@@ -39,7 +42,7 @@ def results(summed: dict[str, Any]) -> RenderableType:
     metric = summed["metric"]
     table = Table(box=RULES, pad_edge=False, show_edge=False, header_style="bold")
     table.add_column("Site", overflow="fold", min_width=8)
-    table.add_column("Rows", justify="right")
+    table.add_column("Train", justify="right")
     if metric is not None:
         table.add_column("Test", justify="right")
     positives = any(site["positives"] is not None for site in summed["sites"])
@@ -55,7 +58,9 @@ def results(summed: dict[str, Any]) -> RenderableType:
     if metric is None:
         return table
     better = "" if metric["higher"] else ", lower is better"
-    caption = Text(f"{metric['title']} on each site's own test rows{better}; beside it the gain against the site alone")
+    caption = Text(
+        f"{metric['title']} on each site's own test rows{better}; beside it the gain against the site alone"
+    )
     return Group(table, Text(), _dim(caption))
 
 
@@ -75,6 +80,27 @@ def _cell(line: dict[str, Any], model: str, metric: dict[str, Any]) -> Text:
         verdict = "gained" if gain > 0 else "lost" if gain < 0 else "level"
         cell.append(f" {signed(gain, metric['digits'])}" if gain else "  =", style=GAIN[verdict])
     return cell
+
+
+def on_table(rows: list["Figures"], name: str) -> RenderableType:
+    """Show models judged on one table: a line a model, sites' own ones by name."""
+    from silvan.report.summary import METRICS, OVERALL
+
+    metrics = [key for key in METRICS if rows and key in rows[0].figures]
+    table = Table(box=RULES, pad_edge=False, show_edge=False, header_style="bold")
+    table.add_column("Model", overflow="fold")
+    for key in metrics:
+        table.add_column(METRICS[key][0], justify="right")
+    whole = {row.model for row in rows if row.site == OVERALL}
+    for row in sorted(rows, key=lambda row: row.model in whole):
+        if row.model in whole and row.site != OVERALL:
+            continue
+        who = row.model if row.model in whole else f"{row.site}, {row.model}"
+        values = (row.figures[key] for key in metrics)
+        cells = [Text("–" if value is None else f"{value:.4g}") for value in values]
+        table.add_row(Text(clean(who)), *cells, style="bold" if row.model == "federated" else None)
+    rows_said = f"{rows[0].rows:,} rows of {clean(name)}" if rows else ""
+    return Group(table, Text(), _dim(Text(f"on {rows_said}")))
 
 
 def differences(summed: dict[str, Any]) -> RenderableType:

@@ -29,7 +29,11 @@ _MOST_CLASSES = 12
 def versions() -> dict[str, str]:
     """Say what the run was made with."""
     packages = {name: version(name) for name in ("silvan", "numpy", "numba", "polars")}
-    return {**packages, "python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
+    return {
+        **packages,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
 
 
 def note_agreement(record: Record, federation: "LocalFederation") -> None:
@@ -54,7 +58,9 @@ def _site(federation: "LocalFederation", name: str) -> Site:
     return Site(name, len(parts[0]), len(parts[1]), positives)
 
 
-def train(federation: "LocalFederation", model: Any, progress: Progress, text: str = "Growing trees") -> float:
+def train(
+    federation: "LocalFederation", model: Any, progress: Progress, text: str = "Growing trees"
+) -> float:
     """Fit the learner and give the seconds it took."""
     start = time.monotonic()
     with progress.step(text) as step:
@@ -73,7 +79,9 @@ def expected_rounds(model: Any) -> int | None:
     return None
 
 
-def note_training(record: Record, run: Run, federation: "LocalFederation", model: Any, seconds: float) -> None:
+def note_training(
+    record: Record, run: Run, federation: "LocalFederation", model: Any, seconds: float
+) -> None:
     """Write the model, and note what it took."""
     forest: Forest | None = model.forest_
     record.models = run.save_models(model.forests_ if forest is None else {"": forest})
@@ -89,13 +97,13 @@ def judge(
     federation: "LocalFederation",
     model: Any,
     progress: Progress,
-    beside: dict[str, Forest] | None = None,
+    beside: dict[str, Any] | None = None,
 ) -> None:
-    """Judge the model at the sites beside what they have alone, pooled rows, and other forests."""
+    """Judge the model at the sites beside what they have alone, pooled rows, and other learners."""
     with progress.step("Growing the pooled forest to compare with", expected=record.seconds):
         contenders = list(model._contenders(federation))
-    for name, forest in (beside or {}).items():
-        contenders.insert(1, (name, forest))
+    for name, other in (beside or {}).items():
+        contenders.insert(1, (name, other.forest_))
     with progress.step("Judging at the sites") as step:
         step.follow(federation, 1, apart=True)
         rows, counts = evaluate(federation, model.schema_, contenders, model._feature_key())
@@ -139,7 +147,9 @@ def note_traffic(record: Record, federation: "LocalFederation") -> None:
     """Note the bytes of every kind of message so far, and what each kind is."""
     kinds = dict.fromkeys(kind for _, _, kind in federation.traffic)
     record.traffic = [
-        Traffic(site, kind, federation.traffic[site, "sent", kind], federation.traffic[site, "received", kind])
+        Traffic(
+            site, kind, federation.traffic[site, "sent", kind], federation.traffic[site, "received", kind]
+        )
         for site in federation.sites
         for kind in kinds
     ]

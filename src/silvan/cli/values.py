@@ -30,11 +30,11 @@ class Problems:
         line = next((self.lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self.lines), 1)
         self.found.append((line, f"{self.path}:{line}: {text}"))
 
-    def unknown(self, key: Key, known: Iterable[str], text: str = "") -> None:
-        """Note a key that means nothing, and what it may have been meant for."""
+    def unknown(self, key: Key, known: Iterable[str], text: str = "", given: Any = None) -> None:
+        """Note a key, or what it was given, that means nothing, and what may have been meant."""
         known = list(known)
         where = f" in [{key[0]}]" if len(key) > 1 else ""
-        close = get_close_matches(key[-1], known, n=1)
+        close = get_close_matches(str(key[-1] if given is None else given), known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
         self.add(key, f"{text or f'unknown key {key[-1]!r}{where}'}; {hint}")
 
@@ -111,16 +111,16 @@ def check_sites(data: dict[str, Any], folder: Path, problems: Problems) -> dict[
     if sites is None:
         if "table" not in data or "site" not in data:
             key = next((k for k in ("table", "site") if k in data), "sites")
-            problems.add((key,), "name the sites: [sites] with name = \"path\", or both table and site")
+            problems.add((key,), 'name the sites: [sites] with name = "path", or both table and site')
             return {}
         return _table({"": data["table"]}, ("table",), folder, problems)
     for key in ("table", "site"):
         if key in data:
             problems.add((key,), f"{key} is for one table of all sites; leave it out beside [sites]")
     if not isinstance(sites, dict) or not sites:
-        problems.add(("sites",), "[sites] must name at least one site, as name = \"path\"")
+        problems.add(("sites",), '[sites] must name at least one site, as name = "path"')
         return {}
-    tables = {}
+    tables: dict[str, Path] = {}
     for name, value in sites.items():
         if not name.strip() or not name.isprintable() or name == "all":
             problems.add(("sites", name), f"a site cannot be called {name!r}; give it another name")
@@ -157,7 +157,7 @@ def check_learner(values: Any, problems: Problems) -> tuple[str, dict[str, Any]]
         return "", {}
     kind = values.get("kind", LEARNERS[0])
     if kind not in LEARNERS:
-        problems.unknown(("learner", "kind"), LEARNERS, f"there is no learner {kind!r}")
+        problems.unknown(("learner", "kind"), LEARNERS, f"there is no learner {kind!r}", kind)
         return "", {}
     hints = parameters_of(getattr(learners, kind))
     found = {}
@@ -165,7 +165,9 @@ def check_learner(values: Any, problems: Problems) -> tuple[str, dict[str, Any]]
         if key == "kind":
             continue
         if key not in hints:
-            problems.unknown(("learner", key), ["kind", *hints], f"unknown key {key!r} in [learner], a {kind}")
+            problems.unknown(
+                ("learner", key), ["kind", *hints], f"unknown key {key!r} in [learner], a {kind}"
+            )
             continue
         value = None if given == NONE and _fits(None, hints[key]) else given
         if not _fits(value, hints[key]):
@@ -198,6 +200,10 @@ def check_policy(values: Any, problems: Problems) -> dict[str, Any]:
             problems.add(("policy", key), f"{key} must be {_said(hints[key])}, got {value!r}")
         else:
             found[key] = value
+            kinds = _message_kinds()
+            for name in value if key == "messages" else ():
+                if name not in kinds:
+                    problems.unknown(("policy", key), kinds, f"there is no message {name!r}", name)
             try:
                 Policy(**{key: value})
             except InputError as error:
@@ -205,9 +211,20 @@ def check_policy(values: Any, problems: Problems) -> dict[str, Any]:
     return found
 
 
+def _message_kinds() -> list[str]:
+    """List the kinds of messages that a policy may name."""
+    from silvan import learners  # noqa: F401, importing the algorithms makes their messages known
+    from silvan.federation.message import Request
+
+    def below(kind: type[Request]) -> list[str]:
+        return [name for one in kind.__subclasses__() for name in (one.kind(), *below(one))]
+
+    return sorted(below(Request))
+
+
 def parameters_of(kind: type) -> dict[str, Any]:
     """Give the parameters of a class with their types."""
-    hints = get_type_hints(kind.__init__)
+    hints = get_type_hints(getattr(kind, "__init__"))  # noqa: B009, mypy wants a name that may be overridden
     return {name: hints.get(name, Any) for name in inspect.signature(kind).parameters}
 
 
@@ -231,6 +248,12 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _said(hint: Any) -> str:
-    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", tuple: "a list of texts"}
+    words = {
+        int: "a whole number",
+        float: "a number",
+        str: "text",
+        bool: "true or false",
+        tuple: "a list of texts",
+    }
     said = [words.get(get_origin(m) or m, f"{NONE!r}") for m in _members(hint)]
     return " or ".join(said)

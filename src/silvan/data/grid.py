@@ -123,7 +123,7 @@ def heavy_cells(counts: np.ndarray, grid: Grid, max_bins: int, floor: int = 1) -
     cells = np.flatnonzero((counts > share / 4) & (counts >= floor)).astype(np.int32)
     detail = min(_DETAIL, grid.budget / (2 * max_bins))
     parts = detail * counts[cells] / max(share, 1e-9)
-    bits = np.clip(np.floor(np.log2(np.maximum(parts, 1.0))) + 1, 1, FINE_BITS).astype(np.int32)
+    bits = np.clip(np.frexp(parts)[1], 1, FINE_BITS)  # frexp is exact on every machine, log2 is not
     return Heavy(cells, np.maximum(grid.coarse - bits, 0).astype(np.int32))
 
 

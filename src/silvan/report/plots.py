@@ -1,12 +1,13 @@
 """Charts as inline SVG, written by hand: no script, nothing to load.
 
-Places across a chart are per cent, so that it is as wide as the page lets it be while text, marks and lines keep
-their size. ``Markup.format`` escapes whatever it puts in. Colours and line widths are in the page's style sheet, by
-class, so that they follow the reader's light or dark mode.
+Places across a chart are per cent, so that it is as wide as the page lets it be while text, marks and
+lines keep their size. ``Markup.format`` escapes whatever it puts in. Colours and line widths are in the
+page's style sheet, by class, so that they follow the reader's light or dark mode.
 """
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from markupsafe import Markup
@@ -87,7 +88,9 @@ def _track(line: Line, models: Sequence[str], ticks: Sequence[float], metric: Li
     ]
     at = {m: _place(v, ticks) for m, v in line["figures"].items() if v is not None}
     if not at:
-        parts.append(Markup('<text class="none" x="50%" y="50%" dy="4">not defined here: no test rows, or one class only</text>'))
+        parts.append(
+            Markup('<text class="none" x="50%" y="50%" dy="4">no test rows here, or one class only</text>')
+        )
     if "local" in at and "federated" in at:
         parts.append(
             Markup('<line class="way {}" x1="{:.2f}%" x2="{:.2f}%" y1="50%" y2="50%"/>').format(
@@ -122,9 +125,10 @@ def _spoken(line: Line, metric: Line) -> str:
 
 def swatch(model: str, models: Sequence[str]) -> Markup:
     """Draw a model's mark for the legend."""
-    return Markup('<svg class="swatch" width="20" height="24" aria-hidden="true"><svg class="mark {}" x="10" y="{}">{}</svg></svg>').format(
-        model_class(model, models), 12 if model in _SHAPES else 0, _SHAPES.get(model, _OTHER)
-    )
+    return Markup(
+        '<svg class="swatch" width="20" height="24" aria-hidden="true">'
+        '<svg class="mark {}" x="10" y="{}">{}</svg></svg>'
+    ).format(model_class(model, models), 12 if model in _SHAPES else 0, _SHAPES.get(model, _OTHER))
 
 
 # -- ROC curves
@@ -141,11 +145,15 @@ def roc_panels(summed: Line) -> list[dict[str, Any]]:
         title = f"{summed['label']} = {of}" + (" against the rest" if len(classes) > 1 else "")
         panels.append({"title": title, "svg": roc(curves, summed["models"])})
         if len(classes) == 1 and all(_area(points) > 0.9 for _, points in curves):
-            panels.append({"title": "the corner, enlarged", "svg": roc(curves, summed["models"], corner=0.25)})
+            panels.append(
+                {"title": "the corner, enlarged", "svg": roc(curves, summed["models"], corner=0.25)}
+            )
     return panels
 
 
-def roc(curves: list[tuple[str, list[tuple[float, float]]]], models: Sequence[str], corner: float = 1.0) -> Markup:
+def roc(
+    curves: list[tuple[str, list[tuple[float, float]]]], models: Sequence[str], corner: float = 1.0
+) -> Markup:
     """Draw ROC curves; ``corner`` is how much of both axes is shown, from the upper left."""
 
     def x(rate: float) -> float:
@@ -158,28 +166,47 @@ def roc(curves: list[tuple[str, list[tuple[float, float]]]], models: Sequence[st
     parts = []
     for t, text in zip(steps, tick_labels(steps), strict=True):
         parts.append(Markup('<path class="grid" d="M{:.1f} {:.1f}v{:.0f}"/>').format(x(t), _TOP, _SIDE))
-        parts.append(Markup('<text class="tx" x="{:.1f}" y="{:.1f}">{}</text>').format(x(t), _TOP + _SIDE + 18, text))
+        parts.append(
+            Markup('<text class="tx" x="{:.1f}" y="{:.1f}">{}</text>').format(x(t), _TOP + _SIDE + 18, text)
+        )
     for t, text in zip([1 - s for s in steps], tick_labels([1 - s for s in steps]), strict=True):
         parts.append(Markup('<path class="grid" d="M{:.1f} {:.1f}h{:.0f}"/>').format(_LEFT, y(t), _SIDE))
-        parts.append(Markup('<text class="ty" x="{:.1f}" y="{:.1f}">{}</text>').format(_LEFT - 8, y(t) + 4, text))
+        parts.append(
+            Markup('<text class="ty" x="{:.1f}" y="{:.1f}">{}</text>').format(_LEFT - 8, y(t) + 4, text)
+        )
     if corner == 1.0:
-        parts.append(Markup('<path class="chance" d="M{:.1f} {:.1f}L{:.1f} {:.1f}"/>').format(x(0), y(0), x(1), y(1)))
+        parts.append(
+            Markup('<path class="chance" d="M{:.1f} {:.1f}L{:.1f} {:.1f}"/>').format(x(0), y(0), x(1), y(1))
+        )
     inner = []
-    for model, points in sorted(curves, key=lambda c: ("pooled", "local", "", "federated").index(c[0] if c[0] in _SHAPES else "")):
+    for model, points in sorted(
+        curves, key=lambda c: ("pooled", "local", "", "federated").index(c[0] if c[0] in _SHAPES else "")
+    ):
         path = "M" + "L".join(f"{x(px):.1f} {y(py):.1f}" for px, py in points)
         inner.append(Markup('<path class="curve {}" d="{}"/>').format(model_class(model, models), path))
-    frame = Markup('<svg x="{:.0f}" y="{:.0f}" width="{s:.0f}" height="{s:.0f}" viewBox="{:.0f} {:.0f} {s:.0f} {s:.0f}">{}</svg>')
-    parts.append(frame.format(_LEFT - 2, _TOP - 2, _LEFT - 2, _TOP - 2, Markup("").join(inner), s=_SIDE + 4))
-    parts.append(Markup('<text class="tx name" x="{:.0f}" y="{:.0f}">false positive rate</text>').format(_LEFT + _SIDE / 2, _TOP + _SIDE + 38))
-    parts.append(Markup('<text class="tx name" transform="translate(12 {:.0f}) rotate(-90)">true positive rate</text>').format(_TOP + _SIDE / 2))
-    width, height = _LEFT + _SIDE + 14, _TOP + _SIDE + 46
-    return Markup('<svg class="roc" viewBox="0 0 {:.0f} {:.0f}" role="img" aria-label="ROC curves">{}</svg>').format(
-        width, height, Markup("").join(parts)
+    frame = Markup(
+        '<svg x="{x:.0f}" y="{y:.0f}" width="{s:.0f}" height="{s:.0f}" '
+        'viewBox="{x:.0f} {y:.0f} {s:.0f} {s:.0f}">{}</svg>'
     )
+    parts.append(frame.format(Markup("").join(inner), x=_LEFT - 2, y=_TOP - 2, s=_SIDE + 4))
+    parts.append(
+        Markup('<text class="tx name" x="{:.0f}" y="{:.0f}">false positive rate</text>').format(
+            _LEFT + _SIDE / 2, _TOP + _SIDE + 38
+        )
+    )
+    parts.append(
+        Markup(
+            '<text class="tx name" transform="translate(12 {:.0f}) rotate(-90)">true positive rate</text>'
+        ).format(_TOP + _SIDE / 2)
+    )
+    width, height = _LEFT + _SIDE + 14, _TOP + _SIDE + 46
+    return Markup(
+        '<svg class="roc" viewBox="0 0 {:.0f} {:.0f}" role="img" aria-label="ROC curves">{}</svg>'
+    ).format(width, height, Markup("").join(parts))
 
 
 def _area(points: list[tuple[float, float]]) -> float:
-    return sum((bx - ax) * (ay + by) / 2 for (ax, ay), (bx, by) in zip(points, points[1:], strict=False))
+    return sum((bx - ax) * (ay + by) / 2 for (ax, ay), (bx, by) in pairwise(points))
 
 
 # -- bars
@@ -187,9 +214,9 @@ def _area(points: list[tuple[float, float]]) -> float:
 
 def bar(share: float) -> Markup:
     """Draw one bar, as long as a share of the track."""
-    return Markup('<svg class="bar" height="14" aria-hidden="true"><rect width="{:.2f}%" height="14" rx="2"/></svg>').format(
-        100 * share
-    )
+    return Markup(
+        '<svg class="bar" height="14" aria-hidden="true"><rect width="{:.2f}%" height="14" rx="2"/></svg>'
+    ).format(100 * share)
 
 
 def stack(parts: list[tuple[int, str, int]], most: int) -> Markup:
@@ -198,9 +225,9 @@ def stack(parts: list[tuple[int, str, int]], most: int) -> Markup:
     for colour, title, size in parts:
         width = 100 * size / max(most, 1)
         drawn.append(
-            Markup('<rect class="k{}" x="{:.3f}%" width="{:.3f}%" height="18"><title>{}</title></rect>').format(
-                colour % 8, at, width, title
-            )
+            Markup(
+                '<rect class="k{}" x="{:.3f}%" width="{:.3f}%" height="18"><title>{}</title></rect>'
+            ).format(colour % 8, at, width, title)
         )
         at += width
     return Markup('<svg class="stack" height="18" aria-hidden="true">{}</svg>').format(Markup("").join(drawn))

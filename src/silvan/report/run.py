@@ -1,7 +1,7 @@
 """A run on disk: a folder with the model, the figures and ``run.json``, which says all else.
 
-The keys of ``run.json`` are the fields below, described in docs/cli.md. The file is written anew, whole, after every
-step, so that what was computed is kept whatever happens next.
+The keys of ``run.json`` are the fields below, described in docs/cli.md. The file is written anew, whole,
+after every step, so that what was computed is kept whatever happens next.
 """
 
 import csv
@@ -140,13 +140,17 @@ class Run:
         """Read ``run.json``; it may come from anywhere, so everything is checked."""
         path = self.file(RUN)
         if not path.is_file():
-            raise InputError(f"{str(self.folder)!r} is no run: there is no {RUN} in it; `silvan fit` makes one")
+            raise InputError(
+                f"{str(self.folder)!r} is no run: there is no {RUN} in it; `silvan fit` makes one"
+            )
         try:
             head = msgspec.json.decode(path.read_bytes(), type=_Head)
             if head.format != FORMAT:
                 raise FormatError(f"{path}: it does not say format {FORMAT!r}")
             if head.version > VERSION:
-                raise VersionError(f"{path}: of version {head.version}, this silvan reads {VERSION}; upgrade silvan")
+                raise VersionError(
+                    f"{path}: of version {head.version}, this silvan reads {VERSION}; upgrade silvan"
+                )
             return msgspec.json.decode(path.read_bytes(), type=Record)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise FormatError(f"{path}: damaged, or not of a run ({error})") from None
@@ -162,28 +166,23 @@ class Run:
 
     def forest(self, site: str | None = None) -> Forest:
         """Read the global forest, or the one that a site should use."""
-        models = {model.site: model for model in self.read().models}
+        record = self.read()
+        models = {model.site: model for model in record.models}
         if not models:
             raise InputError(f"{str(self.folder)!r} has no model yet; run `silvan fit` again to finish it")
-        names = [name for name in models if name]
-        if site is not None and site in self._sites():
-            site = site if site in models else ""
-        if site is None:
-            site = ""
-        if site not in models:
-            known = ", ".join(names or self._sites())
-            what = f"there is no site {site!r}" if site else "every site has its own forest here; pass --site"
-            raise InputError(f"{what}; the sites are {known}")
-        path = self.file(Path(models[site].file).name)  # a name, never a way out of the folder
+        names = [note.name for note in record.sites]
+        if site is not None and site not in names:
+            raise InputError(f"there is no site {site!r}; the sites are {', '.join(names)}")
+        model = models.get(site or "", models.get(""))
+        if model is None:
+            raise InputError(f"every site has its own forest here; name one with --site: {', '.join(names)}")
+        path = self.file(Path(model.file).name)  # a name, never a way out of the folder
         if not path.is_file():
             raise InputError(f"{str(path)!r} is gone; run `silvan fit` again")
         forest = Forest.load(path)
-        if forest.hash != models[site].hash:
+        if forest.hash != model.hash:
             raise FormatError(f"{path}: not the forest that {RUN} names; one of the two was changed")
         return forest
-
-    def _sites(self) -> list[str]:
-        return [site.name for site in self.read().sites]
 
     def write_evaluation(self, rows: list[Figures], name: str = EVALUATION) -> None:
         """Write the table of figures."""

@@ -6,8 +6,8 @@ Sentences and tables are made from the same rounded figures, so that they never 
 from pathlib import Path
 from typing import Any
 
+from silvan.report.prose import sentences
 from silvan.report.run import Figures, Record, Run
-from silvan.report.words import said_bytes, said_count, signed
 
 OVERALL = "all"
 
@@ -69,10 +69,12 @@ def summary(record: Record) -> dict[str, Any]:
         "settings": _settings(record.study),
         "versions": record.versions,
         "hashes": _hashes(record),
-        "forests": [{"site": m.site, "trees": m.trees, "nodes": m.nodes, "hash": m.hash} for m in record.models],
+        "forests": [
+            {"site": m.site, "trees": m.trees, "nodes": m.nodes, "hash": m.hash} for m in record.models
+        ],
         "seconds": record.seconds,
     }
-    summed["sentences"] = _sentences(record, summed)
+    summed["sentences"] = sentences(record, summed)
     return summed
 
 
@@ -86,7 +88,14 @@ def _leading(record: Record) -> dict[str, Any] | None:
     largest = max((abs(row.figures.get(key) or 0.0) for row in record.evaluation), default=0.0)
     digits = 3 if bounded or largest < 1 else max(0, 3 - len(str(int(largest))) + 1)
     ranks = key in ("auc", "pr_auc")
-    return {"key": key, "title": title, "meaning": meaning, "higher": higher, "digits": digits, "ranks": ranks}
+    return {
+        "key": key,
+        "title": title,
+        "meaning": meaning,
+        "higher": higher,
+        "digits": digits,
+        "ranks": ranks,
+    }
 
 
 def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list[str]) -> dict[str, Any]:
@@ -100,16 +109,19 @@ def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list
         "figures": {},
     }
     by_model = {row.model: row for row in record.evaluation if row.site == name}
-    for model in models if metric else ():
-        line["figures"][model] = by_model[model].figures.get(metric["key"]) if model in by_model else None
+    if metric is not None:
+        found = {model: by_model[model].figures.get(metric["key"]) for model in models if model in by_model}
+        line["figures"] = {model: found.get(model) for model in models}
     return _compared(line, metric)
 
 
-def _mean(sites: list[dict[str, Any]], metric: dict[str, Any] | None, models: list[str]) -> dict[str, Any] | None:
-    """Average the sites' own figures by test rows: for metrics that rank rows, which mean something within a site.
+def _mean(
+    sites: list[dict[str, Any]], metric: dict[str, Any] | None, models: list[str]
+) -> dict[str, Any] | None:
+    """Average the sites' own figures by test rows, for metrics that rank rows.
 
-    A ranking over all rows at once favours sites' own forests where classes are spread unevenly: that a row is of a
-    site with many positives is itself worth knowing, and only they know it.
+    A ranking over all rows at once favours sites' own forests where classes are spread unevenly: that a row
+    is of a site with many positives is itself worth knowing, and only they know it.
     """
     known = [s for s in sites if s["figures"] and all(s["figures"].get(m) is not None for m in models)]
     if metric is None or not metric["ranks"] or len(known) < 2:
@@ -153,7 +165,8 @@ def _figures(record: Record, models: list[str]) -> dict[str, Any]:
     return {
         "titles": [METRICS[key][:2] for key in names],
         "rows": [
-            {"site": r.site, "model": r.model, "rows": r.rows, "values": [r.figures.get(k) for k in names]} for r in rows
+            {"site": r.site, "model": r.model, "rows": r.rows, "values": [r.figures.get(k) for k in names]}
+            for r in rows
         ],
     }
 
@@ -211,95 +224,3 @@ def _hashes(record: Record) -> list[tuple[str, str]]:
     if record.pooled_hash:
         hashes.append(("pooled forest", record.pooled_hash))
     return [*hashes, ("study and tables", record.fingerprint)]
-
-
-def _sentences(record: Record, summed: dict[str, Any]) -> list[str]:
-    """Say in words what happened."""
-    return [text for text in (_outcome(summed), _rough(summed), _cost(record), _same(record)) if text]
-
-
-def _outcome(summed: dict[str, Any]) -> str:
-    metric, overall = summed["metric"], summed["overall"]
-    if metric is None or overall is None:
-        return ""
-    verdicts = [site["verdict"] for site in summed["sites"]]
-    unknown = verdicts.count("unknown")
-    texts = [_who(verdicts)] if unknown < len(verdicts) else []
-    if unknown:
-        where = "one site" if unknown == 1 else f"{said_count(unknown)} sites"
-        texts.append(f"At {where} the {metric['title']} is not defined: no test rows, or one class only.")
-    texts.append(_course(summed["lead"], summed))
-    return " ".join(filter(None, texts))
-
-
-def _course(line: dict[str, Any], summed: dict[str, Any]) -> str:
-    """Say from where to where the figure goes, and why another way of counting may say otherwise."""
-    metric, overall = summed["metric"], summed["overall"]
-    figures, digits = line["figures"], metric["digits"]
-    if figures.get("local") is None or figures.get("federated") is None:
-        return ""
-    where = "On average over the sites" if line is summed["mean"] else f"Over all {line['test_rows']:,} test rows"
-    pooled = figures.get("pooled")
-    beside = "" if pooled is None else f"; pooled rows would give {pooled:.{digits}f}"
-    text = (
-        f"{where} the {metric['title']} goes from {figures['local']:.{digits}f} to "
-        f"{figures['federated']:.{digits}f} ({signed(line['gains']['federated'], digits)}){beside}."
-    )
-    if line["verdict"] != "lost" and overall["verdict"] == "lost" and line is not overall:
-        text += (
-            f" With all rows in one ranking it is the other way round ({overall['figures']['local']:.{digits}f} against "
-            f"{overall['figures']['federated']:.{digits}f}): there sites' own forests also gain from knowing how common "
-            "each class is at their site, as a forest for all cannot."
-        )
-    return text
-
-
-def _who(verdicts: list[str]) -> str:
-    """Say how many sites gain by joining."""
-    total = len(verdicts) - verdicts.count("unknown")
-    gained, level, lost = (verdicts.count(v) for v in ("gained", "level", "lost"))
-    if total == gained and total > 1:
-        return f"All {said_count(total)} sites do better with the federated forest than alone."
-    count = said_count(gained).capitalize() if gained else "None"
-    text = f"{count} of {said_count(total)} {'site' if total == 1 else 'sites'} {_do(gained or 1)} better"
-    others = [f"{said_count(n)} {_do(n)} {how}" for n, how in ((level, "as well"), (lost, "worse")) if n]
-    return f"{', '.join([f'{text} with the federated forest than alone', *others])}."
-
-
-def _do(n: int) -> str:
-    return "does" if n == 1 else "do"
-
-
-def _rough(summed: dict[str, Any]) -> str:
-    sizes = [site["test_rows"] for site in summed["sites"] if site["figures"]]
-    if not sizes or min(sizes) >= 50 or len(sizes) < 2:
-        return ""
-    spread = f"{min(sizes)} to {max(sizes)} rows" if min(sizes) < max(sizes) else f"{min(sizes)} rows"
-    return f"Test parts are small ({spread} a site), so single sites' figures are rough."
-
-
-def _cost(record: Record) -> str:
-    if not record.models or not record.bytes or not record.rounds:
-        return ""
-    n = len(record.bytes)
-    sent = sum(ways["sent"] for ways in record.bytes.values()) / n
-    received = sum(ways["received"] for ways in record.bytes.values()) / n
-    rounds = "one round" if record.rounds == 1 else f"{record.rounds} rounds"
-    return (
-        f"Training took {rounds}; on average a site sent {said_bytes(sent)} and received {said_bytes(received)}. "
-        "No row left its site."
-    )
-
-
-def _same(record: Record) -> str:
-    if record.pooled_hash is None or len(record.models) != 1 or record.study.get("learner", {}).get("kind") in (
-        "PooledForest",
-        "MergedForest",
-    ):
-        return ""
-    if record.models[0].hash == record.pooled_hash:
-        return (
-            "The forest is node for node the one that pooled rows would give: both have the hash "
-            f"{record.pooled_hash[:12]}."
-        )
-    return "The forest is not the one that pooled rows would give; their hashes differ."

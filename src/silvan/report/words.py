@@ -1,6 +1,20 @@
 """Numbers the way a person writes them."""
 
-_SMALL = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+_SMALL = (
+    "no",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+)
 
 
 def said_count(n: int) -> str:
@@ -32,4 +46,3 @@ def signed(value: float, digits: int) -> str:
     if round(value, digits) == 0:
         return f"±{0:.{digits}f}"
     return f"{'+' if value > 0 else '−'}{abs(value):.{digits}f}"
-

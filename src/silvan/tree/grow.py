@@ -123,8 +123,9 @@ def grow(trees: np.ndarray, key: np.ndarray, plan: Plan, rule: Rule, find: Find,
         n += 2 * len(found)
 
         more = plan.max_rounds is None or rounds < plan.max_rounds
-        shallow = plan.max_depth is None or children.depth < plan.max_depth
-        is_open = rule.open_nodes(stats) & shallow & more
+        is_open = rule.open_nodes(stats) & more
+        if plan.max_depth is not None:
+            is_open &= children.depth < plan.max_depth
         apply(parents.node, made, is_open.reshape(-1, 2).any(axis=1))
         again = _next_handful(frontier, splits, plan, rule) if more else frontier.take(found[:0])
         frontier = Frontier.join(again, children.take(np.flatnonzero(is_open)))

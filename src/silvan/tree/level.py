@@ -79,9 +79,7 @@ def _fill(
         fill(codes, target, order[starts[node] : stops[node]], features[node], bases[node], n, hist)
 
 
-def choose_level(
-    hist: np.ndarray, features: np.ndarray, bins: Bins, rule: Rule, n_jobs: int | None = None
-) -> Splits:
+def choose_level(hist: np.ndarray, features: np.ndarray, bins: Bins, rule: Rule, n_jobs: int | None = None) -> Splits:
     """Decide every open node from its histograms."""
     bases = _bases(features, bins.n_bins)
     if hist.shape != (bases[-1, 0], rule.lead + len(rule.class_weight)):

@@ -67,7 +67,7 @@ def load(path: str | Path) -> Forest:
 def from_bytes(data: bytes) -> Forest:
     """Read a forest of any version ever written, checking all of it."""
     try:
-        tensors = dict(deserialize(data))
+        tensors = dict(deserialize(data))  # type: ignore[no-untyped-call]
         size = int.from_bytes(data[:8], "little")
         metadata = msgspec.json.decode(data[8 : 8 + size], type=_Header).metadata
     except (SafetensorError, msgspec.DecodeError, UnicodeDecodeError, ValueError, TypeError) as error:

@@ -1,0 +1,279 @@
+"""Bytes on the wire: what is written is read again, and nothing that is read can do harm."""
+
+import struct
+import tracemalloc
+import zlib
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from silvan.algorithms.histogram import Histograms
+from silvan.algorithms.shared_bins import CutPoints
+from silvan.errors import WireError
+from silvan.federation import wire
+from silvan.federation.message import Envelope
+
+CODES = ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8"]
+GIGABYTE = 1 << 30
+
+
+class Mixed(msgspec.Struct, frozen=True):
+    word: str
+    numbers: list[int]
+    array: np.ndarray
+    arrays: dict[str, np.ndarray] = {}
+
+
+any_array = st.sampled_from(CODES).flatmap(
+    lambda code: st.sampled_from("<>").flatmap(
+        lambda order: hnp.arrays(
+            np.dtype(order + code), hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
+        )
+    )
+)
+
+
+def same(a, b):
+    """Equal to the bit, NaN payloads included, in this machine's byte order."""
+    native = a.astype(a.dtype.newbyteorder("="))
+    return b.dtype == native.dtype and b.shape == a.shape and b.tobytes() == native.tobytes()
+
+
+def array_bytes(kind=7, sent=7, deflated=0, shape=(2,), body=b"\0" * 8):
+    """Write an array by hand; kind 7 is int32."""
+    return struct.pack("<BBBB", kind, sent, deflated, len(shape)) + struct.pack(f"<{len(shape)}Q", *shape) + body
+
+
+def message(*arrays):
+    """Put arrays that were written by hand into a message."""
+    values = [msgspec.msgpack.Ext(1, a) for a in arrays]
+    return msgspec.msgpack.encode({"word": "", "numbers": [], "array": values[0], "arrays": dict(enumerate(values[1:]))})
+
+
+# -- there and back
+
+
+@given(any_array)
+@example(np.float64(2.5) * np.ones(()))
+@example(np.zeros((3, 0, 2), ">i8"))
+@example(np.arange(24, dtype=np.int64).reshape(2, 3, 4).T)
+@example(np.arange(100)[::-3])
+def test_arrays(array):
+    back = wire.unpack_array(wire.pack_array(array))
+    assert same(array, back)
+    back[...] = 0  # its own memory, to be written to
+
+
+@given(st.text(), st.lists(st.integers(-(2**63), 2**63 - 1)), any_array, st.dictionaries(st.text(), any_array))
+def test_messages(word, numbers, array, arrays):
+    back = wire.decode(wire.encode(Mixed(word, numbers, array, arrays)), Mixed)
+    assert (back.word, back.numbers) == (word, numbers)
+    assert same(array, back.array)
+    assert list(back.arrays) == list(arrays)
+    assert all(same(arrays[k], back.arrays[k]) for k in arrays)
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1))
+def test_integers_are_narrowed_and_widened_again(a, b):
+    array = np.array([a, b], np.int64)
+    data = wire.pack_array(array)
+    assert same(array, wire.unpack_array(data))
+    if 0 <= min(a, b) and max(a, b) < 256:
+        assert len(data) == 4 + 8 + 2
+
+
+@pytest.mark.parametrize("dtype", CODES)
+def test_elements_are_little_endian(dtype):
+    """Bytes of one agreed form, whatever machine wrote them."""
+    array = np.array([0, 1], "<" + dtype)
+    assert wire.pack_array(array) == wire.pack_array(array.astype(">" + dtype))
+    assert wire.pack_array(np.array([1e300, 2.0])).endswith(struct.pack("<2d", 1e300, 2.0))
+    assert wire.pack_array(np.array([258], np.uint16)).endswith(b"\x02\x01")
+
+
+def test_what_is_mostly_zeros_is_deflated():
+    counts = np.zeros((100, 1000), np.int64)
+    counts[::10, 5] = 300
+    data = wire.pack_array(counts)
+    assert len(data) < counts.size // 50
+    assert same(counts, wire.unpack_array(data))
+    noise = np.random.default_rng(0).integers(0, 255, 10_000)
+    assert len(wire.pack_array(noise)) < 10_000 + 20  # narrowed, and not deflated in vain
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.zeros(2, complex), np.array(["text"]), np.array([None]), np.zeros((1,) * 5), np.zeros(1, "M8[s]")],
+    ids=lambda a: str(a.dtype),
+)
+def test_other_arrays_cannot_be_sent(array):
+    with pytest.raises(TypeError, match="cannot be sent"):
+        wire.encode(Histograms(sums=array))
+
+
+def test_other_objects_cannot_be_sent():
+    with pytest.raises(TypeError, match="cannot hold a object"):
+        wire.encode(Mixed("", [], object()))
+
+
+# -- hostile bytes
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x07\x07\x00",
+        array_bytes(kind=11),
+        array_bytes(sent=200),
+        array_bytes(deflated=2),
+        array_bytes(shape=(1,) * 5),
+        array_bytes()[:9],
+        array_bytes(body=b"\0" * 7),
+        array_bytes(body=b"\0" * 9),
+        array_bytes(shape=(3,)),
+        array_bytes(kind=7, sent=8, body=b"\0" * 16),  # sent wider than it is
+        array_bytes(kind=7, sent=9),  # floats narrowed to integers
+        array_bytes(kind=9, sent=1, body=b"\0" * 2),
+        array_bytes(kind=0, sent=0, body=b"\0\x02"),  # neither true nor false
+        array_bytes(deflated=1, body=b"not deflated"),
+        array_bytes(deflated=1, body=zlib.compress(b"\0" * 7)),
+        array_bytes(deflated=1, body=zlib.compress(b"\0" * 9)),
+        array_bytes(deflated=1, body=zlib.compress(b"\0" * 8)[:-1]),
+        array_bytes(deflated=1, body=zlib.compress(b"\0" * 8) + b"more"),
+    ],
+)
+def test_arrays_that_are_not(data):
+    with pytest.raises(WireError):
+        wire.unpack_array(data)
+    with pytest.raises(WireError):
+        wire.decode(message(data), Mixed)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(2**31,), (2**29,), (2**63,), (2**32, 2**32), (2**64 - 1,) * 4, (0, 2**40), (2**40, 0), (0, 2**63)],
+)
+@pytest.mark.parametrize("deflated", [0, 1])
+def test_claims_of_gigabytes(shape, deflated):
+    """A claim is refused before room is made for it."""
+    bomb = zlib.compress(b"\0" * 2**20) if deflated else b""
+    data = message(array_bytes(shape=shape, deflated=deflated, body=bomb))
+    with peak_below(2**22), pytest.raises(WireError, match="over the limit"):
+        wire.decode(data, Mixed)
+
+
+def test_a_bomb_that_unfolds_to_more_than_it_claims():
+    data = array_bytes(kind=1, sent=1, deflated=1, shape=(100,), body=zlib.compress(b"\0" * 2**24, 9))
+    with peak_below(2**20), pytest.raises(WireError, match="does not match"):
+        wire.unpack_array(data)
+
+
+def test_arrays_share_the_room_of_a_message(monkeypatch):
+    """Many bombs, each below the limit, are over it together."""
+    monkeypatch.setattr(wire, "MAX_MESSAGE", 2**20)
+    bomb = array_bytes(kind=1, sent=1, deflated=1, shape=(2**19,), body=zlib.compress(b"\0" * 2**19, 9))
+    assert wire.decode(message(bomb), Mixed).array.nbytes == 2**19
+    with peak_below(2**22), pytest.raises(WireError, match="over the limit"):
+        wire.decode(message(*[bomb] * 1000), Mixed)
+
+
+def test_a_message_over_the_limit(monkeypatch):
+    monkeypatch.setattr(wire, "MAX_MESSAGE", 100)
+    with pytest.raises(WireError, match="101 bytes is over the limit of 100"):
+        wire.decode(b"\0" * 101, Mixed)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xdd\xff\xff\xff\xff",  # a list of four thousand million
+        b"\xdf\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+        b"\xc9\xff\xff\xff\xff\x01",
+        b"\x84\xa4word\xdb\xff\xff\xff\xff",
+        b"\x91" * 100_000,  # lists in lists
+        b"\x81\xa1x" * 100_000,
+        b"\x81\xa4word\xa1\xff",  # not UTF-8
+        b"\xc1",
+        msgspec.msgpack.encode({"word": "", "numbers": [], "array": msgspec.msgpack.Ext(2, b"")}),
+        msgspec.msgpack.encode({"word": "", "numbers": [], "array": [1, 2]}),
+        msgspec.msgpack.encode({"word": "", "numbers": [1.5], "array": None}),
+    ],
+    ids=lambda data: data[:8].hex(),
+)
+@pytest.mark.parametrize("kind", [Mixed, Envelope])
+def test_messages_that_are_not(data, kind):
+    with peak_below(2**22), pytest.raises(WireError):
+        wire.decode(data, kind)
+
+
+def test_errors_do_not_quote():
+    for data in (b"\x81\xa6SECRET\x01", msgspec.msgpack.encode({"word": 12345678, "numbers": "SECRET"})):
+        with pytest.raises(WireError) as caught:
+            wire.decode(data, Mixed)
+        assert "SECRET" not in str(caught.value)
+        assert "12345678" not in str(caught.value)
+        assert caught.value.__cause__ is None
+        assert caught.value.__suppress_context__
+
+
+SAMPLES = [
+    (Mixed, wire.encode(Mixed("word", [1, -5], np.arange(20.0), {"a": np.eye(40, dtype=np.int64), "b": np.ones(3, "?")}))),
+    (Envelope, wire.encode(Envelope("study", "question", "site", "Kind", b"body", {"hash": b"blob"}, 3))),
+    (CutPoints, wire.encode(CutPoints(np.array([2, 0, 1]), np.array([0.5, 1.5, -2.0], np.float32)))),
+]
+
+
+def test_thousands_of_damaged_messages():
+    """A damaged message is a message, or is refused; there is nothing else it can be."""
+    rng = np.random.default_rng(0)
+    refused = 0
+    for kind, sample in SAMPLES:
+        for _ in range(3000):
+            data = bytearray(sample)
+            for _ in range(rng.integers(1, 4)):
+                how, at = rng.integers(4), int(rng.integers(len(data)))
+                if how == 0:
+                    data[at] = rng.integers(256)
+                elif how == 1:
+                    data[at] ^= 1 << int(rng.integers(8))
+                elif how == 2:
+                    del data[at : at + int(rng.integers(1, 9))]
+                else:
+                    data[at:at] = rng.bytes(int(rng.integers(1, 9)))
+                data = data or bytearray(b"\0")
+            try:
+                assert isinstance(wire.decode(bytes(data), kind), kind)
+            except WireError:
+                refused += 1
+    assert 1000 < refused < 9000
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=300)
+def test_any_bytes(data):
+    for read in (lambda: wire.decode(data, Mixed), lambda: wire.unpack_array(data)):
+        try:
+            read()
+        except WireError:
+            pass
+
+
+class peak_below:  # noqa: N801
+    """Fails if more memory than that is taken at any time."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def __enter__(self):
+        tracemalloc.start()
+
+    def __exit__(self, *error):
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < self.size

@@ -1,0 +1,96 @@
+"""Every learner gives the same forest wherever its sites run and however their replies arrive."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from studies import federate, parts, table
+
+import silvan as sv
+from silvan.federation.local import LocalFederation
+
+
+class Reversed(LocalFederation):
+    """The last site's reply arrives first."""
+
+    def deliver(self, messages, verb):
+        yield from reversed(list(super().deliver(messages, verb)))
+
+
+class Shuffled(LocalFederation):
+    """Replies arrive in any order, some twice."""
+
+    def deliver(self, messages, verb):
+        replies = list(super().deliver(messages, verb)) * 2
+        for i in np.random.default_rng(len(messages)).permutation(len(replies)):
+            yield replies[i]
+
+
+BACKENDS = {
+    "warm": lambda tables, **given: federate(tables, **given),
+    "cold": lambda tables, **given: federate(tables, cold=True, **given),
+    "reversed": lambda tables, **given: federate(tables, Reversed, **given),
+    "shuffled": lambda tables, **given: federate(tables, Shuffled, **given),
+    "in time": lambda tables, **given: federate(tables, timeout=60, **given),
+}
+ALLOWED = ("Describe", "CountCategories", "NameCategories", "AdaptiveLevel", "Judge", "Tally")
+LEARNERS = {
+    "histogram": lambda: sv.HistogramForest(n_estimators=5, max_depth=4),
+    "histogram, all rows": lambda: sv.HistogramForest(n_estimators=3, max_depth=4, bootstrap=False),
+    "histogram, adaptive bins": lambda: sv.HistogramForest(n_estimators=3, max_depth=3, bins="adaptive"),
+    "merged": lambda: sv.MergedForest(n_estimators=7, max_depth=4),
+    "merged, trees by rows": lambda: sv.MergedForest(n_estimators=7, max_depth=4, weights="trees"),
+    "merged, votes by rows": lambda: sv.MergedForest(n_estimators=7, max_depth=4, weights="votes"),
+    "pooled": lambda: sv.PooledForest(n_estimators=4, max_depth=4),
+    "local": lambda: sv.LocalForest(n_estimators=4, max_depth=4),
+}
+
+
+def tables_and_settings(learner, task):
+    frame = table(task)
+    if learner == "histogram, adaptive bins":  # two classes, no missing values, its message allowed
+        frame = frame.drop_nulls()
+        return parts(frame, 3), {"policy": sv.Policy(messages=ALLOWED)}
+    return parts(frame, 3), {}
+
+
+@cache
+def outcome(backend, learner, task):
+    """Everything that must not depend on the backend."""
+    tables, settings = tables_and_settings(learner, task)
+    fed = BACKENDS[backend](tables, test=0.25, **settings)
+    model = LEARNERS[learner]().fit(fed)
+    figures = model.evaluate(fed).rows()
+    return {
+        "schema": fed.schema.to_json(),
+        "forest": None if model.forest_ is None else model.forest_.hash,
+        "forests": {site: forest.hash for site, forest in model.forests_.items()},
+        "rounds": model.rounds_,
+        "bytes": model.bytes_,
+        "figures": repr(figures),  # as text: NaN is equal to itself
+    }
+
+
+@pytest.mark.parametrize(
+    ("learner", "task"),
+    [(name, "binary") for name in LEARNERS] + [(name, "number") for name in LEARNERS if "adaptive" not in name],
+)
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "warm"])
+def test_same_outcome(backend, learner, task):
+    assert outcome(backend, learner, task) == outcome("warm", learner, task)
+
+
+def test_a_cold_site_remembers_nothing():
+    """The test above, tested: a cold site is another object for every message, and only its store lives on."""
+    fed = federate(parts(table(), 2), cold=True)
+    before = fed.site("site 0")
+    sv.HistogramForest(n_estimators=2, max_depth=2).fit(fed)
+    after = fed.site("site 0")
+    assert after is not before
+    assert after.store is before.store
+    assert "frame" not in vars(before.rebuilt())
+
+
+def test_learners_are_told_apart():
+    hashes = {repr(outcome("warm", name, "binary")["forests"]) for name in LEARNERS}
+    assert len(hashes) == len(LEARNERS)
