@@ -18,7 +18,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 setup: $(VENV)/.ready ## make .venv with everything for development
 
 demo: setup ## the main job, on data that needs no download
-	$(BIN)/python examples/01_forest.py
+	$(BIN)/silvan demo
 
 test: setup lint ## format, lint, types and all tests
 	$(BIN)/python -m pytest -n 2

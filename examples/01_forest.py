@@ -1,6 +1,6 @@
 """One table, one forest: fit, judge, explain, save.
 
-Run it with ``make demo`` or ``python examples/01_forest.py``.
+Run it with ``python examples/01_forest.py``.
 """
 
 import tempfile

@@ -1,7 +1,7 @@
 """What all tests share.
 
 numba keeps a compiled kernel while its own file is unchanged, whatever happens to the kernels it calls in
-other files. So when any source has changed since the last run, all compiled kernels are thrown away.
+other files. So when any file with kernels has changed since the last run, all compiled ones are thrown away.
 """
 
 import hashlib
@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-settings.register_profile(
-    "silvan", deadline=None
-)  # nothing is timed in a test, and kernels compile when called
+settings.register_profile("silvan", deadline=None)  # nothing is timed in a test, and kernels compile when called
 settings.load_profile("silvan")
 
 SOURCES = Path(__file__).parent.parent / "src" / "silvan"
@@ -24,7 +22,9 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     digest = hashlib.sha256()
     for path in sorted(SOURCES.rglob("*.py")):
-        digest.update(str(path.relative_to(SOURCES)).encode() + b"\0" + path.read_bytes())
+        text = path.read_bytes()
+        if b"njit" in text or path.parent.name in ("data", "tree"):  # kernels, and where their constants are
+            digest.update(str(path.relative_to(SOURCES)).encode() + b"\0" + text)
     cache = getattr(config, "cache", None)  # none with -p no:cacheprovider
     if cache is None or cache.get(KEY, None) != digest.hexdigest():
         for path in SOURCES.rglob("*.nb[ic]"):

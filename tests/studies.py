@@ -63,6 +63,15 @@ class Recorded(LocalFederation):
         return b"\0".join(data for _, way, data in self.record if way == "sent")
 
 
+def assert_books(fed: Recorded) -> None:
+    """Every byte that was delivered is counted, once."""
+    for way in ("sent", "received"):
+        for site in fed.sites:
+            moved = sum(len(d) for s, w, d in fed.record if (s, w) == (site, way))
+            assert fed.bytes[site][way] == moved
+            assert sum(n for (s, w, _), n in fed.traffic.items() if (s, w) == (site, way)) == moved
+
+
 class Stop(Exception):  # noqa: N818
     """The coordinator is killed here."""
 

@@ -42,9 +42,7 @@ def test_checks(estimator, check):
 
 @both
 def test_a_weight_of_two_is_two_rows_where_all_are_drawn(model):
-    exact = clone(model).set_params(
-        bootstrap=False, max_features=None, min_samples_leaf=1, min_samples_split=2
-    )
+    exact = clone(model).set_params(bootstrap=False, max_features=None, min_samples_leaf=1, min_samples_split=2)
     check_sample_weight_equivalence_on_dense_data(type(model).__name__, exact)
 
 
@@ -88,9 +86,7 @@ def test_out_of_bag_is_close_to_held_out():
     model = ForestClassifier(100, oob_score=True).fit(X_fit, y_fit)
     assert abs(model.oob_score_ - model.score(X_test, y_test)) < 0.03
     assert model.oob_score_ < model.score(X_fit, y_fit)
-    X_fit, X_test, y_fit, y_test = train_test_split(
-        *make_friedman1(800, noise=1.0, random_state=0), random_state=0
-    )
+    X_fit, X_test, y_fit, y_test = train_test_split(*make_friedman1(800, noise=1.0, random_state=0), random_state=0)
     model = ForestRegressor(100, oob_score=True).fit(X_fit, y_fit)
     assert abs(model.oob_score_ - model.score(X_test, y_test)) < 0.05
     assert model.oob_score_ < model.score(X_fit, y_fit) - 0.05

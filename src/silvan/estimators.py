@@ -74,9 +74,7 @@ class _Forest(BaseEstimator):
         frame = _mixed_frame(X)
         if frame is None and not any(f.categorical for f in self._features):
             with np.errstate(over="ignore"):
-                return validate_data(
-                    self, X, dtype=np.float32, order="C", ensure_all_finite="allow-nan", reset=False
-                )
+                return validate_data(self, X, dtype=np.float32, order="C", ensure_all_finite="allow-nan", reset=False)
         _check_feature_names(self, X, reset=False)
         _check_n_features(self, X, reset=False)
         return as_matrix(self.forest_.schema, X)

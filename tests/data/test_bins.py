@@ -113,9 +113,7 @@ def test_an_unknown_code_is_missing(code):
 # -- where cuts are
 
 
-@given(
-    st.sets(st.integers(-50, 50), min_size=1, max_size=20), st.sampled_from([1.0, 0.1, 0.01, 1e4, 2.0**-130])
-)
+@given(st.sets(st.integers(-50, 50), min_size=1, max_size=20), st.sampled_from([1.0, 0.1, 0.01, 1e4, 2.0**-130]))
 @example({0, 1}, 1.0)
 @example({-1, 1}, 1.0)
 def test_few_values_have_their_own_bins(numbers, unit):
@@ -151,9 +149,7 @@ def test_cuts_are_on_the_public_grid(x):
     assert (grid.images(cuts) % (1 << GRID.finest) == 0).all()
 
 
-@pytest.mark.parametrize(
-    "shape", ["normal", "uniform", "skewed", "both tails", "tiny", "huge", "half missing"]
-)
+@pytest.mark.parametrize("shape", ["normal", "uniform", "skewed", "both tails", "tiny", "huge", "half missing"])
 def test_bins_hold_about_equally_many(shape):
     x = shapes()[shape]
     for max_bins in (8, 64):

@@ -41,9 +41,7 @@ def random_table(
 def binned(seed: int, **shape) -> tuple[Binned, Target, Schema]:
     """Put a random table into bins that are wide enough for it, whatever its rows."""
     X, schema, target = random_table(seed, **shape)
-    bins = make_bins(
-        schema, [np.arange(0.5, 0.0 if f.categorical else 9.0, dtype=np.float32) for f in schema.features]
-    )
+    bins = make_bins(schema, [np.arange(0.5, 0.0 if f.categorical else 9.0, dtype=np.float32) for f in schema.features])
     keys = np.arange(len(X), dtype=np.uint64)
     return Binned(bins.apply(X), target.rows, keys, bins, target.measure.n_stats), target, schema
 

@@ -107,9 +107,7 @@ def test_keys_differ_by_seed_and_purpose():
 def test_rows_do_not_depend_on_the_trees_asked_together(first, n_trees):
     keys = np.arange(50, dtype=np.uint64)
     together = rows_of_trees(KEY, keys, 0, 15, True)
-    np.testing.assert_array_equal(
-        rows_of_trees(KEY, keys, first, n_trees, True), together[first : first + n_trees]
-    )
+    np.testing.assert_array_equal(rows_of_trees(KEY, keys, first, n_trees, True), together[first : first + n_trees])
 
 
 def test_rows_do_not_depend_on_the_rows_beside_them():
@@ -125,10 +123,7 @@ def test_rows_by_hand():
     key = KEY.astype("<u8").tobytes()
     for tree in range(10):
         message = (1 << 56 | tree // 4).to_bytes(8, "little")
-        bits = [
-            naive_siphash(key, message + int(k).to_bytes(8, "little")) >> 16 * (tree % 4) & 0xFFFF
-            for k in keys
-        ]
+        bits = [naive_siphash(key, message + int(k).to_bytes(8, "little")) >> 16 * (tree % 4) & 0xFFFF for k in keys]
         expected = [b < round(2**16 * (1 - 1 / math.e)) for b in bits]
         assert rows_of_trees(KEY, keys, tree, 1, True)[0].tolist() == expected
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ def test_batches_hold_every_tree_once(n_trees, n_rows, threads):
 def test_another_process_grows_the_same_forest():
     code = "from test_fit import fit_random; print(fit_random()[0].hash)"
     run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd="tests/tree", check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parent, check=True
     )
     assert run.stdout.strip() == fit_random()[0].hash
 
@@ -125,9 +126,7 @@ def test_random_state_matters():
 @pytest.mark.parametrize("bootstrap", [True, False])
 @pytest.mark.parametrize(("min_leaf", "min_split"), [(1, 2), (7, 2), (2, 30)])
 def test_leaves_and_splits_have_enough_rows(bootstrap, min_leaf, min_split):
-    settings = Settings(
-        n_estimators=5, min_samples_leaf=min_leaf, min_samples_split=min_split, bootstrap=bootstrap
-    )
+    settings = Settings(n_estimators=5, min_samples_leaf=min_leaf, min_samples_split=min_split, bootstrap=bootstrap)
     forest, X, target = fit_random(settings=settings)
     below = np.zeros(len(forest.feature), int)
     leaves = list(rows_by_leaf(forest, X, bootstrap))
@@ -178,9 +177,7 @@ def test_features_by_tree(max_features, handful):
     settings = Settings(20, feature_draw="tree", max_features=max_features)
     forest = fit_random(settings=settings)[0]
     assert settings.handful(6) == handful
-    used = [
-        set(forest.feature[a:b]) - {-1} for a, b in zip(forest.offsets[:-1], forest.offsets[1:], strict=True)
-    ]
+    used = [set(forest.feature[a:b]) - {-1} for a, b in zip(forest.offsets[:-1], forest.offsets[1:], strict=True)]
     assert max(map(len, used)) == handful
     assert handful == 6 or len(set(map(frozenset, used))) > 3  # trees differ
 

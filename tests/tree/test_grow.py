@@ -66,8 +66,7 @@ def naive_tree(table, plan, rule, rows, seed, depth=0):
     """Grow one node and what is below it: its statistics, and its split and children if it has any."""
     bins = table.bins
     hists = [
-        fill_naive(table.codes, table.target, rows, f, bins.n_bins[f], table.n_stats)
-        for f in range(plan.n_features)
+        fill_naive(table.codes, table.target, rows, f, bins.n_bins[f], table.n_stats) for f in range(plan.n_features)
     ]
     stats = hists[0].sum(axis=0).tolist()
     pure = rule.criterion != SQUARED_ERROR and sum(s > 0 for s in stats[rule.lead :]) < 2
@@ -129,10 +128,7 @@ def test_several_sites_grow_the_same_forest(plot, n_sites, max_rounds):
     table, plan, rule, target, schema = plot
     plan = replace(plan, tries=1, max_rounds=max_rounds)
     owner = np.random.default_rng(0).integers(0, n_sites, len(table))
-    parts = [
-        Rows.of_trees(take(table, np.flatnonzero(owner == s)), ROWS, range(N_TREES), True)
-        for s in range(n_sites)
-    ]
+    parts = [Rows.of_trees(take(table, np.flatnonzero(owner == s)), ROWS, range(N_TREES), True) for s in range(n_sites)]
     sites = Sites(parts, plan, rule)
     apart = grow(np.arange(N_TREES), FEATURES, plan, rule, sites.find, sites.apply)
     together = grow_here(table, plan, rule)

@@ -38,9 +38,7 @@ def test_partition(case):
     spare = np.empty(int((stops - starts).max()) + 1, np.uint32)
     found = partition(codes, order, starts, stops, splits, categorical, which, spare)
     np.testing.assert_array_equal(found, middles)
-    np.testing.assert_array_equal(
-        order, expected
-    )  # the order within a side is kept, other nodes are untouched
+    np.testing.assert_array_equal(order, expected)  # the order within a side is kept, other nodes are untouched
 
 
 def test_where_rows_go():

@@ -24,9 +24,7 @@ def make_rule(criterion=GINI, lead=0, min_split=2, min_leaf=1, min_mass=0, class
 def choose(hists, rule, categorical):
     """Run the kernel on one node that draws every feature."""
     features = [
-        Feature(
-            f"x{f}", "categorical", categories=tuple(map(str, range(len(h) - 1)))[:254], other=len(h) == 256
-        )
+        Feature(f"x{f}", "categorical", categories=tuple(map(str, range(len(h) - 1)))[:254], other=len(h) == 256)
         if categorical[f]
         else Feature(f"x{f}")
         for f, h in enumerate(hists)

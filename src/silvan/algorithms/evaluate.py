@@ -16,6 +16,7 @@ from silvan.algorithms.merge import local_forest
 from silvan.algorithms.shared_bins import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, RefusedError
+from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.question import Check
@@ -179,8 +180,16 @@ def _check_figures(schema: Schema, n_models: int) -> Check:
     width = len(metrics.CLASSIFICATION) if schema.n_classes else 4
 
     def check(site: str, reply: Figures) -> None:
-        if reply.figures.shape != (n_models, width) or reply.figures.dtype != np.float64 or reply.rows < 0:
+        figures = reply.figures
+        if figures.shape != (n_models, width) or figures.dtype != np.float64 or not 0 <= reply.rows < MAX_ROWS:
             raise FormatError("its figures are not those asked for")
+        if schema.n_classes:
+            possible = np.isnan(figures) | (np.abs(figures) <= 1.0)
+        else:
+            possible = np.isfinite(figures) & (figures >= [reply.rows, 0.0, -np.inf, 0.0])
+            possible[:, 0] &= figures[:, 0] <= reply.rows
+        if not possible.all():
+            raise FormatError("its figures are not possible")
 
     return check
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 from numba import njit
 
-from silvan.algorithms.shared_bins import bins_of, find_shared_bins, schema_of
+from silvan.algorithms.shared_bins import MAX_TREES, bins_of, find_shared_bins, schema_of
 from silvan.data.bins import Bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
@@ -146,7 +146,9 @@ def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
     if sizes.ndim != 1 or sizes.dtype != np.int64 or (sizes < 0).any() or lengths != {int(sizes.sum())}:
         raise FormatError("the splits so far do not match")
     there = request.n_trees + 2 * np.repeat(np.cumsum(sizes) - sizes, sizes)  # nodes when a split was made
-    if request.n_trees < 1 or (node < 0).any() or (node >= there).any() or len(np.unique(node)) < len(node):
+    if not 1 <= request.n_trees <= MAX_TREES:
+        raise FormatError(f"the trees must be 1 to {MAX_TREES}")
+    if (node < 0).any() or (node >= there).any() or len(np.unique(node)) < len(node):
         raise FormatError("a split of a node that does not exist, or was split before")
     if (feature < 0).any() or (feature >= len(bins.n_bins)).any():
         raise FormatError("a split by a feature that does not exist")

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from silvan.algorithms.shared_bins import FLOOR, schema_of
+from silvan.algorithms.shared_bins import FLOOR, MAX_TREES, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.federation import Federation
@@ -66,6 +66,8 @@ def local_forest(
     site: Site, schema: Schema, settings: Settings, feature_key: np.ndarray, n_trees: int
 ) -> Forest:
     """Grow trees on one site's training rows."""
+    if not 1 <= n_trees <= MAX_TREES:
+        raise InputError(f"the trees of a site must be 1 to {MAX_TREES}, got {n_trees}")
     part = site.part(schema)
     if schema.n_classes:
         counts = np.bincount(part.y, minlength=schema.n_classes)

@@ -24,6 +24,9 @@ from silvan.threads import thread_count, thread_map
 FLOOR = 10
 """Only cells with so many rows in all are looked into."""
 
+MAX_TREES = 1 << 16
+"""A site grows no more at a time: each takes memory for all rows."""
+
 
 class GridCounts(Reply, frozen=True, kw_only=True):
     """Rows in each coarse cell, (columns, cells), and of the label: in each class, or in each cell."""

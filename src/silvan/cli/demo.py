@@ -56,9 +56,7 @@ max_depth = 10
 def demo(
     output: Annotated[
         Path,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="Where to write the tables, the study and the run."
-        ),
+        typer.Option("--output", "-o", metavar="DIR", help="Where to write the tables, the study and the run."),
     ] = Path("runs/demo"),
     sites: Annotated[int, typer.Option("--sites", min=2, max=len(NAMES), help="How many sites.")] = 5,
 ) -> None:
@@ -85,13 +83,12 @@ def demo(
     seconds = steps.train(federation, model, progress)
     steps.note_training(record, run, federation, model, seconds)
     run.write(record)
-    merged = MergedForest(
-        n_estimators=model.n_estimators, max_depth=model.max_depth, random_state=model.random_state
-    )
+    merged = MergedForest(n_estimators=model.n_estimators, max_depth=model.max_depth, random_state=model.random_state)
     steps.train(federation, merged, progress, "Merging sites' own trees")
     steps.judge(record, federation, model, progress, {"merged": merged})
     run.write_evaluation(record.evaluation)
     run.write(record)
+    federation.journal.close()
     write_report(run)
     summed = summary(record)
     show.say(console, show.results(summed), show.sentences(summed))
@@ -118,9 +115,7 @@ def write_sites(folder: Path, n: int) -> tuple[int, int]:
 
     file = folder / "study.toml"
     if file.exists() and not file.read_text().startswith(STUDY[:20]):
-        raise InputError(
-            f"{str(file)!r} is not of a demo, and would be lost; name another folder with --output"
-        )
+        raise InputError(f"{str(file)!r} is not of a demo, and would be lost; name another folder with --output")
     bunch = load_breast_cancer()
     malignant = 1 - bunch.target  # scikit-learn has benign as 1
     columns = {str(name): bunch.data[:, i] for i, name in enumerate(bunch.feature_names)}

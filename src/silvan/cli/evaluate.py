@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run folder; with a table also a .silvan file.")
-    ],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder; with a table also a .silvan file.")],
     table: Annotated[
         Path | None, typer.Argument(metavar="[TABLE]", help="Judge on this table, which has the label.")
     ] = None,
@@ -67,6 +65,7 @@ def at_sites(run: "Run", record: "Record", progress: "Progress") -> list["Figure
         federation, model = restored(study, run, record)
     traffic, kinds = record.traffic, record.kinds
     steps.judge(record, federation, model, progress)
+    federation.journal.close()
     if traffic:
         record.traffic, record.kinds = traffic, kinds  # what left the sites when the model was made
     if first:
@@ -101,15 +100,15 @@ def restored(study: "Study", run: "Run", record: "Record") -> tuple[Any, Any]:
     return federation, model
 
 
-def on_table(
-    path: Path, run: "Run", record: "Record | None", table: Path, progress: "Progress"
-) -> list["Figures"]:
+def on_table(path: Path, run: "Run", record: "Record | None", table: Path, progress: "Progress") -> list["Figures"]:
     """Judge on a table, beside what sites have alone if their tables are still there."""
     study = None if record is None else unchanged(run, record)
     with progress.step("Judging on the table", expected=None if record is None else record.seconds):
         if record is not None and study is not None:
             federation, model = restored(study, run, record)
-            return [_figures(row) for row in model.evaluate(federation, table=str(table)).to_dicts()]
+            frame = model.evaluate(federation, table=str(table))
+            federation.journal.close()
+            return [_figures(row) for row in frame.to_dicts()]
         return _forests_on_table(path, record, table)
 
 
@@ -132,11 +131,10 @@ def _forests_on_table(path: Path, record: "Record | None", table: Path) -> list[
     for name in names:
         forest = open_forest(path, name or None)
         frame = read_table(str(table), forest.schema.label.name)
-        answer, y = scores(forest, encode_features(frame, forest.schema)), encode_label(frame, forest.schema)
-        judged = (
-            metrics.classification(answer, y)
-            if forest.schema.n_classes
-            else metrics.regression(answer[:, 0], y)
+        answer, y = (
+            scores(forest, encode_features(frame, forest.schema, fill_absent=True)),
+            encode_label(frame, forest.schema),
         )
+        judged = metrics.classification(answer, y) if forest.schema.n_classes else metrics.regression(answer[:, 0], y)
         rows.append(figures(name or "all", "federated", len(y), judged))
     return rows

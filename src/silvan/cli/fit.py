@@ -22,9 +22,7 @@ def fit(
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume/--fresh", help="Go on with an interrupted run, or put it aside and start again."
-        ),
+        typer.Option("--resume/--fresh", help="Go on with an interrupted run, or put it aside and start again."),
     ] = True,
 ) -> None:
     """Train and judge the forest of a study, and write the run folder."""

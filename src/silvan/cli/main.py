@@ -79,13 +79,9 @@ def _said(error: BaseException) -> str:
         text = f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror
         return f"{text}; check the path, the permissions and the space left"
     if not isinstance(error, SilvanError):
-        return (
-            f"a mistake in silvan: {type(error).__name__}: {error}\nadd --debug to see where, and report it"
-        )
+        return f"a mistake in silvan: {type(error).__name__}: {error}\nadd --debug to see where, and report it"
     cause = error.__cause__
-    return (
-        f"{error}\n{cause}" if isinstance(cause, SilvanError) and str(cause) not in str(error) else str(error)
-    )
+    return f"{error}\n{cause}" if isinstance(cause, SilvanError) and str(cause) not in str(error) else str(error)
 
 
 def _red(text: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from silvan.errors import InputError
+from silvan.errors import InputError, SchemaError
 
 if TYPE_CHECKING:
     from silvan.tree.forest import Forest
@@ -16,28 +16,30 @@ if TYPE_CHECKING:
 
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A .silvan file, or a run folder.")],
-    table: Annotated[
-        Path, typer.Argument(metavar="TABLE", help="CSV or Parquet; it need not have the label.")
-    ],
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="CSV or Parquet; it need not have the label.")],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="CSV", help="Where to write; else to standard output."),
     ] = None,
-    site: Annotated[
-        str | None, typer.Option("--site", "-s", help="Use the forest that this site should use.")
-    ] = None,
+    site: Annotated[str | None, typer.Option("--site", "-s", help="Use the forest that this site should use.")] = None,
+    fill: Annotated[bool, typer.Option("--fill", help="Count columns that the table lacks as missing.")] = False,
 ) -> None:
     """Predict every row of a table: the class and each class's probability, or the number."""
     from silvan.cli.progress import Progress
     from silvan.data.encode import encode_features
-    from silvan.data.table import read_table
+    from silvan.data.table import listed, read_table
     from silvan.files import write_whole
     from silvan.tree import predict as walk
 
     progress = Progress()
     forest = open_forest(model, site)
     with progress.step("Reading the table"):
-        X = encode_features(read_table(str(table), forest.schema.label.name), forest.schema)
+        frame = read_table(str(table), forest.schema.label.name)
+        absent = [name for name in forest.schema.names if name not in frame.columns]
+        if absent and (not fill or len(absent) == len(forest.schema.names)):
+            hint = "is it the right table?" if fill else "add these columns, or pass --fill to count them as missing"
+            raise SchemaError(f"{str(table)!r} lacks {listed(absent)}; {hint}")
+        X = encode_features(frame, forest.schema, fill_absent=True)
     with progress.step("Predicting"):
         scores = walk.scores(forest, X)
     text = io.StringIO()

@@ -52,7 +52,7 @@ class Step:
             if rounds == 1:
                 self.detail = f"{len(answered)} of {sites} sites"
             else:
-                self.detail = f"round {now}" if rounds is None else f"round {now} of {rounds}"
+                self.detail = f"round {now}" if rounds is None else f"round {now} of up to {rounds}"
             self.advance((now - 1) * sites + len(answered), (rounds or 0) * sites)
 
         federation.watch(on)
@@ -74,10 +74,9 @@ class Step:
         return (time.monotonic() - since) / (self.done - done) * (self.total - self.done)
 
     def __str__(self) -> str:
-        left = self.left
-        return " · ".join(
-            filter(None, [self.detail, "" if left is None else f"about {said_time(left)} left"])
-        )
+        left, since = self.left, time.monotonic() - self.start
+        clock = f"{said_time(since)} so far" if left is None else f"about {said_time(left)} left"
+        return " · ".join(filter(None, [self.detail, clock]))
 
 
 class _Said(ProgressColumn):
@@ -85,7 +84,7 @@ class _Said(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         step: Step = task.fields["step"]
-        return Text(str(step) or f"{said_time(time.monotonic() - step.start)} so far", style="dim")
+        return Text(str(step), style="dim")
 
 
 class _Bar(BarColumn):

@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from silvan.report.summary import METRICS, OVERALL, verdict
 from silvan.report.words import said_bytes, signed
 
 RULES = box.Box("    \n    \n ── \n    \n ── \n ── \n    \n    \n")
@@ -40,14 +41,14 @@ def clean(text: Any) -> str:
 def results(summed: dict[str, Any]) -> RenderableType:
     """Show the comparison: a line a site, a column a model, gains against the site alone."""
     metric = summed["metric"]
-    table = Table(box=RULES, pad_edge=False, show_edge=False, header_style="bold")
+    table = _table()
     table.add_column("Site", overflow="fold", min_width=8)
     table.add_column("Train", justify="right")
     if metric is not None:
         table.add_column("Test", justify="right")
     positives = any(site["positives"] is not None for site in summed["sites"])
     if positives:
-        table.add_column("Positive", justify="right")
+        table.add_column("Pos.", justify="right")
     for model in summed["models"]:
         table.add_column(Text(clean(model).capitalize()), justify="left", no_wrap=True)
     for line in summed["sites"]:
@@ -58,9 +59,7 @@ def results(summed: dict[str, Any]) -> RenderableType:
     if metric is None:
         return table
     better = "" if metric["higher"] else ", lower is better"
-    caption = Text(
-        f"{metric['title']} on each site's own test rows{better}; beside it the gain against the site alone"
-    )
+    caption = Text(f"{metric['title']} on each site's own test rows{better}; beside it the gain against the site alone")
     return Group(table, Text(), _dim(caption))
 
 
@@ -77,17 +76,14 @@ def _cell(line: dict[str, Any], model: str, metric: dict[str, Any]) -> Text:
     value, gain = line["figures"].get(model), line["gains"].get(model)
     cell = Text("–" if value is None else f"{value:.{metric['digits']}f}")
     if gain is not None:
-        verdict = "gained" if gain > 0 else "lost" if gain < 0 else "level"
-        cell.append(f" {signed(gain, metric['digits'])}" if gain else "  =", style=GAIN[verdict])
+        cell.append(f" {signed(gain, metric['digits'])}" if gain else "  =", style=GAIN[verdict(gain)])
     return cell
 
 
 def on_table(rows: list["Figures"], name: str) -> RenderableType:
     """Show models judged on one table: a line a model, sites' own ones by name."""
-    from silvan.report.summary import METRICS, OVERALL
-
     metrics = [key for key in METRICS if rows and key in rows[0].figures]
-    table = Table(box=RULES, pad_edge=False, show_edge=False, header_style="bold")
+    table = _table()
     table.add_column("Model", overflow="fold")
     for key in metrics:
         table.add_column(METRICS[key][0], justify="right")
@@ -107,7 +103,7 @@ def differences(summed: dict[str, Any]) -> RenderableType:
     """Show how the sites' tables differ, and what was made of it."""
     if not summed["differences"]:
         return _dim(Text("All tables have the same columns, kinds and classes."))
-    table = Table(box=RULES, pad_edge=False, show_edge=False, header_style="bold")
+    table = _table()
     table.add_column("Column", overflow="fold")
     table.add_column("How the sites differ", overflow="fold")
     table.add_column("What was done", overflow="fold")
@@ -143,6 +139,10 @@ def say(console: Console, *parts: RenderableType) -> None:
     for part in parts:
         console.print(part, markup=False, highlight=False, soft_wrap=False)
         console.print()
+
+
+def _table() -> Table:
+    return Table(box=RULES, pad_edge=False, show_edge=False, header_style="bold", padding=(0, 1, 0, 0))
 
 
 def _dim(text: Text) -> Text:

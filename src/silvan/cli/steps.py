@@ -58,9 +58,7 @@ def _site(federation: "LocalFederation", name: str) -> Site:
     return Site(name, len(parts[0]), len(parts[1]), positives)
 
 
-def train(
-    federation: "LocalFederation", model: Any, progress: Progress, text: str = "Growing trees"
-) -> float:
+def train(federation: "LocalFederation", model: Any, progress: Progress, text: str = "Growing trees") -> float:
     """Fit the learner and give the seconds it took."""
     start = time.monotonic()
     with progress.step(text) as step:
@@ -79,9 +77,7 @@ def expected_rounds(model: Any) -> int | None:
     return None
 
 
-def note_training(
-    record: Record, run: Run, federation: "LocalFederation", model: Any, seconds: float
-) -> None:
+def note_training(record: Record, run: Run, federation: "LocalFederation", model: Any, seconds: float) -> None:
     """Write the model, and note what it took."""
     forest: Forest | None = model.forest_
     record.models = run.save_models(model.forests_ if forest is None else {"": forest})
@@ -147,9 +143,7 @@ def note_traffic(record: Record, federation: "LocalFederation") -> None:
     """Note the bytes of every kind of message so far, and what each kind is."""
     kinds = dict.fromkeys(kind for _, _, kind in federation.traffic)
     record.traffic = [
-        Traffic(
-            site, kind, federation.traffic[site, "sent", kind], federation.traffic[site, "received", kind]
-        )
+        Traffic(site, kind, federation.traffic[site, "sent", kind], federation.traffic[site, "received", kind])
         for site in federation.sites
         for kind in kinds
     ]

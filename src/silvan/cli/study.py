@@ -101,9 +101,7 @@ class Study:
         parameters = {"random_state": self.random_state, **self.parameters}
         weights = parameters.get("class_weight")
         if isinstance(weights, dict):
-            by_text = {
-                str(c).lower() if isinstance(c, bool) else str(c): c for c in schema.label.classes or ()
-            }
+            by_text = {str(c).lower() if isinstance(c, bool) else str(c): c for c in schema.label.classes or ()}
             parameters["class_weight"] = {by_text.get(text, text): w for text, w in weights.items()}
         return getattr(learners, self.kind)(**parameters)
 
@@ -131,9 +129,7 @@ def read_study(path: str | Path) -> Study:
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the study file in it")
     if not path.is_file():
-        raise InputError(
-            f"there is no study file {str(path)!r}; check the path, or see docs/study.md for an example"
-        )
+        raise InputError(f"there is no study file {str(path)!r}; check the path, or see docs/study.md for an example")
     try:
         text = path.read_bytes().decode()
         data = tomllib.loads(text)
@@ -142,9 +138,7 @@ def read_study(path: str | Path) -> Study:
     except tomllib.TOMLDecodeError as error:
         raise InputError(_not_toml(path, str(error))) from None
     problems = Problems(path, key_lines(text))
-    top = check_top(
-        {key: data[key] for key in data if key in KEYS or not isinstance(data[key], dict)}, problems
-    )
+    top = check_top({key: data[key] for key in data if key in KEYS or not isinstance(data[key], dict)}, problems)
     for key in data.keys() - KEYS.keys() - {"sites", "learner", "policy"}:
         if isinstance(data[key], dict):
             problems.unknown((key,), ["sites", "learner", "policy"], f"unknown section [{key}]")

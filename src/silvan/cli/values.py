@@ -5,7 +5,7 @@ import types
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from silvan.cli.lines import Key
 from silvan.errors import InputError
@@ -165,9 +165,7 @@ def check_learner(values: Any, problems: Problems) -> tuple[str, dict[str, Any]]
         if key == "kind":
             continue
         if key not in hints:
-            problems.unknown(
-                ("learner", key), ["kind", *hints], f"unknown key {key!r} in [learner], a {kind}"
-            )
+            problems.unknown(("learner", key), ["kind", *hints], f"unknown key {key!r} in [learner], a {kind}")
             continue
         value = None if given == NONE and _fits(None, hints[key]) else given
         if not _fits(value, hints[key]):
@@ -236,6 +234,8 @@ def _fits(value: Any, hint: Any) -> bool:
     """Whether a value from a TOML file is of a type; whole numbers are numbers, lists are tuples."""
     for member in _members(hint):
         kind = get_origin(member) or member
+        if kind is Literal and value in get_args(member):
+            return True
         if kind is Any or (kind is type(None) and value is None):
             return True
         if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
@@ -255,5 +255,8 @@ def _said(hint: Any) -> str:
         bool: "true or false",
         tuple: "a list of texts",
     }
-    said = [words.get(get_origin(m) or m, f"{NONE!r}") for m in _members(hint)]
+    said: list[str] = []
+    for member in _members(hint):
+        kind = get_origin(member) or member
+        said += map(repr, get_args(member)) if kind is Literal else [words.get(kind, repr(NONE))]
     return " or ".join(said)

@@ -59,9 +59,7 @@ class Bins:
         return codes
 
 
-def find_bins(
-    X: np.ndarray, schema: Schema, max_bins: int, n_jobs: int = 1, floor: int = 1
-) -> tuple[Bins, np.ndarray]:
+def find_bins(X: np.ndarray, schema: Schema, max_bins: int, n_jobs: int = 1, floor: int = 1) -> tuple[Bins, np.ndarray]:
     """Choose cut points for one table and bin it: both passes over the grid, column by column."""
     table_grid = Grid.for_columns(X.shape[1])
     codes = np.empty(X.shape, np.uint8)
@@ -281,12 +279,8 @@ def _choose_cuts(
     return cuts
 
 
-def choose_cuts(
-    counts: np.ndarray, heavy: Heavy, fine: np.ndarray, table_grid: Grid, max_bins: int
-) -> np.ndarray:
+def choose_cuts(counts: np.ndarray, heavy: Heavy, fine: np.ndarray, table_grid: Grid, max_bins: int) -> np.ndarray:
     """Choose one column's cut points, as images, from its counts in coarse and fine cells."""
     bits = np.zeros(1, np.int32)
     starts, coarse = heavy.starts(table_grid.coarse), table_grid.coarse
-    return _choose_cuts(
-        counts, *heavy, starts, fine, coarse, table_grid.finest, max_bins, bits, bits.view(np.float32)
-    )
+    return _choose_cuts(counts, *heavy, starts, fine, coarse, table_grid.finest, max_bins, bits, bits.view(np.float32))

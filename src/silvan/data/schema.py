@@ -72,9 +72,7 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         if self.bounds is not None:
             low, high = self.bounds
             if not (math.isfinite(low) and math.isfinite(high) and low < high):
-                raise SchemaError(
-                    f"feature {self.name!r}: bounds must be finite and rising, got {self.bounds}"
-                )
+                raise SchemaError(f"feature {self.name!r}: bounds must be finite and rising, got {self.bounds}")
         if self.edges is not None:
             edges = self.edges
             rising = all(a < b for a, b in pairwise(edges))

@@ -23,6 +23,9 @@ from silvan.federation.describe import (
 )
 from silvan.federation.federation import Federation
 
+MAX_ROWS = 1 << 40
+"""No site has more, and sums of so many fit any number."""
+
 _FAR = 2
 """Medians so many powers of two apart look like other units."""
 
@@ -66,7 +69,7 @@ def ask_rows(federation: Federation) -> dict[str, int]:
     """Learn how many rows each site has, where a schema is agreed already."""
 
     def check(site: str, reply: Size) -> None:
-        if reply.rows < 1:
+        if not 1 <= reply.rows < MAX_ROWS:
             raise FormatError("it has no rows to learn from")
 
     with federation.counted_apart():
@@ -78,7 +81,7 @@ def _check_description(site: str, told: Description) -> None:
     n = len(told.names)
     if not (n == len(told.categorical) and told.medians.shape == (n,) and told.medians.dtype == np.int64):
         raise FormatError("its columns do not match")
-    if len(set(told.names)) < n or not all(told.names) or told.rows < 1:
+    if len(set(told.names)) < n or not all(told.names) or not 1 <= told.rows < MAX_ROWS:
         raise FormatError("a column without a name of its own, or no rows to learn from")
     classes = told.classes
     if classes is not None and (len(classes) == 0 or any(c != c or c in (np.inf, -np.inf) for c in classes)):

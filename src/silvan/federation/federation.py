@@ -174,7 +174,8 @@ class Federation(ABC):
                     continue  # an answer to another question
                 del waiting[site]
                 if isinstance(outcome, Missing):
-                    lacking[site] = [h for h in wanted[site] if h in outcome.hashes]
+                    # whatever the question refers to, and nothing else, however much is asked for
+                    lacking[site] = [] if set(wanted[site]).isdisjoint(outcome.hashes) else wanted[site]
                     again.append(site)
                 elif isinstance(outcome, Exception):
                     failed[site] = outcome

@@ -30,7 +30,7 @@ R = TypeVar("R", bound=Request)
 
 _HANDLERS: dict[str, tuple[type[Request], Callable[[Any, Any], Reply]]] = {}
 
-_KEPT = {"scores": 64}  # of everything else a few are enough for one study
+_KEPT = {"scores": 64}  # of everything else two are enough for one study
 
 _TEXTS = {
     SchemaError: ("schema", "the site's table does not fit the agreed schema; its own log says where"),
@@ -67,7 +67,7 @@ class Cache(dict[Any, Any]):
     def __setitem__(self, key: tuple[Any, ...], value: Any) -> None:
         super().__setitem__(key, value)
         alike = [k for k in self if k[0] == key[0]]
-        for old in alike[: -_KEPT.get(key[0], 4)]:
+        for old in alike[: -_KEPT.get(key[0], 2)]:
             del self[old]
 
 

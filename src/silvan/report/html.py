@@ -9,7 +9,7 @@ from markupsafe import Markup
 from silvan.files import write_whole
 from silvan.report import plots
 from silvan.report.run import REPORT, Run
-from silvan.report.summary import summarise
+from silvan.report.summary import summarise, verdict
 from silvan.report.words import said_bytes, said_time, signed
 
 _HERE = Path(__file__).parent / "page"
@@ -33,7 +33,13 @@ def render(summed: dict[str, Any]) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        said_bytes=said_bytes, said_time=said_time, signed=signed, figure=_figure, spaced=_spaced
+        said_bytes=said_bytes,
+        said_time=said_time,
+        signed=signed,
+        figure=_figure,
+        spaced=_spaced,
+        gain=_gain,
+        verdict=verdict,
     )
     models = summed["models"]
     return environment.get_template("report.html.jinja").render(
@@ -73,6 +79,10 @@ def _stacks(summed: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
 
 def _figure(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _gain(value: float | None, digits: int, level: str = "") -> str:
+    return "" if value is None else level if level and not value else signed(value, digits)
 
 
 def _spaced(digest: str) -> str:

@@ -88,9 +88,7 @@ def _track(line: Line, models: Sequence[str], ticks: Sequence[float], metric: Li
     ]
     at = {m: _place(v, ticks) for m, v in line["figures"].items() if v is not None}
     if not at:
-        parts.append(
-            Markup('<text class="none" x="50%" y="50%" dy="4">no test rows here, or one class only</text>')
-        )
+        parts.append(Markup('<text class="none" x="50%" y="50%" dy="4">no test rows here, or one class only</text>'))
     if "local" in at and "federated" in at:
         parts.append(
             Markup('<line class="way {}" x1="{:.2f}%" x2="{:.2f}%" y1="50%" y2="50%"/>').format(
@@ -145,15 +143,11 @@ def roc_panels(summed: Line) -> list[dict[str, Any]]:
         title = f"{summed['label']} = {of}" + (" against the rest" if len(classes) > 1 else "")
         panels.append({"title": title, "svg": roc(curves, summed["models"])})
         if len(classes) == 1 and all(_area(points) > 0.9 for _, points in curves):
-            panels.append(
-                {"title": "the corner, enlarged", "svg": roc(curves, summed["models"], corner=0.25)}
-            )
+            panels.append({"title": "the corner, enlarged", "svg": roc(curves, summed["models"], corner=0.25)})
     return panels
 
 
-def roc(
-    curves: list[tuple[str, list[tuple[float, float]]]], models: Sequence[str], corner: float = 1.0
-) -> Markup:
+def roc(curves: list[tuple[str, list[tuple[float, float]]]], models: Sequence[str], corner: float = 1.0) -> Markup:
     """Draw ROC curves; ``corner`` is how much of both axes is shown, from the upper left."""
 
     def x(rate: float) -> float:
@@ -166,18 +160,12 @@ def roc(
     parts = []
     for t, text in zip(steps, tick_labels(steps), strict=True):
         parts.append(Markup('<path class="grid" d="M{:.1f} {:.1f}v{:.0f}"/>').format(x(t), _TOP, _SIDE))
-        parts.append(
-            Markup('<text class="tx" x="{:.1f}" y="{:.1f}">{}</text>').format(x(t), _TOP + _SIDE + 18, text)
-        )
+        parts.append(Markup('<text class="tx" x="{:.1f}" y="{:.1f}">{}</text>').format(x(t), _TOP + _SIDE + 18, text))
     for t, text in zip([1 - s for s in steps], tick_labels([1 - s for s in steps]), strict=True):
         parts.append(Markup('<path class="grid" d="M{:.1f} {:.1f}h{:.0f}"/>').format(_LEFT, y(t), _SIDE))
-        parts.append(
-            Markup('<text class="ty" x="{:.1f}" y="{:.1f}">{}</text>').format(_LEFT - 8, y(t) + 4, text)
-        )
+        parts.append(Markup('<text class="ty" x="{:.1f}" y="{:.1f}">{}</text>').format(_LEFT - 8, y(t) + 4, text))
     if corner == 1.0:
-        parts.append(
-            Markup('<path class="chance" d="M{:.1f} {:.1f}L{:.1f} {:.1f}"/>').format(x(0), y(0), x(1), y(1))
-        )
+        parts.append(Markup('<path class="chance" d="M{:.1f} {:.1f}L{:.1f} {:.1f}"/>').format(x(0), y(0), x(1), y(1)))
     inner = []
     for model, points in sorted(
         curves, key=lambda c: ("pooled", "local", "", "federated").index(c[0] if c[0] in _SHAPES else "")
@@ -195,14 +183,14 @@ def roc(
         )
     )
     parts.append(
-        Markup(
-            '<text class="tx name" transform="translate(12 {:.0f}) rotate(-90)">true positive rate</text>'
-        ).format(_TOP + _SIDE / 2)
+        Markup('<text class="tx name" transform="translate(12 {:.0f}) rotate(-90)">true positive rate</text>').format(
+            _TOP + _SIDE / 2
+        )
     )
     width, height = _LEFT + _SIDE + 14, _TOP + _SIDE + 46
-    return Markup(
-        '<svg class="roc" viewBox="0 0 {:.0f} {:.0f}" role="img" aria-label="ROC curves">{}</svg>'
-    ).format(width, height, Markup("").join(parts))
+    return Markup('<svg class="roc" viewBox="0 0 {:.0f} {:.0f}" role="img" aria-label="ROC curves">{}</svg>').format(
+        width, height, Markup("").join(parts)
+    )
 
 
 def _area(points: list[tuple[float, float]]) -> float:
@@ -225,9 +213,9 @@ def stack(parts: list[tuple[int, str, int]], most: int) -> Markup:
     for colour, title, size in parts:
         width = 100 * size / max(most, 1)
         drawn.append(
-            Markup(
-                '<rect class="k{}" x="{:.3f}%" width="{:.3f}%" height="18"><title>{}</title></rect>'
-            ).format(colour % 8, at, width, title)
+            Markup('<rect class="k{}" x="{:.3f}%" width="{:.3f}%" height="18"><title>{}</title></rect>').format(
+                colour % 8, at, width, title
+            )
         )
         at += width
     return Markup('<svg class="stack" height="18" aria-hidden="true">{}</svg>').format(Markup("").join(drawn))

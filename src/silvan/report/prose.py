@@ -34,9 +34,7 @@ def _course(line: dict[str, Any], summed: dict[str, Any]) -> str:
     figures, digits = line["figures"], metric["digits"]
     if figures.get("local") is None or figures.get("federated") is None:
         return ""
-    where = (
-        "On average over the sites" if line is summed["mean"] else f"Over all {line['test_rows']:,} test rows"
-    )
+    where = "On average over the sites" if line is summed["mean"] else f"Over all {line['test_rows']:,} test rows"
     pooled = figures.get("pooled")
     beside = "" if pooled is None else f"; pooled rows would give {pooled:.{digits}f}"
     text = (
@@ -47,7 +45,7 @@ def _course(line: dict[str, Any], summed: dict[str, Any]) -> str:
         alone, joined = overall["figures"]["local"], overall["figures"]["federated"]
         text += (
             f" With all rows in one ranking it is the other way round ({alone:.{digits}f} against "
-            f"{joined:.{digits}f}): there sites' own forests also gain from knowing how common each class is "
+            f"{joined:.{digits}f}): there sites' own forests can also gain from knowing how common each class is "
             "at their site, as a forest for all cannot."
         )
     return text

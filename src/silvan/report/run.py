@@ -140,17 +140,13 @@ class Run:
         """Read ``run.json``; it may come from anywhere, so everything is checked."""
         path = self.file(RUN)
         if not path.is_file():
-            raise InputError(
-                f"{str(self.folder)!r} is no run: there is no {RUN} in it; `silvan fit` makes one"
-            )
+            raise InputError(f"{str(self.folder)!r} is no run: there is no {RUN} in it; `silvan fit` makes one")
         try:
             head = msgspec.json.decode(path.read_bytes(), type=_Head)
             if head.format != FORMAT:
                 raise FormatError(f"{path}: it does not say format {FORMAT!r}")
             if head.version > VERSION:
-                raise VersionError(
-                    f"{path}: of version {head.version}, this silvan reads {VERSION}; upgrade silvan"
-                )
+                raise VersionError(f"{path}: of version {head.version}, this silvan reads {VERSION}; upgrade silvan")
             return msgspec.json.decode(path.read_bytes(), type=Record)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise FormatError(f"{path}: damaged, or not of a run ({error})") from None

@@ -69,9 +69,7 @@ def summary(record: Record) -> dict[str, Any]:
         "settings": _settings(record.study),
         "versions": record.versions,
         "hashes": _hashes(record),
-        "forests": [
-            {"site": m.site, "trees": m.trees, "nodes": m.nodes, "hash": m.hash} for m in record.models
-        ],
+        "forests": [{"site": m.site, "trees": m.trees, "nodes": m.nodes, "hash": m.hash} for m in record.models],
         "seconds": record.seconds,
     }
     summed["sentences"] = sentences(record, summed)
@@ -115,9 +113,7 @@ def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list
     return _compared(line, metric)
 
 
-def _mean(
-    sites: list[dict[str, Any]], metric: dict[str, Any] | None, models: list[str]
-) -> dict[str, Any] | None:
+def _mean(sites: list[dict[str, Any]], metric: dict[str, Any] | None, models: list[str]) -> dict[str, Any] | None:
     """Average the sites' own figures by test rows, for metrics that rank rows.
 
     A ranking over all rows at once favours sites' own forests where classes are spread unevenly: that a row
@@ -128,7 +124,7 @@ def _mean(
         return None
     total = sum(site["test_rows"] for site in known)
     line = {
-        "title": "mean of sites",
+        "title": "site mean",
         "rows": None,
         "test_rows": total,
         "positives": None,
@@ -145,12 +141,17 @@ def _compared(line: dict[str, Any], metric: dict[str, Any] | None) -> dict[str, 
     rounded = {m: None if v is None else round(v, metric["digits"]) for m, v in line["figures"].items()}
     line["figures"], local = rounded, rounded.get("local")
     for model, value in rounded.items():
+        gain = None
         if model != "local" and local is not None and value is not None:
-            gain = value - local if metric["higher"] else local - value
-            line["gains"][model] = round(gain, metric["digits"]) + 0.0
-    gain = line["gains"].get("federated")
-    line["verdict"] = "unknown" if gain is None else "gained" if gain > 0 else "lost" if gain < 0 else "level"
+            gain = round(value - local if metric["higher"] else local - value, metric["digits"]) + 0.0
+        line["gains"][model] = gain
+    line["verdict"] = verdict(line["gains"].get("federated"))
     return line
+
+
+def verdict(gain: float | None) -> str:
+    """Name a gain against the site alone."""
+    return "unknown" if gain is None else "gained" if gain > 0 else "lost" if gain < 0 else "level"
 
 
 def _positives(record: Record) -> float | None:
@@ -209,13 +210,11 @@ def _traffic(record: Record) -> dict[str, Any]:
 
 def _settings(study: dict[str, Any]) -> list[tuple[str, str]]:
     """List what the study set, sections as dotted keys."""
-    listed = []
-    for key, value in study.items():
-        if isinstance(value, dict):
-            listed += [(f"{key}.{k}", v) for k, v in value.items()]
-        else:
-            listed.append((key, value))
-    return [(key, "none" if value is None else str(value)) for key, value in listed if value not in ([], {})]
+    listed = [(key, value) for key, value in study.items() if not isinstance(value, dict) and value not in (None, [])]
+    for key, section in study.items():
+        if isinstance(section, dict):
+            listed += [(f"{key}.{k}", "none" if v is None else v) for k, v in section.items()]
+    return [(key, ", ".join(map(str, v)) if isinstance(v, list) else str(v)) for key, v in listed]
 
 
 def _hashes(record: Record) -> list[tuple[str, str]]:

@@ -63,9 +63,7 @@ def siphash(key: np.ndarray, a: np.uint64, b: np.uint64) -> np.uint64:
 
 
 @njit(nogil=True, cache=True)
-def rows_of_trees(
-    key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: int, bootstrap: bool
-) -> np.ndarray:
+def rows_of_trees(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: int, bootstrap: bool) -> np.ndarray:
     """Say which rows are in which trees, as an array (tree, row).
 
     Each row is in each tree with probability 1 - 1/e, the expected share of distinct rows in a bootstrap

@@ -119,9 +119,7 @@ class Settings:
 
     def plan(self, n_features: int) -> Plan:
         """How trees grow where retrying a node costs no message."""
-        plan = Plan(
-            n_features, self.handful(n_features), self.max_depth or DEPTH_CAP, self.feature_draw == "tree"
-        )
+        plan = Plan(n_features, self.handful(n_features), self.max_depth or DEPTH_CAP, self.feature_draw == "tree")
         return replace(plan, tries=plan.handfuls)
 
     def federated_plan(self, n_features: int) -> Plan:
@@ -210,9 +208,7 @@ def assemble(parts: Sequence[tuple[Grown, np.ndarray]], schema: Schema, measure:
     )
 
 
-def _level_order(
-    grown: Grown, thresholds: np.ndarray, schema: Schema, measure: Measure
-) -> dict[str, np.ndarray]:
+def _level_order(grown: Grown, thresholds: np.ndarray, schema: Schema, measure: Measure) -> dict[str, np.ndarray]:
     """Renumber the nodes: tree by tree, level by level, siblings side by side."""
     left = np.full(len(grown.tree), -1, np.int64)
     left[grown.node] = grown.n_trees + 2 * np.arange(len(grown.node))

@@ -256,7 +256,8 @@ def join_forests(forests: Sequence[Forest], say: Sequence[float] | None = None) 
     factors = [1.0] * len(forests) if say is None else say
     starts = np.cumsum([0] + [len(f.feature) for f in forests])
     arrays = {name: np.concatenate([getattr(f, name) for f in forests]) for name in ARRAYS}
-    arrays["offsets"] = np.concatenate([f.offsets[:-1] + s for f, s in zip(forests, starts, strict=False)] + [starts[-1:]])
+    begun = [f.offsets[:-1] + start for f, start in zip(forests, starts, strict=False)]
+    arrays["offsets"] = np.concatenate([*begun, starts[-1:]])
     arrays["weights"] = np.concatenate([f.weights * x for f, x in zip(forests, factors, strict=True)])
     gains = [f.gain for f in forests if f.gain is not None]
     gain = np.mean(gains, axis=0) if len(gains) == len(forests) else None

@@ -126,7 +126,8 @@ def grow(trees: np.ndarray, key: np.ndarray, plan: Plan, rule: Rule, find: Find,
         is_open = rule.open_nodes(stats) & more
         if plan.max_depth is not None:
             is_open &= children.depth < plan.max_depth
-        apply(parents.node, made, is_open.reshape(-1, 2).any(axis=1))
+        left_open, right_open = is_open.reshape(-1, 2).T
+        apply(parents.node, made, left_open | right_open)
         again = _next_handful(frontier, splits, plan, rule) if more else frontier.take(found[:0])
         frontier = Frontier.join(again, children.take(np.flatnonzero(is_open)))
     return Grown(len(roots), rounds, *_join(born), *_join(split))

@@ -55,9 +55,7 @@ def as_matrix(schema: Schema, X: Any) -> np.ndarray:
         if matrix.ndim != 2 or matrix.shape[1] != len(schema.features):
             raise InputError(f"X must have {len(schema.features)} columns, got shape {matrix.shape}")
         if np.isinf(matrix).any():
-            raise InputError(
-                "X holds infinite values; replace them by missing ones (NaN) or large finite numbers"
-            )
+            raise InputError("X holds infinite values; replace them by missing ones (NaN) or large finite numbers")
         for f, feature in enumerate(schema.features):
             if feature.categorical:
                 matrix[:, f][~((matrix[:, f] >= 0) & (matrix[:, f] < feature.n_codes))] = np.nan
@@ -145,9 +143,7 @@ def _add_scores(
                 weight[begin + i] += weights[t]
 
 
-def scores(
-    forest: "Forest", X: np.ndarray, n_jobs: int | None = None, skip: np.ndarray | None = None
-) -> np.ndarray:
+def scores(forest: "Forest", X: np.ndarray, n_jobs: int | None = None, skip: np.ndarray | None = None) -> np.ndarray:
     """Average the leaf values of all trees by weight; a row that every tree skips gets NaN.
 
     ``skip`` is (tree, row): out-of-bag scores leave out the trees that saw a row.

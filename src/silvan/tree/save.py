@@ -52,8 +52,15 @@ def to_bytes(forest: Forest) -> bytes:
         "hash": forest.hash,
     }
     metadata["digest"] = _digest(metadata, arrays)
-    data: bytes = safetensors_bytes(arrays, metadata)
-    return data
+    return _canonical(safetensors_bytes(arrays, metadata))
+
+
+def _canonical(data: bytes) -> bytes:
+    """Put the header in order: safetensors writes metadata as it comes, and one forest should have one file."""
+    size = int.from_bytes(data[:8], "little")
+    header = msgspec.json.encode(msgspec.json.decode(data[8 : 8 + size]), order="sorted")
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + data[8 + size :]
 
 
 def load(path: str | Path) -> Forest:

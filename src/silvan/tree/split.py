@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from silvan.tree.gain import GINI, LOG_SCALE, SQUARED_ERROR, Rule, gain, is_closed, n_log_n
+from silvan.tree.gain import GINI, LOG_SCALE, SQUARED_ERROR, Rule, gain, n_log_n
 
 SET_WORDS = 4
 """A set of bins is 256 bits; bit 0 is the bin of missing values."""

@@ -1,0 +1,79 @@
+"""The command line itself: quick to help, clear when something is wrong."""
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+from runs import silvan
+
+import silvan as sv
+from silvan.cli import show
+from silvan.cli.progress import Step
+from silvan.cli.steps import corners
+
+HEAVY = {"numpy", "numba", "sklearn", "polars", "narwhals", "jinja2"}
+
+
+def test_help_waits_for_nothing_heavy():
+    code = (
+        "import sys; from typer.testing import CliRunner; from silvan.cli.main import app;"
+        "r = CliRunner().invoke(app, ['--help']); assert r.exit_code == 0 and 'demo' in r.output;"
+        f"print(sorted({HEAVY!r} & set(sys.modules)))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_the_package_is_lazy_and_complete():
+    assert set(sv.__all__) <= set(dir(sv))
+    assert sv.HistogramForest.__name__ == "HistogramForest"
+    with pytest.raises(AttributeError, match="no attribute 'Foresst'"):
+        sv.Foresst  # noqa: B018
+
+
+def test_version():
+    assert silvan("--version").output.strip() == f"silvan {version('silvan')}" == f"silvan {sv.__version__}"
+
+
+@pytest.mark.parametrize("words", [["fit"], ["nonsense"], ["fit", "a", "b"], ["demo", "--sites", "1"]])
+def test_usage_errors(words):
+    assert silvan(*words, ok=False).exit_code == 2
+
+
+def test_a_mistake_of_ours_is_said_to_be_one(monkeypatch):
+    monkeypatch.setattr("silvan.cli.study.read_study", lambda path: 1 // 0)
+    result = silvan("fit", "any.toml", ok=False)
+    assert result.exit_code == 1
+    assert "a mistake in silvan: ZeroDivisionError" in result.stderr
+    assert "--debug" in result.stderr
+
+
+def test_names_do_nothing_to_the_terminal():
+    assert show.clean("a\x1b[2Jb\nc") == "a\N{REPLACEMENT CHARACTER}[2Jb\N{REPLACEMENT CHARACTER}c"
+    assert show.clean("[red]Köln 東京[/red]") == "[red]Köln 東京[/red]"
+
+
+def test_corners_keep_the_curve():
+    assert corners(sv_array([0, 0, 0, 0.5, 1, 1]), sv_array([0, 0.25, 0.5, 0.75, 1, 1])) == [
+        (0.0, 0.0),
+        (0.0, 0.5),
+        (1.0, 1.0),
+    ]
+
+
+def sv_array(values):
+    import numpy as np
+
+    return np.array(values, float)
+
+
+def test_time_left_is_said_only_when_known():
+    step = Step("counting")
+    assert "so far" in str(step)
+    step.advance(1, 4)
+    assert step.left is None
+    step.advance(2, 4)
+    assert step.left is not None
+    assert step.left >= 0
+    assert "left" in str(step)

@@ -1,0 +1,90 @@
+"""Messages: every kind says what it discloses, and to whom."""
+
+import msgspec
+import numpy as np
+import pytest
+
+import silvan.federate
+import silvan.learners  # noqa: F401  all kinds of messages are known now
+from silvan.federation import wire
+from silvan.federation.message import Blob, Envelope, Missing, Reply, Request, Trouble, blobs_in
+from silvan.federation.site import _HANDLERS
+
+KINDS = [kind for kind, _ in _HANDLERS.values()]
+kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+
+
+def test_all_algorithms_are_here():
+    names = {kind.__name__ for kind in KINDS}
+    assert {"Describe", "CountGrid", "CountFine", "GrowLevel", "GrowTrees", "Judge", "Tally"} <= names
+
+
+@kinds
+def test_a_request_says_who_sees_the_answers(kind):
+    assert issubclass(kind, Request)
+    assert issubclass(kind.reply, Reply)
+    assert kind.verb in ("ask", "total")
+    assert kind.kind() == kind.__name__ == next(name for name, (k, _) in _HANDLERS.items() if k is kind)
+
+
+@kinds
+def test_messages_are_frozen(kind):
+    for struct in (kind, kind.reply):
+        assert struct.__struct_config__.frozen
+        assert "frozen=True" not in (struct.__doc__ or "")
+
+
+@kinds
+def test_messages_are_typed(kind):
+    """No field takes just anything."""
+    for struct in (kind, kind.reply):
+        for field in msgspec.structs.fields(struct):
+            assert field.type not in (object, dict, list), field.name
+            assert not isinstance(field.type, str), field.name
+
+
+@kinds
+def test_what_is_summed_is_integer_arrays(kind):
+    if kind.verb == "total":
+        assert all(field.type is np.ndarray for field in msgspec.structs.fields(kind.reply))
+
+
+@kinds
+def test_what_is_asked_for_is_said_in_plain_words(kind):
+    line = kind.__doc__.split("\n")[0]
+    assert line.endswith(".")
+    assert "Args" not in line
+    if not msgspec.structs.fields(kind):
+        assert kind().said() == line
+
+
+def test_names_of_replies_are_told_apart():
+    names = [kind.reply.__name__ for kind in KINDS]
+    assert len(set(names)) == len(names)
+    assert not {Missing.__name__, Trouble.__name__} & set(names)
+
+
+class Nested(msgspec.Struct, frozen=True):
+    blob: Blob | None
+
+
+class Asking(Request, frozen=True, kw_only=True):
+    first: Blob
+    several: list[Nested]
+    named: dict[str, Blob]
+    nothing: Blob | None = None
+    word: str = "blob"
+
+
+def test_blobs_are_found_wherever_they_are():
+    request = Asking(
+        first=Blob("a"), several=[Nested(Blob("b")), Nested(None)], named={"x": Blob("c"), "y": Blob("a")}
+    )
+    assert blobs_in(request) == ["a", "b", "c", "a"]
+    assert blobs_in(wire.decode(wire.encode(request), Asking)) == ["a", "b", "c", "a"]
+
+
+def test_an_envelope_of_an_older_writer():
+    """Fields that came later have defaults."""
+    old = msgspec.msgpack.encode({"study": "s", "question": "q", "sender": "a", "kind": "K", "body": b"x"})
+    assert wire.decode(old, Envelope) == Envelope("s", "q", "a", "K", b"x", {}, 0)

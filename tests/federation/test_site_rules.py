@@ -1,0 +1,124 @@
+"""A site's rules on what leaves it, its rows, and how much it remembers."""
+
+import msgspec
+import numpy as np
+import polars as pl
+import pytest
+from federation.asking import frame, schema_blob, send, site, trouble
+
+import silvan as sv
+from silvan.algorithms.merge import GrowTrees
+from silvan.algorithms.shared_bins import CountGrid
+from silvan.data.schema import Label, Schema
+from silvan.errors import InputError, RefusedError
+from silvan.federation import wire
+from silvan.federation.describe import CountRows, Describe
+from silvan.federation.message import Trouble
+from silvan.federation.site import Cache, Site
+from silvan.privacy.outbox import Gate, Policy
+from silvan.tree.fit import Settings
+
+# -- the outbox
+
+
+def test_a_policy_names_what_may_be_asked():
+    here = site(outbox=Gate(Policy(messages=["CountRows"])))
+    assert send(here, CountRows()).kind == "Size"
+    told = trouble(send(here, Describe()))
+    assert told == Trouble("refused", "the site's policy does not allow Describe")
+
+
+def test_small_leaves_are_refused():
+    named, data = schema_blob()
+    request = GrowTrees(
+        schema=named, settings=Settings(min_samples_leaf=4), n_trees=2, feature_key=np.zeros(2, np.uint64)
+    )
+    assert send(site(outbox=Gate(Policy(min_leaf=4))), request, blobs=[data]).kind == "Trees"
+    assert trouble(send(site(outbox=Gate(Policy(min_leaf=5))), request, blobs=[data])).code == "refused"
+
+
+def test_sums_over_few_sites_are_refused():
+    named, data = schema_blob()
+    here = site(outbox=Gate(Policy(min_sites=3)))
+    assert send(here, CountGrid(schema=named), blobs=[data], among=3).kind == "GridCounts"
+    assert trouble(send(here, CountGrid(schema=named), blobs=[data], among=2)).code == "refused"
+    assert trouble(send(here, CountGrid(schema=named), blobs=[data])).code == "refused"
+    assert send(here, CountRows(), among=1).kind == "Size"  # not a sum
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"messages": "Describe"}, {"min_leaf": 0}, {"min_sites": 0}, {"epsilon": 1.0}, {"approve": True}]
+)
+def test_policies_that_cannot_be_meant(wrong):
+    with pytest.raises(InputError):
+        Policy(**wrong)
+
+
+def test_what_leaves_may_be_changed_or_held_back():
+    class Censor:
+        def admit(self, site, request, among):
+            pass
+
+        def release(self, site, request, reply):
+            if isinstance(request, Describe):
+                raise RefusedError("not today")
+            return msgspec.structs.replace(reply, rows=0)
+
+    here = site(outbox=Censor())
+    assert wire.decode(send(here, CountRows()).body, CountRows.reply).rows == 0
+    assert trouble(send(here, Describe())) == Trouble("refused", "not today")
+
+
+# -- rows
+
+
+def test_a_test_part_is_drawn_by_class_and_stays():
+    table = pl.DataFrame({"x": range(1000), "label": ["a"] * 900 + ["b"] * 90 + ["c"] * 10})
+    here = site(table, test=0.2)
+    schema = Schema.of(["x"], Label("label", ("a", "b", "c")))
+    train, test = here.part(schema), here.part(schema, test=True)
+    assert np.bincount(test.y).tolist() == [180, 18, 2]
+    assert sorted(np.concatenate([train.X[:, 0], test.X[:, 0]]).tolist()) == list(range(1000))
+    assert np.array_equal(here.rebuilt().part(schema, test=True).X, test.X)
+    assert not np.array_equal(Site("there", table, test=0.2).part(schema, test=True).X, test.X)
+
+
+def test_small_classes_share_what_rounding_leaves():
+    table = pl.DataFrame({"x": range(60), "label": [str(i // 3) for i in range(60)]})
+    assert site(table, test=0.2).n_train == 48
+
+
+@pytest.mark.parametrize(("n", "test"), [(1, 0.9), (2, 0.99), (1, 0.5), (3, 0.2)])
+def test_something_is_always_left_to_learn_from(n, test):
+    table = pl.DataFrame({"x": range(n), "label": ["a"] * n})
+    assert 1 <= site(table, test=test).n_train <= n
+
+
+def test_row_keys_tell_sites_and_places_apart():
+    schema = Schema.of(["age"], Label("label", ("no", "yes")))
+    keys = [Site(name, frame()).part(schema).row_keys for name in ("a", "b", "ab")]
+    assert len(np.unique(np.concatenate(keys))) == 120
+    assert np.array_equal(Site("a", frame()[:10]).part(schema).row_keys, keys[0][:10])
+
+
+# -- memory
+
+
+def test_the_cache_keeps_a_few_of_each_kind():
+    cache = Cache()
+    for i in range(200):
+        cache["growing", i] = i
+        cache["scores", i] = i
+    assert sum(key[0] == "growing" for key in cache) < 10
+    assert ("growing", 199) in cache
+    assert sum(key[0] == "scores" for key in cache) < 100
+
+
+def test_a_long_study_does_not_fill_a_site():
+    fed = sv.federate_rows({"a": frame(), "b": frame()}, n_jobs=1, test=0.2)
+    for seed in range(6):
+        model = sv.HistogramForest(n_estimators=seed + 1, max_depth=2, random_state=seed).fit(fed)
+        model.evaluate(fed)
+    kinds = [key[0] for key in fed.site("a").cache]
+    assert kinds.count("growing") < 6
+    assert max(map(kinds.count, kinds)) <= 64

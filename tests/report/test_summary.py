@@ -1,0 +1,108 @@
+"""What is said about a run: sentences that agree with the figures, numbers as a person writes them."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from silvan.report.plots import nice_scale, tick_labels
+from silvan.report.run import Figures, Model, Record, Site
+from silvan.report.summary import summary
+from silvan.report.words import said_bytes, said_count, said_time, signed
+
+PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+
+
+def record(figures, metric="auc", **more):
+    """Make a record of sites with figures (local, federated), the last of them overall."""
+    sites = [Site(f"s{i}", 100, 60) for i in range(len(figures) - 1)]
+    names = [*(site.name for site in sites), "all"]
+    rows = [
+        Figures(name, model, 60, {metric: value})
+        for name, pair in zip(names, figures, strict=True)
+        for model, value in zip(("local", "federated"), pair, strict=True)
+    ]
+    return Record(name="r", sites=sites, evaluation=rows, **more)
+
+
+@pytest.mark.parametrize(
+    ("figures", "said"),
+    [
+        ([(0.8, 0.9), (0.7, 0.8), (0.7, 0.9)], "All two sites do better with the federated forest than alone."),
+        ([(0.8, 0.8), (0.7, 0.7), (0.7, 0.7)], "All two sites do as well with the federated forest as alone."),
+        ([(0.8, 0.7), (0.7, 0.6), (0.7, 0.6)], "All two sites do worse with the federated forest than alone."),
+        (
+            [(0.8, 0.9), (0.7, 0.6), (0.7, 0.7)],
+            "One of two sites does better with the federated forest than alone, one",
+        ),
+        ([(0.8, 0.8), (0.7, 0.6), (0.7, 0.7)], "None of two sites does better"),
+        ([(None, 0.9), (0.7, 0.8), (0.7, 0.9)], "One of one site does better"),
+        ([(None, 0.9), (0.7, 0.8), (0.7, 0.9)], "At one site the AUC is not defined"),
+        ([(None, None), (None, None), (None, None)], "At two sites the AUC is not defined"),
+    ],
+)
+def test_who_gains(figures, said):
+    assert said in summary(record(figures))["sentences"][0]
+
+
+def test_the_mean_of_sites_leads_where_rows_are_ranked():
+    summed = summary(record([(0.8, 0.9), (0.6, 0.7), (0.95, 0.85)]))
+    assert summed["lead"] is summed["mean"]
+    assert summed["mean"]["figures"] == {"local": 0.7, "federated": 0.8}
+    assert "the other way round (0.950 against 0.850)" in summed["sentences"][0]
+
+
+def test_of_errors_less_is_better():
+    summed = summary(record([(30.0, 20.0), (30.0, 40.0), (30.0, 25.0)], metric="rmse"))
+    assert [site["verdict"] for site in summed["sites"]] == ["gained", "lost"]
+    assert summed["lead"] is summed["overall"]
+    assert "(5.00 better)" in summed["sentences"][0]
+
+
+def test_gains_agree_with_what_is_shown():
+    summed = summary(record([(0.80049, 0.80051), (0.7, 0.7), (0.7, 0.7)]))
+    assert summed["sites"][0]["figures"] == {"local": 0.8, "federated": 0.801}
+    assert summed["sites"][0]["gains"]["federated"] == 0.001
+
+
+@pytest.mark.parametrize(("pooled", "said"), [("ab", "node for node"), ("cd", "is not the one")])
+def test_same_as_pooled_only_if_the_hashes_are(pooled, said):
+    made = record([(0.8, 0.9), (0.7, 0.8), (0.7, 0.9)], models=[Model("m", "ab", 1, 1)], pooled_hash=pooled)
+    assert said in " ".join(summary(made)["sentences"])
+
+
+def test_a_record_survives_the_file():
+    made = record([(0.8, None), (0.7, 0.8), (0.7, 0.9)])
+    assert msgspec.json.decode(msgspec.json.encode(made), type=Record) == made
+
+
+def test_every_key_of_the_file_is_documented():
+    text = PAGE.read_text()
+    assert [key for key in Record.__struct_fields__ if f"`{key}`" not in text] == []
+
+
+def test_numbers_in_words():
+    assert [said_bytes(n) for n in (0, 999, 1000, 99_949, 999_499, 1_000_000, 2.5e12)] == [
+        "0 bytes",
+        "999 bytes",
+        "1.0 KB",
+        "99.9 KB",
+        "999 KB",
+        "1.0 MB",
+        "2500 GB",
+    ]
+    assert [said_time(s) for s in (0.2, 59.4, 61, 3725)] == ["1 s", "59 s", "1 min 01 s", "1 h 02 min"]
+    assert [signed(x, 2) for x in (0.004, 0.12, -0.12)] == ["±0.00", "+0.12", "−0.12"]
+    assert [said_count(n) for n in (0, 3, 1234)] == ["no", "three", "1,234"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "top"), [(0.978, 1.0, 1.0), (0.5, 0.5, 1.0), (43.7, 60.0, None), (-2.0, 0.9, 1.0), (1.0, 1.0, 1.0)]
+)
+def test_scales_hold_all_values(low, high, top):
+    ticks = nice_scale(low, high, top)
+    assert ticks[0] <= low + 1e-9
+    assert ticks[-1] >= high - 1e-9
+    assert 2 <= len(ticks) <= 9
+    assert len(set(tick_labels(ticks))) == len(ticks)
+    assert top is None or ticks[-1] <= top
