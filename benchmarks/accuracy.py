@@ -1,6 +1,7 @@
 """Are binned, category-splitting forests as good as scikit-learn's exact ones on real tables?"""
 
 import sys
+from typing import Any
 
 import numpy as np
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
@@ -35,6 +36,10 @@ def one_hot(X: np.ndarray, schema: Schema) -> np.ndarray:
     return np.column_stack(columns).astype(np.float32)
 
 
+def _rows(frame: Any, rows: np.ndarray) -> Any:
+    return frame[rows.tolist()].to_native()
+
+
 def compare(name: str, splits: int) -> tuple[str, dict[str, list[float]]]:
     """Score both on the same splits."""
     data = datasets.load(name)
@@ -43,7 +48,9 @@ def compare(name: str, splits: int) -> tuple[str, dict[str, list[float]]]:
     frame = data.frame.select(*schema.names)
     plain = not any(f.categorical for f in schema.features)
     wide = X if plain else one_hot(X, schema)
-    scores: dict[str, list[float]] = {"silvan": [], "scikit-learn": [], "scikit-learn, leaf 1": []}
+    scores: dict[str, list[float]] = {
+        f"{who}, leaf {leaf}": [] for leaf in (1, 2) for who in ("silvan", "scikit-learn")
+    }
     classify = data.task == "classification"
     metric = ("AUC" if schema.n_classes == 2 else "accuracy") if classify else "RMSE"
 
@@ -62,15 +69,12 @@ def compare(name: str, splits: int) -> tuple[str, dict[str, list[float]]]:
         train, test = rows[:cut], rows[cut:]
         ours = sv.ForestClassifier if classify else sv.ForestRegressor
         theirs = RandomForestClassifier if classify else RandomForestRegressor
-        model = ours(max_bins=255 if name == "covtype" else 64, random_state=seed, n_jobs=2)
-        if plain:
-            scores["silvan"].append(score(model.fit(X[train], y[train]), X[test], y[test]))
-        else:
-            model.fit(frame[train.tolist()].to_native(), y[train])
-            scores["silvan"].append(score(model, frame[test.tolist()].to_native(), y[test]))
-        for label, leaf in (("scikit-learn", 2), ("scikit-learn, leaf 1", 1)):
+        for leaf in (1, 2):
+            model = ours(min_samples_leaf=leaf, max_bins=255 if name == "covtype" else 64, random_state=seed, n_jobs=2)
+            rows_in, rows_out = (X[train], X[test]) if plain else (_rows(frame, train), _rows(frame, test))
+            scores[f"silvan, leaf {leaf}"].append(score(model.fit(rows_in, y[train]), rows_out, y[test]))
             peer = theirs(min_samples_leaf=leaf, random_state=seed, n_jobs=2).fit(wide[train], y[train])
-            scores[label].append(score(peer, wide[test], y[test]))
+            scores[f"scikit-learn, leaf {leaf}"].append(score(peer, wide[test], y[test]))
         print(f"  {name} {seed}: { ({k: round(v[-1], 4) for k, v in scores.items()}) }", file=sys.stderr, flush=True)
     return metric, scores
 
@@ -79,10 +83,18 @@ def main() -> None:
     """Measure and report."""
     report = Report(
         "Accuracy on real tables",
-        "Defaults of `ForestClassifier` and `ForestRegressor` (100 trees, min_samples_leaf=2; covtype 100,000 "
-        "training rows, max_bins=255) beside scikit-learn's forests on one-hot categories, at the same leaf size "
-        "and at its own default of 1. Random splits 80/20, mean (standard deviation over splits).",
-        ["table", "metric", "splits", "silvan", "scikit-learn", "scikit-learn, leaf 1"],
+        "100 trees, scikit-learn's forests on one-hot categories, both with the same `min_samples_leaf`: 1, which is "
+        "scikit-learn's default, and 2, which is ours (covtype 100,000 training rows, max_bins=255). Random splits 80/20, "
+        "mean (standard deviation over splits). The goals compare at scikit-learn's defaults.",
+        [
+            "table",
+            "metric",
+            "splits",
+            "silvan, leaf 1",
+            "scikit-learn, leaf 1",
+            "silvan, leaf 2",
+            "scikit-learn, leaf 2",
+        ],
     )
     for name, splits in SETS.items():
         try:
@@ -93,11 +105,11 @@ def main() -> None:
         cells = [f"{np.mean(v):.4f} ({np.std(v):.4f})" for v in scores.values()]
         report.rows.append([name, metric, str(splits), *cells])
         mean = {k: float(np.mean(v)) for k, v in scores.items()}
+        ours, theirs = mean["silvan, leaf 1"], mean["scikit-learn, leaf 1"]
         if metric == "RMSE":
-            report.goals.append(Goal(f"{name}: RMSE, times theirs", mean["silvan"] / mean["scikit-learn"], most=1.02))
+            report.goals.append(Goal(f"{name}: RMSE, times theirs", ours / theirs, most=1.02))
         else:
-            worse = mean["scikit-learn"] - mean["silvan"]
-            report.goals.append(Goal(f"{name}: {metric} below theirs", worse, most=0.005))
+            report.goals.append(Goal(f"{name}: {metric} below theirs", theirs - ours, most=0.005))
     report.publish()
 
 

@@ -168,12 +168,8 @@ def _parts(tables: Any, site: str | None) -> dict[str, Any]:
     if site not in frame.columns:
         raise InputError(f"the table has no column {site!r} to tell sites apart")
     if frame[site].null_count():
-        raise InputError(
-            f"column {site!r} is missing in {frame[site].null_count()} rows; every row needs a site"
-        )
-    return {
-        str(name): _rows_of(frame, site, name) for name in frame[site].unique(maintain_order=True).to_list()
-    }
+        raise InputError(f"column {site!r} is missing in {frame[site].null_count()} rows; every row needs a site")
+    return {str(name): _rows_of(frame, site, name) for name in frame[site].unique(maintain_order=True).to_list()}
 
 
 def _rows_of(frame: Frame, site: str, name: Any) -> Any:

@@ -48,9 +48,7 @@ def calibration_sums(proba: np.ndarray, y: np.ndarray) -> np.ndarray:
     top, votes = proba.max(axis=1, initial=0.0), proba.argmax(axis=1) if len(proba) else np.zeros(0, np.int64)
     band = np.minimum((top * BANDS).astype(np.int64), BANDS - 1)
     sums = np.zeros((BANDS, 3), np.int64)
-    np.add.at(
-        sums, band, np.stack([np.ones(len(y)), votes == y, np.rint(top * 1e6)], axis=1).astype(np.int64)
-    )
+    np.add.at(sums, band, np.stack([np.ones(len(y)), votes == y, np.rint(top * 1e6)], axis=1).astype(np.int64))
     return sums
 
 
@@ -110,11 +108,7 @@ def mcc(matrix: np.ndarray) -> float:
     spread_true, spread_voted = n * n - (true * true).sum(), n * n - (voted * voted).sum()
     if spread_true <= 0:
         return np.nan
-    return (
-        float((right * n - (true * voted).sum()) / np.sqrt(spread_voted * spread_true))
-        if spread_voted > 0
-        else 0.0
-    )
+    return float((right * n - (true * voted).sum()) / np.sqrt(spread_voted * spread_true)) if spread_voted > 0 else 0.0
 
 
 def classification(proba: np.ndarray, y: np.ndarray) -> dict[str, float]:

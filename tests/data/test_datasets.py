@@ -166,6 +166,4 @@ def test_every_file_of_the_folder_loads():
         if len(data.frame.columns) > 1:  # one file is a second label for another's rows
             check_usable(data)
             assert data.label == "label"
-        assert (data.task == "regression") == (
-            name.endswith("_regression") or name.startswith("superconductivity")
-        )
+        assert (data.task == "regression") == (name.endswith("_regression") or name.startswith("superconductivity"))

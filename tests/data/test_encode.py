@@ -65,9 +65,7 @@ def test_text_of_any_kind_is_categorical(dtype):
 
 def test_rare_categories_are_other():
     column = pl.Series(["a"] * 3 + ["b"] * 2 + ["c"] + [None])
-    assert feature(column, min_category_rows=2) == Feature(
-        "f", "categorical", categories=("a", "b"), other=True
-    )
+    assert feature(column, min_category_rows=2) == Feature("f", "categorical", categories=("a", "b"), other=True)
     assert feature(column, min_category_rows=9) == Feature("f", "categorical", categories=(), other=True)
     assert not feature(column).other
 
@@ -128,9 +126,7 @@ def test_columns_that_are_not_there():
 
 @libraries
 def test_array_is_what_kernels_want(make):
-    frame = table(
-        make, extra=["?"] * 3, b=["x", None, "z"], label=[0, 1, 0], a=[1, None, 3], c=[True, False, True]
-    )
+    frame = table(make, extra=["?"] * 3, b=["x", None, "z"], label=[0, 1, 0], a=[1, None, 3], c=[True, False, True])
     schema = Schema.of(["a", "c", Feature("b", "categorical", categories=("x", "y"), other=True)])
     X = encode_features(frame, schema)
     assert X.dtype == np.float32
@@ -173,9 +169,7 @@ def test_numbers_may_stand_for_categories(column, categories, codes):
 
 
 def test_text_cannot_stand_for_numbers():
-    with pytest.raises(
-        SchemaError, match="column 'f' holds text, but the schema says it is numeric"
-    ) as caught:
+    with pytest.raises(SchemaError, match="column 'f' holds text, but the schema says it is numeric") as caught:
         encode(Feature("f"), ["12.5", "secret"])
     assert "secret" not in str(caught.value)
 

@@ -25,9 +25,7 @@ def features(name):
         Feature, st.just(name), bounds=st.none() | rising, edges=st.none() | edges().filter(_really_rising)
     )
     categories = st.none() | st.lists(words, max_size=8, unique=True).map(tuple)
-    categorical = st.builds(
-        Feature, st.just(name), st.just("categorical"), categories=categories, other=st.booleans()
-    )
+    categorical = st.builds(Feature, st.just(name), st.just("categorical"), categories=categories, other=st.booleans())
     return numeric | categorical
 
 

@@ -52,7 +52,9 @@ def test_an_engine_that_reports_a_failure():
     broken = disturbed(from_reply(AGREED, lambda site, data: [(site, ConnectionError("cut"))]))
     with pytest.raises(ConnectionError, match="cut"):
         fit(federate(TABLES, broken))
-    fed = federate(TABLES, disturbed(from_reply(AGREED + 2, lambda site, data: [(site, ConnectionError("cut"))])), quorum=1)
+    fed = federate(
+        TABLES, disturbed(from_reply(AGREED + 2, lambda site, data: [(site, ConnectionError("cut"))])), quorum=1
+    )
     with pytest.raises(FederationError, match="cut"):
         fit(fed)
 
@@ -91,7 +93,9 @@ def test_kinds_of_messages_are_told_apart():
     fed = federate(TABLES, Recorded)
     fit(fed)
     for (site, way, kind), n in fed.traffic.items():
-        requests = {wire.decode(d, Envelope).question for _, w, d in fed.record if kind == wire.decode(d, Envelope).kind}
+        requests = {
+            wire.decode(d, Envelope).question for _, w, d in fed.record if kind == wire.decode(d, Envelope).kind
+        }
         moved = [
             len(d) for s, w, d in fed.record if (s, w) == (site, way) and wire.decode(d, Envelope).question in requests
         ]

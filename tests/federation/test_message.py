@@ -77,9 +77,7 @@ class Asking(Request, frozen=True, kw_only=True):
 
 
 def test_blobs_are_found_wherever_they_are():
-    request = Asking(
-        first=Blob("a"), several=[Nested(Blob("b")), Nested(None)], named={"x": Blob("c"), "y": Blob("a")}
-    )
+    request = Asking(first=Blob("a"), several=[Nested(Blob("b")), Nested(None)], named={"x": Blob("c"), "y": Blob("a")})
     assert blobs_in(request) == ["a", "b", "c", "a"]
     assert blobs_in(wire.decode(wire.encode(request), Asking)) == ["a", "b", "c", "a"]
 

@@ -64,7 +64,10 @@ UNUSABLE = {
     "a bomb": (lambda data: ext(data)(BOMB), "over the limit"),
     "another shape": (lambda data: reply_with(data, cells=lambda r: r["cells"][:, :-1]), "not those asked for"),
     "another type": (lambda data: reply_with(data, cells=lambda r: r["cells"] * 1.0), "not those asked for"),
-    "wider numbers": (lambda data: reply_with(data, label=lambda r: r["label"].astype(np.int32)), "not those asked for"),
+    "wider numbers": (
+        lambda data: reply_with(data, label=lambda r: r["label"].astype(np.int32)),
+        "not those asked for",
+    ),
     "negative counts": (lambda data: reply_with(data, cells=lambda r: -r["cells"]), "not those asked for"),
     "trouble": (
         lambda data: remade(data, kind="Trouble", body=wire.encode(Trouble("input", "\x1b[2J\x07" + "no" * 999))),

@@ -45,9 +45,7 @@ def test_scores_match_the_naive_twin(schema, n_classes):
         forest = random_forest(seed, schema=schema, n_classes=n_classes, equal_weights=seed == 0)
         X = random_rows(forest, seed)
         # not to the bit: the twin divides by weights that NumPy adds up in another order
-        np.testing.assert_allclose(
-            forest.scores(X, n_jobs=1), predict.scores_naive(forest, X), rtol=0, atol=1e-14
-        )
+        np.testing.assert_allclose(forest.scores(X, n_jobs=1), predict.scores_naive(forest, X), rtol=0, atol=1e-14)
 
 
 def test_scores_leave_out_what_is_skipped():
@@ -73,9 +71,7 @@ def test_unknown_codes_count_as_missing():
         np.testing.assert_array_equal(forest.scores(odd), forest.scores(X))
 
 
-@pytest.mark.parametrize(
-    "trees", [[0], [4, 1, 1], slice(1, 3), 2, -1, np.array([0, 1, 1, 0, 1], bool)], ids=str
-)
+@pytest.mark.parametrize("trees", [[0], [4, 1, 1], slice(1, 3), 2, -1, np.array([0, 1, 1, 0, 1], bool)], ids=str)
 def test_take_keeps_trees_whole(trees):
     forest = random_forest(3, schema=MIXED, equal_weights=False, gain=True)
     some = forest.take(trees)
@@ -139,9 +135,7 @@ def test_importances():
 
 # -- the validator
 
-SCHEMA = Schema.of(
-    ["age", Feature("ward", "categorical", categories=("a", "b"))], Label("label", ("no", "yes"))
-)
+SCHEMA = Schema.of(["age", Feature("ward", "categorical", categories=("a", "b"))], Label("label", ("no", "yes")))
 # age <= 1.5 ? (ward in {missing, a} ? ... : ...) : leaf, and a tree that is a leaf
 VALID = {
     "schema": SCHEMA,

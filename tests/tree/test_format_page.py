@@ -62,8 +62,7 @@ def digest_of(metadata, arrays):
 def hash_of(metadata, arrays):
     schema = json.loads(metadata["schema"])
     features = [
-        [f["name"], f.get("kind", "numeric"), f.get("categories"), f.get("other", False)]
-        for f in schema["features"]
+        [f["name"], f.get("kind", "numeric"), f.get("categories"), f.get("other", False)] for f in schema["features"]
     ]
     text = [features, schema["label"].get("classes"), metadata["combine"]]
     digest = hashlib.sha256(json.dumps(text, separators=(",", ":"), ensure_ascii=False).encode())
@@ -97,9 +96,7 @@ def predict(metadata, arrays, row):
 
 @pytest.mark.parametrize("n_classes", CLASSES)
 def test_a_reader_written_from_the_page_agrees(n_classes, tmp_path):
-    forest = random_forest(
-        1, schema=MIXED, n_classes=n_classes, n_trees=3, equal_weights=False, gain=n_classes == 2
-    )
+    forest = random_forest(1, schema=MIXED, n_classes=n_classes, n_trees=3, equal_weights=False, gain=n_classes == 2)
     forest.save(tmp_path / "f")
     header, body = parse((tmp_path / "f").read_bytes())
     metadata, arrays = header["__metadata__"], dict(arrays_of(header, body))

@@ -74,9 +74,7 @@ def test_an_evaluator_that_knows_nothing_of_ours_agrees(tmp_path):
 )
 def test_labels(classes, labels, tmp_path):
     forest = random_forest(2, n_classes=2)
-    forest = replace(
-        forest, schema=Schema(forest.schema.features, type(forest.schema.label)("label", classes))
-    )
+    forest = replace(forest, schema=Schema(forest.schema.features, type(forest.schema.label)("label", classes)))
     path = tmp_path / "forest.onnx"
     forest.to_onnx(path)
     got = answers(path, probing_rows(forest))

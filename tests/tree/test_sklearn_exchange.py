@@ -89,9 +89,7 @@ def test_level_order_against_a_naive_queue():
         np.testing.assert_array_equal(ours.missing_left[inner], theirs.missing_go_to_left[nodes][inner])
 
 
-@given(
-    st.floats(allow_nan=False), st.floats(width=32, allow_nan=False, allow_infinity=False), st.integers(-2, 2)
-)
+@given(st.floats(allow_nan=False), st.floats(width=32, allow_nan=False, allow_infinity=False), st.integers(-2, 2))
 def test_rounded_threshold_decides_the_same(threshold, x, steps):
     rounded = _not_above(np.array([threshold]))
     candidates = [np.float32(x)]
@@ -218,7 +216,5 @@ def test_what_scikit_learn_cannot_express():
         replace(random_forest(0, n_trees=2), weights=np.array([1.0, 3.0])).to_sklearn()
     # a column of categories that no tree asks about is no obstacle
     schema = Schema((*MIXED.features[1:2], *random_forest(0).schema.features), Label("label", (0, 5)))
-    shifted = replace(
-        random_forest(0), schema=schema, feature=np.where((f := random_forest(0).feature) < 0, -1, f + 1)
-    )
+    shifted = replace(random_forest(0), schema=schema, feature=np.where((f := random_forest(0).feature) < 0, -1, f + 1))
     assert_same(shifted.to_sklearn(), shifted)

@@ -123,9 +123,7 @@ def _rounds(request: GrowLevel) -> list[tuple[bytes, tuple[np.ndarray, Splits]]]
     rounds, start = [], 0
     for size in request.round_sizes.tolist():
         node, feature, bin_, missing_left, words = (c[start : start + size] for c in columns)
-        splits = Splits(
-            feature, bin_, missing_left, words, *(np.zeros((size, 0), np.int64),) * 2, np.zeros(size)
-        )
+        splits = Splits(feature, bin_, missing_left, words, *(np.zeros((size, 0), np.int64),) * 2, np.zeros(size))
         name = b"".join(c[start : start + size].tobytes() for c in columns)
         rounds.append((name, (node, splits)))
         start += size
@@ -135,6 +133,8 @@ def _rounds(request: GrowLevel) -> list[tuple[bytes, tuple[np.ndarray, Splits]]]
 def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
     """Refuse a question that does not hold together: kernels trust what they are given."""
     _check_measure(request.measure, schema)
+    if not 1 <= request.n_trees <= MAX_TREES:
+        raise FormatError(f"the trees must be 1 to {MAX_TREES}")
     for name, dtype in _SPLIT_TYPES.items():
         column = getattr(request, name)
         if column.dtype != dtype or column.ndim != (2 if name == "split_words" else 1):
@@ -142,19 +142,19 @@ def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
     if request.split_words.shape[1] != SET_WORDS:
         raise FormatError("a set of categories is of another size")
     sizes, node, feature = request.round_sizes, request.split_node, request.split_feature
-    lengths = {len(getattr(request, name)) for name in _SPLIT_TYPES}
-    if sizes.ndim != 1 or sizes.dtype != np.int64 or (sizes < 0).any() or lengths != {int(sizes.sum())}:
+    n = len(node)
+    if any(len(getattr(request, name)) != n for name in _SPLIT_TYPES) or sizes.ndim != 1 or sizes.dtype != np.int64:
+        raise FormatError("the splits so far do not match")
+    if ((sizes < 0) | (sizes > n)).any() or sizes.sum() != n:
         raise FormatError("the splits so far do not match")
     there = request.n_trees + 2 * np.repeat(np.cumsum(sizes) - sizes, sizes)  # nodes when a split was made
-    if not 1 <= request.n_trees <= MAX_TREES:
-        raise FormatError(f"the trees must be 1 to {MAX_TREES}")
-    if (node < 0).any() or (node >= there).any() or len(np.unique(node)) < len(node):
+    if (node < 0).any() or (node >= there).any() or len(np.unique(node)) < n:
         raise FormatError("a split of a node that does not exist, or was split before")
     if (feature < 0).any() or (feature >= len(bins.n_bins)).any():
         raise FormatError("a split by a feature that does not exist")
     if (request.split_bin < 0).any() or (request.split_bin >= bins.n_bins[feature]).any():
         raise FormatError("a split after a bin that does not exist")
-    check_nodes(request.nodes, request.features, request.n_trees + 2 * len(node), len(bins.n_bins))
+    check_nodes(request.nodes, request.features, request.n_trees + 2 * n, len(bins.n_bins))
     if np.isin(request.nodes, node).any():
         raise FormatError("an open node was split before")
 
@@ -267,9 +267,7 @@ class _History:
     def columns(self) -> dict[str, np.ndarray]:
         """Give all rounds as the fields of a question."""
         shapes = {"split_words": (0, SET_WORDS)}
-        empty: list[np.ndarray] = [
-            np.zeros(shapes.get(name, (0,)), dtype) for name, dtype in _SPLIT_TYPES.items()
-        ]
+        empty: list[np.ndarray] = [np.zeros(shapes.get(name, (0,)), dtype) for name, dtype in _SPLIT_TYPES.items()]
         joined = [np.concatenate(column) for column in zip(empty, *self.rounds, strict=True)]
         sizes = np.array([len(r[0]) for r in self.rounds], np.int64)
         return {"round_sizes": sizes, **dict(zip(_SPLIT_TYPES, joined, strict=True))}

@@ -62,12 +62,12 @@ def grow_trees(site: Site, request: GrowTrees) -> Trees:
     return Trees(forest=to_bytes(forest.bare()), rows=site.n_train)
 
 
-def local_forest(
-    site: Site, schema: Schema, settings: Settings, feature_key: np.ndarray, n_trees: int
-) -> Forest:
+def local_forest(site: Site, schema: Schema, settings: Settings, feature_key: np.ndarray, n_trees: int) -> Forest:
     """Grow trees on one site's training rows."""
     if not 1 <= n_trees <= MAX_TREES:
         raise InputError(f"the trees of a site must be 1 to {MAX_TREES}, got {n_trees}")
+    if feature_key.shape != (2,) or feature_key.dtype != np.uint64:
+        raise FormatError("a key is two numbers of 64 bits")
     part = site.part(schema)
     if schema.n_classes:
         counts = np.bincount(part.y, minlength=schema.n_classes)

@@ -13,9 +13,7 @@ from silvan.tree.fit import Settings, grow_forest
 from silvan.tree.forest import Forest
 
 
-def pooled_forest(
-    federation: Federation, schema: Schema, settings: Settings, feature_key: np.ndarray
-) -> Forest:
+def pooled_forest(federation: Federation, schema: Schema, settings: Settings, feature_key: np.ndarray) -> Forest:
     """Grow the forest of all sites' training rows, with all rows at hand."""
     assert isinstance(federation, LocalFederation)  # noqa: S101
     sites = [federation.site(name) for name in federation.active]

@@ -126,17 +126,13 @@ def coarse_table(parts: list[Part], schema: Schema, n_jobs: int | None = None) -
     def one(f: int) -> None:
         if _on_grid(schema, f):
             for part in parts:
-                table[f] += grid.coarse_counts(
-                    grid.images(part.X[:, f]), table_grid.coarse, table_grid.n_cells
-                )
+                table[f] += grid.coarse_counts(grid.images(part.X[:, f]), table_grid.coarse, table_grid.n_cells)
 
     thread_map(one, range(len(table)), thread_count(n_jobs))
     return table
 
 
-def fine_table(
-    parts: list[Part], heavy: list[Heavy], schema: Schema, n_jobs: int | None = None
-) -> np.ndarray:
+def fine_table(parts: list[Part], heavy: list[Heavy], schema: Schema, n_jobs: int | None = None) -> np.ndarray:
     """Count rows in the fine cells of each column's heavy ones, column after column."""
     table_grid = Grid.for_columns(len(schema.features))
     starts = _starts(heavy, table_grid)
@@ -145,9 +141,7 @@ def fine_table(
     def one(f: int) -> None:
         if len(heavy[f].cells):
             for part in parts:
-                table[starts[f] : starts[f + 1]] += grid.fine_counts(
-                    grid.images(part.X[:, f]), heavy[f], table_grid
-                )
+                table[starts[f] : starts[f + 1]] += grid.fine_counts(grid.images(part.X[:, f]), heavy[f], table_grid)
 
     thread_map(one, range(len(heavy)), thread_count(n_jobs))
     return table
@@ -235,9 +229,7 @@ def _heavy(coarse: np.ndarray, schema: Schema, max_bins: int) -> list[Heavy]:
     return [grid.heavy_cells(row, table_grid, max_bins, FLOOR) for row in coarse]
 
 
-def bins_from_counts(
-    schema: Schema, coarse: np.ndarray, heavy: list[Heavy], fine: np.ndarray, max_bins: int
-) -> Bins:
+def bins_from_counts(schema: Schema, coarse: np.ndarray, heavy: list[Heavy], fine: np.ndarray, max_bins: int) -> Bins:
     """Choose every column's cut points from counts alone."""
     table_grid = Grid.for_columns(len(schema.features))
     starts = _starts(heavy, table_grid)

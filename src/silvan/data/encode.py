@@ -259,9 +259,7 @@ def _numbers(series: Series) -> NDArray[Any]:
 def _targets(target: Series, label: str) -> NDArray[np.float64]:
     _check_present(target, label)
     if not _is_number(target):
-        raise SchemaError(
-            f"the label {label!r} holds text, but a number is to be predicted; did you mean classes?"
-        )
+        raise SchemaError(f"the label {label!r} holds text, but a number is to be predicted; did you mean classes?")
     values = target.cast(nw.Float64).to_numpy().astype(np.float64)
     _check_finite(values, label)
     return values
@@ -274,17 +272,13 @@ def _check_present(target: Series, label: str) -> None:
     if target.dtype.is_float():
         missing = int(np.count_nonzero(np.isnan(target.to_numpy())))
     if missing:
-        raise InputError(
-            f"the label {label!r} is missing in {missing} of {len(target)} rows; fill in or drop them"
-        )
+        raise InputError(f"the label {label!r} is missing in {missing} of {len(target)} rows; fill in or drop them")
 
 
 def _check_finite(values: NDArray[Any], label: str) -> None:
     endless = int(np.count_nonzero(~np.isfinite(values)))
     if endless:
-        raise InputError(
-            f"the label {label!r} is infinite in {endless} of {len(values)} rows; correct or drop them"
-        )
+        raise InputError(f"the label {label!r} is infinite in {endless} of {len(values)} rows; correct or drop them")
 
 
 def _is_void(series: Series) -> bool:

@@ -80,9 +80,7 @@ def _check_names(names: list[str], what: str) -> None:
         raise InputError(f"{what} is empty: it has no columns")
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise InputError(
-            f"{what} has more than one column called {listed(twice)}; give every column its own name"
-        )
+        raise InputError(f"{what} has more than one column called {listed(twice)}; give every column its own name")
     if not all(name.strip() for name in names):
         position = next(i for i, name in enumerate(names, 1) if not name.strip())
         raise InputError(
@@ -127,9 +125,7 @@ def _read_parquet(path: Path) -> "pl.DataFrame":
     try:
         return pl.read_parquet(path, glob=False)
     except (pl.exceptions.PolarsError, OSError):
-        raise InputError(
-            f"{str(path)!r} cannot be read as Parquet; it may be cut short or of another kind"
-        ) from None
+        raise InputError(f"{str(path)!r} cannot be read as Parquet; it may be cut short or of another kind") from None
 
 
 def _read_csv(path: Path) -> "pl.DataFrame":
@@ -195,9 +191,7 @@ def _read_pair(source: tuple[Any, ...], label: str) -> Frame:
     frame = _checked(frame, "X")
     target = _array(_without_index(y), "y", 1)
     if len(frame) != len(target):
-        raise InputError(
-            f"X has {len(frame)} rows but y has {len(target)}; they must belong to the same rows"
-        )
+        raise InputError(f"X has {len(frame)} rows but y has {len(target)}; they must belong to the same rows")
     if label in frame.columns:
         raise InputError(f"X already has a column {label!r}; call the label something else")
     return frame.with_columns(nw.new_series(label, _uniform(target, "y"), backend=frame.implementation))

@@ -43,14 +43,10 @@ class Differences:
 
     def __str__(self) -> str:
         widths = [max((len(note[i]) for note in self.notes), default=0) for i in range(2)]
-        return "\n".join(
-            f"{column:{widths[0]}}  {what:{widths[1]}}  {done}" for column, what, done in self.notes
-        )
+        return "\n".join(f"{column:{widths[0]}}  {what:{widths[1]}}  {done}" for column, what, done in self.notes)
 
 
-def agree(
-    federation: Federation, label: str, task: Task | None = None
-) -> tuple[Schema, Differences, dict[str, int]]:
+def agree(federation: Federation, label: str, task: Task | None = None) -> tuple[Schema, Differences, dict[str, int]]:
     """Find the schema that all sites' tables fit; also how the tables differ, and each site's rows."""
     with federation.counted_apart():
         told: dict[str, Description] = federation.ask(Describe(task=task), check=_check_description)
@@ -105,9 +101,7 @@ def _kinds(told: dict[str, Description], differences: Differences) -> dict[str, 
         text = [site for site, categorical in by_site.items() if categorical]
         if text and len(text) < len(by_site):
             numbers = [site for site in by_site if site not in text]
-            differences.add(
-                name, f"text at {', '.join(text)}, numbers at {', '.join(numbers)}", "read as categories"
-            )
+            differences.add(name, f"text at {', '.join(text)}, numbers at {', '.join(numbers)}", "read as categories")
         agreed[name] = bool(text)
     return agreed
 
@@ -128,8 +122,7 @@ def _classes(told: dict[str, Description], label: str, differences: Differences)
         text = [s for s, classes in by_site.items() if any(isinstance(c, str) for c in classes or ())]
         rest = [s for s, classes in by_site.items() if not all(isinstance(c, str) for c in classes or ())]
         raise AgreementError(
-            f"the classes of {label!r} are text at {', '.join(text)} and numbers at {', '.join(rest)}; "
-            "make them alike"
+            f"the classes of {label!r} are text at {', '.join(text)} and numbers at {', '.join(rest)}; make them alike"
         )
     for site, classes in by_site.items():
         lacking = sorted(everything - set(classes or ()), key=str)
@@ -161,9 +154,7 @@ def _suspect_units(told: dict[str, Description], kinds: dict[str, bool], differe
             differences.add(name, f"median far off at {', '.join(odd)}", "warning only")
 
 
-def _name_categories(
-    federation: Federation, features: list[Feature], differences: Differences
-) -> list[Feature]:
+def _name_categories(federation: Federation, features: list[Feature], differences: Differences) -> list[Feature]:
     names = [f.name for f in features if f.categorical]
     shape = len(names), 2 * BUCKETS
 

@@ -156,9 +156,7 @@ def name_categories(site: Site, request: NameCategories) -> CategoryNames:
         allowed, texts = set(common.tolist()), _texts(site, name)
         # of what does not look like categories, only what the site's own rows make common
         plain = len(texts) <= MANY and not (texts and site.frame[name].dtype.is_numeric())
-        told = [
-            text for text, n in texts.items() if allowed.issuperset(buckets(text)) and (plain or n >= FLOOR)
-        ]
+        told = [text for text, n in texts.items() if allowed.issuperset(buckets(text)) and (plain or n >= FLOOR)]
         names.append(sorted(told))
     return CategoryNames(names=names)
 

@@ -83,9 +83,7 @@ class Federation(ABC):
 
     # -- the two verbs
 
-    def ask(
-        self, request: Question, to: Iterable[str] | None = None, check: Check | None = None
-    ) -> dict[str, Any]:
+    def ask(self, request: Question, to: Iterable[str] | None = None, check: Check | None = None) -> dict[str, Any]:
         """Put a question to sites and see every reply, in the order of the sites.
 
         A question is one request for all, or a dict of them by site, all of one kind.
@@ -93,9 +91,7 @@ class Federation(ABC):
         question = self._question(request, "ask", to, check)
         known = self._recall(question)
         replies = {
-            site: wire.decode(entry.body, question.kind.reply)
-            for site, entry in known.items()
-            if entry.kind != LOST
+            site: wire.decode(entry.body, question.kind.reply) for site, entry in known.items() if entry.kind != LOST
         }
         left = {site: r for site, r in question.requests.items() if site not in known}
         for site, reply, entry in self.exchange(replace(question, requests=left)):
@@ -114,9 +110,7 @@ class Federation(ABC):
             return wire.decode(known[SUM].body, question.kind.reply)
         left = {site: r for site, r in question.requests.items() if site not in known}
         reply, traffic = self.sums.total(self, replace(question, requests=left))
-        self.journal.keep(
-            question.name, {**traffic, SUM: Entry(type(reply).__name__, wire.encode(reply), 0, 0)}
-        )
+        self.journal.keep(question.name, {**traffic, SUM: Entry(type(reply).__name__, wire.encode(reply), 0, 0)})
         for site, entry in traffic.items():
             self._count(site, question, entry)
         return reply
@@ -229,9 +223,7 @@ class Federation(ABC):
         for watcher in self._watchers:
             watcher(event)
 
-    def _question(
-        self, request: Question, verb: Verb, to: Iterable[str] | None, check: Check | None
-    ) -> Asked:
+    def _question(self, request: Question, verb: Verb, to: Iterable[str] | None, check: Check | None) -> Asked:
         """Give a question its number, and a name by all that determines its answers."""
         wanted = list(request) if isinstance(request, dict) else (self.sites if to is None else list(to))
         unknown = [s for s in wanted if s not in self.sites]
@@ -270,9 +262,7 @@ class Federation(ABC):
         self.traffic[site, "sent", question.kind.__name__] += entry.sent
         self.traffic[site, "received", question.kind.__name__] += entry.received
 
-    def _lose(
-        self, failed: dict[str, Exception], question: Asked, heard: Counter[str], spent: Counter[str]
-    ) -> None:
+    def _lose(self, failed: dict[str, Exception], question: Asked, heard: Counter[str], spent: Counter[str]) -> None:
         """Go on without sites, if the quorum allows; the journal remembers who was left out."""
         kind = question.kind.__name__
         for error in failed.values():

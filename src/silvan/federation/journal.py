@@ -108,7 +108,9 @@ class Journal:
         rows = [(question, site, *entry, entry.digest(question, site)) for site, entry in entries.items()]
         with self._using() as db, db:
             db.execute("BEGIN")
-            db.executemany("INSERT INTO reply VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (question, site) DO NOTHING", rows)
+            db.executemany(
+                "INSERT INTO reply VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (question, site) DO NOTHING", rows
+            )
 
     def __len__(self) -> int:
         if self._db is None:

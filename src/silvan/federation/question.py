@@ -45,9 +45,7 @@ class Asked:
         """Read an answer: the reply and its bytes, or what went wrong; None if it is to another question."""
         kind = self.kind.__name__
         if isinstance(data, Exception):
-            return (
-                SiteError(site, f"did not answer {kind} {data}") if isinstance(data, TimeoutError) else data
-            )
+            return SiteError(site, f"did not answer {kind} {data}") if isinstance(data, TimeoutError) else data
         try:
             envelope = wire.decode(data, Envelope)
             if envelope.question != self.name or envelope.sender != site:

@@ -216,9 +216,7 @@ class Site:
                 self.store.put(f"blob {hash_}", sent[hash_])
         return [h for h in wanted if self.store.get(f"blob {h}") is None]
 
-    def _answer(
-        self, request: Request, among: int, handler: Callable[[Any, Any], Reply], verb: Verb
-    ) -> Reply:
+    def _answer(self, request: Request, among: int, handler: Callable[[Any, Any], Reply], verb: Verb) -> Reply:
         if request.verb != verb:
             raise RefusedError("the site does not answer this message in the clear")
         if self.outbox is not None:

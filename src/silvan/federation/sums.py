@@ -33,9 +33,7 @@ def add(total: Reply, part: Reply, site: str) -> Reply:
     for name in total.__struct_fields__:
         a, b = getattr(total, name), getattr(part, name)
         if not isinstance(a, np.ndarray) or a.dtype.kind not in "iu":
-            raise FederationError(
-                f"{type(total).__name__}.{name} cannot be summed: it is not an integer array"
-            )
+            raise FederationError(f"{type(total).__name__}.{name} cannot be summed: it is not an integer array")
         if a.shape != b.shape or a.dtype != b.dtype:
             raise SiteError(site, f"answered with {name} of another shape than the others")
         if a.size:

@@ -99,11 +99,7 @@ def _narrow(array: np.ndarray) -> np.dtype:
     codes = ("|u1", "<u2", "<u4") if low >= 0 else ("|i1", "<i2", "<i4")
     for code in codes:
         narrow = np.dtype(code)
-        if (
-            narrow.itemsize < array.dtype.itemsize
-            and np.iinfo(narrow).min <= low
-            and high <= np.iinfo(narrow).max
-        ):
+        if narrow.itemsize < array.dtype.itemsize and np.iinfo(narrow).min <= low and high <= np.iinfo(narrow).max:
             return narrow
     return array.dtype
 

@@ -46,9 +46,7 @@ class Policy:
         if self.min_leaf < 1 or self.min_sites < 1:
             raise InputError("min_leaf and min_sites must be at least 1")
         if self.epsilon is not None or self.approve:
-            raise InputError(
-                f"{'approve' if self.approve else 'epsilon'} is not built yet; leave it out of the policy"
-            )
+            raise InputError(f"{'approve' if self.approve else 'epsilon'} is not built yet; leave it out of the policy")
 
     def allows(self, kind: str) -> bool:
         """Whether a kind of message is answered."""

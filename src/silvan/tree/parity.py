@@ -38,9 +38,7 @@ def import_extra(name: str) -> Any:
         ) from None
 
 
-def check_answers(
-    forest: "Forest", rows: np.ndarray, answers: np.ndarray, tolerance: float, name: str
-) -> None:
+def check_answers(forest: "Forest", rows: np.ndarray, answers: np.ndarray, tolerance: float, name: str) -> None:
     """Refuse a copy whose answers differ from the forest's by more than a tolerance."""
     expected = forest.scores(rows)
     if answers.shape != expected.shape:

@@ -49,9 +49,7 @@ def from_sklearn(model: Any) -> "Forest":
     if not hasattr(model, fitted):
         raise InputError(f"the {type(model).__name__} is not fitted; call its fit first")
     if model.n_outputs_ != 1:
-        raise InputError(
-            f"the model predicts {model.n_outputs_} outputs at once; silvan's forests predict one"
-        )
+        raise InputError(f"the model predicts {model.n_outputs_} outputs at once; silvan's forests predict one")
     trees = [tree.tree_ for tree in model.estimators_] if isinstance(model, _FORESTS) else [model.tree_]
     nodes, sizes = _level_order(trees)
     feature = _joined(trees, "feature")[nodes].astype(np.int32)
