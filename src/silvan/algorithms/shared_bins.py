@@ -172,7 +172,7 @@ def _by_column(request: CountFine, schema: Schema) -> list[Heavy]:
     """Take a question about heavy cells apart, refusing cells that do not exist."""
     table_grid, n = Grid.for_columns(len(schema.features)), len(schema.features)
     columns, cells, shifts = request.columns, request.cells, request.shifts
-    if any(a.ndim != 1 or a.dtype != np.int32 or len(a) != len(cells) for a in (columns, cells, shifts)):
+    if any(a.ndim != 1 or a.dtype != np.int32 or a.shape != cells.shape for a in (columns, cells, shifts)):
         raise FormatError("the cells do not match")
     if (np.diff(columns) < 0).any() or (np.diff(cells)[np.diff(columns) == 0] <= 0).any():
         raise FormatError("the cells must rise, column by column")

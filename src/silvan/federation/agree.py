@@ -182,7 +182,7 @@ def _name_categories(federation: Federation, features: list[Feature], difference
         kept = {buckets(text)[0] for text in categories}
         rest = int(rows[:BUCKETS].sum()) - int(rows[list(kept)].sum())
         for text in categories:
-            absent = [site for site in told if site not in at[text]]
+            absent = [site for site in told if told[site].names[i] and site not in at[text]]
             if absent:
                 differences.add(name, f"no rows of {text!r} at {', '.join(absent)}", "kept")
         if rest:

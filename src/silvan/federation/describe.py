@@ -17,7 +17,7 @@ import numpy as np
 from silvan.data import grid
 from silvan.data.encode import Task, category_texts, infer_schema
 from silvan.data.schema import MAX_CATEGORIES, Class
-from silvan.errors import RefusedError
+from silvan.errors import FormatError, RefusedError
 from silvan.federation.message import Reply, Request, Verb
 from silvan.federation.site import Site, answers
 
@@ -149,6 +149,8 @@ def count_categories(site: Site, request: CountCategories) -> CategoryCounts:
 @answers(NameCategories)
 def name_categories(site: Site, request: NameCategories) -> CategoryNames:
     """Name the categories that are common."""
+    if len(request.names) != len(request.common) or any(c.ndim != 1 for c in request.common):
+        raise FormatError("the hashes do not match the columns")
     names = []
     for name, common in zip(request.names, request.common, strict=True):
         if len(common) > 2 * MAX_CATEGORIES:
