@@ -4,6 +4,7 @@ They take arrays like any estimator, and data frames with text or categorical co
 columns are split by category, missing values need no filling in.
 """
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import narwhals as nw
@@ -30,10 +31,29 @@ from silvan.tree.predict import as_matrix, scores
 from silvan.tree.target import Target, class_target, number_target
 
 
-class _Forest(BaseEstimator):
-    """What both estimators share: reading tables, growing, scoring."""
+class _Fitted(BaseEstimator):
+    """What is there after ``fit``; not parameters, so not fields of the dataclasses below."""
 
     forest_: Forest
+
+
+@dataclass(repr=False, eq=False)
+class _Forest(_Fitted):
+    """What both estimators share: parameters, reading tables, growing, scoring."""
+
+    n_estimators: int = 100
+    criterion: str = "gini"
+    max_depth: int | None = None
+    min_samples_split: int = 2
+    min_samples_leaf: int = 2
+    max_features: str | int | float | None = "sqrt"
+    max_bins: int = 64
+    bootstrap: bool = True
+    random_state: Any = 0
+    n_jobs: int | None = None
+    oob_score: bool = False
+    feature_draw: str = "node"
+    min_weight_fraction_leaf: float = 0.0
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -102,6 +122,7 @@ class _Forest(BaseEstimator):
         return np.array(list(self.forest_.importances().values()))
 
 
+@dataclass(repr=False, eq=False)
 class ForestClassifier(ClassifierMixin, _Forest):
     """A random forest for two or more classes.
 
@@ -144,37 +165,7 @@ class ForestClassifier(ClassifierMixin, _Forest):
     array([0, 0])
     """
 
-    def __init__(
-        self,
-        n_estimators: int = 100,
-        criterion: str = "gini",
-        max_depth: int | None = None,
-        min_samples_split: int = 2,
-        min_samples_leaf: int = 2,
-        max_features: str | int | float | None = "sqrt",
-        max_bins: int = 64,
-        bootstrap: bool = True,
-        class_weight: Any = None,
-        random_state: Any = 0,
-        n_jobs: int | None = None,
-        oob_score: bool = False,
-        feature_draw: str = "node",
-        min_weight_fraction_leaf: float = 0.0,
-    ) -> None:
-        self.n_estimators = n_estimators
-        self.criterion = criterion
-        self.max_depth = max_depth
-        self.min_samples_split = min_samples_split
-        self.min_samples_leaf = min_samples_leaf
-        self.max_features = max_features
-        self.max_bins = max_bins
-        self.bootstrap = bootstrap
-        self.class_weight = class_weight
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.oob_score = oob_score
-        self.feature_draw = feature_draw
-        self.min_weight_fraction_leaf = min_weight_fraction_leaf
+    class_weight: Any = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Grow the forest."""
@@ -208,6 +199,7 @@ class ForestClassifier(ClassifierMixin, _Forest):
         return self.classes_[votes]
 
 
+@dataclass(repr=False, eq=False)
 class ForestRegressor(RegressorMixin, _Forest):
     """A random forest for a number; parameters as in ``ForestClassifier``.
 
@@ -224,35 +216,8 @@ class ForestRegressor(RegressorMixin, _Forest):
     True
     """
 
-    def __init__(
-        self,
-        n_estimators: int = 100,
-        criterion: str = "squared_error",
-        max_depth: int | None = None,
-        min_samples_split: int = 2,
-        min_samples_leaf: int = 2,
-        max_features: str | int | float | None = 1.0,
-        max_bins: int = 64,
-        bootstrap: bool = True,
-        random_state: Any = 0,
-        n_jobs: int | None = None,
-        oob_score: bool = False,
-        feature_draw: str = "node",
-        min_weight_fraction_leaf: float = 0.0,
-    ) -> None:
-        self.n_estimators = n_estimators
-        self.criterion = criterion
-        self.max_depth = max_depth
-        self.min_samples_split = min_samples_split
-        self.min_samples_leaf = min_samples_leaf
-        self.max_features = max_features
-        self.max_bins = max_bins
-        self.bootstrap = bootstrap
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.oob_score = oob_score
-        self.feature_draw = feature_draw
-        self.min_weight_fraction_leaf = min_weight_fraction_leaf
+    criterion: str = "squared_error"
+    max_features: str | int | float | None = 1.0
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Grow the forest."""

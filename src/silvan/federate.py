@@ -132,10 +132,10 @@ def federate_rows(
 
 
 def _fingerprint(site: Site) -> str:
-    """Name a site's table by its content; what cannot be read is the site's to complain about."""
+    """Name a site's table by its content."""
     try:
         return site.fingerprint()
-    except InputError:
+    except Exception:  # whatever it is, the site says it better when it is asked
         return ""
 
 

@@ -1,5 +1,6 @@
 """Learners on federations: parameters in, an algorithm called, results in names that end in an underscore."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -24,41 +25,35 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-class _Learner(BaseEstimator):
+class _Fitted(BaseEstimator):
+    """What is there after ``fit``; not parameters, so not fields of the dataclasses below."""
+
+    schema_: Schema
+    forest_: Forest | None
+    forests_: dict[str, Forest]
+    rounds_: int
+    bytes_: dict[str, dict[str, int]]
+
+
+@dataclass(repr=False, eq=False)
+class _Learner(_Fitted):
     """What all learners share.
 
     After ``fit``: ``forest_`` is the global forest, ``forests_`` the one each site should use, ``rounds_`` and
     ``bytes_`` what it took.
     """
 
-    forest_: Forest | None
-    forests_: dict[str, Forest]
-
-    def __init__(
-        self,
-        n_estimators: int = 100,
-        criterion: str | None = None,
-        max_depth: int | None = None,
-        min_samples_split: int = 2,
-        min_samples_leaf: int = 2,
-        max_features: str | int | float | None = "sqrt",
-        max_bins: int = 64,
-        bootstrap: bool = True,
-        class_weight: Any = None,
-        random_state: int = 0,
-        feature_draw: str = "node",
-    ) -> None:
-        self.n_estimators = n_estimators
-        self.criterion = criterion
-        self.max_depth = max_depth
-        self.min_samples_split = min_samples_split
-        self.min_samples_leaf = min_samples_leaf
-        self.max_features = max_features
-        self.max_bins = max_bins
-        self.bootstrap = bootstrap
-        self.class_weight = class_weight
-        self.random_state = random_state
-        self.feature_draw = feature_draw
+    n_estimators: int = 100
+    criterion: str | None = None
+    max_depth: int | None = None
+    min_samples_split: int = 2
+    min_samples_leaf: int = 2
+    max_features: str | int | float | None = "sqrt"
+    max_bins: int = 64
+    bootstrap: bool = True
+    class_weight: Any = None
+    random_state: int = 0
+    feature_draw: str = "node"
 
     def fit(self, federation: Federation) -> Self:
         """Learn from all sites."""
@@ -128,8 +123,9 @@ class _Learner(BaseEstimator):
         return _frame(rows)
 
     def _contenders(self, federation: Federation) -> list[tuple[str, object]]:
+        federated = self._federated()  # says so if there is none yet
         settings = self._settings(self.schema_)
-        listed: list[tuple[str, object]] = [("local", settings), ("federated", self._federated())]
+        listed: list[tuple[str, object]] = [("local", settings), ("federated", federated)]
         if isinstance(federation, LocalFederation):
             listed.append(("pooled", self._pooled(federation, settings)))
         return listed
@@ -176,6 +172,7 @@ def _frame(rows: list[Row]) -> "pl.DataFrame":
     return pl.DataFrame([{"site": r.site, "model": r.model, "rows": r.rows, **r.figures} for r in rows])
 
 
+@dataclass(repr=False, eq=False)
 class HistogramForest(_Learner):
     """A forest grown from summed histograms: exactly the one that all rows in one place would give.
 
@@ -195,39 +192,10 @@ class HistogramForest(_Learner):
     True
     """
 
-    def __init__(
-        self,
-        n_estimators: int = 100,
-        criterion: str | None = None,
-        max_depth: int | None = 10,
-        min_samples_split: int = 2,
-        min_samples_leaf: int = 2,
-        max_features: str | int | float | None = "sqrt",
-        max_bins: int = 64,
-        bootstrap: bool = True,
-        class_weight: Any = None,
-        random_state: int = 0,
-        feature_draw: str = "node",
-        bins: str = "shared",
-        epsilon: float | None = None,
-        private: str = "tables",
-    ) -> None:
-        super().__init__(
-            n_estimators,
-            criterion,
-            max_depth,
-            min_samples_split,
-            min_samples_leaf,
-            max_features,
-            max_bins,
-            bootstrap,
-            class_weight,
-            random_state,
-            feature_draw,
-        )
-        self.bins = bins
-        self.epsilon = epsilon
-        self.private = private
+    max_depth: int | None = 10
+    bins: str = "shared"
+    epsilon: float | None = None
+    private: str = "tables"
 
     def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         if self.epsilon is not None:
@@ -239,6 +207,7 @@ class HistogramForest(_Learner):
         self.forests_ = dict.fromkeys(federation.active, self.forest_)
 
 
+@dataclass(repr=False, eq=False)
 class PooledForest(HistogramForest):
     """The forest of all sites' rows in one place: a baseline, for federations in this process only."""
 
@@ -249,6 +218,7 @@ class PooledForest(HistogramForest):
         self.forests_ = dict.fromkeys(federation.active, self.forest_)
 
 
+@dataclass(repr=False, eq=False)
 class LocalForest(_Learner):
     """Each site's own forest, on its own rows: what a site has without joining."""
 
@@ -262,6 +232,7 @@ class LocalForest(_Learner):
         }
 
 
+@dataclass(repr=False, eq=False)
 class MergedForest(_Learner):
     """Sites' own trees put together: one round, and only trees travel.
 
@@ -269,35 +240,7 @@ class MergedForest(_Learner):
     many, each with a say in proportion to its site's rows.
     """
 
-    def __init__(
-        self,
-        n_estimators: int = 100,
-        criterion: str | None = None,
-        max_depth: int | None = None,
-        min_samples_split: int = 2,
-        min_samples_leaf: int = 2,
-        max_features: str | int | float | None = "sqrt",
-        max_bins: int = 64,
-        bootstrap: bool = True,
-        class_weight: Any = None,
-        random_state: int = 0,
-        feature_draw: str = "node",
-        weights: merge.Weights | None = None,
-    ) -> None:
-        super().__init__(
-            n_estimators,
-            criterion,
-            max_depth,
-            min_samples_split,
-            min_samples_leaf,
-            max_features,
-            max_bins,
-            bootstrap,
-            class_weight,
-            random_state,
-            feature_draw,
-        )
-        self.weights = weights
+    weights: merge.Weights | None = None
 
     def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         self.forest_, _ = merge.fit(federation, self.schema_, settings, feature_key, federation.rows, self.weights)

@@ -129,7 +129,11 @@ def test_a_number_here_and_classes_there():
     ("table", "text", "kind"),
     [
         (plain().drop("label"), "no label column 'label'", SchemaError),
-        (plain().with_columns(label=pl.when(pl.col("age") > 45).then("label")), "label 'label' is missing in", InputError),
+        (
+            plain().with_columns(label=pl.when(pl.col("age") > 45).then("label")),
+            "label 'label' is missing in",
+            InputError,
+        ),
         (plain().with_columns(label=pl.lit(float("inf"))), "infinite", InputError),
         (plain().select("label"), "no column is left to predict", SchemaError),
         (plain()[:0], "no rows", InputError),

@@ -15,6 +15,7 @@ from silvan.federation import wire
 from silvan.federation.describe import CountRows, Describe
 from silvan.federation.message import Trouble
 from silvan.federation.site import Cache, Site
+from silvan.federation.store import MemoryStore
 from silvan.privacy.outbox import Gate, Policy
 from silvan.tree.fit import Settings
 
@@ -112,6 +113,21 @@ def test_the_cache_keeps_a_few_of_each_kind():
     assert sum(key[0] == "growing" for key in cache) < 10
     assert ("growing", 199) in cache
     assert sum(key[0] == "scores" for key in cache) < 100
+
+
+def test_the_oldest_blobs_make_room():
+    store = MemoryStore(room=10)
+    store.put("secret", b"x" * 100)
+    for i in range(5):
+        store.put(f"blob {i}", b"four")
+    assert [store.get(f"blob {i}") for i in range(5)] == [None, None, None, b"four", b"four"]
+    store.put("blob 3", b"four")  # the latest again
+    store.put("blob 5", b"four")
+    assert store.get("blob 3") == b"four"
+    assert store.get("blob 4") is None
+    store.put("blob 6", b"more than there is room for")
+    assert store.get("blob 6") is not None
+    assert store.get("secret") == b"x" * 100
 
 
 def test_a_long_study_does_not_fill_a_site():

@@ -220,6 +220,8 @@ def _site_figures(schema: Schema, reply: Figures, i: int) -> dict[str, float]:
 def _contender(federation: Federation, site: str, model: object) -> Contender:
     if isinstance(model, Settings):
         return Contender(own=model)
+    if isinstance(model, dict) and site not in model:
+        raise InputError(f"there is no model for site {site!r}; it was not there when the learner was fitted")
     forest = model[site] if isinstance(model, dict) else model
     if not isinstance(forest, Forest):
         raise TypeError(f"cannot judge a {type(forest).__name__}")

@@ -9,6 +9,7 @@ given.
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -64,6 +65,9 @@ class GrowLevel(Request, frozen=True, kw_only=True):
         """Say what is asked for."""
         return f"statistics by bin of {self.features.shape[1]} features at each of {len(self.nodes)} nodes"
 
+
+_LEVEL_BYTES = 1 << 28
+"""Histograms of a level that take more are asked for in several messages."""
 
 _SPLIT_TYPES = {
     "split_node": np.int32,
@@ -198,8 +202,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
     schema_blob = federation.blob(schema.to_json().encode())
     history = _History()
 
-    def find(frontier: Frontier) -> Splits:
-        features = draw_level(frontier, plan)
+    def find_some(nodes: np.ndarray, features: np.ndarray) -> Splits:
         reply: Histograms = federation.total(
             GrowLevel(
                 schema=schema_blob,
@@ -207,7 +210,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
                 measure=measure,
                 n_trees=settings.n_estimators,
                 bootstrap=settings.bootstrap,
-                nodes=frontier.node.astype(np.int32),
+                nodes=nodes,
                 features=features,
                 **history.columns(),
             ),
@@ -215,9 +218,23 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
         )
         return choose_level(reply.sums, features, bins, rule)
 
+    def find(frontier: Frontier) -> Splits:
+        nodes, features = frontier.node.astype(np.int32), draw_level(frontier, plan)
+        with federation.one_round():
+            parts = [find_some(nodes[some], features[some]) for some in _messages(features, bins, measure)]
+        return Splits(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
     trees = np.arange(settings.n_estimators)
     grown: Grown = grow(trees, feature_key, plan, rule, find, history.add)
     return assemble([(grown, bins.cut(grown.feature, grown.bin))], schema, measure)
+
+
+def _messages(features: np.ndarray, bins: Bins, measure: Measure) -> list[slice]:
+    """Cut a level into stretches of nodes whose histograms fit a message; nearly always it is one."""
+    widths = np.where(features >= 0, bins.n_bins[features], 0).sum(axis=1)
+    ends = np.cumsum(widths) * measure.n_stats * (8 if measure.scale else 4)
+    bounds = [0, *np.flatnonzero(np.diff(ends // _LEVEL_BYTES)) + 1, len(features)]
+    return [slice(a, b) for a, b in pairwise(bounds)]
 
 
 def _check_sums(sums: np.ndarray, features: np.ndarray, bins: Bins, measure: Measure) -> None:

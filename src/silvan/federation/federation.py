@@ -80,6 +80,7 @@ class Federation(ABC):
         self._has: dict[str, set[str]] = {site: set() for site in self.sites}
         self._asked = 0
         self._apart = False
+        self._joined: int | None = None  # questions so far of a round that may take several
 
     # -- the two verbs
 
@@ -110,7 +111,8 @@ class Federation(ABC):
             return wire.decode(known[SUM].body, question.kind.reply)
         left = {site: r for site, r in question.requests.items() if site not in known}
         reply, traffic = self.sums.total(self, replace(question, requests=left))
-        self.journal.keep(question.name, {**traffic, SUM: Entry(type(reply).__name__, wire.encode(reply), 0, 0)})
+        if self.journal.path is not None:
+            self.journal.keep(question.name, {**traffic, SUM: Entry(type(reply).__name__, wire.encode(reply), 0, 0)})
         for site, entry in traffic.items():
             self._count(site, question, entry)
         return reply
@@ -211,6 +213,15 @@ class Federation(ABC):
         finally:
             self._apart = before
 
+    @contextmanager
+    def one_round(self) -> Iterator[None]:
+        """Count questions as one round: what was too large for one message, cut into several."""
+        self._joined = 0
+        try:
+            yield
+        finally:
+            self._joined = None
+
     def watch(self, watcher: Callable[[Event], None]) -> None:
         """Have a function told of every event; the library itself prints nothing."""
         self._watchers.append(watcher)
@@ -242,8 +253,10 @@ class Federation(ABC):
         self._asked += 1
         if self._apart:
             self.agreement_rounds += 1
-        else:
+        elif not self._joined:
             self.rounds += 1
+        if self._joined is not None:
+            self._joined += 1
         parts = list(requests.values()) if isinstance(request, dict) else [request]
         named = msgspec.json.encode([self.study, self._asked, kind.__name__, sites])
         return Asked(digest(b"\n".join([named, *map(wire.encode, parts)])), kind, requests, check)

@@ -18,10 +18,14 @@ class Store(Protocol):
 
 
 class MemoryStore:
-    """A store that lives as long as the process."""
+    """A store that lives as long as the process.
 
-    def __init__(self) -> None:
+    The oldest blobs make room when there are too many: a site that lacks one asks for it.
+    """
+
+    def __init__(self, room: int = 1 << 28) -> None:
         self._values: dict[str, bytes] = {}
+        self._room = room
 
     def get(self, key: str) -> bytes | None:
         """Give what was put, or None."""
@@ -29,6 +33,13 @@ class MemoryStore:
 
     def put(self, key: str, value: bytes) -> None:
         """Keep a value."""
+        self._values.pop(key, None)
+        blobs = {k: len(v) for k, v in self._values.items() if k.startswith("blob ")}
+        size = sum(blobs.values()) + len(value)
+        for old in blobs if key.startswith("blob ") else ():
+            if size <= self._room:
+                break
+            size -= len(self._values.pop(old))
         self._values[key] = value
 
 

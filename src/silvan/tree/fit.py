@@ -185,7 +185,7 @@ def grow_forest(
 
 def _batches(n_trees: int, n_rows: int, threads: int) -> list[range]:
     # a few batches a thread, so that none waits long for the last; four trees share their row hashes
-    size = max(1, min(_ROWS_AT_ONCE // n_rows, -(-n_trees // (4 * threads))))
+    size = max(1, min(max(4, _ROWS_AT_ONCE // n_rows), -(-n_trees // (4 * threads))))
     size = size // 4 * 4 or size
     return [range(t, min(t + size, n_trees)) for t in range(0, n_trees, size)]
 
