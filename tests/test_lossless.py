@@ -202,7 +202,7 @@ def test_names_of_classes(task, parameters):
     frame = table(task)
     names = sorted(frame["label"].unique())
     new = dict(zip(names, [f"class {c}" for c in "dacb"], strict=False))
-    forest, pooled = both(federate(parts(frame, 3)), **parameters)
+    forest, _ = both(federate(parts(frame, 3)), **parameters)
     other, other_pooled = both(
         federate(parts(frame.with_columns(label=pl.col("label").replace_strict(new)), 3)), **parameters
     )

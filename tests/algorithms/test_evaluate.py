@@ -137,7 +137,7 @@ def test_a_site_without_test_rows_in_regression():
 def test_without_test_rows_or_a_table():
     fed = federate(parts(table(), 3))
     model = sv.HistogramForest(n_estimators=2, max_depth=2).fit(fed)
-    with pytest.raises(InputError, match="no site has test rows: set test=0.2"):
+    with pytest.raises(InputError, match=r"no site has test rows: set test=0\.2"):
         model.evaluate(fed)
 
 

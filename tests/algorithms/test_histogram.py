@@ -7,8 +7,10 @@ from federation.asking import trouble
 from studies import TASKS, Recorded, federate, parts, table
 
 import silvan as sv
-from silvan.algorithms.histogram import GrowLevel, Histograms, _add_up, check_nodes
+from silvan.algorithms.histogram import GrowLevel, Histograms, _add_up, _check_sums, check_nodes
 from silvan.algorithms.shared_bins import MAX_TREES
+from silvan.data.bins import make_bins
+from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
@@ -213,6 +215,25 @@ def test_check_nodes_takes_what_growing_asks():
 
 
 # -- replies that no rows can have
+
+
+def test_histograms_of_classes_and_of_numbers():
+    """No class has fewer than no rows; sums of numbers may be below zero, counts of their rows may not."""
+    bins = make_bins(Schema.of(["x", "z"]), [np.zeros(0, np.float32)] * 2)
+    features = np.array([[0, 1]], np.int32)
+    classes, numbers = Measure(2, 0, (1, 1), 9), Measure(2, 1, (1,), 9, 0.0, 1.0)
+    right = np.array([[1, 4], [2, -1], [0, 0], [3, 3]])
+    _check_sums(right, features, bins, numbers)
+    _check_sums(np.abs(changed(right, (2, 1), 2)).astype(np.int32), features, bins, classes)
+    for sums, measure in (
+        (right.astype(np.int32), classes),
+        (right[:, ::-1], numbers),
+        (right.astype(np.int32), numbers),
+        (right[:3], numbers),
+        (right[:, :1], numbers),
+    ):
+        with pytest.raises(FormatError, match="its histograms"):
+            _check_sums(sums, features, bins, measure)
 
 
 def test_histograms_add_up():

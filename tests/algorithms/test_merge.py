@@ -149,7 +149,7 @@ def test_trees_leave_without_counts():
 
 
 def test_small_leaves_are_refused():
-    with pytest.raises(RefusedError, match="site 'large' refused GrowTrees.*leaves of at least 2 rows"):
+    with pytest.raises(RefusedError, match=r"site 'large' refused GrowTrees.*leaves of at least 2 rows"):
         merged(federate(uneven()), min_samples_leaf=1)
     policy = sv.Policy(min_leaf=1)
     assert merged(federate(uneven(), policy=policy), min_samples_leaf=1)

@@ -155,7 +155,7 @@ def test_only_integer_arrays_are_added():
 
     assert add(counts(1, 2), counts(3, 4), "a").counts.tolist() == [4, 6]
     for other in (counts(1), counts(1, 2, dtype=np.int64)):
-        with pytest.raises(SiteError, match="site 'a'.*another shape"):
+        with pytest.raises(SiteError, match=r"site 'a'.*another shape"):
             add(counts(1, 2), other, "a")
     for wrong in (Size(rows=3), counts(1.5, dtype=np.float64)):
         with pytest.raises(FederationError, match="cannot be summed"):

@@ -7,7 +7,7 @@ from studies import Recorded, disturbed, federate, parts, table
 
 import silvan as sv
 import silvan.federate
-import silvan.learners  # noqa: F401  all kinds of messages are known now
+import silvan.learners
 from silvan.errors import SilvanError, SiteError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
@@ -75,9 +75,9 @@ CASES = [(kind, "binary") for kind in KINDS] + [(kind, "number") for kind in ("F
 @pytest.mark.filterwarnings("ignore:.*are the units the same")
 def test_a_lie(kind, task):
     truth = replies(task)[kind]
-    caught = 0
+    caught = []
     for name, value in truth.items():
-        for i, lie in enumerate(lies_about(value)):
+        for lie in lies_about(value):
 
             def twist(site, data, name=name, lie=lie):
                 envelope, inside = opened(data)
@@ -89,10 +89,9 @@ def test_a_lie(kind, task):
             try:
                 study(disturbed(twist), task)
             except SilvanError as error:
-                caught += 1
-                if isinstance(error, SiteError):
-                    assert error.site == "site 1", (name, i)
-    assert caught > 3
+                caught.append(error)
+    assert len(caught) > 3
+    assert {error.site for error in caught if isinstance(error, SiteError)} == {"site 1"}
 
 
 def test_all_kinds_are_lied_about():

@@ -22,7 +22,7 @@ def study(kind, path, **settings):
     """Agreement, two learners, figures: every kind of message but the adaptive ones."""
     fed = federate(TABLES, kind, journal=None if path is None else str(path), test=0.2, **settings)
     try:
-        summed = sv.HistogramForest(n_estimators=3, max_depth=3).fit(fed)
+        summed = sv.HistogramForest(n_estimators=3, max_depth=2).fit(fed)
         merged = sv.MergedForest(n_estimators=3, max_depth=3, weights="votes").fit(fed)
         figures = summed.evaluate(fed)
         rounds = summed.rounds_, merged.rounds_, fed.agreement_rounds
@@ -31,7 +31,7 @@ def study(kind, path, **settings):
         fed.close()
 
 
-N_REPLIES = 3 * (3 + 2 + 3 + 1 + 2)
+N_REPLIES = 3 * (3 + 2 + 2 + 1 + 2)
 
 
 @cache

@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
-from federation.asking import MARKS, NUMBER, SCHEMA, SECRET, frame, schema_blob, send, site, trouble
 
 import silvan.learners  # noqa: F401  all kinds of messages are known now
+from federation.asking import MARKS, NUMBER, SCHEMA, SECRET, frame, schema_blob, send, site, trouble
 from silvan.algorithms.evaluate import Contender, Judge
 from silvan.algorithms.merge import GrowTrees
 from silvan.algorithms.shared_bins import CountGrid

@@ -4,9 +4,9 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
-from federation.asking import frame, schema_blob, send, site, trouble
 
 import silvan as sv
+from federation.asking import frame, schema_blob, send, site, trouble
 from silvan.algorithms.merge import GrowTrees
 from silvan.algorithms.shared_bins import CountGrid
 from silvan.data.schema import Label, Schema
