@@ -84,8 +84,8 @@ def main() -> None:
     report = Report(
         "Accuracy on real tables",
         "100 trees, scikit-learn's forests on one-hot categories, both with the same `min_samples_leaf`: 1, which is "
-        "scikit-learn's default, and 2, which is ours (covtype 100,000 training rows, max_bins=255). Random splits 80/20, "
-        "mean (standard deviation over splits). The goals compare at scikit-learn's defaults.",
+        "scikit-learn's default, and 2, which is ours (covtype 100,000 training rows, max_bins=255). Random splits "
+        "80/20, mean (standard deviation over splits). The goals compare at scikit-learn's defaults.",
         [
             "table",
             "metric",
