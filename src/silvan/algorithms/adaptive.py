@@ -15,9 +15,9 @@ import numpy as np
 from numba import njit
 
 from silvan.algorithms.histogram import check_nodes
-from silvan.algorithms.shared_bins import schema_of
+from silvan.algorithms.shared_bins import MAX_TREES, schema_of
 from silvan.data.bins import Bins, make_bins
-from silvan.data.schema import Schema
+from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError, InputError, RefusedError, SiteError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Request, Verb
@@ -164,6 +164,8 @@ def adaptive_level(site: Site, request: AdaptiveLevel) -> AdaptiveBins:
     part = site.part(schema)
     if np.isnan(part.X).any():
         raise RefusedError("adaptive bins have no place for missing values, and this site has some")
+    if not (2 <= request.max_bins <= MAX_BINS and 1 <= request.n_trees <= MAX_TREES):
+        raise FormatError("the number of bins or trees is out of range")
     rows = _rows_of_nodes(site, part, request, schema)
     check_nodes(request.nodes, request.features, len(rows), len(schema.features))
     y = part.y.astype(np.int64)
