@@ -12,6 +12,7 @@ CODE = """
 import time
 start = time.perf_counter()
 import silvan as sv
+sv.ForestClassifier  # names are loaded when they are used
 imported = time.perf_counter()
 from sklearn.datasets import load_breast_cancer
 X, y = load_breast_cancer(return_X_y=True)
@@ -36,7 +37,7 @@ def main() -> None:
     """Measure and report."""
     with tempfile.TemporaryDirectory() as cache:
         first = run(cache)
-        later = sorted(run(cache) for _ in range(5))[2]
+        later = sorted((run(cache) for _ in range(5)), key=lambda times: times[2])[2]
     report = Report(
         "The first forest",
         "Seconds until the first forest on breast cancer data (569 rows, 100 trees, predictions included): once "
@@ -46,7 +47,7 @@ def main() -> None:
     )
     report.goals += [
         Goal("first forest after installation, seconds", first[2], most=20),
-        Goal("a later process: import and first forest, seconds", later[0] + later[1], most=2),
+        Goal("a later process from its start to its first forest, seconds", later[2], most=2),
     ]
     report.publish()
 
