@@ -18,7 +18,7 @@ from silvan.algorithms.histogram import check_nodes
 from silvan.algorithms.shared_bins import MAX_TREES, schema_of
 from silvan.data.bins import Bins, make_bins
 from silvan.data.schema import MAX_BINS, Schema
-from silvan.errors import FormatError, InputError, RefusedError, SiteError
+from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.site import Part, Site, answers
@@ -254,7 +254,8 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
                 nodes=frontier.node.astype(np.int32),
                 features=features,
                 **_history(made),
-            )
+            ),
+            check=lambda site, reply: _check_bins(reply, features, schema, settings.max_bins),
         )
         means, counts = pool(replies, features, schema, room, settings.max_bins)
         splits = choose_level(counts, features, room, rule)
@@ -275,6 +276,24 @@ def _history(made: list[tuple[np.ndarray, ...]]) -> dict[str, np.ndarray]:
     return dict(zip(names, (np.concatenate(c) for c in zip(empty, *made, strict=True)), strict=True))
 
 
+def _check_bins(reply: AdaptiveBins, features: np.ndarray, schema: Schema, most: int) -> None:
+    """Refuse bins that cannot be the answer to what was asked."""
+    asked = features[features >= 0]
+    sizes, means, counts = reply.sizes, reply.means, reply.counts
+    if sizes.dtype != np.int32 or means.dtype != np.float64 or counts.dtype != np.int64:
+        raise FormatError("bins of another type")
+    if sizes.shape != asked.shape or means.ndim != 1 or counts.shape != (len(means), 2):
+        raise FormatError("bins of another shape")
+    by_category = np.array([f.categorical for f in schema.features])[asked]
+    limit = np.array([f.n_codes if f.categorical else most for f in schema.features])[asked]
+    if (sizes < 0).any() or (sizes > limit).any() or (sizes != limit)[by_category].any():
+        raise FormatError("a number of bins that was not asked for")
+    if int(sizes.sum()) != len(means) or not np.isfinite(means).all():
+        raise FormatError("means that do not match")
+    if (counts < 0).any() or (counts > 2**31).any():
+        raise FormatError("counts that cannot be")
+
+
 def pool(
     replies: dict[str, AdaptiveBins], features: np.ndarray, schema: Schema, room: Bins, most: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -282,15 +301,7 @@ def pool(
     asked = features[features >= 0]
     starts = np.concatenate([[0], np.cumsum(room.n_bins[asked])])
     means, counts = np.full(starts[-1], np.nan), np.zeros((starts[-1], 2), np.int64)
-    limit = np.array([f.n_codes if f.categorical else most for f in schema.features])[asked]
-    ends = {}
-    for site, reply in replies.items():
-        ends[site] = np.concatenate([[0], np.cumsum(reply.sizes)])
-        fits = len(reply.sizes) == len(asked) and len(reply.means) == len(reply.counts) == ends[site][-1]
-        if not fits or reply.counts.shape[1:] != (2,) or (reply.sizes > limit).any() or (reply.counts < 0).any():
-            raise SiteError(site, "answered with bins that do not fit the question")
-        if not np.isfinite(reply.means).all():
-            raise SiteError(site, "answered with means that are not numbers")
+    ends = {site: np.concatenate([[0], np.cumsum(reply.sizes)]) for site, reply in replies.items()}
     for k, f in enumerate(asked):
         begin, stop = starts[k] + 1, starts[k + 1]
         parts = [
