@@ -108,3 +108,34 @@ def test_sums_that_hide_their_parts_are_refused():
     fed.sums = Hiding()
     with pytest.raises(sv.InputError, match="ring"):
         sv.HistogramForest(2, max_depth=2, bins="adaptive").fit(fed)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sizes": np.zeros(3, np.int32)},
+        {"sizes": np.zeros((2, 2), np.int32)},
+        {"means": np.zeros(1)},
+        {"means": np.zeros(1, np.float32)},
+        {"counts": np.zeros((1, 3), np.int64)},
+        {"counts": np.full((1, 2), -1, np.int64)},
+    ],
+)
+def test_a_site_that_answers_nonsense_is_named(change, monkeypatch):
+    from silvan.federation import site as sites
+
+    kind, honest = sites._HANDLERS["AdaptiveLevel"]
+
+    def lying(site, request):
+        reply = honest(site, request)
+        return (
+            reply
+            if site.name != "1"
+            else type(reply)(
+                **{f: change.get(f, getattr(reply, f)) for f in change | {"sizes": 0, "means": 0, "counts": 0}}
+            )
+        )
+
+    monkeypatch.setitem(sites._HANDLERS, "AdaptiveLevel", (kind, lying))
+    with pytest.raises(sv.SiteError, match="site '1'"):
+        sv.HistogramForest(2, max_depth=2, bins="adaptive").fit(federation())
