@@ -14,6 +14,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
+from silvan.tree import rows
 from silvan.tree.target import Measure
 
 TABLES = parts(table(), 3)
@@ -47,6 +48,16 @@ def test_a_level_too_large_for_a_message(task, monkeypatch):
     assert again.forest_ == model.forest_
     assert again.rounds_ == model.rounds_
     assert cut.exchanges > whole.exchanges + 20
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("cold", [False, True])
+def test_counting_along_the_rows_gives_the_same_forest(task, cold, monkeypatch):
+    """How a site counts is its own affair: gathered node by node, or along the rows as in large tables."""
+    learner = sv.HistogramForest(n_estimators=6, max_depth=5)
+    expected = learner.fit(federate(parts(table(task), 3))).forest_.hash
+    monkeypatch.setattr(rows, "_CLOSE", -1)
+    assert learner.fit(federate(parts(table(task), 3), cold=cold)).forest_.hash == expected
 
 
 def test_rounds_of_adaptive_bins():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from naive_split import best_split, rows_of
 from tables import Sites, binned, take
 
+from silvan.tree import rows as rows_module
 from silvan.tree.draw import child_seeds, draw_features, make_deck, make_key, root_seeds, rows_of_trees
 from silvan.tree.fit import assemble
 from silvan.tree.gain import ENTROPY, GINI, SQUARED_ERROR, Rule
@@ -21,6 +22,15 @@ from silvan.tree.split import Splits
 
 ROWS, FEATURES = make_key(0, "rows"), make_key(0, "features")
 N_TREES = 3
+
+
+@pytest.fixture(params=["sorted", "streamed"], scope="module", autouse=True)
+def way(request):
+    """Let every test here run both ways of counting: nodes' rows gathered, and rows walked along."""
+    before = rows_module._CLOSE
+    rows_module._CLOSE = -1 if request.param == "streamed" else before
+    yield
+    rows_module._CLOSE = before
 
 
 @st.composite

@@ -4,6 +4,8 @@ The histograms of a level lie one after the other, node by node and feature by f
 features are listed. Whoever knows the list can fill or read them.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numba import njit
 
@@ -14,8 +16,10 @@ from silvan.tree.draw import Deck, draw_features, make_deck
 from silvan.tree.gain import Rule, is_closed
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.histogram import fill
-from silvan.tree.rows import Rows
 from silvan.tree.split import Scratch, Splits, consider, make_scratch, occupied_bins, settle
+
+if TYPE_CHECKING:
+    from silvan.tree.rows import Rows
 
 _NODES_A_TASK = 256
 
@@ -35,7 +39,7 @@ def _draw(seeds: np.ndarray, attempts: np.ndarray, deck: Deck, drawn: np.ndarray
             out[node, j] = drawn[j]
 
 
-def _bases(features: np.ndarray, n_bins: np.ndarray) -> np.ndarray:
+def fill_bases(features: np.ndarray, n_bins: np.ndarray) -> np.ndarray:
     """Say where each histogram begins: (nodes, handful), and one more row whose first entry is the end."""
     widths = np.where(features >= 0, n_bins[features], 0)
     ends = np.cumsum(widths).reshape(widths.shape)
@@ -45,20 +49,30 @@ def _bases(features: np.ndarray, n_bins: np.ndarray) -> np.ndarray:
     return bases
 
 
-def fill_level(rows: Rows, nodes: np.ndarray, features: np.ndarray, n_jobs: int | None = None) -> np.ndarray:
+def fill_level(rows: "Rows", nodes: np.ndarray, features: np.ndarray, n_jobs: int | None = None) -> np.ndarray:
     """Add up the histograms of some nodes: (bins of all, statistics)."""
-    table = rows.table
-    bases = _bases(features, table.bins.n_bins)
-    hist = np.zeros((bases[-1, 0], table.n_stats), table.count_type)
-    starts, stops = rows.starts[nodes], rows.stops[nodes]
+    return rows.fill(nodes, features, thread_count(n_jobs))
+
+
+def fill_nodes(
+    codes: np.ndarray,
+    target: np.ndarray,
+    order: np.ndarray,
+    starts: np.ndarray,
+    stops: np.ndarray,
+    features: np.ndarray,
+    bases: np.ndarray,
+    hist: np.ndarray,
+    threads: int,
+) -> None:
+    """Add up the histograms of nodes whose rows are stretches of ``order``."""
     listed = features.astype(np.int64)
 
     def some(first: int) -> None:
         here = slice(first, first + _NODES_A_TASK)
-        _fill(table.codes, table.target, rows.order, starts[here], stops[here], listed[here], bases[here], hist)
+        _fill(codes, target, order, starts[here], stops[here], listed[here], bases[here], hist)
 
-    thread_map(some, range(0, len(nodes), _NODES_A_TASK), thread_count(n_jobs))
-    return hist
+    thread_map(some, range(0, len(starts), _NODES_A_TASK), threads)
 
 
 @njit(nogil=True, cache=True)
@@ -81,7 +95,7 @@ def _fill(
 
 def choose_level(hist: np.ndarray, features: np.ndarray, bins: Bins, rule: Rule, n_jobs: int | None = None) -> Splits:
     """Decide every open node from its histograms."""
-    bases = _bases(features, bins.n_bins)
+    bases = fill_bases(features, bins.n_bins)
     if hist.shape != (bases[-1, 0], rule.lead + len(rule.class_weight)):
         raise InputError(f"histograms of shape {hist.shape}, the nodes ask for {bases[-1, 0]} bins")
     splits = Splits.empty(len(features), hist.shape[1])

@@ -1,6 +1,6 @@
 """Rows at hand: one table's rows sorted into the open nodes of some trees."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,8 +10,16 @@ from silvan.tree.draw import list_rows, make_deck, rows_of_trees
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.histogram import find_splits
+from silvan.tree.level import choose_level, draw_level, fill_bases, fill_nodes
 from silvan.tree.partition import partition
 from silvan.tree.split import Splits, make_scratch
+from silvan.tree.stream import Made, sort_rows, stream
+
+_CLOSE = 1 << 20
+"""A table of so many bytes is near enough to the processor to gather rows from."""
+
+_STREAM_BYTES, _STREAM_ROUNDS = 1 << 22, 16
+"""A tree's level is counted row by row while its histograms take no more, and for so many rounds at most."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,12 @@ class Binned:
 
 
 class Rows:
-    """The rows of some trees, node by node; a node's rows are a stretch of one array."""
+    """The rows of some trees, on their way down.
+
+    At first rows of a large table stay in their order and each knows its node (``places``); a level is counted in one
+    walk along a tree's rows. Once nodes are many and small, or the table is small, the rows are sorted: a node's rows
+    are a stretch of ``order``.
+    """
 
     def __init__(self, table: Binned, drawn: np.ndarray) -> None:
         """Begin with every drawn row at its tree's root; ``drawn`` is (tree, row)."""
@@ -43,6 +56,12 @@ class Rows:
         self.order = list_rows(drawn, sizes)
         self.stops = np.cumsum(sizes)
         self.starts = self.stops - sizes
+        self.places: np.ndarray | None = None
+        self.rounds = 0
+        if table.codes.nbytes > _CLOSE:
+            self.places = np.repeat(np.arange(len(drawn), dtype=np.uint32), sizes)
+            self.trees = list(zip(self.starts.tolist(), self.stops.tolist(), strict=True))
+            self.made = Made.none(len(drawn))
 
     @classmethod
     def of_trees(cls, table: Binned, key: np.ndarray, trees: range, bootstrap: bool) -> "Rows":
@@ -52,10 +71,28 @@ class Rows:
     @property
     def n_nodes(self) -> int:
         """How many nodes there are so far."""
-        return len(self.starts)
+        return len(self.starts if self.places is None else self.made.child)
 
     def find(self, frontier: Frontier, plan: Plan, rule: Rule) -> Splits:
         """Decide every open node with the rows at hand."""
+        if self.places is None or frontier.attempt.any():
+            return self._find_sorted(frontier, plan, rule)
+        features = draw_level(frontier, plan)
+        bases = fill_bases(features, self.table.bins.n_bins)
+        if not self._streams(bases):
+            return self._find_sorted(frontier, plan, rule)
+        splits = choose_level(self.fill(frontier.node, features, 1), features, self.table.bins, rule, 1)
+        stuck = np.flatnonzero((splits.feature < 0) & rule.open_nodes(splits.total))
+        if len(stuck) and plan.tries > 1:
+            again = frontier.take(stuck)
+            again = replace(again, attempt=again.attempt + 1)
+            found = self._find_sorted(again, replace(plan, tries=plan.tries - 1), rule)
+            for column, some in zip(splits, found, strict=True):
+                column[stuck] = some
+        return splits
+
+    def _find_sorted(self, frontier: Frontier, plan: Plan, rule: Rule) -> Splits:
+        self.sort()
         table, bins = self.table, self.table.bins
         splits = Splits.empty(len(frontier), table.n_stats)
         widest = int(bins.n_bins.max())
@@ -80,11 +117,57 @@ class Rows:
         )
         return splits
 
-    def apply(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray, threads: int = 1) -> None:
-        """Sort the nodes' rows into their children, which get the next numbers.
+    def fill(self, nodes: np.ndarray, features: np.ndarray, threads: int) -> np.ndarray:
+        """Add up the histograms of some nodes, of the features listed for each: (bins of all, statistics)."""
+        table = self.table
+        bases = fill_bases(features, table.bins.n_bins)
+        hist = np.zeros((bases[-1, 0], table.n_stats), table.count_type)
+        if not self._streams(bases):
+            self.sort()
+            fill_nodes(
+                table.codes,
+                table.target,
+                self.order,
+                self.starts[nodes],
+                self.stops[nodes],
+                features,
+                bases,
+                hist,
+                threads,
+            )
+            return hist
+        slots = np.full(len(self.made.child), -1, np.int32)
+        slots[nodes] = np.arange(len(nodes))
+        places: np.ndarray = self.places  # type: ignore[assignment]
 
-        Rows of splits that are not ``needed`` stay unsorted: nobody will look.
+        def tree(rows: tuple[int, int]) -> None:
+            here = slice(*rows)
+            categorical = table.bins.categorical
+            stream(
+                table.codes,
+                table.target,
+                self.order[here],
+                places[here],
+                self.made,
+                categorical,
+                slots,
+                features,
+                bases,
+                hist,
+            )
+
+        thread_map(tree, self.trees, threads)
+        self.rounds += 1
+        return hist
+
+    def apply(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray, threads: int = 1) -> None:
+        """Send the nodes' rows to their children, which get the next numbers.
+
+        Rows of splits that are not ``needed`` stay: nobody will look.
         """
+        if self.places is not None:
+            self.made = self.made.add(nodes, splits, needed)
+            return
         starts, stops = self.starts[nodes], self.stops[nodes]
         middles = starts.copy()
 
@@ -99,3 +182,18 @@ class Rows:
         end = np.stack([middles, stops], axis=1).reshape(-1)
         self.starts = np.concatenate([self.starts, begin])
         self.stops = np.concatenate([self.stops, end])
+
+    def sort(self) -> None:
+        """Sort the rows by node, from now on."""
+        if self.places is None:
+            return
+        stops = np.zeros(len(self.made.child), np.int64)
+        categorical = self.table.bins.categorical
+        self.order = sort_rows(self.table.codes, self.order, self.places, self.made, categorical, stops)
+        self.starts, self.stops = np.concatenate([[0], stops[:-1]]), stops
+        self.places = None
+
+    def _streams(self, bases: np.ndarray) -> bool:
+        """Whether a level with such histograms is worth a walk along all rows."""
+        size = bases[-1, 0] * self.table.n_stats * np.dtype(self.table.count_type).itemsize
+        return self.places is not None and size <= _STREAM_BYTES * len(self.trees) and self.rounds < _STREAM_ROUNDS

@@ -1,0 +1,129 @@
+"""Histograms of a level in one walk along a tree's rows.
+
+Where a node's rows are gathered from all over a large table, most time goes into waiting for memory. Here rows are
+read in the order in which they lie; each knows its node, goes on to where the splits since send it, and is counted
+there. What is written at random are the histograms of one tree's level, which stay close to the processor.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from silvan.tree.split import SET_WORDS, Splits, in_set
+
+U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
+
+
+class Made(NamedTuple):
+    """The splits made so far, by node; ``child`` is the number of the left side, -1 where there is no split."""
+
+    child: np.ndarray
+    feature: np.ndarray
+    last: np.ndarray  # last bin on the left
+    missing: np.ndarray  # what a missing value's bin is raised by, to send it right
+    words: np.ndarray
+
+    @classmethod
+    def none(cls, n_nodes: int) -> "Made":
+        """Begin with roots."""
+        return cls(np.full(n_nodes, -1, np.int32), *_blank(n_nodes))
+
+    def add(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> "Made":
+        """Note splits of some nodes; their children get the next numbers."""
+        n, new = len(self.child), 2 * len(nodes)
+        grown = Made(*(np.concatenate(pair) for pair in zip(self, Made.none(new), strict=True)))
+        grown.child[nodes] = np.where(needed, n + 2 * np.arange(len(nodes)), -1)
+        grown.feature[nodes] = splits.feature
+        grown.last[nodes] = splits.bin
+        grown.missing[nodes] = np.where(splits.missing_left, 0, 256)
+        grown.words[nodes] = splits.words
+        return grown
+
+
+def _blank(n: int) -> tuple[np.ndarray, ...]:
+    feature, last, missing = np.zeros((3, n), np.int32)
+    return feature, last, missing, np.zeros((n, SET_WORDS), np.uint64)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _descend(flat: np.ndarray, at: np.uint64, node: np.uint64, made: Made, categorical: np.ndarray) -> np.uint64:
+    """Take a row, whose bins begin at ``flat[at]``, down from a node as far as there are splits."""
+    while made.child[node] >= 0:
+        f = U(made.feature[node])
+        code = int(flat[at + f])
+        if categorical[f]:
+            right = not in_set(made.words[node], code)
+        else:
+            right = code + (made.missing[node] if code == 0 else 0) > made.last[node]
+        node = U(made.child[node]) + U(right)
+    return node
+
+
+@njit(nogil=True, cache=True)
+def stream(
+    codes: np.ndarray,
+    target: np.ndarray,
+    rows: np.ndarray,
+    places: np.ndarray,
+    made: Made,
+    categorical: np.ndarray,
+    slots: np.ndarray,
+    features: np.ndarray,
+    bases: np.ndarray,
+    hist: np.ndarray,
+) -> None:
+    """Move a tree's rows to their nodes and add them to the histograms there.
+
+    ``places`` holds each row's node and is brought up to date. ``slots`` says which histograms are a node's, -1 for
+    none; those of slot s are of ``features[s]`` (-1 after the last) and begin at ``bases[s]``.
+    """
+    width, stats, handful = U(codes.shape[1]), U(hist.shape[1]), features.shape[1]
+    flat, out = codes.ravel(), hist.ravel()
+    for i in range(rows.shape[0]):
+        at = U(rows[i]) * width
+        node = _descend(flat, at, U(places[i]), made, categorical)
+        places[i] = node
+        if slots[node] < 0:
+            continue
+        s = U(slots[node])
+        if target.ndim == 2:
+            for j in range(handful):
+                if features[s, j] < 0:
+                    break
+                here = (U(bases[s, j]) + U(flat[at + U(features[s, j])])) * stats
+                for k in range(target.shape[1]):
+                    out[here + U(k)] += target[rows[i], k]
+        else:
+            c = U(target[rows[i]])
+            for j in range(handful):
+                if features[s, j] < 0:
+                    break
+                out[(U(bases[s, j]) + U(flat[at + U(features[s, j])])) * stats + c] += 1
+
+
+@njit(nogil=True, cache=True)
+def sort_rows(
+    codes: np.ndarray,
+    rows: np.ndarray,
+    places: np.ndarray,
+    made: Made,
+    categorical: np.ndarray,
+    stops: np.ndarray,
+) -> np.ndarray:
+    """Put the rows of all trees in the order of their nodes, the order within a node kept.
+
+    ``stops`` comes as zeros and receives where each node's rows end.
+    """
+    flat, width = codes.ravel(), U(codes.shape[1])
+    for i in range(rows.shape[0]):
+        places[i] = _descend(flat, U(rows[i]) * width, U(places[i]), made, categorical)
+        stops[places[i]] += 1
+    start = 0
+    for node in range(stops.shape[0]):
+        start, stops[node] = start + stops[node], start
+    out = np.empty(rows.shape[0], np.uint32)
+    for i in range(rows.shape[0]):
+        out[stops[places[i]]] = rows[i]
+        stops[places[i]] += 1
+    return out
