@@ -10,12 +10,14 @@ from pathlib import Path
 
 from benchmarks.common import Goal, Report, machine
 
-ALL = ("forest", "horizontal", "startup", "accuracy")
+ALL = ("forest", "horizontal", "bofrf", "vertical", "startup", "accuracy")
+
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
 
 def main() -> None:
-    """Run each in a process of its own and collect the reports."""
-    parts = []
+    """Run each in a process of its own; sections of benchmarks that are not run now stay as they are."""
+    sections = earlier()
     for name in sys.argv[1:] or ALL:
         with tempfile.TemporaryDirectory() as folder:
             target = Path(folder) / "report.json"
@@ -23,17 +25,29 @@ def main() -> None:
             print(f"== {name}", file=sys.stderr, flush=True)
             code = subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], env=environment).returncode
             if code or not target.exists():
-                parts.append(f"## {name}\n\nNot run (exit code {code}).\n")
+                print(f"{name} did not run (exit code {code})", file=sys.stderr, flush=True)
                 continue
             found = json.loads(target.read_text())
-        parts.append(Report(**{**found, "goals": [Goal(**g) for g in found["goals"]]}).markdown())
+        report = Report(**{**found, "goals": [Goal(**g) for g in found["goals"]]})
+        report.about += f" Measured {datetime.now(UTC):%Y-%m-%d}."
+        sections[report.title] = report.markdown()
+        write(sections)
+    print(f"wrote {PAGE.relative_to(Path.cwd()) if PAGE.is_relative_to(Path.cwd()) else PAGE.name}")
+
+
+def earlier() -> dict[str, str]:
+    """Read the page's sections by title."""
+    text = PAGE.read_text() if PAGE.exists() else ""
+    return {part.split("\n", 1)[0]: f"## {part.rstrip()}\n" for part in text.split("\n## ")[1:]}
+
+
+def write(sections: dict[str, str]) -> None:
+    """Write the page."""
     head = (
-        "# Benchmarks\n\nWritten by `make bench`; every figure was measured in one run, peers interleaved. "
-        f"{datetime.now(UTC):%Y-%m-%d}.\n\n{machine()}.\n"
+        "# Benchmarks\n\nWritten by `make bench`; the figures of a section were measured in one run, peers interleaved."
+        f"\n\n{machine()}.\n"
     )
-    page = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-    page.write_text("\n".join([head, *parts]).rstrip() + "\n")
-    print(f"wrote {page.relative_to(Path.cwd()) if page.is_relative_to(Path.cwd()) else page.name}")
+    PAGE.write_text("\n".join([head, *sections.values()]).rstrip() + "\n")
 
 
 if __name__ == "__main__":
