@@ -41,6 +41,10 @@ LEARNERS = {
     "merged": lambda: sv.MergedForest(n_estimators=7, max_depth=4),
     "merged, trees by rows": lambda: sv.MergedForest(n_estimators=7, max_depth=4, weights="trees"),
     "merged, votes by rows": lambda: sv.MergedForest(n_estimators=7, max_depth=4, weights="votes"),
+    "bofrf": lambda: sv.BOFRF(n_estimators=3, max_depth=4),
+    "bofrf, rows split off": lambda: sv.BOFRF(n_estimators=3, max_depth=4, validation=0.2),
+    "bofrf, personal": lambda: sv.BOFRF(n_estimators=3, max_depth=4, tau=0.3, personal=True),
+    "bofrf, clustered": lambda: sv.BOFRF(n_estimators=3, max_depth=4, clusters=2),
     "pooled": lambda: sv.PooledForest(n_estimators=4, max_depth=4),
     "local": lambda: sv.LocalForest(n_estimators=4, max_depth=4),
 }

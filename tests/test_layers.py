@@ -19,7 +19,7 @@ LAYERS = [
     {"federation"},
     {"privacy"},
     {"algorithms"},
-    {"estimators", "federate", "learners"},
+    {"estimators", "federate", "federate_by_columns", "learners"},
     {"audit", "cli", "report", "web"},
     {"__init__", "__main__"},
 ]

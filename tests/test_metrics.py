@@ -79,6 +79,24 @@ def test_rows_of_one_class(c):
     assert np.isnan(metrics.classification(proba[[0, 2]], np.zeros(2, int))["f1"])
 
 
+def test_votes_that_are_not_the_most_probable():
+    """Decisions count for what is right and wrong; ranking and calibration are of the probabilities."""
+    proba, y = scored(60, 3, 10, 3)
+    votes = np.random.default_rng(0).integers(0, 3, 60)
+    ours, plain = metrics.classification(proba, y, votes), metrics.classification(proba, y)
+    assert close(ours["accuracy"], sk.accuracy_score(y, votes))
+    assert close(ours["f1"], sk.f1_score(y, votes, average="macro"))
+    assert close(ours["mcc"], sk.matthews_corrcoef(y, votes))
+    assert all(ours[name] == plain[name] for name in ("auc", "pr_auc", "calibration"))
+
+
+def test_a_model_that_does_not_answer():
+    assert all(np.isnan(v) for v in metrics.classification(np.full((4, 2), np.nan), np.array([0, 1, 1, 0])).values())
+    assert all(np.isnan(v) for v in metrics.regression(np.full(4, np.nan), np.arange(4.0)).values())
+    together = np.array([metrics.moments(np.full(4, np.nan), np.arange(4.0)), metrics.moments(np.ones(2), np.zeros(2))])
+    assert metrics.from_moments(together)["rmse"] == 1.0
+
+
 def test_one_vote_for_all():
     proba = np.full((4, 2), 0.5)
     ours = metrics.classification(proba, np.array([0, 1, 1, 0]))

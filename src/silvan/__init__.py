@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from silvan.algorithms.advice import Advice, advise
+    from silvan.algorithms.distances import cluster_sites, site_distances
     from silvan.data.schema import Feature, Label, Schema
     from silvan.errors import (
         AgreementError,
@@ -23,14 +25,30 @@ if TYPE_CHECKING:
     )
     from silvan.estimators import ForestClassifier, ForestRegressor
     from silvan.federate import federate_rows
-    from silvan.learners import HistogramForest, LocalForest, MergedForest, PooledForest
+    from silvan.federate_by_columns import federate_columns
+    from silvan.learners import (
+        BOFRF,
+        BOPPID,
+        AdaBoostPL,
+        HistogramForest,
+        LocalAdaBoost,
+        LocalForest,
+        MergedForest,
+        MultBoost,
+        PooledForest,
+        VerticalForest,
+    )
     from silvan.privacy.outbox import Policy
     from silvan.tree.forest import Forest
 
 __version__ = "0.1.0"
 
-__all__ = [
+__all__ = [  # noqa: RUF022, in plain order
+    "AdaBoostPL",
+    "Advice",
     "AgreementError",
+    "BOFRF",
+    "BOPPID",
     "ExportError",
     "Feature",
     "FederationError",
@@ -41,8 +59,10 @@ __all__ = [
     "HistogramForest",
     "InputError",
     "Label",
+    "LocalAdaBoost",
     "LocalForest",
     "MergedForest",
+    "MultBoost",
     "Policy",
     "PooledForest",
     "RefusedError",
@@ -51,15 +71,34 @@ __all__ = [
     "SilvanError",
     "SiteError",
     "VersionError",
+    "VerticalForest",
     "WireError",
+    "advise",
+    "cluster_sites",
+    "federate_columns",
     "federate_rows",
+    "site_distances",
 ]
 
 _HOMES = {
+    "silvan.algorithms.advice": ("Advice", "advise"),
+    "silvan.algorithms.distances": ("cluster_sites", "site_distances"),
     "silvan.data.schema": ("Feature", "Label", "Schema"),
     "silvan.estimators": ("ForestClassifier", "ForestRegressor"),
     "silvan.federate": ("federate_rows",),
-    "silvan.learners": ("HistogramForest", "LocalForest", "MergedForest", "PooledForest"),
+    "silvan.federate_by_columns": ("federate_columns",),
+    "silvan.learners": (
+        "AdaBoostPL",
+        "BOFRF",
+        "BOPPID",
+        "HistogramForest",
+        "LocalAdaBoost",
+        "LocalForest",
+        "MergedForest",
+        "MultBoost",
+        "PooledForest",
+        "VerticalForest",
+    ),
     "silvan.privacy.outbox": ("Policy",),
     "silvan.tree.forest": ("Forest",),
 }

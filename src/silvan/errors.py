@@ -8,6 +8,7 @@
     │   └── ExportError              a forest that another format cannot express
     ├── FormatError (ValueError)     a file or a message from outside that is not what it claims to be
     │   ├── VersionError             written by a newer version
+    │   ├── CipherError              ciphertexts out of range, of another key, or not what they should add up to
     │   └── WireError                bytes of a message that cannot be read
     └── FederationError              a study cannot go on
         ├── AgreementError           the sites' tables do not fit together
@@ -42,6 +43,10 @@ class FormatError(SilvanError, ValueError):
 
 class VersionError(FormatError):
     """A file was written by a newer version of silvan."""
+
+
+class CipherError(FormatError):
+    """Ciphertexts are out of range, made with another key, or hold something else than they should."""
 
 
 class WireError(FormatError):

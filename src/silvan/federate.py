@@ -6,18 +6,22 @@ from numbers import Integral
 from typing import Any, Literal
 
 import narwhals as nw
+from sklearn.base import clone
 
+from silvan.algorithms.brought import is_unfitted, name_of, read_forest
 from silvan.data.encode import Task
 from silvan.data.schema import Schema
 from silvan.data.table import Frame, read_table
 from silvan.errors import InputError
 from silvan.federation.agree import Differences, agree, ask_rows
+from silvan.federation.cover import Cover
 from silvan.federation.federation import Sums
 from silvan.federation.journal import Journal
 from silvan.federation.local import LocalFederation
 from silvan.federation.site import Site
 from silvan.federation.sums import TrustedSums
 from silvan.privacy.outbox import Gate, Policy
+from silvan.privacy.ring import RingCover, RingSums
 from silvan.tree.draw import make_key
 
 SumsName = Literal["trusted", "ring", "masked"]
@@ -33,6 +37,7 @@ def federate_rows(
     task: Task | None = None,
     schema: Schema | None = None,
     exclude: Sequence[str] = (),
+    forests: Mapping[str, Any] | None = None,
     sums: SumsName = "trusted",
     policy: Policy | None = None,
     cold: bool = False,
@@ -61,8 +66,12 @@ def federate_rows(
         What the columns mean, if it is agreed already; found by asking the sites otherwise.
     exclude
         Columns that are not features.
+    forests
+        Forests that sites bring, by site: a ``Forest``, the path of one, or a forest of scikit-learn, fitted or not.
+        One that is fitted must not have seen the site's test part; one that is not learns from the training part.
     sums
-        How ``total`` hides its parts: "trusted", "ring" or "masked".
+        How ``total`` hides its parts: "trusted" (whoever adds sees them) or "ring" (nobody does; three sites or
+        more). "masked" is not built yet.
     policy
         What every site lets out.
     cold
@@ -92,7 +101,9 @@ def federate_rows(
     if isinstance(exclude, str):
         raise InputError(f"exclude must be a list of columns, got {exclude!r}")
     parts = _parts(tables, site)
+    brought = _forests(forests, parts)
     policy = Policy() if policy is None else policy
+    adding, cover = make_sums(sums)
     members = {
         name: Site(
             name,
@@ -103,14 +114,16 @@ def federate_rows(
             split_seed=int(random_state),
             sampling_key=make_key(random_state, "rows"),
             outbox=Gate(policy),
+            cover=cover,
             n_jobs=n_jobs,
+            forest=brought.get(name),
         )
         for name, source in parts.items()
     }
     study = f"rows of {', '.join(members)}; label {label}; test {test}; random_state {random_state}"
     federation = LocalFederation(
         members,
-        make_sums(sums),
+        adding,
         cold=cold,
         quorum=quorum,
         timeout=timeout,
@@ -119,7 +132,10 @@ def federate_rows(
     )
     if journal is not None:
         prints = [_fingerprint(member) for member in members.values()]
-        federation.journal.belongs_to(f"{study}; exclude {list(exclude)}; policy {policy}; tables {prints}")
+        named = "".join(f"; {name} brings {name_of(forest)}" for name, forest in brought.items())
+        federation.journal.belongs_to(
+            f"{study}; exclude {list(exclude)}; policy {policy}; sums {sums}; tables {prints}{named}"
+        )
     if schema is None:
         federation.schema, federation.differences, federation.rows = agree(federation, label, task)
         for text in federation.differences.warnings:
@@ -146,11 +162,24 @@ def _check_excluded(exclude: Sequence[str], members: Mapping[str, Site]) -> None
         raise InputError(f"exclude names {unknown[0]!r}, which is not a column at any site")
 
 
-def make_sums(name: str) -> Sums:
-    """Give the way of summing that a user named."""
+def make_sums(name: str) -> tuple[Sums, Cover | None]:
+    """Give both halves of the way of summing that a user named: the coordinator's, and what hides a site's part."""
     if name == "trusted":
-        return TrustedSums()
-    raise InputError(f"sums must be 'trusted', got {name!r}; 'ring' and 'masked' are not built yet")
+        return TrustedSums(), None
+    if name == "ring":
+        return RingSums(), RingCover()
+    raise InputError(f"sums must be 'trusted' or 'ring', got {name!r}{'; it is not built yet' * (name == 'masked')}")
+
+
+def _forests(forests: Mapping[str, Any] | None, sites: Mapping[str, Any]) -> dict[str, Any]:
+    """Check forests that sites bring, where what is wrong can be mended."""
+    brought = {str(name): forest for name, forest in (forests or {}).items()}
+    for name, forest in brought.items():
+        if name not in sites:
+            raise InputError(f"forests names {name!r}, which is not a site; the sites are {', '.join(sites)}")
+        # a copy, since an estimator may be fitted elsewhere later
+        brought[name] = clone(forest) if is_unfitted(forest) else read_forest(forest)
+    return brought
 
 
 def _parts(tables: Any, site: str | None) -> dict[str, Any]:

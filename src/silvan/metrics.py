@@ -36,10 +36,11 @@ def count_scores(proba: np.ndarray, y: np.ndarray, exact: bool) -> list[np.ndarr
     return tables
 
 
-def confusion(proba: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Count rows by true class (rows) and most probable class (columns)."""
+def confusion(proba: np.ndarray, y: np.ndarray, votes: np.ndarray | None = None) -> np.ndarray:
+    """Count rows by true class (rows) and decided class (columns): the most probable one unless ``votes`` say."""
     n = proba.shape[1]
-    votes = proba.argmax(axis=1) if len(proba) else np.zeros(0, np.int64)
+    if votes is None:
+        votes = proba.argmax(axis=1) if len(proba) else np.zeros(0, np.int64)
     return np.bincount(y.astype(np.int64) * n + votes, minlength=n * n).reshape(n, n)
 
 
@@ -111,9 +112,14 @@ def mcc(matrix: np.ndarray) -> float:
     return float((right * n - (true * voted).sum()) / np.sqrt(spread_voted * spread_true)) if spread_voted > 0 else 0.0
 
 
-def classification(proba: np.ndarray, y: np.ndarray) -> dict[str, float]:
-    """Judge probabilities exactly, with the rows at hand."""
-    return from_counts(count_scores(proba, y, exact=True), confusion(proba, y), calibration_sums(proba, y))
+def classification(proba: np.ndarray, y: np.ndarray, votes: np.ndarray | None = None) -> dict[str, float]:
+    """Judge probabilities exactly, with the rows at hand, and the classes decided on if those are others.
+
+    A model that does not answer (NaN) has no figures.
+    """
+    if np.isnan(proba).any():
+        return dict.fromkeys(CLASSIFICATION, np.nan)
+    return from_counts(count_scores(proba, y, exact=True), confusion(proba, y, votes), calibration_sums(proba, y))
 
 
 def regression(predicted: np.ndarray, y: np.ndarray) -> dict[str, float]:
@@ -124,8 +130,11 @@ def regression(predicted: np.ndarray, y: np.ndarray) -> dict[str, float]:
 def moments(predicted: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Sum up what RMSE and R2 need: rows, squared error, mean of y, squared distance of y from its mean.
 
-    Sums of squares of y itself would leave nothing of the spread of large numbers.
+    Sums of squares of y itself would leave nothing of the spread of large numbers. Of a model that does not answer
+    (NaN) they are of no rows.
     """
+    if np.isnan(predicted).any():
+        return np.zeros(4)
     mean = float(y.mean()) if len(y) else 0.0
     return np.array([len(y), ((predicted - y) ** 2).sum(), mean, ((y - mean) ** 2).sum()], np.float64)
 

@@ -2,7 +2,9 @@
 
 import csv
 import io
+from dataclasses import replace
 
+import numpy as np
 import polars as pl
 import pytest
 from runs import fitted, silvan
@@ -46,6 +48,40 @@ def test_columns_that_are_not_there_count_as_missing_if_asked(folder, tmp_path):
     frame.with_columns(pl.lit(None, pl.Float64).alias("age")).write_csv(tmp_path / "empty.csv")
     filled = silvan("predict", folder / "run", tmp_path / "narrow.csv", "--fill").stdout
     assert filled == silvan("predict", folder / "run", tmp_path / "empty.csv").stdout
+
+
+def test_the_class_is_what_the_trees_vote_for_and_some_may_abstain(folder, tmp_path):
+    forest = sv.Forest.load(folder / "run" / "model.silvan")
+    split_on_age = forest.uses[:, forest.schema.names.index("age")]
+    assert 0 < split_on_age.sum() < len(forest)
+    lean = np.where(np.arange(len(forest)) % 2, 3.0, 1.0)
+    forest = replace(forest, combine="vote", weights=lean)
+    forest.save(tmp_path / "voting.silvan")
+    frame = pl.read_csv(folder / "0.csv").drop("age")
+    frame.write_csv(tmp_path / "narrow.csv")
+    result = silvan("predict", tmp_path / "voting.silvan", tmp_path / "narrow.csv")
+    rows = read(result.stdout)
+    assert [row["prediction"] for row in rows] == forest.predict(frame).tolist()
+    shares = [float(row["probability_yes"]) for row in rows]
+    assert shares == pytest.approx(forest.predict_proba(frame)[:, 1].tolist(), abs=1e-5)
+    assert f"{split_on_age.sum()} of {len(forest)} trees abstained: the table lacks 'age'" in result.stderr
+    # counted as missing if asked: nobody abstains
+    filled = silvan("predict", tmp_path / "voting.silvan", tmp_path / "narrow.csv", "--fill")
+    empty = frame.with_columns(pl.lit(None, pl.Float64).alias("age"))
+    assert [row["prediction"] for row in read(filled.stdout)] == forest.predict(empty).tolist()
+    assert "abstained" not in filled.stderr
+    (tmp_path / "strange.csv").write_text("a,b\n1,2\n")
+    strange = silvan("predict", tmp_path / "voting.silvan", tmp_path / "strange.csv", ok=False)
+    assert "is it the right table?" in strange.stderr
+
+
+def test_stages_predict_too(folder, tmp_path):
+    forest = sv.Forest.load(folder / "run" / "model.silvan")
+    n = len(forest)
+    forest = replace(forest, combine="stages", group=np.arange(n) // 3, say=np.arange(1.0, 1 + -(-n // 3)))
+    forest.save(tmp_path / "stages.silvan")
+    rows = read(silvan("predict", tmp_path / "stages.silvan", folder / "0.csv").stdout)
+    assert [row["prediction"] for row in rows] == forest.predict(pl.read_csv(folder / "0.csv")).tolist()
 
 
 def test_a_number(tmp_path):

@@ -61,7 +61,8 @@ def test_tables_of_any_kind(tmp_path):
         (TABLES, {"random_state": -1}, "random_state must be a whole number"),
         (TABLES, {"random_state": None}, "random_state must be a whole number"),
         (TABLES, {"random_state": 0.5}, "random_state must be a whole number"),
-        (TABLES, {"sums": "ring"}, "sums must be 'trusted'"),
+        (TABLES, {"sums": "masked"}, "sums must be 'trusted' or 'ring'"),
+        (parts(table(n=60), 2), {"sums": "ring"}, "sums must be 'trusted' for fewer than 3 sites"),
     ],
 )
 def test_what_cannot_be_a_federation(tables, settings, text):

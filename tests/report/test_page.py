@@ -133,7 +133,21 @@ def test_one_class_only_at_a_site(tmp_path):
     tables["site 1"] = tables["site 1"].with_columns(pl.lit("no").alias("label"))
     page = page_of(tmp_path, tables=tables)
     assert "one class only" in page
+    assert page.count("undefined") >= 3
     assert "nan" not in page.lower().split("</style>")[1]
+
+
+def test_it_says_whether_joining_helps(tmp_path):
+    page = page_of(tmp_path, tables=parts(table(n=400), 3))
+    text = " ".join("".join(Page(page).words).split())
+    from silvan.report.summary import SURE, summarise
+    from silvan.report.words import said_between
+
+    assert "Does joining help?" in text
+    for site in summarise(tmp_path / "run")["sites"]:
+        between = said_between(site["low"], site["high"], 3)
+        assert between
+        assert f"{between}{SURE[site['sure']]}" in "".join(Page(page).words).replace("\n", "")
 
 
 def test_report_command(tmp_path):

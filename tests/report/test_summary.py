@@ -8,7 +8,7 @@ import pytest
 from silvan.report.plots import nice_scale, tick_labels
 from silvan.report.run import Figures, Model, Record, Site
 from silvan.report.summary import summary
-from silvan.report.words import said_bytes, said_count, said_time, signed
+from silvan.report.words import said_between, said_bytes, said_count, said_figure, said_time, signed
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
@@ -43,6 +43,82 @@ def record(figures, metric="auc", **more):
 )
 def test_who_gains(figures, said):
     assert said in summary(record(figures))["sentences"][0]
+
+
+def sure(*intervals, gain=0.03, local=0.7, metric="auc", **more):
+    """Make a record of sites whose gains have intervals; None for none."""
+    sign = -1 if metric == "rmse" else 1
+    made = record([(local, local + sign * gain)] * (len(intervals) + 1), metric, **more)
+    rows = []
+    for row in made.evaluation:
+        if row.model == "federated" and row.site != "all":
+            low, high = intervals[int(row.site[1:])] or (None, None)
+            row = msgspec.structs.replace(row, gain=gain, gain_low=low, gain_high=high, use=True)
+        rows.append(row)
+    made.evaluation = rows
+    return made
+
+
+@pytest.mark.parametrize(
+    ("interval", "what"),
+    [
+        ((0.01, 0.05), "gained"),
+        ((-0.01, 0.07), "noise"),
+        ((-0.07, -0.01), "lost"),
+        ((0.0, 0.0), "level"),
+        (None, "few"),
+        ((0.0004, 0.05), "noise"),  # it is shown as +0.000
+        ((0.0, 0.05), "noise"),
+    ],
+)
+@pytest.mark.parametrize("metric", ["auc", "rmse"])
+def test_how_sure_a_gain_is(interval, what, metric):
+    [site] = summary(sure(interval, metric=metric))["sites"]
+    assert site["sure"] == what
+    assert site["use"] == "federated"
+
+
+def test_a_figure_that_is_not_defined_is_not_unsure():
+    made = record([(None, None), (0.7, 0.8)])
+    made.evaluation = [msgspec.structs.replace(row, use=row.model == "federated") for row in made.evaluation]
+    [site] = summary(made)["sites"]
+    assert site["sure"] == "unknown"
+    assert (site["low"], site["high"]) == (None, None)
+
+
+def test_equal_figures_without_an_interval():
+    [site] = summary(sure(None, gain=0.0))["sites"]
+    assert site["sure"] == "level"
+
+
+@pytest.mark.parametrize(
+    ("intervals", "said"),
+    [
+        ([(0.01, 0.05), (-0.1, 0.1), None], "Of two sites with enough test rows to tell, one is better off by more"),
+        ([(0.01, 0.05), (-0.2, -0.1)], "one is better off by more than noise and one is worse off by more than noise"),
+        ([(0.01, 0.05)] * 2, "All two sites with enough test rows to tell are better off by more than noise (95"),
+        ([(-0.1, 0.1)], "Of one site with enough test rows to tell, none shows a difference"),
+        ([None, None], "No site has enough test rows to tell its gain from noise."),
+    ],
+)
+def test_noise_in_words(intervals, said):
+    assert said in " ".join(summary(sure(*intervals))["sentences"])
+
+
+def test_older_records_say_nothing_of_noise():
+    assert "noise" not in " ".join(summary(record([(0.8, 0.9), (0.7, 0.9)]))["sentences"])
+
+
+def test_what_was_chosen_on_test_rows_is_said_to_be():
+    paper = {"learner": {"kind": "BOFRF", "protocol": "paper"}}
+    assert "chosen on its test rows" in " ".join(summary(sure((0.01, 0.05), study=paper))["sentences"])
+    assert "test rows, as published" not in " ".join(summary(sure((0.01, 0.05)))["sentences"])
+
+
+def test_the_variant_that_a_site_should_use():
+    made = sure((0.01, 0.05))
+    made.evaluation = [msgspec.structs.replace(row, same_as="own" if row.use else "") for row in made.evaluation]
+    assert summary(made)["sites"][0]["use"] == "federated (own)"
 
 
 def test_the_mean_of_sites_leads_where_rows_are_ranked():
@@ -93,6 +169,9 @@ def test_numbers_in_words():
     ]
     assert [said_time(s) for s in (0.2, 59.4, 61, 3725)] == ["1 s", "59 s", "1 min 01 s", "1 h 02 min"]
     assert [signed(x, 2) for x in (0.004, 0.12, -0.12)] == ["±0.00", "+0.12", "−0.12"]
+    assert said_between(-0.01, 0.074, 2) == "−0.01 to +0.07"
+    assert said_between(None, None, 2) == ""
+    assert [said_figure(*x) for x in ((0.5, 2), (None, 2), (None, 2, 0))] == ["0.50", "undefined", "–"]
     assert [said_count(n) for n in (0, 3, 1234)] == ["no", "three", "1,234"]
 
 

@@ -171,7 +171,7 @@ CASES = {
     "a schema without features": ({"schema": Schema((), SCHEMA.label)}, "no features"),
     "feature outside the schema": ({"feature": [2, 1, -1, -1, -1, -1]}, "feature out of range"),
     "feature below leaves": ({"feature": [0, 1, -1, -1, -2, -1]}, "feature out of range"),
-    "combine": ({"combine": "vote"}, "combine 'vote' is unknown"),
+    "combine": ({"combine": "most"}, "combine 'most' is unknown"),
     "a split too many": (
         {"feature": [0, 1, 0, -1, -1, -1], "value": [[1, 0]] * 3},
         "nodes and splits do not match",

@@ -1,8 +1,10 @@
 """Files: what was saved comes back; what was changed is refused or is a forest all the same."""
 
+import hashlib
 import json
 import re
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,18 +14,28 @@ from hypothesis import strategies as st
 from safetensors.numpy import save as to_bytes
 
 from silvan import Feature, Forest, FormatError, Label, Schema, VersionError
-from silvan.tree.forest import ARRAYS
+from silvan.tree.forest import ARRAYS, STAGE_ARRAYS
+from silvan.tree.predict import as_matrix
 from silvan.tree.save import FORMAT, VERSION, _digest
+from silvan.tree.save import to_bytes as file_of
+from silvan.tree.score import score_numbers, score_trees
+
+STAGES = {"combine": "stages", "group": [0, 1, 1], "say": [0.5, 2.0]}
+COMBINES = {"mean": {}, "vote": {"combine": "vote"}, "stages": STAGES}
+
+
+def example(combine="mean"):
+    """A forest with splits of both kinds."""
+    forest = random_forest(3, schema=MIXED, n_classes=3, n_trees=3, max_nodes=15, gain=True)
+    assert len(forest.sets) > 2
+    return replace(forest, **COMBINES[combine])
 
 
 @pytest.fixture(scope="module")
-def valid(tmp_path_factory):
-    """A forest with splits of both kinds, and its file."""
-    forest = random_forest(3, schema=MIXED, n_classes=3, n_trees=3, max_nodes=15, gain=True)
-    assert len(forest.sets) > 2
-    path = tmp_path_factory.mktemp("valid") / "forest.silvan"
-    forest.save(path)
-    return forest, path.read_bytes()
+def valid():
+    """A forest and its file."""
+    forest = example()
+    return forest, file_of(forest)
 
 
 def read(path, data):
@@ -33,10 +45,11 @@ def read(path, data):
 
 def content(forest):
     """What a file of this forest says: metadata and arrays, to be changed."""
-    arrays = {name: getattr(forest, name).copy() for name in (*ARRAYS, "gain")}
+    named = {name: getattr(forest, name) for name in (*ARRAYS, *STAGE_ARRAYS, "gain")}
+    arrays = {name: array.copy() for name, array in named.items() if array is not None}
     metadata = {
         "format": FORMAT,
-        "version": str(VERSION),
+        "version": "1" if forest.combine == "mean" else str(VERSION),
         "schema": forest.schema.to_json(),
         "combine": forest.combine,
     }
@@ -47,6 +60,7 @@ def forge(metadata, arrays):
     """Write a file whose hash and digest fit whatever it says: only the validator stands in its way."""
     unchecked = object.__new__(Forest)
     known = {name: arrays.get(name, np.zeros(0, dtype)) for name, dtype in ARRAYS.items()}
+    known.update({name: arrays[name] for name in STAGE_ARRAYS if name in arrays})
     try:
         schema = Schema.from_json(metadata["schema"])
     except (FormatError, KeyError):
@@ -95,18 +109,106 @@ def test_names_of_any_kind_come_back(tmp_path):
     assert Forest.load(tmp_path / "odd name ü").schema == schema
 
 
-def test_forging_a_valid_file_works(valid, tmp_path):
-    forest, _ = valid
+@pytest.mark.parametrize("combine", COMBINES)
+def test_forging_a_valid_file_works(combine, tmp_path):
+    forest = example(combine)
     assert read(tmp_path / "f", forge(*content(forest))) == forest
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    schema=st.sampled_from([NUMBERS, MIXED]),
+    n_classes=st.sampled_from(list(CLASSES)),
+    n_trees=st.integers(1, 4),
+    gain=st.booleans(),
+)
+def test_round_trip_of_votes_and_stages(tmp_path_factory, **parameters):
+    plain = random_forest(**parameters, equal_weights=False)
+    plain = replace(plain, weights=plain.weights + 0.5)
+    forests = [replace(plain, combine="vote")]
+    if parameters["n_classes"]:
+        n = parameters["n_trees"]
+        forests.append(replace(plain, combine="stages", group=(np.arange(n) + 1) // 2, say=np.arange(n // 2 + 1) + 0.5))
+    path = tmp_path_factory.mktemp("there") / "forest.silvan"
+    for forest in forests:
+        forest.save(path)
+        back = Forest.load(path)
+        assert back == forest
+        assert back.combine == forest.combine
+        assert path.read_bytes() == file_of(back)
+        X = random_rows(forest, 0, n=20)
+        np.testing.assert_array_equal(back.scores(X), forest.scores(X))
+        np.testing.assert_array_equal(back.predict(X), forest.predict(X))
+        for name in STAGE_ARRAYS:
+            assert (getattr(back, name) is None) == (forest.combine != "stages")
 
 
 # -- versions, and files that are something else
 
 
+def version_in(data):
+    return json.loads(data[8 : 8 + struct.unpack("<Q", data[:8])[0]])["__metadata__"]["version"]
+
+
+def test_a_forest_is_written_in_the_oldest_version_that_has_it():
+    assert [version_in(file_of(example(combine))) for combine in COMBINES] == ["1", "2", "2"]
+
+
+def test_version_1_is_what_it_was():
+    # written before there was another version
+    for forest, hash_, file in [
+        (
+            random_forest(3, schema=MIXED, n_classes=3, n_trees=3, max_nodes=15, gain=True, equal_weights=False),
+            "9305f38698b0550e24321387b03290b0a5f56ae06a237f8b5ebff724f1c75933",
+            "e8855e393173cbadb64fc76ff8a4fa48e41348b57bb23d100f6fb53b60eb0a46",
+        ),
+        (
+            random_forest(3, n_classes=0, n_trees=2),
+            "4dfca4741611a37117b8377e314dcb7e2e8baf7b97f997c5f388d157c449d4cb",
+            "eb5202c3e0f659d6b2cd6bf235e311070da133adc9e950ca117fdaa45c3386e0",
+        ),
+    ]:
+        assert forest.hash == hash_
+        assert hashlib.sha256(file_of(forest)).hexdigest() == file
+
+
+def test_version_2_can_hold_a_mean_too(valid, tmp_path):
+    metadata, arrays = content(valid[0])
+    assert read(tmp_path / "f", forge({**metadata, "version": "2"}, arrays)) == valid[0]
+
+
+@pytest.mark.parametrize("combine", ["vote", "stages"])
+def test_version_1_has_neither_votes_nor_stages(combine, tmp_path):
+    metadata, arrays = content(example(combine))
+    message = {"vote": "version 1 of the format has no combine 'vote'", "stages": "unknown array 'group'"}[combine]
+    with pytest.raises(FormatError, match=message):
+        read(tmp_path / "f", forge({**metadata, "version": "1"}, arrays))
+    if combine == "stages":
+        del arrays["group"], arrays["say"]
+        with pytest.raises(FormatError, match="version 1 of the format has no combine 'stages'"):
+            read(tmp_path / "f", forge({**metadata, "version": "1"}, arrays))
+
+
+def test_stages_need_their_arrays_in_their_types_and_others_have_none(tmp_path):
+    metadata, arrays = content(example("stages"))
+    for name in STAGE_ARRAYS:
+        lacking = {key: array for key, array in arrays.items() if key != name}
+        with pytest.raises(FormatError, match="stages need group and say"):
+            read(tmp_path / "f", forge(metadata, lacking))
+        with pytest.raises(FormatError, match=f"array '{name}' is missing or of another type"):
+            read(tmp_path / "f", forge(metadata, {**arrays, name: arrays[name].astype(np.int16)}))
+    for combine in ("vote", "mean"):
+        with pytest.raises(FormatError, match="are for trees that combine by stages"):
+            read(tmp_path / "f", forge({**metadata, "combine": combine}, arrays))
+    with pytest.raises(FormatError, match="combine 'most' is unknown"):
+        read(tmp_path / "f", forge({**metadata, "combine": "most"}, arrays))
+
+
 def test_a_newer_version_is_refused_by_name(valid, tmp_path):
     metadata, arrays = content(valid[0])
-    with pytest.raises(VersionError, match=r"f: written in version 2 .* reads up to 1; upgrade silvan"):
-        read(tmp_path / "f", forge({**metadata, "version": "2"}, arrays))
+    with pytest.raises(VersionError, match=r"f: written in version 3 .* reads up to 2; upgrade silvan"):
+        read(tmp_path / "f", forge({**metadata, "version": "3"}, arrays))
     # even if it holds what this version has never heard of
     arrays["calibration"] = np.zeros(3, np.float16)
     del arrays["sets"]
@@ -211,11 +313,13 @@ def damaged(data, rng):
     return bytes(data)
 
 
-def test_thousands_of_damaged_files(valid, tmp_path):
-    forest, data = valid
+@pytest.mark.parametrize(("combine", "n"), [("mean", 4000), ("vote", 500), ("stages", 2000)])
+def test_thousands_of_damaged_files(combine, n, tmp_path):
+    forest = example(combine)
+    data = file_of(forest)
     rng = np.random.default_rng(0)
     refused = 0
-    for _ in range(4000):
+    for _ in range(n):
         try:
             same = read(tmp_path / "f", damaged(data, rng))
         except FormatError:
@@ -223,7 +327,7 @@ def test_thousands_of_damaged_files(valid, tmp_path):
         else:
             # a change that says nothing, such as a space in the header
             assert same == forest
-    assert refused > 3000
+    assert refused > 0.75 * n
 
 
 # -- forgery: hash and digest fit, so the validator alone decides
@@ -293,15 +397,18 @@ def forged_schema(text, rng):
     return json.dumps(schema)
 
 
-def test_thousands_of_forged_files(valid, tmp_path):
-    forest, _ = valid
+@pytest.mark.parametrize(("combine", "n"), [("mean", 4000), ("vote", 500), ("stages", 3000)])
+def test_thousands_of_forged_files(combine, n, tmp_path):
+    forest = example(combine)
     rng = np.random.default_rng(1)
     X = random_rows(random_forest(0, schema=MIXED), 0, n=70)
     refused = taken = 0
-    for _ in range(4000):
+    for _ in range(n):
         metadata, arrays = content(forest)
         for _ in range(rng.integers(1, 3)):
-            if rng.random() < 0.15:
+            if combine != "mean" and rng.random() < 0.1:
+                metadata["combine"] = str(rng.choice(list(COMBINES)))
+            elif rng.random() < 0.15:
                 metadata["schema"] = forged_schema(forest.schema.to_json(), rng)
             else:
                 name = rng.choice(list(arrays))
@@ -313,10 +420,24 @@ def test_thousands_of_forged_files(valid, tmp_path):
             continue
         taken += 1
         width = other.n_features
-        assert len(other.scores(np.resize(X, (len(X), width)), n_jobs=1)) == len(X)
+        rows = np.resize(X, (len(X), width))
+        assert len(other.scores(rows, n_jobs=1)) == len(X)
+        if combine != "mean":
+            assert len(other.predict(rows, n_jobs=1)) == len(X)
+            check_scoring(other, rows)
         if taken % 10 == 0:
             # what was taken is a forest like any other: it can be saved and read again
             other.save(tmp_path / "g")
             assert Forest.load(tmp_path / "g") == other
-    assert refused > 1000
-    assert taken > 100
+    assert refused > n // 4
+    assert taken > n // 40
+
+
+def check_scoring(forest, X):
+    """Trees of others are scored before anything else is done with them."""
+    X = as_matrix(forest.schema, X)
+    if forest.classes is None:
+        assert score_numbers(forest, X, np.zeros(len(X)), 1.0, n_jobs=1)[:, 0].tolist() == [len(X)] * len(forest)
+    else:
+        y = np.arange(len(X)) % len(forest.classes)
+        assert (score_trees(forest, X, y, n_jobs=1).sum(axis=(1, 2)) == len(X)).all()

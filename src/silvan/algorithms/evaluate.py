@@ -1,19 +1,22 @@
 """Judging models without moving rows: each site scores its own test part.
 
-Two rounds. A site's own figures are exact and it sends them as numbers (``ask``). The figures over all sites
-come from counts on a grid of scores that are summed (``total``), so nobody sees another site's scores;
-regression needs only the moments of the first round.
+Two rounds. A site's own figures are exact and it sends them as numbers (``ask``), with an interval for what each model
+gains over the site's own one. The figures over all sites come from counts on a grid of scores that are summed
+(``total``), so nobody sees another site's scores; regression needs only the moments of the first round.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
 
 from silvan import metrics
+from silvan.algorithms.boosting import local_boost
+from silvan.algorithms.figures import LOCAL, Answer, Row, answer_of, compared, for_site
+from silvan.algorithms.gains import intervals
 from silvan.algorithms.merge import local_forest
 from silvan.algorithms.shared_bins import schema_of
+from silvan.algorithms.stumps import Boosting
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation.agree import MAX_ROWS
@@ -23,7 +26,6 @@ from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
 from silvan.tree.fit import Settings
 from silvan.tree.forest import Forest
-from silvan.tree.predict import scores
 from silvan.tree.save import from_bytes, to_bytes
 
 
@@ -32,13 +34,18 @@ class Contender(msgspec.Struct, frozen=True):
 
     sent: Blob | None = None
     own: Settings | None = None
+    boosted: Boosting | None = None
 
 
 class Figures(Reply, frozen=True, kw_only=True):
-    """A site's figures, a row a model: the metrics in their order, or moments where a number is predicted."""
+    """A site's figures, a row a model: the metrics in their order, or moments where a number is predicted.
+
+    And between which two numbers the gain over the site's own model lies; no numbers where test rows are few.
+    """
 
     rows: int
     figures: np.ndarray
+    intervals: np.ndarray
 
 
 class Judge(Request, frozen=True, kw_only=True):
@@ -50,6 +57,7 @@ class Judge(Request, frozen=True, kw_only=True):
     schema: Blob
     contenders: list[Contender]
     feature_key: np.ndarray
+    against: int = -1  # the one that gains are measured against, if any
 
 
 class Counts(Reply, frozen=True, kw_only=True):
@@ -77,59 +85,57 @@ class Tally(Request, frozen=True, kw_only=True):
 @answers(Judge)
 def judge(site: Site, request: Judge) -> Figures:
     """Score the site's test part exactly."""
+    if not -1 <= request.against < len(request.contenders):
+        raise FormatError("gains are measured against a model that is not there")
     schema = schema_of(site, request.schema)
-    part = site.part(schema, test=True)
-    rows = []
-    for contender in request.contenders:
-        answer = _scores(site, schema, contender, request.feature_key)
-        if schema.n_classes:
-            rows.append(list(metrics.classification(answer, part.y).values()))
-        else:
-            rows.append(metrics.moments(answer[:, 0], part.y).tolist())
-    return Figures(rows=len(part), figures=np.array(rows, np.float64))
+    y = site.part(schema, test=True).y
+    told = [_answer(site, schema, contender, request.feature_key) for contender in request.contenders]
+    if schema.n_classes:
+        rows = [list(metrics.classification(a.scores, y, a.decided).values()) for a in told]
+    else:
+        rows = [metrics.moments(a.scores[:, 0], y).tolist() for a in told]
+    between = intervals([a.scores for a in told], request.against, y, schema.n_classes, site.sampling_key, site.n_jobs)
+    return Figures(rows=len(y), figures=np.array(rows, np.float64), intervals=between)
 
 
 @answers(Tally)
 def tally(site: Site, request: Tally) -> Counts:
-    """Count the site's test part on the grid of scores."""
+    """Count the site's test part on the grid of scores; a model that says nothing of it counts no rows."""
     schema = schema_of(site, request.schema)
     y = site.part(schema, test=True).y
-    answer = [_scores(site, schema, contender, request.feature_key) for contender in request.contenders]
+    scores, confusion, bands = [], [], []
+    for contender in request.contenders:
+        told = _answer(site, schema, contender, request.feature_key)
+        some = slice(0, 0) if told.silent else slice(None)
+        answer, of = told.scores[some], y[some]
+        scores.append(metrics.count_scores(answer, of, exact=False))
+        confusion.append(metrics.confusion(answer, of, told.decided[some]))
+        bands.append(metrics.calibration_sums(answer, of))
     return Counts(
-        scores=np.array([metrics.count_scores(a, y, exact=False) for a in answer], np.int64),
-        confusion=np.array([metrics.confusion(a, y) for a in answer], np.int64),
-        bands=np.array([metrics.calibration_sums(a, y) for a in answer], np.int64),
+        scores=np.array(scores, np.int64), confusion=np.array(confusion, np.int64), bands=np.array(bands, np.int64)
     )
 
 
-def _scores(site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray) -> np.ndarray:
+def _answer(site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray) -> Answer:
     """Score the test part; kept, since both rounds need it."""
     key = ("scores", msgspec.json.encode(contender), feature_key.tobytes(), schema.hash)
     if key not in site.cache:
         if contender.own is not None:
             forest = local_forest(site, schema, contender.own, feature_key, contender.own.n_estimators)
+        elif contender.boosted is not None:
+            forest = local_boost(site, schema, contender.boosted)
         elif contender.sent is not None:
             forest = from_bytes(site.blob(contender.sent.hash))
             if forest.schema != schema:
                 raise FormatError("a model of another schema than the rows are encoded by")
         else:
             raise RefusedError("the question names no model for this site")
-        site.cache[key] = scores(forest, site.part(schema, test=True).X, site.n_jobs)
-    answer: np.ndarray = site.cache[key]
+        site.cache[key] = answer_of(forest, site.part(schema, test=True).X, site.absent(schema), site.n_jobs)
+    answer: Answer = site.cache[key]
     return answer
 
 
 # -- at the coordinator
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table: a model's figures at a site, or over all."""
-
-    site: str
-    model: str
-    rows: int
-    figures: dict[str, float]
 
 
 def evaluate(
@@ -137,43 +143,42 @@ def evaluate(
 ) -> tuple[list[Row], Counts | None]:
     """Judge models at all sites.
 
-    A model is a ``Forest``, a dict of them by site, or ``Settings`` for sites' own. Also gives the summed
-    counts behind the overall figures, for curves; None for regression.
+    A model is a ``Forest``, a dict of them by site, or ``Settings`` or ``Boosting`` for sites' own. Also gives the
+    summed counts behind the overall figures, for curves; None for regression.
     """
-    named = federation.blob(schema.to_json().encode())
-
-    def ask(kind: type[Judge] | type[Tally]) -> dict[str, Judge | Tally]:
-        return {
-            site: kind(
-                schema=named,
-                contenders=[_contender(federation, site, model) for _, model in contenders],
-                feature_key=feature_key,
-            )
-            for site in federation.active
-        }
-
+    names = [name for name, _ in contenders]
+    against = names.index(LOCAL) if LOCAL in names else -1
+    listed = {site: [_contender(federation, site, model) for _, model in contenders] for site in federation.active}
+    shared: dict[str, Any] = {"schema": federation.blob(schema.to_json().encode()), "feature_key": feature_key}
     with federation.counted_apart():
-        told: dict[str, Figures] = federation.ask(ask(Judge), check=_check_figures(schema, len(contenders)))
+        told: dict[str, Figures] = federation.ask(
+            {site: Judge(contenders=listed[site], against=against, **shared) for site in listed},
+            check=_check_figures(schema, len(contenders)),
+        )
         if not any(reply.rows for reply in told.values()):
             raise InputError(
                 "no site has test rows: set test=0.2 when the federation is made, or pass a table to judge on"
             )
         counts: Counts | None = None
         if schema.n_classes:
-            counts = federation.total(ask(Tally), check=_check_counts(schema, len(contenders)))
+            counts = federation.total(
+                {site: Tally(contenders=listed[site], **shared) for site in federation.active},
+                check=_check_counts(schema, len(contenders)),
+            )
     rows = []
     for site, reply in told.items():
-        for i, (name, _) in enumerate(contenders):
-            rows.append(Row(site, name, reply.rows, _site_figures(schema, reply, i)))
-    for i, (name, _) in enumerate(contenders):
+        judged = [Row(site, name, reply.rows, _site_figures(schema, reply, i)) for i, name in enumerate(names)]
+        rows += compared(judged, reply.intervals, [msgspec.json.encode(one) for one in listed[site]])
+    overall = []
+    for i, name in enumerate(names):
         if counts is not None:
             n = int(counts.confusion[i].sum())
             figures = metrics.from_counts(list(counts.scores[i]), counts.confusion[i], counts.bands[i])
         else:
-            n = sum(reply.rows for reply in told.values())
+            n = int(sum(reply.figures[i, 0] for reply in told.values()))
             figures = metrics.from_moments(np.array([reply.figures[i] for reply in told.values()]))
-        rows.append(Row(OVERALL, name, n, figures))
-    return rows, counts
+        overall.append(Row(OVERALL, name, n, figures))
+    return [*rows, *compared(overall)], counts
 
 
 def _check_figures(schema: Schema, n_models: int) -> Check:
@@ -186,10 +191,17 @@ def _check_figures(schema: Schema, n_models: int) -> Check:
         if schema.n_classes:
             possible = np.isnan(figures) | (np.abs(figures) <= 1.0)
         else:
-            possible = np.isfinite(figures) & (figures >= [reply.rows, 0.0, -np.inf, 0.0])
-            possible[:, 0] &= figures[:, 0] <= reply.rows
+            possible = np.isfinite(figures) & (figures >= [0.0, 0.0, -np.inf, 0.0])
+            possible[:, 0] &= np.isin(figures[:, 0], (0.0, reply.rows))  # all rows, or the model says nothing
         if not possible.all():
             raise FormatError("its figures are not possible")
+        between = reply.intervals
+        if between.shape != (n_models, 2) or between.dtype != np.float64:
+            raise FormatError("its intervals are not those asked for")
+        known = between[~np.isnan(between).all(axis=1)]
+        most = 1.0 if schema.n_classes else np.finfo(np.float64).max
+        if not ((known[:, 0] <= known[:, 1]).all() and (np.abs(known) <= most).all()):
+            raise FormatError("its intervals are not possible")
 
     return check
 
@@ -218,11 +230,11 @@ def _site_figures(schema: Schema, reply: Figures, i: int) -> dict[str, float]:
 
 
 def _contender(federation: Federation, site: str, model: object) -> Contender:
+    model = for_site(model, site)
     if isinstance(model, Settings):
         return Contender(own=model)
-    if isinstance(model, dict) and site not in model:
-        raise InputError(f"there is no model for site {site!r}; it was not there when the learner was fitted")
-    forest = model[site] if isinstance(model, dict) else model
-    if not isinstance(forest, Forest):
-        raise TypeError(f"cannot judge a {type(forest).__name__}")
-    return Contender(sent=federation.blob(to_bytes(forest)))
+    if isinstance(model, Boosting):
+        return Contender(boosted=model)
+    if not isinstance(model, Forest):
+        raise TypeError(f"cannot judge a {type(model).__name__}")
+    return Contender(sent=federation.blob(to_bytes(model)))

@@ -14,7 +14,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Request, Verb
-from silvan.federation.site import Site, answers
+from silvan.federation.site import Part, Site, answers
 from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings, fit_forest
 from silvan.tree.forest import Forest, join_forests
@@ -62,32 +62,42 @@ def grow_trees(site: Site, request: GrowTrees) -> Trees:
     return Trees(forest=to_bytes(forest.bare()), rows=site.n_train)
 
 
-def local_forest(site: Site, schema: Schema, settings: Settings, feature_key: np.ndarray, n_trees: int) -> Forest:
-    """Grow trees on one site's training rows."""
+def local_forest(
+    site: Site,
+    schema: Schema,
+    settings: Settings,
+    feature_key: np.ndarray,
+    n_trees: int,
+    part: Part | None = None,
+) -> Forest:
+    """Grow trees on one site's training rows, or on some of them."""
     if not 1 <= n_trees <= MAX_TREES:
         raise InputError(f"the trees of a site must be 1 to {MAX_TREES}, got {n_trees}")
     if feature_key.shape != (2,) or feature_key.dtype != np.uint64:
         raise FormatError("a key is two numbers of 64 bits")
-    part = site.part(schema)
+    part = site.part(schema) if part is None else part
     if schema.n_classes:
         counts = np.bincount(part.y, minlength=schema.n_classes)
         target = class_target(part.y, schema.n_classes, None, settings.class_weights(counts))
     else:
         target = number_target(part.y, None)
-    few = settings.bootstrap and len(part) < _FEW
-    if few and not rows_of_trees(site.sampling_key, part.row_keys, 0, n_trees, True).any():
-        settings = replace(settings, bootstrap=False)  # or there would be no forest
     return fit_forest(
         part.X,
         target,
         schema,
-        replace(settings, n_estimators=n_trees),
+        replace(settings, n_estimators=n_trees, bootstrap=draws_rows(site, part, settings.bootstrap, n_trees)),
         site.sampling_key,
         feature_key,
         row_keys=part.row_keys,
         n_jobs=site.n_jobs,
         floor=FLOOR,
     )
+
+
+def draws_rows(site: Site, part: Part, bootstrap: bool, n_trees: int) -> bool:
+    """Say whether trees draw rows: not where none would draw any, or there would be no forest."""
+    few = bootstrap and len(part) < _FEW
+    return bootstrap and not (few and not rows_of_trees(site.sampling_key, part.row_keys, 0, n_trees, True).any())
 
 
 # -- at the coordinator

@@ -195,14 +195,7 @@ def _by_column(request: CountFine, schema: Schema) -> list[Heavy]:
 
 def find_shared_bins(federation: Federation, schema: Schema, max_bins: int) -> tuple[Bins, Blob, np.ndarray]:
     """Find the bins of all sites' training rows together; also the bins as a blob, and the label's counts."""
-    named = federation.blob(schema.to_json().encode())
-
-    def check_coarse(site: str, reply: GridCounts) -> None:
-        cells, label = Grid.for_columns(len(schema.features)).n_cells, Grid.for_columns(1).n_cells
-        _check_counts(reply.cells, (len(schema.features), cells), np.int32)
-        _check_counts(reply.label, (schema.n_classes or label,), np.int64)
-
-    coarse: GridCounts = federation.total(CountGrid(schema=named), check=check_coarse)
+    named, coarse = federation.blob(schema.to_json().encode()), coarse_total(federation, schema)
     heavy = _heavy(coarse.cells, schema, max_bins)
     size = int(_starts(heavy, Grid.for_columns(len(schema.features)))[-1])
     fine: FineCounts = federation.total(
@@ -217,6 +210,19 @@ def find_shared_bins(federation: Federation, schema: Schema, max_bins: int) -> t
     bins = bins_from_counts(schema, coarse.cells, heavy, fine.cells, max_bins)
     points = CutPoints(np.array([len(c) for c in bins.cuts], np.int64), np.concatenate(bins.cuts))
     return bins, federation.blob(wire.encode(points)), coarse.label
+
+
+def coarse_total(federation: Federation, schema: Schema) -> GridCounts:
+    """Count all sites' training rows on the coarse grid."""
+
+    def check(site: str, reply: GridCounts) -> None:
+        cells, label = Grid.for_columns(len(schema.features)).n_cells, Grid.for_columns(1).n_cells
+        _check_counts(reply.cells, (len(schema.features), cells), np.int32)
+        _check_counts(reply.label, (schema.n_classes or label,), np.int64)
+
+    named = federation.blob(schema.to_json().encode())
+    counts: GridCounts = federation.total(CountGrid(schema=named), check=check)
+    return counts
 
 
 def _check_counts(counts: np.ndarray, shape: tuple[int, ...], dtype: type) -> None:

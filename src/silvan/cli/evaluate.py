@@ -89,52 +89,49 @@ def unchanged(run: "Run", record: "Record") -> "Study | None":
 
 def restored(study: "Study", run: "Run", record: "Record") -> tuple[Any, Any]:
     """Make the federation and the fitted learner of a run again."""
+    from silvan.report.run import JOURNAL
+
     by_site = {model.site: run.forest(model.site or None) for model in record.models}
     if not by_site:
         raise InputError(f"{str(run.folder)!r} has no model yet; run `silvan fit` again to finish it")
     schema = next(iter(by_site.values())).schema
-    federation = study.federation(schema=schema)
     model = study.learner(schema)
+    if not model.restorable:
+        # what it says of each site is more than the forests; the journal, if it is there, saves the sites the work
+        journal = run.file(JOURNAL)
+        federation = study.federation(journal if journal.is_file() else None)
+        return federation, model.fit(federation)
+    federation = study.federation(schema=schema)
     model.schema_, model.forest_ = schema, by_site.get("")
-    model.forests_ = dict.fromkeys(federation.sites, by_site[""]) if "" in by_site else by_site
+    model.forests_ = {site: by_site.get(site, by_site.get("")) for site in federation.sites}
     return federation, model
 
 
 def on_table(path: Path, run: "Run", record: "Record | None", table: Path, progress: "Progress") -> list["Figures"]:
     """Judge on a table, beside what sites have alone if their tables are still there."""
+    from silvan.cli.steps import figures
+
     study = None if record is None else unchanged(run, record)
     with progress.step("Judging on the table", expected=None if record is None else record.seconds):
         if record is not None and study is not None:
             federation, model = restored(study, run, record)
-            frame = model.evaluate(federation, table=str(table))
+            rows = model._on_table(federation, model._contenders(federation), str(table))
             federation.journal.close()
-            return [_figures(row) for row in frame.to_dicts()]
+            return [figures(row) for row in rows]
         return _forests_on_table(path, record, table)
 
 
-def _figures(row: dict[str, Any]) -> "Figures":
-    from silvan.cli.steps import figures
-
-    return figures(row.pop("site"), row.pop("model"), row.pop("rows"), row)
-
-
 def _forests_on_table(path: Path, record: "Record | None", table: Path) -> list["Figures"]:
-    from silvan import metrics
+    from silvan.algorithms.figures import FEDERATED
+    from silvan.algorithms.figures import on_table as judge
     from silvan.cli.predict import open_forest
     from silvan.cli.steps import figures
-    from silvan.data.encode import encode_features, encode_label
-    from silvan.data.table import read_table
-    from silvan.tree.predict import scores
+    from silvan.tree.draw import make_key
 
     names = [""] if record is None else [model.site for model in record.models]
     rows = []
     for name in names:
         forest = open_forest(path, name or None)
-        frame = read_table(str(table), forest.schema.label.name)
-        answer, y = (
-            scores(forest, encode_features(frame, forest.schema, fill_absent=True)),
-            encode_label(frame, forest.schema),
-        )
-        judged = metrics.classification(answer, y) if forest.schema.n_classes else metrics.regression(answer[:, 0], y)
-        rows.append(figures(name or "all", "federated", len(y), judged))
-    return rows
+        model, sites = ({name: forest}, [name]) if name else (forest, [])
+        rows += judge(forest.schema, [(FEDERATED, model)], sites, str(table), make_key(0, "gains"))
+    return [figures(row) for row in rows]

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from silvan.cli import demo, evaluate, fit, predict, report
+from silvan.cli import advise, demo, evaluate, fit, predict, report
 from silvan.errors import SilvanError
 
 INTERRUPTED = 130
@@ -41,6 +41,7 @@ app = typer.Typer(
     help="Random forests grown across data silos: the rows stay, trees, counts and sums travel.",
 )
 app.command()(demo.demo)
+app.command()(advise.advise)
 app.command()(fit.fit)
 app.command()(predict.predict)
 app.command()(evaluate.evaluate)

@@ -25,6 +25,8 @@ def predict(
     fill: Annotated[bool, typer.Option("--fill", help="Count columns that the table lacks as missing.")] = False,
 ) -> None:
     """Predict every row of a table: the class and each class's probability, or the number."""
+    import numpy as np
+
     from silvan.cli.progress import Progress
     from silvan.data.encode import encode_features
     from silvan.data.table import listed, read_table
@@ -35,13 +37,17 @@ def predict(
     forest = open_forest(model, site)
     with progress.step("Reading the table"):
         frame = read_table(str(table), forest.schema.label.name)
-        absent = [name for name in forest.schema.names if name not in frame.columns]
-        if absent and (not fill or len(absent) == len(forest.schema.names)):
-            hint = "is it the right table?" if fill else "add these columns, or pass --fill to count them as missing"
-            raise SchemaError(f"{str(table)!r} lacks {listed(absent)}; {hint}")
+        lacking = np.array([name not in frame.columns for name in forest.schema.names])
+        absent = [name for name, lacks in zip(forest.schema.names, lacking, strict=True) if lacks]
+        abstain = forest.combine == "vote" and not fill
+        if absent and (lacking.all() or not (fill or abstain)):
+            mend = "add these columns, or pass --fill to count them as missing"
+            raise SchemaError(
+                f"{str(table)!r} lacks {listed(absent)}; {'is it the right table?' if fill or abstain else mend}"
+            )
         X = encode_features(frame, forest.schema, fill_absent=True)
     with progress.step("Predicting"):
-        scores = walk.scores(forest, X)
+        scores, decided = walk.scores_and_decisions(forest, X, absent=lacking if abstain else None)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if forest.classes is None:
@@ -50,9 +56,11 @@ def predict(
     else:
         classes = forest.classes.tolist()
         writer.writerow(["row", "prediction", *(f"probability_{c}" for c in classes)])
-        best = scores.argmax(axis=1).tolist()
-        for i, (vote, shares) in enumerate(zip(best, scores.tolist(), strict=True), 1):
-            writer.writerow([i, classes[vote], *(f"{share:.6g}" for share in shares)])
+        for i, (best, shares) in enumerate(zip(decided.tolist(), scores.tolist(), strict=True), 1):
+            writer.writerow([i, classes[best], *(f"{share:.6g}" for share in shares)])
+    if absent and abstain:
+        silent = int(walk.abstaining(forest, lacking).sum())
+        typer.echo(f"{silent} of {len(forest)} trees abstained: the table lacks {listed(absent)}", err=True)
     if output is None:
         sys.stdout.write(text.getvalue())
         return

@@ -44,6 +44,9 @@ class Step:
         before, waves = federation.rounds, dict[tuple[str, int], set[str]]()
 
         def on(event: Any) -> None:
+            if event.what == "progress":
+                self.detail = f"{event.kind} at {event.site}, {event.done / event.total:.0%}"
+                return
             answered = waves.setdefault((event.kind, event.round), set())
             if event.what != "answer":
                 return

@@ -12,14 +12,17 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from silvan.report.summary import METRICS, OVERALL, verdict
-from silvan.report.words import said_bytes, signed
+from silvan.report.summary import METRICS, OVERALL, SURE, verdict
+from silvan.report.words import said_between, said_bytes, said_figure, signed
 
 RULES = box.Box("    \n    \n ── \n    \n ── \n ── \n    \n    \n")
 """A rule below the head and between sections, and nothing else."""
 
 if TYPE_CHECKING:
+    from silvan.algorithms.advice import Advice
     from silvan.report.run import Figures
+
+_MOST_GAINS = 4
 
 GAIN = {"gained": "green", "lost": "red", "level": "dim"}
 
@@ -59,8 +62,33 @@ def results(summed: dict[str, Any]) -> RenderableType:
     if metric is None:
         return table
     better = "" if metric["higher"] else ", lower is better"
-    caption = Text(f"{metric['title']} on each site's own test rows{better}; beside it the gain against the site alone")
-    return Group(table, Text(), _dim(caption))
+    beside = "beside it" if _narrow(summed) else "beside the federated one"
+    caption = Text(f"{metric['title']} on each site's own test rows{better}; {beside} the gain against the site alone")
+    parts: list[RenderableType] = [table, Text(), _dim(caption)]
+    if any(site["use"] for site in summed["sites"]):
+        parts += [Text(), _helps(summed)]
+    return Group(*parts)
+
+
+def _helps(summed: dict[str, Any]) -> RenderableType:
+    """Show whether joining helps each site, beyond noise."""
+    digits = summed["metric"]["digits"]
+    table = _table()
+    table.add_column("Does joining help?", overflow="fold", min_width=8)
+    table.add_column("Should use", overflow="fold")
+    table.add_column("Gain", justify="right", no_wrap=True)
+    table.add_column("95 % interval", justify="right", no_wrap=True)
+    table.add_column("In words", overflow="fold")
+    for line in summed["sites"]:
+        gain = line["gains"].get("federated")
+        table.add_row(
+            Text(clean(line["title"])),
+            Text(clean(line["use"])),
+            Text("undefined" if gain is None else signed(gain, digits), style=GAIN.get(verdict(gain), "")),
+            Text(said_between(line["low"], line["high"], digits)),
+            Text("" if gain is None else SURE[line["sure"]], style=GAIN.get(line["sure"], "")),
+        )
+    return table
 
 
 def _cells(line: dict[str, Any], summed: dict[str, Any], positives: bool) -> list[Text]:
@@ -69,12 +97,19 @@ def _cells(line: dict[str, Any], summed: dict[str, Any], positives: bool) -> lis
         cells.append(Text(f"{line['test_rows']:,}"))
     if positives:
         cells.append(Text("" if line["positives"] is None else f"{line['positives']:.0%}"))
-    return cells + [_cell(line, model, summed["metric"]) for model in summed["models"]]
+    return cells + [_cell(line, model, summed) for model in summed["models"]]
 
 
-def _cell(line: dict[str, Any], model: str, metric: dict[str, Any]) -> Text:
-    value, gain = line["figures"].get(model), line["gains"].get(model)
-    cell = Text("–" if value is None else f"{value:.{metric['digits']}f}")
+def _narrow(summed: dict[str, Any]) -> bool:
+    """Whether all models' gains fit beside their figures."""
+    return len(summed["models"]) <= _MOST_GAINS
+
+
+def _cell(line: dict[str, Any], model: str, summed: dict[str, Any]) -> Text:
+    metric = summed["metric"]
+    value = line["figures"].get(model)
+    gain = line["gains"].get(model) if _narrow(summed) or model == "federated" else None
+    cell = Text(said_figure(value, metric["digits"], line["test_rows"]))
     if gain is not None:
         cell.append(f" {signed(gain, metric['digits'])}" if gain else "  =", style=GAIN[verdict(gain)])
     return cell
@@ -93,7 +128,7 @@ def on_table(rows: list["Figures"], name: str) -> RenderableType:
             continue
         who = row.model if row.model in whole else f"{row.site}, {row.model}"
         values = (row.figures[key] for key in metrics)
-        cells = [Text("–" if value is None else f"{value:.4g}") for value in values]
+        cells = [Text("undefined" if value is None else f"{value:.4g}") for value in values]
         table.add_row(Text(clean(who)), *cells, style="bold" if row.model == "federated" else None)
     rows_said = f"{rows[0].rows:,} rows of {clean(name)}" if rows else ""
     return Group(table, Text(), _dim(Text(f"on {rows_said}")))
@@ -132,6 +167,22 @@ def files(folder: Path, names: list[str]) -> RenderableType:
         elif path.exists():
             table.add_row(Text(clean(name)), said_bytes(path.stat().st_size), FILES.get(name, ""))
     return Group(Text(f"Written to {clean(folder)}:"), Padding(table, (0, 0, 0, 2)))
+
+
+def advice(advised: "Advice", widest: int) -> RenderableType:
+    """Show distances between sites, if there are not too many, and in words who is near whom."""
+    said = Group(*(Text(clean(text)) for text in advised.sentences()))
+    if len(advised.sites) > widest:
+        return said
+    table = _table()
+    table.add_column("", overflow="fold", min_width=8)
+    for site in advised.sites:
+        table.add_column(Text(clean(site)), justify="right", overflow="fold")
+    for i, site in enumerate(advised.sites):
+        cells = (Text("–" if i == j else f"{d:.2f}") for j, d in enumerate(advised.distances[i]))
+        table.add_row(Text(clean(site)), *cells)
+    caption = Text(f"{advised.metric} distances between the sites' means and shares, on scales of 0 to 1")
+    return Group(table, Text(), _dim(caption), Text(), said)
 
 
 def say(console: Console, *parts: RenderableType) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from silvan import metrics
 from silvan.algorithms.evaluate import evaluate
+from silvan.algorithms.figures import Row
 from silvan.cli.progress import Progress
 from silvan.federation.message import Request
 from silvan.report.run import Curve, Difference, Figures, Kind, Record, Run, Site, Traffic
@@ -72,6 +73,8 @@ def expected_rounds(model: Any) -> int | None:
     kind = type(model).__name__
     if kind == "MergedForest":
         return 1
+    if kind == "BOFRF" and model.clusters is None:
+        return 3
     if kind == "HistogramForest" and model.max_depth is not None:
         return int(model.max_depth) + 2
     return None
@@ -80,12 +83,21 @@ def expected_rounds(model: Any) -> int | None:
 def note_training(record: Record, run: Run, federation: "LocalFederation", model: Any, seconds: float) -> None:
     """Write the model, and note what it took."""
     forest: Forest | None = model.forest_
-    record.models = run.save_models(model.forests_ if forest is None else {"": forest})
+    record.models = run.save_models(forests_to_keep(model))
     record.rounds, record.bytes, record.seconds = model.rounds_, model.bytes_, round(seconds, 3)
     has_gains = forest is not None and forest.gain is not None
     record.importances = forest.importances() if forest is not None and has_gains else None
     record.status = "trained"
     note_traffic(record, federation)
+
+
+def forests_to_keep(model: Any) -> dict[str, Forest]:
+    """Give the global forest under "", and each site's by name unless all sites should use the global one."""
+    forest: Forest | None = model.forest_
+    if forest is None:
+        return dict(model.forests_)
+    alike = all(one is forest or one.hash == forest.hash for one in model.forests_.values())
+    return {"": forest} if alike else {"": forest, **model.forests_}
 
 
 def judge(
@@ -105,16 +117,17 @@ def judge(
         rows, counts = evaluate(federation, model.schema_, contenders, model._feature_key())
     pooled = dict(contenders).get("pooled")
     record.pooled_hash = pooled.hash if isinstance(pooled, Forest) else None
-    record.evaluation = [figures(row.site, row.model, row.rows, row.figures) for row in rows]
+    record.evaluation = [figures(row) for row in rows]
     names = [name for name, _ in contenders]
     record.curves = [] if counts is None else list(_curves(names, counts.scores, record.classes or []))
     record.status = "done"
     note_traffic(record, federation)
 
 
-def figures(site: str, model: str, rows: int, values: dict[str, float]) -> Figures:
+def figures(row: Row) -> Figures:
     """Make a line of the evaluation; JSON has no NaN."""
-    return Figures(site, model, rows, {k: None if np.isnan(v) else float(v) for k, v in values.items()})
+    values = {k: None if np.isnan(v) else float(v) for k, v in row.figures.items()}
+    return Figures(row.site, row.model, row.rows, values, row.gain, row.low, row.high, row.use, row.same_as)
 
 
 def _curves(models: list[str], scores: np.ndarray, classes: list[str]) -> Iterator[Curve]:

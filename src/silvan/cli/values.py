@@ -10,7 +10,17 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from silvan.cli.lines import Key
 from silvan.errors import InputError
 
-LEARNERS = ("HistogramForest", "MergedForest", "LocalForest", "PooledForest")
+LEARNERS = (
+    "HistogramForest",
+    "MergedForest",
+    "BOFRF",
+    "BOPPID",
+    "AdaBoostPL",
+    "MultBoost",
+    "LocalForest",
+    "LocalAdaBoost",
+    "PooledForest",
+)
 NONE = "none"
 """TOML has no null; where None has a meaning, this text stands for it."""
 

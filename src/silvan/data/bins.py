@@ -59,9 +59,14 @@ class Bins:
         return codes
 
 
-def find_bins(X: np.ndarray, schema: Schema, max_bins: int, n_jobs: int = 1, floor: int = 1) -> tuple[Bins, np.ndarray]:
-    """Choose cut points for one table and bin it: both passes over the grid, column by column."""
-    table_grid = Grid.for_columns(X.shape[1])
+def find_bins(
+    X: np.ndarray, schema: Schema, max_bins: int, n_jobs: int = 1, floor: int = 1, n_columns: int | None = None
+) -> tuple[Bins, np.ndarray]:
+    """Choose cut points for one table and bin it: both passes over the grid, column by column.
+
+    ``n_columns`` decides the grid, if the table is only some columns of a wider one.
+    """
+    table_grid = Grid.for_columns(X.shape[1] if n_columns is None else n_columns)
     codes = np.empty(X.shape, np.uint8)
 
     def one(f: int) -> np.ndarray:

@@ -56,7 +56,7 @@ def infer_schema(
     """
     if task not in (None, "classification", "regression"):
         raise InputError(f"task must be None, 'classification' or 'regression'; got {task!r}")
-    target = label_column(frame, label)
+    label_column(frame, label)
     left_out = {label, exclude} if isinstance(exclude, str) else {label, *exclude}
     absent = sorted(left_out.difference(frame.columns))
     if absent:
@@ -64,11 +64,16 @@ def infer_schema(
     features = infer_features(frame, left_out, min_category_rows)
     if not features:
         raise SchemaError(f"no column is left to predict {label!r} from; add features or exclude less")
-    regression = (task or infer_task(target)) == "regression"
-    if regression:
+    return Schema(features, infer_label(frame, label, task))
+
+
+def infer_label(frame: Frame, label: str, task: Task | None = None) -> Label:
+    """Describe the column to predict."""
+    target = label_column(frame, label)
+    if (task or infer_task(target)) == "regression":
         _targets(target, label)
-        return Schema(features, Label(label))
-    return Schema(features, Label(label, _infer_classes(target, label, asked=task is not None)))
+        return Label(label)
+    return Label(label, _infer_classes(target, label, asked=task is not None))
 
 
 def infer_features(frame: Frame, exclude: Iterable[str] = (), min_category_rows: int = 1) -> tuple[Feature, ...]:

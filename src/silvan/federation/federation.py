@@ -33,6 +33,7 @@ class Sums(Protocol):
     """How replies to a ``total`` become their sum."""
 
     name: str
+    least: int  # fewest sites that a sum may be over
 
     def total(self, federation: "Federation", question: Asked) -> tuple[Reply, dict[str, Entry]]:
         """Give the sum over the sites, and each site's traffic as entries without a body."""
@@ -70,6 +71,11 @@ class Federation(ABC):
             raise InputError(f"quorum must be between 1 and {len(self.sites)}, got {quorum}")
         if timeout is not None and not timeout > 0:
             raise InputError(f"timeout must be above 0 seconds, got {timeout}")
+        if len(self.sites) < sums.least:
+            raise InputError(
+                f"sums must be 'trusted' for fewer than {sums.least} sites, got {sums.name!r} and {len(self.sites)}: "
+                "with two, each learns the other's part by taking its own off the sum"
+            )
         self.sums, self.study, self.quorum, self.timeout = sums, study, quorum, timeout
         self.journal = Journal() if journal is None else journal
         self.lost: dict[str, str] = {}
@@ -134,7 +140,7 @@ class Federation(ABC):
 
     def exchange(self, question: Asked) -> Iterator[tuple[str, Reply, Entry]]:
         """Send a question and yield checked replies, sending blobs that turn out to be missing."""
-        kind, among = question.kind.__name__, len(question.requests)
+        kind, among = question.kind.__name__, question.among or len(question.requests)
         encoded: dict[int, bytes] = {}  # most questions are one request for all sites
         bodies = {}
         for site, request in question.requests.items():
@@ -143,8 +149,6 @@ class Federation(ABC):
             bodies[site] = encoded[id(request)]
         wanted = {site: blobs_in(request) for site, request in question.requests.items()}
         lacking = {site: [h for h in wanted[site] if h not in self._has[site]] for site in wanted}
-        spent: Counter[str] = Counter()
-        heard: Counter[str] = Counter()
         pending = list(question.requests)
         for _ in range(3):
             if not pending:
@@ -153,10 +157,10 @@ class Federation(ABC):
             messages = {}
             for site in pending:
                 blobs = {h: self._blobs[h] for h in lacking[site]}
-                envelope = Envelope(self.study, question.name, "", kind, bodies[site], blobs, among)
+                envelope = Envelope(self.study, question.wave, "", kind, bodies[site], blobs, among, question.step)
                 messages[site] = wire.encode(envelope)
                 self._has[site].update(lacking[site])
-                spent[site] += len(messages[site])
+                question.received[site] += len(messages[site])
                 self._tell(Event("question", kind, self.rounds, site))
             start, again = time.monotonic(), []
             failed: dict[str, Exception] = {}
@@ -164,7 +168,7 @@ class Federation(ABC):
             for site, data in self.deliver(messages, question.kind.verb):
                 if site not in waiting:
                     continue  # a second answer to the same question changes nothing
-                heard[site] += len(data) if isinstance(data, bytes) else 0
+                question.sent[site] += len(data) if isinstance(data, bytes) else 0
                 outcome = question.read(site, data)
                 if outcome is None:
                     continue  # an answer to another question
@@ -178,12 +182,12 @@ class Federation(ABC):
                 else:
                     reply, body = outcome
                     self._tell(Event("answer", kind, self.rounds, site, time.monotonic() - start))
-                    yield site, reply, Entry(type(reply).__name__, body, heard[site], spent[site])
+                    yield site, reply, Entry(type(reply).__name__, body, question.sent[site], question.received[site])
             failed |= {site: SiteError(site, f"did not answer {kind}") for site in waiting}
-            self._lose(failed, question, heard, spent)
+            self._lose(failed, question)
             pending = again
         failed = {site: SiteError(site, f"{kind}: keeps asking for data it was sent") for site in pending}
-        self._lose(failed, question, heard, spent)
+        self._lose(failed, question)
 
     def explain(self, error: Exception) -> Exception:
         """Add what an engine knows about a failure."""
@@ -275,7 +279,7 @@ class Federation(ABC):
         self.traffic[site, "sent", question.kind.__name__] += entry.sent
         self.traffic[site, "received", question.kind.__name__] += entry.received
 
-    def _lose(self, failed: dict[str, Exception], question: Asked, heard: Counter[str], spent: Counter[str]) -> None:
+    def _lose(self, failed: dict[str, Exception], question: Asked) -> None:
         """Go on without sites, if the quorum allows; the journal remembers who was left out."""
         kind = question.kind.__name__
         for error in failed.values():
@@ -290,6 +294,6 @@ class Federation(ABC):
                 f"{self.quorum}: {'; '.join(self.lost.values())}"
             )
         for site in failed:
-            entry = Entry(LOST, self.lost[site].encode(), heard[site], spent[site])
+            entry = Entry(LOST, self.lost[site].encode(), question.sent[site], question.received[site])
             self.journal.keep(question.name, {site: entry})
             self._count(site, question, entry)

@@ -7,12 +7,17 @@ whatever an algorithm needs must be in the request, the table or the store.
 import queue
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
+import numpy as np
+
+from silvan.data.schema import Schema
 from silvan.errors import InputError, SiteError
 from silvan.federation.federation import Federation, Sums
 from silvan.federation.message import Verb
-from silvan.federation.site import Site
+from silvan.federation.question import Event
+from silvan.federation.site import Part, Site
 
 
 class LocalFederation(Federation):
@@ -34,7 +39,11 @@ class LocalFederation(Federation):
         member = self.members[site]
         if self.cold:
             member = self.members[site] = member.rebuilt()
+        member.watcher = partial(self._progress, site)
         return member.receive(data, verb)
+
+    def _progress(self, site: str, what: str, done: int, total: int) -> None:
+        self._tell(Event("progress", what, self.rounds, site, done=done, total=total))
 
     def _answer_in_time(self, site: str, data: bytes, verb: Verb, seconds: float) -> bytes | Exception:
         answer: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -52,6 +61,23 @@ class LocalFederation(Federation):
         if isinstance(error, SiteError) and error.site in self.members:
             error.__cause__ = self.members[error.site].last_error
         return error
+
+    # -- baselines, which may see everything
+
+    def pooled(self, schema: Schema) -> tuple[Part, np.ndarray]:
+        """Give all training rows in one place, and the key of their draws."""
+        parts = [self.site(name).part(schema) for name in self.active]
+        rows = Part(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("X", "y", "row_keys")))
+        return rows, self.site(self.active[0]).sampling_key
+
+    @property
+    def alone_at(self) -> list[str]:
+        """The sites that can learn something alone."""
+        return self.active
+
+    def alone(self, name: str, schema: Schema) -> tuple[Site, Schema]:
+        """Give what a site can learn from alone, and by which schema."""
+        return self.site(name), schema
 
     def site(self, name: str) -> Site:
         """Give a site's own object: for baselines that may see its rows, in one process only."""

@@ -38,6 +38,13 @@ class Blob(msgspec.Struct, frozen=True):
     hash: str
 
 
+class Step(msgspec.Struct, frozen=True):
+    """Where a sum that hides its parts stands: which way of summing it is, and what that needs to go on."""
+
+    sums: str
+    body: bytes
+
+
 class Envelope(msgspec.Struct, frozen=True):
     """One message on its way: which study and question it belongs to, who sent it, what it is."""
 
@@ -48,6 +55,7 @@ class Envelope(msgspec.Struct, frozen=True):
     body: bytes
     blobs: dict[str, bytes] = {}
     among: int = 0  # how many sites are asked the same, for a site that sums only in company
+    step: Step | None = None  # of a sum that hides its parts; the body is what the part answers
 
 
 class Trouble(msgspec.Struct, frozen=True):

@@ -5,58 +5,80 @@ that belongs to another question, or comes a second time, changes nothing. One t
 fit makes its site a failed one, as does silence.
 """
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from silvan.errors import FormatError, RefusedError, SiteError
 from silvan.federation import wire
-from silvan.federation.message import Envelope, Missing, Reply, Request, Trouble
+from silvan.federation.message import Envelope, Missing, Reply, Request, Step, Trouble
+from silvan.federation.store import digest
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something worth showing: a question sent, an answer in, a site lost."""
+    """Something worth showing: a question sent, an answer in, a site lost, or how far a site in this process is."""
 
-    what: str  # "question", "answer", "lost"
-    kind: str  # of message
+    what: str  # "question", "answer", "lost", "progress"
+    kind: str  # of message; of progress: what is being done
     round: int
     site: str = ""
     seconds: float = 0.0
+    done: int = 0  # of ``total``, for progress
+    total: int = 0
 
 
 Question = Request | dict[str, Any]
 """One request for all sites, or requests by site."""
 
 Check = Callable[[str, Any], object]
-"""Told a site and its reply, raises ``FormatError`` if that cannot be the answer to what was asked."""
+"""Told a site and its reply, raises ``FormatError`` if that cannot be the answer to what was asked.
+
+Of a sum whose parts nobody sees it is told the sum, and ``OVERALL`` in place of a site.
+"""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A question as it was put: its name and kind, what each site is asked, what answers must be like."""
+    """A question as it was put: its name and kind, what each site is asked, what answers must be like.
+
+    A sum that hides its parts is one question in several waves: each has a ``step`` and its own kind of
+    ``answer``, may be to some of the sites only, and adds to the same books.
+    """
 
     name: str
     kind: type[Request]
     requests: dict[str, Request]
     check: Check | None = None
+    among: int | None = None  # sites in the sum; None: those asked
+    step: Step | None = None
+    answer: type[Reply] | None = None  # None: the kind's own
+    sent: Counter[str] = field(default_factory=Counter)  # bytes so far by site, from its view
+    received: Counter[str] = field(default_factory=Counter)
+
+    @cached_property
+    def wave(self) -> str:
+        """Name what is sent now: an answer to an earlier wave is none to this one."""
+        return self.name if self.step is None else digest(f"{self.name} ".encode() + self.step.body)
 
     def read(self, site: str, data: bytes | Exception) -> tuple[Reply, bytes] | Missing | Exception | None:
         """Read an answer: the reply and its bytes, or what went wrong; None if it is to another question."""
-        kind = self.kind.__name__
+        kind, expected = self.kind.__name__, self.answer or self.kind.reply
         if isinstance(data, Exception):
             return SiteError(site, f"did not answer {kind} {data}") if isinstance(data, TimeoutError) else data
         try:
             envelope = wire.decode(data, Envelope)
-            if envelope.question != self.name or envelope.sender != site:
+            if envelope.question != self.wave or envelope.sender != site:
                 return None
             if envelope.kind == Missing.__name__:
                 return wire.decode(envelope.body, Missing)
             if envelope.kind == Trouble.__name__:
                 return self._trouble(site, wire.decode(envelope.body, Trouble))
-            if envelope.kind != self.kind.reply.__name__:
+            if envelope.kind != expected.__name__:
                 return SiteError(site, f"answered {kind} with another kind of message")
-            reply = wire.decode(envelope.body, self.kind.reply)
+            reply = wire.decode(envelope.body, expected)
             if self.check is not None:
                 self.check(site, reply)
         except FormatError as error:

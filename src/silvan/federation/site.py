@@ -20,6 +20,7 @@ from silvan.data.schema import Schema
 from silvan.data.table import Frame, read_table
 from silvan.errors import FormatError, InputError, RefusedError, SchemaError
 from silvan.federation import wire
+from silvan.federation.cover import Cover, Own
 from silvan.federation.message import Envelope, Missing, Reply, Request, Trouble, Verb, blobs_in
 from silvan.federation.store import MemoryStore, Store, digest
 
@@ -30,7 +31,7 @@ R = TypeVar("R", bound=Request)
 
 _HANDLERS: dict[str, tuple[type[Request], Callable[[Any, Any], Reply]]] = {}
 
-_KEPT = {"scores": 64}  # of everything else two are enough for one study
+_KEPT = {"scores": 64, "part of a sum": 1}  # of everything else two are enough for one study
 
 _TEXTS = {
     SchemaError: ("schema", "the site's table does not fit the agreed schema; its own log says where"),
@@ -86,7 +87,8 @@ class Site:
 
     ``source`` is a data frame, a path or (X, y). ``test`` is the share of rows kept for judging, drawn by
     class and by ``split_seed`` and the site's name. ``sampling_key`` decides which rows are in which tree;
-    all sites have the same one, and the coordinator does not need it.
+    all sites have the same one, and the coordinator does not need it. ``forest`` is one that the site brings.
+    With a ``cover`` its part of a sum leaves no other way.
     """
 
     def __init__(
@@ -101,15 +103,19 @@ class Site:
         sampling_key: np.ndarray | None = None,
         store: Store | None = None,
         outbox: Outbox | None = None,
+        cover: Cover | None = None,
         n_jobs: int | None = None,
+        forest: Any = None,
     ) -> None:
         self.name, self.source, self.label, self.exclude = name, source, label, exclude
+        self.forest = forest
         self.test, self.split_seed, self.n_jobs = test, split_seed, n_jobs
         self.sampling_key = np.zeros(2, np.uint64) if sampling_key is None else sampling_key
         self.store: Store = MemoryStore() if store is None else store
-        self.outbox = outbox
+        self.outbox, self.cover = outbox, cover
         self.cache = Cache()
         self.last_error: Exception | None = None
+        self.watcher: Callable[[str, int, int], None] | None = None  # told what is done, how much, and of how much
         self.excluded: list[str] = []  # which of ``exclude`` the table has
 
     # -- the table
@@ -168,6 +174,11 @@ class Site:
         part: Part = self.cache[key]
         return part
 
+    def absent(self, schema: Schema) -> np.ndarray:
+        """Say which of a schema's features the table lacks as whole columns: bool (features,)."""
+        present = set(self.frame.columns)
+        return np.array([name not in present for name in schema.names], np.bool_)
+
     @property
     def n_train(self) -> int:
         """Rows to learn from."""
@@ -175,8 +186,8 @@ class Site:
 
     def rebuilt(self) -> "Site":
         """Make the site anew from what outlives a restart: its settings, its table and its store."""
-        names = ("label", "exclude", "test", "split_seed", "sampling_key", "store", "outbox", "n_jobs")
-        return Site(self.name, self.source, **{name: getattr(self, name) for name in names})
+        names = ("label", "exclude", "test", "split_seed", "sampling_key", "store", "outbox", "cover", "n_jobs")
+        return Site(self.name, self.source, forest=self.forest, **{name: getattr(self, name) for name in names})
 
     def blob(self, hash_: str) -> bytes:
         """Give a blob that a request refers to."""
@@ -200,7 +211,7 @@ class Site:
             lacking = self._take_blobs(request, envelope.blobs)
             if lacking:
                 return self._reply(envelope, Missing(lacking))
-            return self._reply(envelope, self._answer(request, envelope.among, handler, verb))
+            return self._reply(envelope, self._answer(request, envelope, handler, verb))
         except Exception as error:  # whatever it is, it must not cross the border
             self.last_error = error
             log.exception("%s: could not answer", self.name)
@@ -216,11 +227,18 @@ class Site:
                 self.store.put(f"blob {hash_}", sent[hash_])
         return [h for h in wanted if self.store.get(f"blob {h}") is None]
 
-    def _answer(self, request: Request, among: int, handler: Callable[[Any, Any], Reply], verb: Verb) -> Reply:
+    def _answer(self, request: Request, envelope: Envelope, handler: Callable[[Any, Any], Reply], verb: Verb) -> Reply:
         if request.verb != verb:
             raise RefusedError("the site does not answer this message in the clear")
+        cover = self.cover if verb == "total" else None
+        if (None if envelope.step is None else envelope.step.sums) != (None if cover is None else cover.name):
+            way = "as it is" if cover is None else f"hidden, in {cover.name!r} sums"
+            raise RefusedError(f"the site's answer leaves it only {way}")
         if self.outbox is not None:
-            self.outbox.admit(self, request, among)
+            self.outbox.admit(self, request, envelope.among)
+        if cover is not None:
+            named = digest(envelope.kind.encode() + b"\0" + envelope.body)
+            return cover.answer(self, envelope, Own(self, request, handler, named))
         reply = handler(self, request)
         return reply if self.outbox is None else self.outbox.release(self, request, reply)
 

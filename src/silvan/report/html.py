@@ -9,8 +9,8 @@ from markupsafe import Markup
 from silvan.files import write_whole
 from silvan.report import plots
 from silvan.report.run import REPORT, Run
-from silvan.report.summary import summarise, verdict
-from silvan.report.words import said_bytes, said_time, signed
+from silvan.report.summary import SURE, summarise, verdict
+from silvan.report.words import said_between, said_bytes, said_figure, said_time, signed
 
 _HERE = Path(__file__).parent / "page"
 _MOST_IMPORTANCES = 15
@@ -36,7 +36,7 @@ def render(summed: dict[str, Any]) -> str:
         said_bytes=said_bytes,
         said_time=said_time,
         signed=signed,
-        figure=_figure,
+        figure=said_figure,
         spaced=_spaced,
         gain=_gain,
         verdict=verdict,
@@ -51,6 +51,8 @@ def render(summed: dict[str, Any]) -> str:
         legend=[(model, plots.swatch(model, models), plots.model_class(model, models)) for model in models],
         panels=plots.roc_panels(summed),
         importances=_importances(summed),
+        between=said_between,
+        sure=SURE,
         stacks=_stacks(summed),
     )
 
@@ -75,10 +77,6 @@ def _stacks(summed: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
         ]
         drawn.append((site, plots.stack(parts, most)))
     return drawn
-
-
-def _figure(value: float | None, digits: int = 3) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
 
 
 def _gain(value: float | None, digits: int, level: str = "") -> str:

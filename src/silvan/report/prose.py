@@ -8,10 +8,14 @@ from typing import Any
 from silvan.report.run import Record
 from silvan.report.words import said_bytes, said_count, signed
 
+_LOSSLESS = ("HistogramForest", "VerticalForest")
+"""Learners that should give the pooled forest."""
+
 
 def sentences(record: Record, summed: dict[str, Any]) -> list[str]:
     """Say in words what happened."""
-    return [text for text in (_outcome(summed), _rough(summed), _cost(record), _same(record)) if text]
+    told = (_outcome(summed), _sure(summed), _flattered(summed), _rough(summed), _cost(record), _same(record))
+    return [text for text in told if text]
 
 
 def _outcome(summed: dict[str, Any]) -> str:
@@ -74,6 +78,34 @@ def _do(n: int) -> str:
     return "does" if n == 1 else "do"
 
 
+def _sure(summed: dict[str, Any]) -> str:
+    """Say at how many sites the difference is more than noise, where intervals are known."""
+    found = [site["sure"] for site in summed["sites"]]
+    gained, lost, noise = (found.count(what) for what in ("gained", "lost", "noise"))
+    total = gained + lost + noise
+    if not total:
+        few = "few" in found and "level" not in found
+        return "No site has enough test rows to tell its gain from noise." if few else ""
+    of = f"{said_count(total)} {'site' if total == 1 else 'sites'} with enough test rows to tell"
+    if not gained and not lost:
+        return f"Of {of}, none shows a difference that is more than noise (95 % intervals)."
+    if total > 1 and total in (gained, lost):
+        how = "better" if gained else "worse"
+        return f"All {of} are {how} off by more than noise (95 % intervals)."
+    said = [
+        f"{said_count(n)} {'is' if n == 1 else 'are'} {how} by more than noise"
+        for n, how in ((gained, "better off"), (lost, "worse off"))
+        if n
+    ]
+    return f"Of {of}, {' and '.join(said)} (95 % intervals)."
+
+
+def _flattered(summed: dict[str, Any]) -> str:
+    if summed["honest"]:
+        return ""
+    return "What each site uses was chosen on its test rows, as published: its figures flatter it."
+
+
 def _rough(summed: dict[str, Any]) -> str:
     sizes = [site["test_rows"] for site in summed["sites"] if site["figures"]]
     if not sizes or min(sizes) >= 50 or len(sizes) < 2:
@@ -96,15 +128,8 @@ def _cost(record: Record) -> str:
 
 
 def _same(record: Record) -> str:
-    if (
-        record.pooled_hash is None
-        or len(record.models) != 1
-        or record.study.get("learner", {}).get("kind")
-        in (
-            "PooledForest",
-            "MergedForest",
-        )
-    ):
+    kind = record.study.get("learner", {}).get("kind")
+    if record.pooled_hash is None or len(record.models) != 1 or kind not in (None, *_LOSSLESS):
         return ""
     if record.models[0].hash == record.pooled_hash:
         return (

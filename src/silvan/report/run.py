@@ -27,6 +27,9 @@ RUN, MODEL, EVALUATION, REPORT, JOURNAL = (
 )
 
 
+_GAINS = ("gain", "gain_low", "gain_high")
+
+
 class Site(msgspec.Struct, frozen=True):
     """A site and its rows; ``positives`` is the share of the second of two classes."""
 
@@ -73,12 +76,21 @@ class Model(msgspec.Struct, frozen=True):
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """One model judged at one site, or over all; what is undefined is null."""
+    """One model judged at one site, or over all; what is undefined is null.
+
+    ``gain`` is against the site alone, with its 95 % interval; ``use`` marks the model that was chosen for the site,
+    which is the variant ``same_as``, if it is one.
+    """
 
     site: str
     model: str
     rows: int
     figures: dict[str, float | None]
+    gain: float | None = None
+    gain_low: float | None = None
+    gain_high: float | None = None
+    use: bool = False
+    same_as: str = ""
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -152,10 +164,11 @@ class Run:
             raise FormatError(f"{path}: damaged, or not of a run ({error})") from None
 
     def save_models(self, forests: dict[str, Forest]) -> list[Model]:
-        """Write the global forest, under "", or each site's; a site's name is no file name."""
-        models = []
-        for i, (site, forest) in enumerate(forests.items(), 1):
-            name = f"model-{i}.silvan" if site else MODEL
+        """Write the global forest, under "", each site's, or both; a site's name is no file name."""
+        models: list[Model] = []
+        for site, forest in forests.items():
+            number = sum(1 for model in models if model.site) + 1
+            name = f"model-{number}.silvan" if site else MODEL
             forest.save(self.file(name))
             models.append(Model(name, forest.hash, len(forest), len(forest.feature), site))
         return models
@@ -184,10 +197,11 @@ class Run:
         """Write the table of figures."""
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
-        table.writerow(["site", "model", "rows", *(rows[0].figures if rows else ())])
+        table.writerow(["site", "model", "rows", *(rows[0].figures if rows else ()), *_GAINS, "use"])
         for row in rows:
-            figures = ["" if x is None else repr(x) for x in row.figures.values()]
-            table.writerow([row.site, row.model, row.rows, *figures])
+            numbers = [*row.figures.values(), *(getattr(row, name) for name in _GAINS)]
+            figures = ["" if x is None else repr(x) for x in numbers]
+            table.writerow([row.site, row.model, row.rows, *figures, "true" if row.use else "false"])
         self._whole(name, text.getvalue().encode())
 
     def _whole(self, name: str, data: bytes) -> None:

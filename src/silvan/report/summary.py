@@ -23,6 +23,16 @@ METRICS = {
 }
 """Of each metric: its title, what it is, and whether more is better. The first one present leads."""
 
+SURE = {
+    "gained": "better, by more than noise",
+    "lost": "worse, by more than noise",
+    "noise": "may be noise",
+    "level": "no difference seen",
+    "few": "too few test rows to tell",
+    "unknown": "undefined",
+}
+"""What is said of the gain of the model that a site should use."""
+
 _SEEN = {
     "ask": "each site's answer",
     "total": "only the sum over the sites",
@@ -51,6 +61,7 @@ def summary(record: Record) -> dict[str, Any]:
         "rows": sum(site.rows for site in record.sites),
         "test_rows": sum(site.test_rows for site in record.sites),
         "metric": metric,
+        "honest": record.study.get("learner", {}).get("protocol") != "paper",
         "models": models,
         "sites": sites,
         "mean": mean,
@@ -110,7 +121,7 @@ def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list
     if metric is not None:
         found = {model: by_model[model].figures.get(metric["key"]) for model in models if model in by_model}
         line["figures"] = {model: found.get(model) for model in models}
-    return _compared(line, metric)
+    return _compared(line, metric, next((row for row in by_model.values() if row.use), None))
 
 
 def _mean(sites: list[dict[str, Any]], metric: dict[str, Any] | None, models: list[str]) -> dict[str, Any] | None:
@@ -133,9 +144,13 @@ def _mean(sites: list[dict[str, Any]], metric: dict[str, Any] | None, models: li
     return _compared(line, metric)
 
 
-def _compared(line: dict[str, Any], metric: dict[str, Any] | None) -> dict[str, Any]:
-    """Round a line's figures, add the gains against the site alone, and the verdict on the federated one."""
+def _compared(line: dict[str, Any], metric: dict[str, Any] | None, used: Figures | None = None) -> dict[str, Any]:
+    """Round a line's figures, add the gains against the site alone, and the verdict on the federated one.
+
+    ``used`` is the site's model, whose interval says how sure the verdict is.
+    """
     line |= {"exact": dict(line["figures"]), "gains": {}, "verdict": "unknown"}
+    line |= {"use": "", "low": None, "high": None, "sure": "unknown"}
     if metric is None:
         return line
     rounded = {m: None if v is None else round(v, metric["digits"]) for m, v in line["figures"].items()}
@@ -146,7 +161,23 @@ def _compared(line: dict[str, Any], metric: dict[str, Any] | None) -> dict[str, 
             gain = round(value - local if metric["higher"] else local - value, metric["digits"]) + 0.0
         line["gains"][model] = gain
     line["verdict"] = verdict(line["gains"].get("federated"))
+    if used is not None:
+        line["use"] = f"{used.model} ({used.same_as})" if used.same_as else used.model
+        if used.gain_low is not None and used.gain_high is not None:
+            line["low"], line["high"] = (round(x, metric["digits"]) + 0.0 for x in (used.gain_low, used.gain_high))
+        line["sure"] = sureness(line["gains"].get(used.model), line["low"], line["high"])
     return line
+
+
+def sureness(gain: float | None, low: float | None, high: float | None) -> str:
+    """Say what an interval makes of a gain: one of the keys of ``SURE``."""
+    if gain is None:
+        return "unknown"
+    if low is None or high is None:
+        return "few" if gain else "level"
+    if low == high == 0.0:
+        return "level"
+    return "gained" if low > 0 else "lost" if high < 0 else "noise"
 
 
 def verdict(gain: float | None) -> str:
@@ -166,7 +197,16 @@ def _figures(record: Record, models: list[str]) -> dict[str, Any]:
     return {
         "titles": [METRICS[key][:2] for key in names],
         "rows": [
-            {"site": r.site, "model": r.model, "rows": r.rows, "values": [r.figures.get(k) for k in names]}
+            {
+                "site": r.site,
+                "model": r.model,
+                "rows": r.rows,
+                "values": [r.figures.get(k) for k in names],
+                "gain": r.gain,
+                "low": r.gain_low,
+                "high": r.gain_high,
+                "use": r.use,
+            }
             for r in rows
         ],
     }

@@ -41,6 +41,16 @@ def said_time(seconds: float) -> str:
     return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min"
 
 
+def said_figure(value: float | None, digits: int, rows: int = 1) -> str:
+    """Write a figure; without rows there is none, and of some rows it is not defined."""
+    return f"{value:.{digits}f}" if value is not None else "undefined" if rows else "–"
+
+
+def said_between(low: float | None, high: float | None, digits: int) -> str:
+    """Write an interval of differences; nothing if there is none."""
+    return "" if low is None or high is None else f"{signed(low, digits)} to {signed(high, digits)}"
+
+
 def signed(value: float, digits: int) -> str:
     """Write a difference with its sign; a true minus, and ± for none."""
     if round(value, digits) == 0:

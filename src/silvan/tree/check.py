@@ -16,6 +16,9 @@ from silvan.tree.split import SET_WORDS
 if TYPE_CHECKING:
     from silvan.tree.forest import Forest
 
+COMBINES = ("mean", "vote", "stages")
+"""Ways in which trees make an answer."""
+
 DEPTH_CAP = 4096
 """No tree is deeper; ``max_depth=None`` means this."""
 
@@ -46,6 +49,7 @@ def check(forest: "Forest") -> None:
     _check_structure(forest)
     _check_numbers(forest)
     _check_sets(forest)
+    _check_stages(forest)
 
 
 def _require(condition: bool | np.bool_, what: str) -> None:
@@ -70,7 +74,7 @@ def _check_shapes(forest: "Forest") -> None:
     n_sets = int(is_category_split(schema, feature).sum())
     _require(forest.sets.shape == (n_sets, SET_WORDS), "sets has the wrong shape")
     _require(forest.gain is None or forest.gain.shape == (len(schema.features),), "gain has the wrong shape")
-    _require(forest.combine in ("mean",), f"combine {str(forest.combine)[:40]!r} is unknown")
+    _require(forest.combine in COMBINES, f"combine {str(forest.combine)[:40]!r} is unknown")
 
 
 def _check_structure(forest: "Forest") -> None:
@@ -108,3 +112,23 @@ def _check_sets(forest: "Forest") -> None:
     _require(not (forest.sets & ~known).any(), "a set names an unknown category")
     first_bit = forest.sets[:, 0] & np.uint64(1)
     _require((first_bit == forest.missing_left[by_category]).all(), "a set contradicts the missing direction")
+
+
+def _check_stages(forest: "Forest") -> None:
+    group, say = forest.group, forest.say
+    if forest.combine != "stages":
+        _require(group is None and say is None, "group and say are for trees that combine by stages")
+        return
+    _require(forest.schema.label.classes is not None, "stages need classes to vote for")
+    if group is None or say is None:
+        raise FormatError("not a forest: stages need group and say")
+    _require(group.shape == (len(forest),), "group has the wrong shape")
+    _require(group[0] == 0, "the first stage must be 0")
+    begins = group[1:] != group[:-1]
+    _require((group[1:][begins] == group[:-1][begins] + np.int64(1)).all(), "stages must count up by one")
+    _require(say.shape == (int(group[-1]) + 1,), "say has the wrong shape")
+    _require(np.isfinite(say).all() and (say >= 0).all(), "a stage's say is negative or not finite")
+    with np.errstate(over="ignore"):
+        _require(0 < say.sum() < np.inf, "what the stages say adds up to zero or infinity")
+    starts = np.concatenate([[0], np.flatnonzero(begins) + 1])
+    _require((np.maximum.reduceat(forest.weights, starts) > 0).all(), "no tree of a stage has a weight")

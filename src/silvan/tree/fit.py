@@ -192,7 +192,7 @@ def _batches(n_trees: int, n_rows: int, threads: int) -> list[range]:
 
 def assemble(parts: Sequence[tuple[Grown, np.ndarray]], schema: Schema, measure: Measure) -> Forest:
     """Put grown trees, each with the thresholds of its splits, into the one form of a forest."""
-    pieces = [_level_order(part, thresholds, schema, measure) for part, thresholds in parts]
+    pieces = [_ordered(part, thresholds, schema, measure) for part, thresholds in parts]
     n_trees = sum(part.n_trees for part, _ in parts)
     joined: dict[str, Any] = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     sizes, weights = joined.pop("sizes"), joined.pop("weights")
@@ -208,8 +208,8 @@ def assemble(parts: Sequence[tuple[Grown, np.ndarray]], schema: Schema, measure:
     )
 
 
-def _level_order(grown: Grown, thresholds: np.ndarray, schema: Schema, measure: Measure) -> dict[str, np.ndarray]:
-    """Renumber the nodes: tree by tree, level by level, siblings side by side."""
+def level_order(grown: Grown) -> tuple[np.ndarray, np.ndarray]:
+    """List the nodes tree by tree, level by level, siblings side by side; also which split is made at each, or -1."""
     left = np.full(len(grown.tree), -1, np.int64)
     left[grown.node] = grown.n_trees + 2 * np.arange(len(grown.node))
     level, levels = np.arange(grown.n_trees), []
@@ -222,7 +222,12 @@ def _level_order(grown: Grown, thresholds: np.ndarray, schema: Schema, measure: 
 
     split_of = np.full(len(nodes), -1, np.int64)
     split_of[grown.node] = np.arange(len(grown.node))
-    split_of = split_of[nodes]
+    return nodes, split_of[nodes]
+
+
+def _ordered(grown: Grown, thresholds: np.ndarray, schema: Schema, measure: Measure) -> dict[str, np.ndarray]:
+    """Put a forest's arrays in order."""
+    nodes, split_of = level_order(grown)
     inner = split_of >= 0
     feature = np.full(len(nodes), -1, np.int32)
     feature[inner] = grown.feature[split_of[inner]]

@@ -19,8 +19,16 @@ from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.tree import predict
 from silvan.tree.check import DEPTH_CAP, check, is_category_split
+from silvan.tree.predict import given
 
-Combine = Literal["mean"]
+Combine = Literal["mean", "vote", "stages"]
+"""How trees make an answer.
+
+mean    the weighted mean of their leaf values
+vote    each tree votes for its leaf's most probable class with its weight; scores are the weighted mean all the
+        same. A tree that asks about a column which a table lacks abstains.
+stages  the trees of a group vote by weight, the winning class takes the group's say; equal winners share it
+"""
 
 ARRAYS = {
     "offsets": np.int64,  # (trees + 1,) where each tree's nodes begin
@@ -32,6 +40,12 @@ ARRAYS = {
     "weights": np.float64,  # (trees,)
 }
 """The arrays of a forest with their element types; the file format and the hash follow this list."""
+
+STAGE_ARRAYS = {
+    "group": np.int32,  # (trees,) the stage of each tree: from 0, never falling, none left out
+    "say": np.float64,  # (stages,)
+}
+"""More arrays, of forests that combine by stages and of no others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,13 +66,16 @@ class Forest:
     weights: np.ndarray
     combine: Combine = "mean"
     gain: np.ndarray | None = field(default=None, repr=False)
+    group: np.ndarray | None = field(default=None, repr=False)
+    say: np.ndarray | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Freeze the arrays and check all."""
         for name, dtype in ARRAYS.items():
             object.__setattr__(self, name, _frozen(getattr(self, name), dtype))
-        if self.gain is not None:
-            object.__setattr__(self, "gain", _frozen(self.gain, np.float64))
+        for name, dtype in {"gain": np.float64, **STAGE_ARRAYS}.items():
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _frozen(getattr(self, name), dtype))
         check(self)
 
     # -- shape
@@ -128,6 +145,16 @@ class Forest:
         return np.where(is_leaf, np.cumsum(is_leaf) - 1, -1)
 
     @cached_property
+    def uses(self) -> np.ndarray:
+        """Which features each tree asks about: bool (trees, features)."""
+        uses = np.zeros((len(self), self.n_features), np.bool_)
+        tree = np.repeat(np.arange(len(self)), np.diff(self.offsets))
+        inner = self.feature >= 0
+        uses[tree[inner], self.feature[inner]] = True
+        uses.setflags(write=False)
+        return uses
+
+    @cached_property
     def hash(self) -> str:
         """SHA-256 of the trees and the names of columns and classes; nothing of where they came from."""
         schema = self.schema
@@ -137,8 +164,10 @@ class Forest:
             self.combine,
         )
         digest = hashlib.sha256(msgspec.json.encode(named))
-        for name, dtype in ARRAYS.items():
+        for name, dtype in {**ARRAYS, **STAGE_ARRAYS}.items():
             array = getattr(self, name)
+            if array is None:
+                continue
             digest.update(f"{name} {array.shape}".encode())
             digest.update(array.astype(np.dtype(dtype).newbyteorder("<"), copy=False).tobytes())
         return digest.hexdigest()
@@ -146,8 +175,13 @@ class Forest:
     # -- use
 
     def scores(self, X: Any, n_jobs: int | None = None) -> np.ndarray:
-        """Give the weighted mean of the leaf values: (rows, outputs)."""
-        return predict.scores(self, predict.as_matrix(self.schema, X), n_jobs)
+        """Give a share a class, or the number: (rows, outputs).
+
+        The weighted mean of the leaf values, or each class's share of the stages' say. A table must have all
+        columns of the schema; if trees vote, those that ask about a column which it lacks abstain.
+        """
+        rows, absent = predict.as_rows(self, X)
+        return predict.scores(self, rows, n_jobs, absent)
 
     def predict_proba(self, X: Any, n_jobs: int | None = None) -> np.ndarray:
         """Give class probabilities, columns in the order of ``classes``."""
@@ -156,9 +190,14 @@ class Forest:
         return self.scores(X, n_jobs)
 
     def predict(self, X: Any, n_jobs: int | None = None) -> np.ndarray:
-        """Give the most probable class, or the number."""
-        scores = self.scores(X, n_jobs)
-        return scores[:, 0] if self.classes is None else self.classes[scores.argmax(axis=1)]
+        """Give the class, or the number.
+
+        The class is the one that the trees vote for if ``combine`` is "vote", which need not be the most probable
+        one, and that of the highest score if not.
+        """
+        rows, absent = predict.as_rows(self, X)
+        decided = predict.decide(self, rows, n_jobs, absent)
+        return decided if self.classes is None else self.classes[decided]
 
     def importances(self, X: Any = None, y: Any = None, repeats: int = 5, random_state: int = 0) -> dict[str, float]:
         """Say how much each feature matters.
@@ -175,8 +214,9 @@ class Forest:
         return dict(zip(self.schema.names, map(float, self.gain), strict=True))
 
     def take(self, trees: Any) -> "Forest":
-        """Make a forest of some of the trees."""
+        """Make a forest of some of the trees; of one that combines by stages, whole stages."""
         trees = np.atleast_1d(np.arange(len(self))[trees])
+        group, say = self._stages(trees)
         ranges = [np.arange(*self.offsets[t : t + 2]) for t in trees]
         nodes = np.concatenate(ranges or [np.empty(0, np.int64)])
         sizes = np.diff(self.offsets)[trees]
@@ -191,7 +231,28 @@ class Forest:
             value=self.value[self.leaf[nodes[self.feature[nodes] < 0]]],
             weights=self.weights[trees],
             gain=None,
+            group=group,
+            say=say,
         )
+
+    def _stages(self, trees: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Give the stages that some trees make up, and what each says."""
+        if self.combine != "stages":
+            return None, None
+        group, say = given(self.group), given(self.say)
+        sizes, taken, at = np.bincount(group), [], 0
+        while at < len(trees):
+            stage = int(group[trees[at]])
+            begin = int(np.searchsorted(group, stage))
+            end = begin + int(sizes[stage])
+            if not np.array_equal(trees[at : at + end - begin], np.arange(begin, end)):
+                raise InputError(
+                    f"the trees of a stage belong together; take all of trees {begin} to {end - 1}, in their "
+                    "order, or none of them"
+                )
+            taken.append(stage)
+            at += end - begin
+        return np.repeat(np.arange(len(taken)), sizes[taken]), say[taken]
 
     # -- exchange: the formats are imported when they are used, some need extra packages
 
@@ -249,16 +310,27 @@ def _frozen(array: Any, dtype: Any) -> np.ndarray:
 
 
 def join_forests(forests: Sequence[Forest], say: Sequence[float] | None = None) -> Forest:
-    """Put the trees of several forests together; ``say`` multiplies the weights of each forest's trees."""
+    """Put the trees of several forests together.
+
+    ``say`` has a factor a forest: for the weights of its trees, or for what its stages say.
+    """
     first = forests[0]
-    if any(f.schema != first.schema or f.combine != first.combine for f in forests):
+    if any(f.schema != first.schema for f in forests):
         raise InputError("forests of different schemas cannot be put together")
+    if any(f.combine != first.combine for f in forests):
+        ways = ", ".join(sorted({repr(f.combine) for f in forests}))
+        raise InputError(f"forests that combine their trees differently ({ways}) cannot be put together")
     factors = [1.0] * len(forests) if say is None else say
     starts = np.cumsum([0] + [len(f.feature) for f in forests])
     arrays = {name: np.concatenate([getattr(f, name) for f in forests]) for name in ARRAYS}
     begun = [f.offsets[:-1] + start for f, start in zip(forests, starts, strict=False)]
     arrays["offsets"] = np.concatenate([*begun, starts[-1:]])
-    arrays["weights"] = np.concatenate([f.weights * x for f, x in zip(forests, factors, strict=True)])
+    if first.combine == "stages":
+        before = np.cumsum([0] + [len(given(f.say)) for f in forests])
+        arrays["group"] = np.concatenate([given(f.group) + n for f, n in zip(forests, before, strict=False)])
+        arrays["say"] = np.concatenate([given(f.say) * x for f, x in zip(forests, factors, strict=True)])
+    else:
+        arrays["weights"] = np.concatenate([f.weights * x for f, x in zip(forests, factors, strict=True)])
     gains = [f.gain for f in forests if f.gain is not None]
     gain = np.mean(gains, axis=0) if len(gains) == len(forests) else None
     return Forest(first.schema, **arrays, combine=first.combine, gain=gain)

@@ -52,12 +52,27 @@ def fill(
             out[h2 + U(flat[at + f2]) * stats + c] += 1
             out[h3 + U(flat[at + f3]) * stats + c] += 1
         j += 4
-    while j < n:
+    if j + 3 == n:
+        f0, f1, f2 = U(features[j]), U(features[j + 1]), U(features[j + 2])
+        h0, h1, h2 = U(bases[j]) * stats, U(bases[j + 1]) * stats, U(bases[j + 2]) * stats
+        for i in range(rows.shape[0]):
+            at, c = U(rows[i]) * width, U(target[rows[i]])
+            out[h0 + U(flat[at + f0]) * stats + c] += 1
+            out[h1 + U(flat[at + f1]) * stats + c] += 1
+            out[h2 + U(flat[at + f2]) * stats + c] += 1
+        return
+    if j + 2 == n:
+        f0, f1, h0, h1 = U(features[j]), U(features[j + 1]), U(bases[j]) * stats, U(bases[j + 1]) * stats
+        for i in range(rows.shape[0]):
+            at, c = U(rows[i]) * width, U(target[rows[i]])
+            out[h0 + U(flat[at + f0]) * stats + c] += 1
+            out[h1 + U(flat[at + f1]) * stats + c] += 1
+        return
+    if j + 1 == n:
         f0, h0 = U(features[j]), U(bases[j]) * stats
         for i in range(rows.shape[0]):
             at, c = U(rows[i]) * width, U(target[rows[i]])
             out[h0 + U(flat[at + f0]) * stats + c] += 1
-        j += 1
 
 
 def fill_naive(

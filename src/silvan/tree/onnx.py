@@ -21,7 +21,7 @@ import numpy as np
 from silvan.errors import ExportError
 from silvan.files import write_whole
 from silvan.tree.check import is_category_split, set_bits
-from silvan.tree.parity import check_answers, import_extra, leaf_terms, probing_rows
+from silvan.tree.parity import check_answers, check_means, import_extra, leaf_terms, probing_rows
 
 if TYPE_CHECKING:
     from silvan.tree.forest import Forest
@@ -42,6 +42,7 @@ def tolerance(forest: "Forest") -> float:
 
 def to_onnx(forest: "Forest", path: str | Path) -> None:
     """Write a forest as an ONNX model once onnxruntime has answered from it as the forest does."""
+    check_means(forest, "ONNX")
     onnx, runtime = import_extra("onnx"), import_extra("onnxruntime")
     forest = forest.take(forest.weights > 0)
     largest = np.abs(leaf_terms(forest)).max()

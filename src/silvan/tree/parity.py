@@ -38,6 +38,18 @@ def import_extra(name: str) -> Any:
         ) from None
 
 
+def check_means(forest: "Forest", name: str) -> None:
+    """Refuse a forest that does not average its trees: no other format decides as it does."""
+    if forest.combine == "vote":
+        raise ExportError(
+            f"combine is 'vote': {name} cannot give a class by votes beside probabilities by means, nor let trees "
+            "abstain; save a .silvan file, or export dataclasses.replace(forest, combine='mean'), which has the same "
+            "probabilities and answers the most probable class"
+        )
+    if forest.combine != "mean":
+        raise ExportError(f"combine is {forest.combine!r}: {name} has no votes within stages; save a .silvan file")
+
+
 def check_answers(forest: "Forest", rows: np.ndarray, answers: np.ndarray, tolerance: float, name: str) -> None:
     """Refuse a copy whose answers differ from the forest's by more than a tolerance."""
     expected = forest.scores(rows)

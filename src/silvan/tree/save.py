@@ -18,10 +18,11 @@ from safetensors.numpy import save as safetensors_bytes
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, VersionError
 from silvan.files import write_whole
-from silvan.tree.forest import ARRAYS, Forest
+from silvan.tree.forest import ARRAYS, STAGE_ARRAYS, Forest
 
 FORMAT = "silvan forest"
-VERSION = 1
+VERSION = 2
+"""The newest version; a file is written in the oldest that can express its forest."""
 
 _TYPES = {
     np.bool_: "BOOL",
@@ -41,12 +42,11 @@ def save(forest: Forest, path: str | Path) -> None:
 
 def to_bytes(forest: Forest) -> bytes:
     """Write a forest."""
-    arrays = {name: getattr(forest, name) for name in ARRAYS}
-    if forest.gain is not None:
-        arrays["gain"] = forest.gain
+    named = ((name, getattr(forest, name)) for name in (*ARRAYS, *STAGE_ARRAYS, "gain"))
+    arrays = {name: array for name, array in named if array is not None}
     metadata = {
         "format": FORMAT,
-        "version": str(VERSION),
+        "version": "1" if forest.combine == "mean" else "2",
         "schema": forest.schema.to_json(),
         "combine": forest.combine,
         "hash": forest.hash,
@@ -105,10 +105,20 @@ def _version(metadata: dict[str, str]) -> int:
 
 
 def _read_1(metadata: dict[str, str], tensors: dict[str, Any]) -> dict[str, np.ndarray]:
+    arrays = _read_arrays(metadata, tensors, {**ARRAYS, "gain": np.float64})
+    if metadata["combine"] != "mean":
+        raise FormatError(f"version 1 of the format has no combine {metadata['combine'][:40]!r}")
+    return arrays
+
+
+def _read_2(metadata: dict[str, str], tensors: dict[str, Any]) -> dict[str, np.ndarray]:
+    return _read_arrays(metadata, tensors, {**ARRAYS, **STAGE_ARRAYS, "gain": np.float64})
+
+
+def _read_arrays(metadata: dict[str, str], tensors: dict[str, Any], expected: dict[str, Any]) -> dict[str, np.ndarray]:
     for key in ("schema", "combine", "hash", "digest"):
         if key not in metadata:
             raise FormatError(f"the metadata lacks {key!r}")
-    expected = {**ARRAYS, "gain": np.float64}
     arrays = {}
     for name in sorted(tensors.keys() | ARRAYS.keys()):
         if name not in expected:
@@ -122,7 +132,7 @@ def _read_1(metadata: dict[str, str], tensors: dict[str, Any]) -> dict[str, np.n
     return arrays
 
 
-_READERS: dict[int, Callable[[dict[str, str], dict[str, Any]], dict[str, np.ndarray]]] = {1: _read_1}
+_READERS: dict[int, Callable[[dict[str, str], dict[str, Any]], dict[str, np.ndarray]]] = {1: _read_1, 2: _read_2}
 
 
 def _forest(metadata: dict[str, str], arrays: dict[str, np.ndarray]) -> Forest:

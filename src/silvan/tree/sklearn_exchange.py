@@ -20,6 +20,7 @@ from sklearn.tree._tree import NODE_DTYPE, Tree
 from silvan.data.schema import Class, Feature, Label, Schema
 from silvan.errors import ExportError, FormatError, InputError
 from silvan.tree.check import is_category_split
+from silvan.tree.parity import check_means
 from silvan.tree.split import SET_WORDS
 
 if TYPE_CHECKING:
@@ -168,6 +169,7 @@ def _classes(model: Any) -> tuple[Class, ...] | None:
 
 
 def _check_expressible(forest: "Forest") -> None:
+    check_means(forest, "scikit-learn")
     split_on = forest.feature[is_category_split(forest.schema, forest.feature)]
     if len(split_on):
         names = ", ".join(repr(forest.schema.names[f]) for f in np.unique(split_on))

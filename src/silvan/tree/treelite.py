@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from silvan.tree.check import is_category_split, known_bins, set_bits
-from silvan.tree.parity import check_answers, import_extra, leaf_terms, probing_rows
+from silvan.tree.parity import check_answers, check_means, import_extra, leaf_terms, probing_rows
 
 if TYPE_CHECKING:
     from silvan.tree.forest import Forest
@@ -22,6 +22,7 @@ TOLERANCE = 1e-12
 
 def to_treelite(forest: "Forest") -> Any:
     """Make a treelite model and return it once it has answered as the forest does."""
+    check_means(forest, "treelite")
     builder, gtil = import_extra("treelite.model_builder"), import_extra("treelite.gtil")
     forest = forest.take(forest.weights > 0)
     model = build(builder, forest)

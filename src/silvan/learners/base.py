@@ -1,25 +1,23 @@
-"""Learners on federations: parameters in, an algorithm called, results in names that end in an underscore."""
+"""What all learners on federations share: parameters, fit, predict, evaluate."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from silvan import metrics
-from silvan.algorithms import adaptive, histogram, merge
-from silvan.algorithms.evaluate import Row, evaluate
+from silvan.algorithms import merge
+from silvan.algorithms.columns import ColumnFederation, widened
+from silvan.algorithms.evaluate import evaluate
+from silvan.algorithms.figures import Row, on_rows, on_table
 from silvan.algorithms.pooled import pooled_forest
-from silvan.data.encode import encode_features, encode_label
 from silvan.data.schema import Schema
-from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.local import LocalFederation
 from silvan.tree.draw import make_key
 from silvan.tree.fit import Settings
 from silvan.tree.forest import Forest
-from silvan.tree.predict import scores
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,6 +25,8 @@ if TYPE_CHECKING:
 
 class _Fitted(BaseEstimator):
     """What is there after ``fit``; not parameters, so not fields of the dataclasses below."""
+
+    restorable: ClassVar[bool] = True  # whether its forests are all that is needed to judge it
 
     schema_: Schema
     forest_: Forest | None
@@ -36,7 +36,7 @@ class _Fitted(BaseEstimator):
 
 
 @dataclass(repr=False, eq=False)
-class _Learner(_Fitted):
+class Learner(_Fitted):
     """What all learners share.
 
     After ``fit``: ``forest_`` is the global forest, ``forests_`` the one each site should use, ``rounds_`` and
@@ -115,10 +115,16 @@ class _Learner(_Fitted):
 
         Each site scores its own test part; nothing but figures and counts moves. With a ``table`` every model is
         scored on that table instead.
+
+        ``gain`` is how much better a model is than what the site has alone, in AUC (or RMSE: by how much smaller),
+        ``gain_low`` to ``gain_high`` its 95 % interval: with 0 in between, it may be noise. Few test rows have none.
+        ``use`` marks the model that was chosen for the site, which was not done by its test rows.
         """
         contenders = self._contenders(federation)
         if table is not None:
             return _frame(self._on_table(federation, contenders, table))
+        if isinstance(federation, ColumnFederation):
+            return _frame(self._on_test_rows(federation, contenders))
         rows, self.counts_ = evaluate(federation, self.schema_, contenders, self._feature_key())
         return _frame(rows)
 
@@ -140,108 +146,45 @@ class _Learner(_Fitted):
     def _on_table(self, federation: Federation, contenders: list[tuple[str, object]], table: Any) -> list[Row]:
         if not isinstance(federation, LocalFederation):
             raise InputError("a table to evaluate on needs a federation in this process")
-        frame = read_table(table, self.schema_.label.name)
-        X, y = encode_features(frame, self.schema_, fill_absent=True), encode_label(frame, self.schema_)
-        rows = []
+        models = self._grown(federation, contenders)
+        return on_table(self.schema_, models, federation.active, table, self._feature_key())
+
+    def _grown(self, federation: LocalFederation, contenders: list[tuple[str, object]]) -> list[tuple[str, Any]]:
+        """Grow the sites' own forests among the contenders; a party's is made to fit a table of all columns."""
+        models: list[tuple[str, Any]] = []
         for name, model in contenders:
-            by_site: dict[str, Any]
+            own: Any = model
             if isinstance(model, Settings):
-                by_site = {
-                    site: merge.local_forest(
-                        federation.site(site), self.schema_, model, self._feature_key(), model.n_estimators
-                    )
-                    for site in federation.active
-                }
-            else:
-                by_site = model if isinstance(model, dict) else dict.fromkeys(federation.active, model)
-            figures = {}
-            for site, forest in by_site.items():
-                answer = scores(forest, X)
-                figures[site] = (
-                    metrics.classification(answer, y) if self.schema_.n_classes else metrics.regression(answer[:, 0], y)
-                )
-                rows.append(Row(site, name, len(y), figures[site]))
-            if isinstance(model, Forest):
-                rows.append(Row("all", name, len(y), figures[federation.active[0]]))
-        return sorted(rows, key=lambda row: [*federation.sites, "all"].index(row.site))
+                own = {}
+                for site in federation.alone_at:
+                    at, schema = federation.alone(site, self.schema_)
+                    own[site] = merge.local_forest(at, schema, model, self._feature_key(), model.n_estimators)
+            if isinstance(own, dict):
+                own = {site: widened(forest, self.schema_) for site, forest in own.items()}
+            models.append((name, own))
+        return models
+
+    def _on_test_rows(self, federation: ColumnFederation, contenders: list[tuple[str, object]]) -> list[Row]:
+        """Judge models on the rows that parties have in common and kept for judging."""
+        rows, models = federation.test_rows(), self._grown(federation, contenders)
+        absent = np.zeros(len(self.schema_.features), np.bool_)
+        return on_rows(self.schema_, models, federation.alone_at, rows.X, rows.y, absent, self._feature_key())
 
 
 def _frame(rows: list[Row]) -> "pl.DataFrame":
     import polars as pl  # slow to import, and only tables of figures need it
 
-    return pl.DataFrame([{"site": r.site, "model": r.model, "rows": r.rows, **r.figures} for r in rows])
-
-
-@dataclass(repr=False, eq=False)
-class HistogramForest(_Learner):
-    """A forest grown from summed histograms: exactly the one that all rows in one place would give.
-
-    Parameters are those of ``ForestClassifier`` (``criterion`` None: gini or squared error, as the label is), with
-    ``max_depth=10`` by default, since a level is a round.
-
-    Examples
-    --------
-    >>> import silvan as sv
-    >>> from sklearn.datasets import load_iris
-    >>> X, y = load_iris(return_X_y=True)
-    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
-    >>> model = sv.HistogramForest(n_estimators=20, max_depth=4).fit(fed)
-    >>> model.rounds_ <= 4 + 3
-    True
-    >>> model.forest_ == sv.PooledForest(n_estimators=20, max_depth=4).fit(fed).forest_
-    True
-    """
-
-    max_depth: int | None = 10
-    bins: str = "shared"
-    epsilon: float | None = None
-    private: str = "tables"
-
-    def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
-        if self.epsilon is not None:
-            raise InputError("epsilon is not built yet; leave it out")
-        if self.bins not in ("shared", "adaptive"):
-            raise InputError(f"bins must be 'shared' or 'adaptive', got {self.bins!r}")
-        algorithm = histogram if self.bins == "shared" else adaptive
-        self.forest_ = algorithm.fit(federation, self.schema_, settings, feature_key)
-        self.forests_ = dict.fromkeys(federation.active, self.forest_)
-
-
-@dataclass(repr=False, eq=False)
-class PooledForest(HistogramForest):
-    """The forest of all sites' rows in one place: a baseline, for federations in this process only."""
-
-    def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
-        if not isinstance(federation, LocalFederation):
-            raise InputError("PooledForest needs all rows in one place: a federation in this process")
-        self.forest_ = pooled_forest(federation, self.schema_, settings, feature_key)
-        self.forests_ = dict.fromkeys(federation.active, self.forest_)
-
-
-@dataclass(repr=False, eq=False)
-class LocalForest(_Learner):
-    """Each site's own forest, on its own rows: what a site has without joining."""
-
-    def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
-        if not isinstance(federation, LocalFederation):
-            raise InputError("LocalForest shows every site's forest: a federation in this process is needed")
-        self.forest_ = None
-        self.forests_ = {
-            site: merge.local_forest(federation.site(site), self.schema_, settings, feature_key, settings.n_estimators)
-            for site in federation.active
+    listed = [
+        {
+            "site": r.site,
+            "model": r.model,
+            "rows": r.rows,
+            **r.figures,
+            "gain": r.gain,
+            "gain_low": r.low,
+            "gain_high": r.high,
+            "use": r.use,
         }
-
-
-@dataclass(repr=False, eq=False)
-class MergedForest(_Learner):
-    """Sites' own trees put together: one round, and only trees travel.
-
-    ``weights``: None for as many trees from every site; "trees" for as many as its share of rows; "votes" for equally
-    many, each with a say in proportion to its site's rows.
-    """
-
-    weights: merge.Weights | None = None
-
-    def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
-        self.forest_, _ = merge.fit(federation, self.schema_, settings, feature_key, federation.rows, self.weights)
-        self.forests_ = dict.fromkeys(federation.active, self.forest_)
+        for r in rows
+    ]
+    return pl.DataFrame(listed, schema_overrides=dict.fromkeys(("gain", "gain_low", "gain_high"), pl.Float64))

@@ -1,0 +1,46 @@
+"""Keyed draws of rows for judging: folds of a cross-validation, and resamples of a bootstrap.
+
+As everywhere, a draw is a hash of a key and what it is for, so that a site answers the same after a restart. What a
+hash is for has a number; ``silvan.tree.draw`` has the first two.
+"""
+
+import numpy as np
+from numba import njit
+
+from silvan.tree.draw import mix, siphash
+
+U = np.uint64
+
+FOLDS, RESAMPLES = 3, 4
+
+
+@njit(nogil=True, cache=True)
+def hash_rows(key: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
+    """Hash every row's key."""
+    out = np.empty(row_keys.shape[0], np.uint64)
+    for i in range(row_keys.shape[0]):
+        out[i] = siphash(key, U(FOLDS) << U(56), row_keys[i])
+    return out
+
+
+def folds_of(key: np.ndarray, row_keys: np.ndarray, groups: np.ndarray, n_folds: int) -> np.ndarray:
+    """Give every row its fold: each group of rows is dealt out evenly, in an order that the key decides."""
+    order = np.lexsort((hash_rows(key, row_keys), groups))
+    fold = np.empty(len(order), np.int64)
+    fold[order] = np.arange(len(order)) % n_folds
+    return fold
+
+
+@njit(nogil=True, cache=True)
+def draw_times(key: np.ndarray, number: int, starts: np.ndarray, order: np.ndarray, times: np.ndarray) -> None:
+    """Draw as many rows as there are, with replacement, from each group; ``times`` receives how often each came.
+
+    Group g is ``order[starts[g] : starts[g + 1]]``.
+    """
+    state = siphash(key, U(RESAMPLES) << U(56), U(number))
+    times[:] = 0
+    for g in range(starts.shape[0] - 1):
+        n = starts[g + 1] - starts[g]
+        for _ in range(n):
+            state += U(0x9E3779B97F4A7C15)
+            times[order[starts[g] + np.int64(((mix(state) >> U(32)) * U(n)) >> U(32))]] += 1

@@ -1,0 +1,46 @@
+"""How a site's part of a sum leaves it when nobody may see it: the site's half of sums that hide their parts.
+
+A sum takes several messages then. Each is the question itself, so that blobs and the site's policy apply to it
+as ever, and the step of the sum beside it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from silvan.federation.message import Envelope, Reply, Request
+
+if TYPE_CHECKING:
+    from silvan.federation.site import Site
+
+
+@dataclass(frozen=True)
+class Own:
+    """A site's own part of a sum, kept between the messages that the sum takes."""
+
+    site: "Site"
+    request: Request
+    handler: Callable[[Any, Any], Reply]
+    hash: str  # of the request
+
+    def prepare(self) -> Reply:
+        """Work the part out; nothing leaves yet."""
+        key = ("part of a sum", self.hash)
+        if key not in self.site.cache:
+            self.site.cache[key] = self.handler(self.site, self.request)
+        reply: Reply = self.site.cache[key]
+        return reply
+
+    def release(self) -> Reply:
+        """Give the part as the outbox lets it leave, to be hidden."""
+        reply, outbox = self.prepare(), self.site.outbox
+        return reply if outbox is None else outbox.release(self.site, self.request, reply)
+
+
+class Cover(Protocol):
+    """Hides a site's part of a sum. Without one it leaves as it is, to whoever adds."""
+
+    name: str
+
+    def answer(self, site: "Site", envelope: Envelope, own: Own) -> Reply:
+        """Take the step that an envelope asks for."""

@@ -1,0 +1,153 @@
+"""A party: a site of a federation by columns, which holds some columns of rows that others know too.
+
+Rows are told apart by an id. Nobody is sent an id: parties share a key that the coordinator does not have, and name a
+row by a keyed digest of its id.
+"""
+
+import hmac
+import secrets
+import unicodedata
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import narwhals as nw
+import numpy as np
+
+from silvan.data.schema import Schema
+from silvan.data.table import Frame
+from silvan.errors import RefusedError
+from silvan.federation.site import Part, Site
+
+KEY_BYTES = 32
+
+WHOLE, TEXT = "whole numbers", "text"
+"""What ids can be."""
+
+
+class Ids(NamedTuple):
+    """The ids of a table: as texts, how many are lacking and how many stand more than once."""
+
+    kind: str  # "" if they are neither numbers nor text
+    texts: list[str]
+    missing: int
+    repeated: int
+
+
+class Party(Site):
+    """One organisation's side of a federation by columns.
+
+    ``id_column`` tells rows apart. ``given_key`` is the key that all parties share, ``given_secret`` the party's own;
+    where they are not given, parties agree on the one and draw the other, and the store keeps both.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: Any,
+        *,
+        id_column: str,
+        given_key: bytes | None = None,
+        given_secret: bytes | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(name, source, **settings)
+        self.id_column, self.given_key, self.given_secret = id_column, given_key, given_secret
+
+    def rebuilt(self) -> "Party":
+        """Make the party anew from what outlives a restart."""
+        names = ("id_column", "given_key", "given_secret", "label", "exclude", "store", "outbox", "cover", "n_jobs")
+        return Party(self.name, self.source, **{name: getattr(self, name) for name in names})
+
+    # -- keys
+
+    @property
+    def key(self) -> bytes:
+        """The key that all parties share."""
+        key = self.given_key or self.store.get("shared key")
+        if key is None:
+            raise RefusedError("the parties have not agreed on a key yet")
+        return key
+
+    @property
+    def secret(self) -> bytes:
+        """The party's own secret, drawn when it is first needed."""
+        if self.given_secret is not None:
+            return self.given_secret
+        if self.store.get("secret") is None:
+            self.store.put("secret", secrets.token_bytes(KEY_BYTES))
+        secret = self.store.get("secret")
+        assert secret is not None  # noqa: S101
+        return secret
+
+    def key_for(self, purpose: str) -> bytes:
+        """Derive 64 bytes for one thing from the key that all parties share."""
+        return hmac.digest(self.key, purpose.encode(), "sha512")
+
+    def secret_for(self, purpose: str) -> bytes:
+        """Derive 64 bytes for one thing from the party's own secret."""
+        return hmac.digest(self.secret, purpose.encode(), "sha512")
+
+    @property
+    def row_key(self) -> np.ndarray:
+        """The key that decides which rows are in which tree; the parties' own, like the other."""
+        return np.frombuffer(self.key_for("rows of trees")[:16], "<u8").astype(np.uint64)
+
+    # -- the table
+
+    @property
+    def has_label(self) -> bool:
+        """Whether the label is here."""
+        return self.label in self.frame.columns
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are features."""
+        return [name for name in self.frame.columns if name not in (self.id_column, self.label)]
+
+    def part(self, schema: Schema, test: bool = False) -> Part:
+        """Refuse to give whole rows: there are none."""
+        raise RefusedError("the party holds columns of rows that others hold too; learn with VerticalForest")
+
+    def rows_at(self, places: np.ndarray) -> Frame:
+        """Give some rows of the table, in the order asked for."""
+        frame: Frame = self.frame[places, :]
+        return frame
+
+    @cached_property
+    def ids(self) -> Ids:
+        """The ids as texts that other parties would write alike."""
+        if self.id_column not in self.frame.columns:
+            return Ids("", [], 0, 0)
+        series = self.frame[self.id_column]
+        dtype = series.dtype
+        missing = series.null_count()
+        if dtype in (nw.String, nw.Categorical, nw.Enum):
+            given = series.cast(nw.String).to_list()
+            texts = [unicodedata.normalize("NFC", text).strip() for text in given if text is not None]
+            missing = len(given) - sum(map(bool, texts))
+            return Ids(TEXT, texts, missing, len(texts) - len(set(texts)))
+        if dtype.is_float():
+            numbers = series.to_numpy()
+            numbers = numbers[np.isfinite(numbers)]
+            missing = len(series) - len(numbers)
+            # one missing cell turns whole numbers to floats; beyond 2^53 floats stand for several of them
+            if np.any(numbers != np.floor(numbers)) or np.any(np.abs(numbers) >= 2.0**53):
+                return Ids("", [], missing, 0)
+            texts = [str(number) for number in numbers.astype(np.int64).tolist()]
+        elif dtype.is_integer():
+            texts = [str(number) for number in series.drop_nulls().to_list()]
+        else:
+            return Ids("", [], missing, 0)
+        return Ids(WHOLE, texts, missing, len(texts) - len(set(texts)))
+
+
+def party_of(site: Site) -> Party:
+    """Take a site as a party; one that holds whole rows refuses."""
+    if not isinstance(site, Party):
+        raise RefusedError("the site is not a party of a federation by columns")
+    return site
+
+
+def derived_key(seed: int, purpose: str) -> bytes:
+    """Derive a key from a seed, for a study that must be repeatable: no secret to anybody who knows the seed."""
+    return hmac.digest(f"silvan {seed}".encode(), purpose.encode(), "sha256")

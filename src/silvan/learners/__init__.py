@@ -1,0 +1,21 @@
+"""Learners on federations: parameters in, an algorithm called, results in names that end in an underscore."""
+
+from silvan.learners.base import Learner
+from silvan.learners.bofrf import BOFRF
+from silvan.learners.boosting import BOPPID, AdaBoostPL, LocalAdaBoost, MultBoost
+from silvan.learners.forests import HistogramForest, LocalForest, MergedForest, PooledForest
+from silvan.learners.vertical import VerticalForest
+
+__all__ = [
+    "BOFRF",
+    "BOPPID",
+    "AdaBoostPL",
+    "HistogramForest",
+    "Learner",
+    "LocalAdaBoost",
+    "LocalForest",
+    "MergedForest",
+    "MultBoost",
+    "PooledForest",
+    "VerticalForest",
+]

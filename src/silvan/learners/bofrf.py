@@ -1,0 +1,164 @@
+"""The learner BOFRF: base, personalised or clustered."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from silvan.algorithms.bofrf import Weighted, warn_if_none, weigh
+from silvan.algorithms.clustered import find_clusters
+from silvan.algorithms.distances import Metric
+from silvan.algorithms.personal import TAUS, Chosen, choose_all
+from silvan.algorithms.tune import as_search
+from silvan.errors import InputError
+from silvan.federation.federation import Federation
+from silvan.federation.local import LocalFederation
+from silvan.learners.base import Learner
+from silvan.tree.fit import Settings
+from silvan.tree.forest import Forest
+
+
+@dataclass(repr=False, eq=False)
+class BOFRF(Learner):
+    """Sites' own trees, weighed by how they do at all sites, and a choice at each site of what to use.
+
+    Every site grows ``n_estimators`` trees, or brings a forest (``federate_rows(..., forests=)``). A tree's weight is
+    the Matthews correlation of its votes on all sites' training rows if that is above ``tau``, and 0 if not.
+
+    Parameters
+    ----------
+    tau
+        Trees at or below it have no say.
+    personal
+        Let every site choose its own tau as well.
+    clusters, metric, first
+        Divide the sites into so many clusters that learn by themselves; by which distance; the first centroid.
+    protocol
+        "honest": a site chooses on rows that the trees did not see. "paper": on its test part, as published.
+    validation
+        Share of the training rows to choose on, split off before training; None for out-of-bag rows.
+    tune
+        "grid" or "halving": tune the trees' parameters at each site by cross-validation; or values, or a ``Search``.
+
+    Attributes
+    ----------
+    forest_ : the global ensemble, whose trees vote; None if there are several clusters
+    forests_ : what each site should use
+    own_ : the ensemble of each site's own trees
+    strategies_, taus_ : what each site chose, "global" or "own", and at which tau
+    chosen_ : what the choices were made on: measure, rows, figures
+    weights_, owners_ : of every tree its weight before tau, and its site; in the order of ``forest_``
+    clusters_ : sites by centroid; None without clusters
+    settings_ : the parameters of each site's trees
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> fed = sv.federate_rows({f"site {i}": (X[i::3], y[i::3]) for i in range(3)})
+    >>> model = sv.BOFRF(n_estimators=20, max_depth=4).fit(fed)
+    >>> model.rounds_, len(model.forest_)
+    (3, 60)
+    >>> bool((model.predict(X) == y).mean() > 0.95)
+    True
+    """
+
+    restorable: ClassVar[bool] = False
+
+    tau: float = 0.2
+    personal: bool = False
+    clusters: int | None = None
+    metric: Metric = "manhattan"
+    first: str | None = None
+    protocol: str = "honest"
+    validation: float | None = None
+    tune: Any = None
+
+    def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+        validation, search = self._check(settings), as_search(self.tune)
+        schema = self.schema_
+        self.clusters_: dict[str, list[str]] | None = None
+        if self.clusters is not None:
+            self.clusters_ = find_clusters(
+                federation, schema, self.clusters, self.metric, self.first, self.random_state
+            )
+        oob = self.protocol == "honest" and not validation
+        weighted = weigh(
+            federation, schema, settings, feature_key, self.clusters_, validation=validation, oob=oob, tune=search
+        )
+        warn_if_none(weighted, self.tau)
+        taus = [self.tau, *(tau for tau in TAUS if tau != self.tau)] if self.personal else [self.tau]
+        chosen = choose_all(
+            federation,
+            schema,
+            weighted,
+            taus,
+            protocol=self.protocol,  # type: ignore[arg-type]  # checked
+            validation=validation,
+            bootstrap=settings.bootstrap,
+        )
+        self._keep(weighted, chosen, taus)
+
+    def _keep(self, weighted: dict[str, Weighted], chosen: dict[str, Chosen], taus: list[float]) -> None:
+        """Set all that is known after fit."""
+        groups = list(weighted.values())
+        together = {name: one.ensemble(self.tau) for name, one in weighted.items()}
+        self.forest_ = next(iter(together.values())) if len(together) == 1 else None
+        self.weights_ = np.concatenate([one.alphas for one in groups])
+        self.owners_ = np.concatenate([one.owners for one in groups])
+        self.chosen_ = chosen
+        self.strategies_ = {site: reply.strategy for site, reply in chosen.items()}
+        self.taus_ = {site: taus[reply.tau] for site, reply in chosen.items()}
+        self.own_: dict[str, Forest] = {}
+        self.globals_: dict[str, Forest] = {}
+        self.forests_ = {}
+        self.settings_: dict[str, Settings] = {}
+        self._local: dict[str, Forest] = {}
+        self._brought = any(reply.brought for one in groups for reply in one.members.values())
+        for name, one in weighted.items():
+            for site, reply in one.members.items():
+                if site not in chosen:
+                    continue  # lost on the way
+                self.settings_[site] = reply.settings
+                self._local[site] = one.forests[site]
+                self.own_[site] = one.ensemble(self.tau, site)
+                self.globals_[site] = together[name]
+                tau, own = self.taus_[site], self.strategies_[site] == "own"
+                agreed = self.own_[site] if own else together[name]
+                self.forests_[site] = agreed if tau == self.tau else one.ensemble(tau, site if own else None)
+
+    def _check(self, settings: Settings) -> float:
+        """Refuse what cannot be meant; give the share of rows to split off."""
+        tau: Any = self.tau
+        if isinstance(tau, bool) or not isinstance(tau, int | float | np.number) or not 0.0 <= tau < 1.0:
+            raise InputError(f"tau must be at least 0 and below 1, got {self.tau!r}")
+        if self.protocol not in ("honest", "paper"):
+            raise InputError(f"protocol must be 'honest' or 'paper', got {self.protocol!r}")
+        share: Any = self.validation
+        if share is not None and not (isinstance(share, float | np.floating) and 0.0 < share <= 0.5):
+            raise InputError(f"validation must be a share above 0 and at most 0.5, or None; got {share!r}")
+        if share is not None and self.protocol == "paper":
+            raise InputError("protocol='paper' chooses on the test part: leave validation out, or choose honestly")
+        if share is None and self.protocol == "honest" and not settings.bootstrap:
+            raise InputError(
+                "bootstrap=False leaves no out-of-bag rows to choose on: set validation=0.2, or bootstrap=True"
+            )
+        return float(share or 0.0)
+
+    def _contenders(self, federation: Federation) -> list[tuple[str, object]]:
+        self._federated()  # says so if it is not fitted yet
+        settings = self._settings(self.schema_)
+        plain = self.validation is not None and self.tune is None and not self._brought
+        # with validation rows split off, the trees that were exchanged are not those that a site alone would grow
+        listed: list[tuple[str, object]] = [
+            ("local", settings if plain else self._local),
+            ("own", self.own_),
+            ("global", self.globals_ if self.forest_ is None else self.forest_),
+        ]
+        if self.personal:
+            listed.append(("personalised", self.forests_))
+        listed.append(("federated", self.forests_))
+        if isinstance(federation, LocalFederation):
+            listed.append(("pooled", self._pooled(federation, settings)))
+        return listed

@@ -1,0 +1,154 @@
+"""AdaBoost across sites, as published: BOPPID, AdaBoost.PL and MultBoost, and each site alone as the baseline."""
+
+from typing import Any
+
+import numpy as np
+
+from silvan.algorithms import adaboost_pl, boppid, multboost
+from silvan.algorithms.boosting import local_boost, pooled_boost
+from silvan.algorithms.figures import Row
+from silvan.algorithms.stumps import Boosting, check_two_classes
+from silvan.data.schema import Schema
+from silvan.errors import InputError
+from silvan.federation.federation import Federation
+from silvan.federation.local import LocalFederation
+from silvan.learners.base import Learner
+from silvan.tree.fit import Settings
+from silvan.tree.forest import Forest
+
+
+class _Booster(Learner):
+    """What boosting learners share: their parameters are those of AdaBoost with stumps, not of a forest."""
+
+    def __init__(
+        self,
+        n_estimators: int = 50,
+        criterion: str = "gini",
+        min_samples_leaf: int = 2,
+        max_bins: int = 64,
+        random_state: int = 0,
+    ) -> None:
+        self.n_estimators, self.criterion = n_estimators, criterion
+        self.min_samples_leaf, self.max_bins = min_samples_leaf, max_bins
+        self.random_state = random_state
+
+    @property
+    def _boosting(self) -> Boosting:
+        return Boosting(self.n_estimators, str(self.criterion), self.min_samples_leaf, self.max_bins)
+
+    def _settings(self, schema: Schema) -> Settings:
+        return Settings(max_depth=1)  # of a forest; boosting has its own
+
+    def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+        check_two_classes(self.schema_)
+        self.forest_, self.forests_ = self._boost(federation, self._boosting)
+
+    def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
+        raise NotImplementedError
+
+    def _contenders(self, federation: Federation) -> list[tuple[str, object]]:
+        listed: list[tuple[str, object]] = [("local", self._boosting), ("federated", self._federated())]
+        if isinstance(federation, LocalFederation):
+            listed.append(("pooled", pooled_boost(federation, self.schema_, self._boosting)))
+        return listed
+
+    def _on_table(self, federation: Federation, contenders: list[tuple[str, object]], table: Any) -> list[Row]:
+        if isinstance(federation, LocalFederation):
+            contenders = [
+                (name, self._local(federation, m) if isinstance(m, Boosting) else m) for name, m in contenders
+            ]
+        return super()._on_table(federation, contenders, table)
+
+    def _local(self, federation: LocalFederation, boosting: Boosting) -> dict[str, Forest]:
+        return {site: local_boost(federation.site(site), self.schema_, boosting) for site in federation.active}
+
+
+class LocalAdaBoost(_Booster):
+    """Each site's own AdaBoost, on its own rows: what boosting learners are held to.
+
+    Parameters
+    ----------
+    n_estimators
+        Rounds of boosting, each of which adds a stump.
+    criterion
+        What makes a stump good: that its sides are pure, "gini" or "entropy" of weighted rows, each voting for its
+        larger class (as scikit-learn does); or "error", the least weighted error of sides that vote differently.
+    min_samples_leaf
+        Fewest rows on a side of a stump.
+    max_bins
+        Most bins of a numeric column.
+    random_state
+        Nothing is drawn; for use beside other learners.
+    """
+
+    def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
+        if not isinstance(federation, LocalFederation):
+            raise InputError("LocalAdaBoost shows every site's stumps: a federation in this process is needed")
+        return None, self._local(federation, boosting)
+
+
+class BOPPID(_Booster):
+    """AdaBoost at every site, and each site picks those of the others that do about as well on its rows: two rounds.
+
+    Parameters are those of ``LocalAdaBoost`` and two more. ``tau``: how far another classifier's error on the site's
+    rows may be from that of its own. ``printed``: take line 10 of the algorithm as it is printed, which admits every
+    worse classifier. Every site has a model of its own; there is no global one.
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> model = sv.BOPPID(n_estimators=10).fit(fed)
+    >>> model.rounds_, sorted(model.forests_)
+    (2, ['north', 'south'])
+    """
+
+    def __init__(
+        self,
+        n_estimators: int = 50,
+        criterion: str = "gini",
+        min_samples_leaf: int = 2,
+        max_bins: int = 64,
+        random_state: int = 0,
+        tau: float = 0.1,
+        printed: bool = False,
+    ) -> None:
+        super().__init__(n_estimators, criterion, min_samples_leaf, max_bins, random_state)
+        self.tau, self.printed = tau, printed
+
+    def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
+        return None, boppid.fit(federation, self.schema_, boosting, federation.rows, self.tau, self.printed)
+
+
+class AdaBoostPL(_Booster):
+    """AdaBoost at every site, merged stump by stump in the order of their weights: one round.
+
+    Parameters are those of ``LocalAdaBoost``.
+    """
+
+    def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
+        forest = adaboost_pl.fit(federation, self.schema_, boosting)
+        return forest, dict.fromkeys(federation.active, forest)
+
+
+class MultBoost(_Booster):
+    """AdaBoost over all sites, whose classifier of a round is a vote of one stump from each: two rounds a stage.
+
+    Parameters are those of ``LocalAdaBoost``; the ``criterion`` is "error", as published.
+    """
+
+    def __init__(
+        self,
+        n_estimators: int = 50,
+        criterion: str = "error",
+        min_samples_leaf: int = 2,
+        max_bins: int = 64,
+        random_state: int = 0,
+    ) -> None:
+        super().__init__(n_estimators, criterion, min_samples_leaf, max_bins, random_state)
+
+    def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
+        forest = multboost.fit(federation, self.schema_, boosting)
+        return forest, dict.fromkeys(federation.active, forest)

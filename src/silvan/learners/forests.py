@@ -1,0 +1,90 @@
+"""Forests grown across sites, and the two baselines: pooled rows, and each site alone."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from silvan.algorithms import adaptive, histogram, merge
+from silvan.algorithms.pooled import pooled_forest
+from silvan.errors import InputError
+from silvan.federation.federation import Federation
+from silvan.federation.local import LocalFederation
+from silvan.learners.base import Learner
+from silvan.tree.fit import Settings
+
+
+@dataclass(repr=False, eq=False)
+class HistogramForest(Learner):
+    """A forest grown from summed histograms: exactly the one that all rows in one place would give.
+
+    Parameters are those of ``ForestClassifier`` (``criterion`` None: gini or squared error, as the label is), with
+    ``max_depth=10`` by default, since a level is a round.
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> model = sv.HistogramForest(n_estimators=20, max_depth=4).fit(fed)
+    >>> model.rounds_ <= 4 + 3
+    True
+    >>> model.forest_ == sv.PooledForest(n_estimators=20, max_depth=4).fit(fed).forest_
+    True
+    """
+
+    max_depth: int | None = 10
+    bins: str = "shared"
+    epsilon: float | None = None
+    private: str = "tables"
+
+    def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+        if self.epsilon is not None:
+            raise InputError("epsilon is not built yet; leave it out")
+        if self.bins not in ("shared", "adaptive"):
+            raise InputError(f"bins must be 'shared' or 'adaptive', got {self.bins!r}")
+        algorithm = histogram if self.bins == "shared" else adaptive
+        self.forest_ = algorithm.fit(federation, self.schema_, settings, feature_key)
+        self.forests_ = dict.fromkeys(federation.active, self.forest_)
+
+
+@dataclass(repr=False, eq=False)
+class PooledForest(HistogramForest):
+    """The forest of all sites' rows in one place: a baseline, for federations in this process only."""
+
+    def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+        if not isinstance(federation, LocalFederation):
+            raise InputError("PooledForest needs all rows in one place: a federation in this process")
+        self.forest_ = pooled_forest(federation, self.schema_, settings, feature_key)
+        self.forests_ = dict.fromkeys(federation.active, self.forest_)
+
+
+@dataclass(repr=False, eq=False)
+class LocalForest(Learner):
+    """Each site's own forest, on its own rows: what a site has without joining."""
+
+    def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+        if not isinstance(federation, LocalFederation):
+            raise InputError("LocalForest shows every site's forest: a federation in this process is needed")
+        self.forest_ = None
+        self.forests_ = {
+            site: merge.local_forest(
+                *federation.alone(site, self.schema_), settings, feature_key, settings.n_estimators
+            )
+            for site in federation.alone_at
+        }
+
+
+@dataclass(repr=False, eq=False)
+class MergedForest(Learner):
+    """Sites' own trees put together: one round, and only trees travel.
+
+    ``weights``: None for as many trees from every site; "trees" for as many as its share of rows; "votes" for equally
+    many, each with a say in proportion to its site's rows.
+    """
+
+    weights: merge.Weights | None = None
+
+    def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+        self.forest_, _ = merge.fit(federation, self.schema_, settings, feature_key, federation.rows, self.weights)
+        self.forests_ = dict.fromkeys(federation.active, self.forest_)

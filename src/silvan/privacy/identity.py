@@ -1,0 +1,335 @@
+"""Alignment: the rows that all parties have, found without showing an id to anybody.
+
+Parties share a key that the coordinator does not have (``agree_key``) and name a row by HMAC-SHA-256 of its id. Two
+ways lead to the rows in common. ``keyed``: every party sends its digests and the coordinator intersects them; it
+learns how many rows there are where, and which of them are the same person's, not who that is. ``psi``: the label
+holder finds the ids in common by private set intersection with each other party (``psi.py``) and sends the digests of
+these alone, so that rows in no other table stay unknown to everybody.
+
+The rows in common stand in the order of their digests. A list of digests is a blob that later requests refer to;
+every party finds its own rows for it.
+"""
+
+import hmac
+import secrets
+from collections.abc import Iterable
+from typing import ClassVar, Literal
+
+import msgspec
+import numpy as np
+
+from silvan.errors import AgreementError, FormatError, RefusedError
+from silvan.federation import wire
+from silvan.federation.agree import MAX_ROWS
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.party import KEY_BYTES, Party, party_of
+from silvan.federation.site import Site, answers
+from silvan.privacy.seal import pair_key, public_key, seal, secret_key, unseal
+
+Match = Literal["keyed", "psi"]
+
+WORDS = 2
+"""A digest is cut to two words of 64 bits: enough for no two people to share one."""
+
+# -- messages
+
+
+class PublicKey(Reply, frozen=True, kw_only=True):
+    """A party's public key."""
+
+    key: bytes
+
+
+class ShowKey(Request, frozen=True, kw_only=True):
+    """The party's public key, for others to seal with."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = PublicKey
+
+
+class SealedKeys(Reply, frozen=True, kw_only=True):
+    """The parties' shared key, sealed for each other party."""
+
+    boxes: dict[str, bytes]
+
+
+class DealKey(Request, frozen=True, kw_only=True):
+    """A key for all parties, sealed so that only they can read it."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = SealedKeys
+
+    study: str
+    others: dict[str, bytes]  # their public keys
+
+
+class Taken(Reply, frozen=True, kw_only=True):
+    """A party has the key."""
+
+
+class TakeKey(Request, frozen=True, kw_only=True):
+    """Keep the key that another party sealed."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = Taken
+
+    study: str
+    dealer: bytes  # public key
+    box: bytes
+
+
+class Introduction(Reply, frozen=True, kw_only=True):
+    """What a party holds: its columns' names, how many rows, what its ids are like; digests if they are any good."""
+
+    columns: list[str]
+    has_id: bool
+    has_label: bool
+    rows: int
+    kind: str
+    missing: int
+    repeated: int
+    digests: np.ndarray  # ascending, so that the order of the table is not told
+
+
+class Introduce(Request, frozen=True, kw_only=True):
+    """Names of the columns, and keyed digests of the ids."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = Introduction
+
+    digests: bool = True
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """Rows that requests are about: their digests, ascending."""
+
+    digests: np.ndarray
+
+
+# -- at a party
+
+
+@answers(ShowKey)
+def show_key(site: Site, request: ShowKey) -> PublicKey:
+    """Show the public key."""
+    return PublicKey(key=public_key(party_of(site).store))
+
+
+@answers(DealKey)
+def deal_key(site: Site, request: DealKey) -> SealedKeys:
+    """Draw the shared key, once, and seal it for every other party."""
+    party = party_of(site)
+    _refuse_given(party)
+    if party.store.get("shared key") is None:
+        party.store.put("shared key", secrets.token_bytes(KEY_BYTES))
+    own = secret_key(party.store)
+    return SealedKeys(
+        boxes={name: seal(pair_key(own, key, _about(request.study)), party.key) for name, key in request.others.items()}
+    )
+
+
+@answers(TakeKey)
+def take_key(site: Site, request: TakeKey) -> Taken:
+    """Open the box and keep the key; a party that has one keeps no other."""
+    party = party_of(site)
+    _refuse_given(party)
+    key = unseal(pair_key(secret_key(party.store), request.dealer, _about(request.study)), request.box)
+    if len(key) != KEY_BYTES:
+        raise FormatError("the key has another length")
+    if party.store.get("shared key") not in (None, key):
+        raise RefusedError("the party has agreed on another key before")
+    party.store.put("shared key", key)
+    return Taken()
+
+
+def _refuse_given(party: Party) -> None:
+    if party.given_key is not None:
+        raise RefusedError("the party was given its key and agrees on no other")
+
+
+def _about(study: str) -> bytes:
+    return b"shared key of " + study.encode()
+
+
+@answers(Introduce)
+def introduce(site: Site, request: Introduce) -> Introduction:
+    """Say what the party holds."""
+    party = party_of(site)
+    ids = party.ids
+    good = ids.kind and not ids.missing and not ids.repeated and request.digests
+    digests = row_digests(party) if good else np.zeros((0, WORDS), np.uint64)
+    return Introduction(
+        columns=party.columns,
+        has_id=party.id_column in party.frame.columns,
+        has_label=party.has_label,
+        rows=len(party.frame),
+        kind=ids.kind,
+        missing=ids.missing,
+        repeated=ids.repeated,
+        digests=digests[np.lexsort(digests.T[::-1])],
+    )
+
+
+def row_digests(party: Party) -> np.ndarray:
+    """Name every row of a party's table: uint64 (rows, 2)."""
+    key = ("digests", party.key)
+    if key not in party.cache:
+        party.cache[key] = digest_ids(party.key, party.ids.kind, party.ids.texts)
+    digests: np.ndarray = party.cache[key]
+    return digests
+
+
+def digest_ids(key: bytes, kind: str, texts: Iterable[str]) -> np.ndarray:
+    """Give the digests of ids, as numbers that sort like their bytes; the kind is part of what is hashed."""
+    head = kind.encode() + b"\0"
+    joined = b"".join([hmac.digest(key, head + text.encode(), "sha256")[: 8 * WORDS] for text in texts])
+    return np.frombuffer(joined, ">u8").astype(np.uint64).reshape(-1, WORDS)
+
+
+def places_of(party: Party, blob: Blob) -> np.ndarray:
+    """Find a party's own rows for a list of digests: places in its table, -1 where it lacks a row."""
+    key = ("places", blob.hash)
+    if key not in party.cache:
+        wanted = digests_of(party, blob)
+        own = row_digests(party)
+        order = np.lexsort(own.T[::-1])
+        at = find_digests(own[order], wanted)
+        party.cache[key] = np.where(at >= 0, order[at], -1)
+    places: np.ndarray = party.cache[key]
+    return places
+
+
+def digests_of(party: Party, blob: Blob) -> np.ndarray:
+    """Read the digests that a request refers to."""
+    digests = wire.decode(party.blob(blob.hash), Rows).digests
+    check_digests(digests)
+    if not len(digests):
+        raise FormatError("there are no rows in question")
+    return digests
+
+
+# -- both sides
+
+
+def check_digests(digests: np.ndarray) -> None:
+    """Refuse what is not a list of digests in order, each of them once."""
+    if digests.ndim != 2 or digests.shape[1] != WORDS or digests.dtype != np.uint64:
+        raise FormatError("the digests are of another size")
+    high, low = digests.T
+    rising = (high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] > low[:-1]))
+    if not rising.all():
+        raise FormatError("the digests must rise")
+
+
+def find_digests(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Find digests in a list that is in order: their places, -1 for those that are not there."""
+    if not len(known):
+        return np.full(len(wanted), -1)
+    joined = np.concatenate([known, wanted])
+    order = np.lexsort((np.arange(len(joined)), joined[:, 1], joined[:, 0]))
+    # a digest that is known comes just before those that are wanted and equal to it
+    is_known = order < len(known)
+    before = np.maximum.accumulate(np.where(is_known, np.arange(len(order)), -1))
+    candidate = np.where(before >= 0, order[before], 0)
+    found = np.empty(len(joined), np.int64)
+    found[order] = candidate
+    at = found[len(known) :]
+    return np.where((known[at] == wanted).all(axis=1), at, -1)
+
+
+# -- at the coordinator
+
+
+def agree_key(federation: Federation) -> None:
+    """Let the parties agree on a key that the coordinator carries and cannot read: three rounds, counted apart.
+
+    The first party draws it. This holds against a coordinator that reads what it carries; one that puts its own
+    public keys in the place of the parties' is kept out by signed messages, not here.
+    """
+    dealer, *others = federation.active
+    with federation.counted_apart():
+        keys: dict[str, PublicKey] = federation.ask(ShowKey(), check=lambda _, reply: _check_key(reply.key))
+        request = DealKey(study=federation.study, others={name: keys[name].key for name in others})
+
+        def check(site: str, reply: SealedKeys) -> None:
+            if set(reply.boxes) != set(others):
+                raise FormatError("its boxes are not for the other parties")
+
+        sealed: SealedKeys = federation.ask(request, to=[dealer], check=check)[dealer]
+        if others:
+            federation.ask(
+                {
+                    name: TakeKey(study=federation.study, dealer=keys[dealer].key, box=sealed.boxes[name])
+                    for name in others
+                }
+            )
+
+
+def _check_key(key: bytes) -> None:
+    if len(key) != KEY_BYTES:
+        raise FormatError("its key has another length")
+
+
+def get_to_know(federation: Federation, id_column: str, *, digests: bool = True) -> dict[str, Introduction]:
+    """Ask what the parties hold, and refuse ids by which rows cannot be told apart."""
+    with federation.counted_apart():
+        told: dict[str, Introduction] = federation.ask(Introduce(digests=digests), check=_check_introduction)
+    for name, party in told.items():
+        if not party.has_id:
+            raise AgreementError(f"party {name!r} has no column {id_column!r} to match rows by")
+        if not party.kind:
+            raise AgreementError(
+                f"the ids {id_column!r} of party {name!r} are neither whole numbers nor text in {party.rows} rows; "
+                "convert the column"
+            )
+        if party.missing:
+            raise AgreementError(
+                f"the id {id_column!r} is missing in {party.missing} of {party.rows} rows of party {name!r}; fill in "
+                "or drop them"
+            )
+        if party.repeated:
+            raise AgreementError(
+                f"the id {id_column!r} is not unique: {party.repeated} of {party.rows} rows of party {name!r} repeat "
+                "one that stands before; keep one row an id"
+            )
+    kinds: dict[str, list[str]] = {}
+    for name, party in told.items():
+        kinds.setdefault(party.kind, []).append(f"{name!r} ({party.rows} rows)")
+    if len(kinds) > 1:
+        said = "; ".join(f"{kind} at {', '.join(names)}" for kind, names in kinds.items())
+        raise AgreementError(f"the ids {id_column!r} are of different types: {said}; make them alike")
+    return told
+
+
+def _check_introduction(site: str, told: Introduction) -> None:
+    if len(set(told.columns)) < len(told.columns) or not all(told.columns) or not 1 <= told.rows < MAX_ROWS:
+        raise FormatError("a column without a name of its own, or no rows")
+    if not (0 <= told.missing <= told.rows and 0 <= told.repeated <= told.rows):
+        raise FormatError("its counts of ids are not possible")
+    check_digests(told.digests)
+    if len(told.digests) not in (0, told.rows):
+        raise FormatError("its digests are not as many as its rows")
+
+
+def in_common(told: dict[str, np.ndarray]) -> np.ndarray:
+    """Intersect the parties' digests; the result is in order. A party that shares no row is named."""
+    common = next(iter(told.values()))
+    for digests in told.values():
+        common = common[find_digests(digests, common) >= 0]
+    if len(common):
+        return common
+    # whom to name: one that shares no row with some other, or else all of them
+    for name, digests in told.items():
+        for other, others in told.items():
+            if name != other and not (find_digests(others, digests) >= 0).any():
+                raise AgreementError(
+                    f"party {name!r} has no rows in common with party {other!r}; are the ids the same?"
+                )
+    raise AgreementError(f"no row is known to all of {', '.join(map(repr, told))}; are the ids the same?")
+
+
+def in_any(told: dict[str, np.ndarray]) -> np.ndarray:
+    """Give the digests that any party has, in order, each once."""
+    joined = np.concatenate(list(told.values()))
+    return np.unique(joined, axis=0)

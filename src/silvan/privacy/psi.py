@@ -1,0 +1,185 @@
+"""Private set intersection: the label holder finds which ids others have too, and nobody learns more ids.
+
+The elliptic-curve protocol of ``openmined-psi``, once with each other party; what travels are points on a curve that
+only their owner can take off again. The label holder learns which of its own ids each other party has; the others
+learn how many rows it has. The coordinator sees the digests of the rows in common and no others.
+"""
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from silvan.errors import AgreementError, FormatError, InputError, RefusedError
+from silvan.federation.agree import MAX_ROWS
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.party import Party, party_of
+from silvan.federation.site import Site, answers
+from silvan.privacy.identity import WORDS, check_digests, row_digests
+
+_ODDS = 1e-12  # of a false hit; the exact form of the answer that is used knows none
+
+# -- messages
+
+
+class HiddenIds(Reply, frozen=True, kw_only=True):
+    """The label holder's ids as points that only it can take off."""
+
+    request: bytes
+    rows: int
+
+
+class HideIds(Request, frozen=True, kw_only=True):
+    """The party's ids, hidden by its secret."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = HiddenIds
+
+
+class TwiceHidden(Reply, frozen=True, kw_only=True):
+    """Another party's ids as points, and the label holder's points with its own secret on top."""
+
+    setup: bytes
+    response: bytes
+
+
+class HideTwice(Request, frozen=True, kw_only=True):
+    """Hide the label holder's ids once more, and the party's own for comparison."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = TwiceHidden
+
+    request: Blob
+    rows: int
+
+
+class Common(Reply, frozen=True, kw_only=True):
+    """Digests of the ids that all parties have, and how many each has."""
+
+    digests: np.ndarray
+    shared: dict[str, int]
+
+
+class Intersect(Request, frozen=True, kw_only=True):
+    """Which ids all other parties have too."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = Common
+
+    setups: dict[str, Blob]
+    responses: dict[str, Blob]
+
+
+# -- at a party
+
+
+def library() -> Any:
+    """Import ``openmined-psi``, an extra."""
+    try:
+        import private_set_intersection.python as psi
+    except ImportError:
+        raise InputError("match='psi' needs openmined-psi: pip install 'silvan[psi]'") from None
+    return psi
+
+
+def _key(party: Party) -> bytes:
+    """Give the party's secret number, the same after a restart."""
+    key = party.secret_for("private set intersection")[:32]
+    return bytes([key[0] & 0x7F]) + key[1:]  # below the order of the curve's group
+
+
+def _elements(party: Party) -> list[str]:
+    """Give the ids in the order of their digests, so that the order of the table is not told."""
+    ids = party.ids
+    if not ids.kind or ids.missing or ids.repeated:
+        raise RefusedError("the party's ids do not tell its rows apart")
+    order = np.lexsort(row_digests(party).T[::-1])
+    return [f"{ids.kind}\0{ids.texts[i]}" for i in order]
+
+
+@answers(HideIds)
+def hide_ids(site: Site, request: HideIds) -> HiddenIds:
+    """Hide the ids."""
+    party, psi = party_of(site), library()
+    client = psi.client.CreateFromKey(_key(party), True)
+    elements = _elements(party)
+    return HiddenIds(request=client.CreateRequest(elements).SerializeToString(), rows=len(elements))
+
+
+@answers(HideTwice)
+def hide_twice(site: Site, request: HideTwice) -> TwiceHidden:
+    """Hide the label holder's ids once more."""
+    party, psi = party_of(site), library()
+    if not 1 <= request.rows < MAX_ROWS:
+        raise FormatError("there are no rows in question")
+    server = psi.server.CreateFromKey(_key(party), True)
+    asked = psi.Request()
+    _parse(asked, party.blob(request.request.hash))
+    setup = server.CreateSetupMessage(_ODDS, request.rows, _elements(party), psi.DataStructure.RAW)
+    return TwiceHidden(setup=setup.SerializeToString(), response=server.ProcessRequest(asked).SerializeToString())
+
+
+@answers(Intersect)
+def intersect(site: Site, request: Intersect) -> Common:
+    """Find the ids that all parties have."""
+    party, psi = party_of(site), library()
+    if set(request.setups) != set(request.responses):
+        raise FormatError("the answers do not match")
+    client = psi.client.CreateFromKey(_key(party), True)
+    digests = row_digests(party)
+    digests = digests[np.lexsort(digests.T[::-1])]
+    common, shared = np.ones(len(digests), np.bool_), {}
+    for name in request.setups:
+        setup, response = psi.ServerSetup(), psi.Response()
+        _parse(setup, party.blob(request.setups[name].hash))
+        _parse(response, party.blob(request.responses[name].hash))
+        found = np.zeros(len(digests), np.bool_)
+        found[np.array(client.GetIntersection(setup, response), np.int64)] = True
+        shared[name] = int(found.sum())
+        common &= found
+    return Common(digests=digests[common], shared=shared)
+
+
+def _parse(message: Any, data: bytes) -> None:
+    try:
+        message.ParseFromString(data)
+    except Exception:  # protobuf's errors have no stable home
+        raise FormatError("what another party sent cannot be read") from None
+
+
+# -- at the coordinator
+
+
+def find_common(federation: Federation, label_holder: str) -> np.ndarray:
+    """Find the digests of the rows that all parties have: three rounds, counted apart."""
+    library()  # in one process it is needed here; elsewhere it does no harm to notice early
+    others = [name for name in federation.active if name != label_holder]
+
+    def check(site: str, reply: Common) -> None:
+        check_digests(reply.digests)
+        if set(reply.shared) != set(others) or len(reply.digests) > min(reply.shared.values(), default=MAX_ROWS):
+            raise FormatError("its counts are not possible")
+
+    with federation.counted_apart():
+        asked: HiddenIds = federation.ask(HideIds(), to=[label_holder])[label_holder]
+        replies: dict[str, TwiceHidden] = {}
+        if others:
+            request = HideTwice(request=federation.blob(asked.request), rows=asked.rows)
+            replies = federation.ask(request, to=others)
+        told: Common = federation.ask(
+            Intersect(
+                setups={name: federation.blob(reply.setup) for name, reply in replies.items()},
+                responses={name: federation.blob(reply.response) for name, reply in replies.items()},
+            ),
+            to=[label_holder],
+            check=check,
+        )[label_holder]
+    for name, n in told.shared.items():
+        if not n:
+            raise AgreementError(
+                f"party {name!r} has no rows in common with party {label_holder!r}; are the ids the same?"
+            )
+    if not len(told.digests):
+        names = ", ".join(map(repr, federation.active))
+        raise AgreementError(f"no row is known to all of {names}; are the ids the same?")
+    return told.digests.reshape(-1, WORDS)

@@ -1,0 +1,98 @@
+"""The best split of each node among the features listed for it: what a party that has only some of them can say.
+
+Values are comparable within a node, whoever computed them, and are not settled (``split.settle``) before the best of
+all parties is known: rounding to zero would make ties of what is none.
+"""
+
+import numpy as np
+from numba import njit
+
+from silvan.threads import thread_map
+from silvan.tree.gain import Rule, gain, is_closed
+from silvan.tree.histogram import fill
+from silvan.tree.split import Scratch, Splits, consider, make_scratch, occupied_bins, settle
+from silvan.tree.stretches import Stretches, shares
+
+
+def find_listed(rows: Stretches, nodes: np.ndarray, features: np.ndarray, rule: Rule, threads: int = 1) -> Splits:
+    """Find the best split of every node; ``features`` is (nodes, most), ascending, -1 after the last."""
+    table, bins = rows.table, rows.table.bins
+    splits = Splits.empty(len(nodes), table.n_stats)
+    widest = int(bins.n_bins.max(initial=1))
+    starts, stops, listed = rows.starts[nodes], rows.stops[nodes], features.astype(np.int64)
+
+    def some(here: slice) -> None:
+        _find_listed(
+            table.codes,
+            table.target,
+            rows.order,
+            starts[here],
+            stops[here],
+            listed[here],
+            bins.n_bins,
+            bins.categorical,
+            np.zeros((features.shape[1] * widest, table.n_stats), table.count_type),
+            np.arange(features.shape[1]) * widest,
+            rule,
+            Splits(*(column[here] for column in splits)),
+            make_scratch(table.n_stats),
+        )
+
+    thread_map(some, shares(stops - starts, threads), threads)
+    return splits
+
+
+@njit(nogil=True, cache=True)
+def _find_listed(
+    codes: np.ndarray,
+    target: np.ndarray,
+    order: np.ndarray,
+    starts: np.ndarray,
+    stops: np.ndarray,
+    features: np.ndarray,
+    n_bins: np.ndarray,
+    categorical: np.ndarray,
+    hist: np.ndarray,
+    bases: np.ndarray,
+    rule: Rule,
+    splits: Splits,
+    scratch: Scratch,
+) -> None:
+    """Make, read and clear histograms node by node; ``hist`` is zero before and after."""
+    size = hist.shape[1]
+    for node in range(starts.shape[0]):
+        n = 0
+        while n < features.shape[1] and features[node, n] >= 0:
+            n += 1
+        fill(codes, target, order[starts[node] : stops[node]], features[node], bases, n, hist)
+        total, closed = splits.total[node], False
+        for j in range(n):
+            feature, base = features[node, j], bases[j]
+            width = n_bins[feature]
+            if j == 0:
+                for b in range(width):
+                    for s in range(size):
+                        total[s] += hist[base + b, s]
+                closed = is_closed(total, rule)
+            if not closed:
+                occupied = occupied_bins(hist, base, width, rule.lead, scratch.occupied)
+                consider(feature, categorical[feature], hist, base, width, occupied, rule, node, splits, scratch)
+            for b in range(width):
+                for s in range(size):
+                    hist[base + b, s] = 0
+
+
+@njit(nogil=True, cache=True)
+def values(left: np.ndarray, total: np.ndarray, rule: Rule) -> np.ndarray:
+    """Say what splits are worth, from the statistics of their sides."""
+    out = np.empty(left.shape[0])
+    for node in range(left.shape[0]):
+        out[node] = gain(left[node], total[node], rule)
+    return out
+
+
+@njit(nogil=True, cache=True)
+def settle_all(splits: Splits, rule: Rule) -> None:
+    """Turn the values of the chosen splits into decreases of impurity."""
+    for node in range(splits.feature.shape[0]):
+        settle(node, splits, rule)

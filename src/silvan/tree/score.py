@@ -1,0 +1,215 @@
+"""Scoring trees one by one: all trees and all rows in one call, on threads.
+
+What comes out is counts and fixed-point sums of each tree alone, to be added up over sites; and what ensembles
+say of rows that some of their trees were grown on.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from silvan.errors import InputError
+from silvan.threads import thread_count, thread_map
+from silvan.tree.flow import ROWS, Columns, Room, flow, lay_out, make_room
+from silvan.tree.predict import Nodes, abstaining, heard, leaf_votes, pack, tally
+
+if TYPE_CHECKING:
+    from silvan.tree.forest import Forest
+
+ERROR_CAP = 1 << 31
+"""Largest squared error of one row, in fixed point: sums over up to 2^31 rows fit 62 bits."""
+
+
+@njit(nogil=True, cache=True)
+def _count_votes(
+    columns: Columns,
+    y: np.ndarray,
+    ends: np.ndarray,
+    trees: np.ndarray,
+    nodes: Nodes,
+    vote: np.ndarray,
+    room: Room,
+    out: np.ndarray,
+) -> None:
+    """Count rows by class and by their leaf's vote, for some trees.
+
+    Rows are sorted by class, and ``ends`` says where each class ends. So they are in every leaf, and are counted
+    by looking for where the next class begins.
+    """
+    for first in range(0, len(y), ROWS):
+        for t in trees:
+            flow(columns, first, min(ROWS, len(y) - first), t, nodes, room)
+            root = nodes.offsets[t]
+            for node in range(root, nodes.offsets[t + 1]):
+                if nodes.leaf[node] < 0:
+                    continue
+                at, stop = room.begin[node - root], room.end[node - root]
+                while at < stop:
+                    label = y[first + room.rows[at]]
+                    low, high = at + 1, stop
+                    while low < high:
+                        middle = (low + high) >> 1
+                        if first + room.rows[middle] < ends[label]:
+                            low = middle + 1
+                        else:
+                            high = middle
+                    out[t, label, vote[nodes.leaf[node]]] += low - at
+                    at = low
+
+
+@njit(nogil=True, cache=True)
+def _add_errors(
+    columns: Columns,
+    y: np.ndarray,
+    scale: float,
+    trees: np.ndarray,
+    nodes: Nodes,
+    value: np.ndarray,
+    room: Room,
+    out: np.ndarray,
+) -> None:
+    """Count rows and add up squared errors, each rounded to a whole number of 1 / scale, for some trees."""
+    for first in range(0, len(y), ROWS):
+        for t in trees:
+            flow(columns, first, min(ROWS, len(y) - first), t, nodes, room)
+            root = nodes.offsets[t]
+            for node in range(root, nodes.offsets[t + 1]):
+                if nodes.leaf[node] < 0:
+                    continue
+                begin, stop = room.begin[node - root], room.end[node - root]
+                out[t, 0] += stop - begin
+                for i in range(begin, stop):
+                    gap = y[first + room.rows[i]] - value[nodes.leaf[node], 0]
+                    error = gap * gap * scale
+                    out[t, 1] += np.int64(np.rint(error)) if error < ERROR_CAP else ERROR_CAP
+
+
+def score_trees(
+    forest: "Forest", X: np.ndarray, y: np.ndarray, absent: np.ndarray | None = None, n_jobs: int | None = None
+) -> np.ndarray:
+    """Count how every tree alone votes on rows: int64 (trees, true class, voted class).
+
+    ``y`` holds class codes. A tree that asks about an ``absent`` feature abstains and counts nothing.
+    """
+    if forest.classes is None:
+        raise InputError("score_trees is for classification; score_numbers is for forests that predict a number")
+    _check_rows(forest, X, y)
+    n_classes = len(forest.classes)
+    if y.dtype.kind not in "iu" or (len(y) and not 0 <= y.min() <= y.max() < n_classes):
+        raise InputError(f"y must hold class codes between 0 and {n_classes - 1}")
+    order = np.argsort(y, kind="stable")
+    columns, codes = lay_out(forest, X[order]), y[order].astype(np.int64)
+    ends = np.cumsum(np.bincount(codes, minlength=n_classes))
+    nodes, vote = pack(forest), leaf_votes(forest)
+    out = np.zeros((len(forest), n_classes, n_classes), np.int64)
+
+    def count(trees: np.ndarray) -> None:
+        _count_votes(columns, codes, ends, trees, nodes, vote, make_room(forest, len(X)), out)
+
+    _by_trees(forest, absent, n_jobs, count)
+    return out
+
+
+def score_numbers(
+    forest: "Forest",
+    X: np.ndarray,
+    y: np.ndarray,
+    scale: float,
+    absent: np.ndarray | None = None,
+    n_jobs: int | None = None,
+) -> np.ndarray:
+    """Add up every tree's squared errors: int64 (trees, 2), the rows scored and the sum times ``scale``.
+
+    Each row's error is rounded by itself, so that sums do not depend on how rows are spread over sites, and is at
+    most ``ERROR_CAP``. A tree that asks about an ``absent`` feature abstains: no rows, no error.
+    """
+    if forest.classes is not None:
+        raise InputError("score_numbers is for regression; score_trees is for forests that tell classes apart")
+    _check_rows(forest, X, y)
+    if not 0.0 < scale < np.inf:
+        raise InputError(f"scale must be above 0 and finite, got {scale}")
+    numbers = y.astype(np.float64)
+    if not np.isfinite(numbers).all():
+        raise InputError("y must be finite")
+    columns, nodes = lay_out(forest, X), pack(forest)
+    out = np.zeros((len(forest), 2), np.int64)
+
+    def add(trees: np.ndarray) -> None:
+        _add_errors(columns, numbers, scale, trees, nodes, forest.value, make_room(forest, len(X)), out)
+
+    _by_trees(forest, absent, n_jobs, add)
+    return out
+
+
+def error_scale(variance: float, n_rows: int) -> float:
+    """Choose the scale for ``score_numbers``, by the variance of the target over all rows of all sites.
+
+    It is a power of two, such that a row whose error is cut to ``ERROR_CAP`` makes the mean squared error at least
+    the variance by itself: a tree that has one is no better than the mean, cut or not.
+    """
+    if not 0.0 < variance < np.inf:
+        return 1.0
+    bits = np.floor(np.log2(ERROR_CAP) - np.log2(variance) - np.log2(max(n_rows, 1)))
+    return float(2.0 ** np.clip(bits, -1000.0, 1000.0))
+
+
+def unseen_scores(
+    forest: "Forest",
+    X: np.ndarray,
+    seen: np.ndarray,
+    absent: np.ndarray | None = None,
+    n_jobs: int | None = None,
+    *,
+    trees: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Score rows by the trees that did not see them.
+
+    Parameters
+    ----------
+    forest, X, absent, n_jobs
+        As in ``predict.scores``; but where all trees abstain there is no error, only no score.
+    seen
+        Bool (trees, rows): a tree takes no part in a row that it saw.
+    trees
+        The trees that ``seen`` speaks of, the first ones if None; all others saw none of the rows.
+
+    Returns
+    -------
+    scores
+        (rows, outputs): NaN for a row in which no tree takes part.
+    votes
+        (rows, classes): the weight of the votes for each class, zero where no tree takes part; without columns
+        if a number is predicted.
+    """
+    if forest.combine == "stages":
+        raise InputError("trees that combine by stages cannot be left out one by one")
+    _check_rows(forest, X)
+    numbers = np.arange(len(seen)) if trees is None else np.asarray(trees, np.int64)
+    if seen.dtype != np.bool_ or seen.shape != (len(numbers), len(X)):
+        raise InputError(f"seen must be true or false, {len(numbers)} trees by {len(X)} rows; got shape {seen.shape}")
+    known = (numbers >= 0) & (numbers < len(forest))
+    if not known.all() or len(np.unique(numbers)) < len(numbers):
+        raise InputError(f"seen must speak once of each tree, and of no others than the forest's {len(forest)}")
+    told = tally(forest, X, heard(forest, absent), n_jobs, skip=seen, skipping=numbers)
+    return told.means(), told.votes
+
+
+def _check_rows(forest: "Forest", X: np.ndarray, y: np.ndarray | None = None) -> None:
+    if X.dtype != np.float32 or X.ndim != 2 or X.shape[1] != forest.n_features:
+        raise InputError(f"X must be 32-bit floats with {forest.n_features} columns, got {X.dtype} of {X.shape}")
+    if y is not None and y.shape != (len(X),):
+        raise InputError(f"y must have one entry for each of the {len(X)} rows, got shape {y.shape}")
+
+
+def _by_trees(
+    forest: "Forest", absent: np.ndarray | None, n_jobs: int | None, work: Callable[[np.ndarray], None]
+) -> None:
+    """Share the trees that do not abstain out to threads, large ones and small ones alike."""
+    trees = np.arange(len(forest))
+    if absent is not None:
+        trees = trees[~abstaining(forest, absent)]
+    threads = thread_count(n_jobs)
+    parts = min(8 * threads, len(trees))
+    thread_map(work, [trees[i::parts].copy() for i in range(parts)], threads)

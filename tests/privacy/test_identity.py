@@ -1,0 +1,334 @@
+"""Rows are matched without an id leaving its party; ids that do not tell rows apart are refused, by party and count."""
+
+import hmac
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from columns import ID, Recorded, federate, split, wide
+from hypothesis import given
+from hypothesis import strategies as st
+
+import silvan as sv
+from silvan.errors import FormatError, RefusedError
+from silvan.federation import wire
+from silvan.federation.message import Blob
+from silvan.federation.party import Party, derived_key
+from silvan.federation.site import Site
+from silvan.federation.store import MemoryStore, digest
+from silvan.privacy import identity
+from silvan.privacy.identity import (
+    DealKey,
+    Introduce,
+    Rows,
+    ShowKey,
+    TakeKey,
+    check_digests,
+    digest_ids,
+    find_digests,
+    in_any,
+    in_common,
+    places_of,
+)
+
+KEY = derived_key(0, "parties")
+
+
+def pair(ids, others, **settings):
+    """Two parties with these ids, one column each."""
+    left = pl.DataFrame({ID: ids, "a": np.arange(len(ids)), "label": np.arange(len(ids)) % 2}, strict=False)
+    right = pl.DataFrame({ID: others, "b": np.arange(len(others))}, strict=False)
+    return federate({"bank": left, "shop": right}, **settings)
+
+
+# -- what is in common
+
+
+def test_rows_in_common():
+    fed = pair([5, 3, 9, 1], [1, 2, 3, 4, 5])
+    assert fed.rows == {"bank": 3, "shop": 3}
+    assert str(fed.differences).count("they take no part") == 2
+    part = fed.joined(fed.columns.common)
+    assert sorted(zip(part.X[:, 0], part.X[:, 1], strict=True)) == [(0, 4), (1, 2), (3, 0)]
+
+
+@pytest.mark.parametrize("match", ["keyed", "psi"])
+def test_ways_of_matching_agree(match):
+    if match == "psi":
+        pytest.importorskip("private_set_intersection", reason="openmined-psi is not installed (silvan[psi])")
+    tables = split(wide(), 3)
+    tables["party 1"] = tables["party 1"][:150]
+    fed = federate(tables, match=match)
+    assert np.array_equal(fed.columns.common, federate(tables).columns.common)
+    assert (fed.columns.known is None) == (match == "psi")
+    forest = sv.VerticalForest(n_estimators=3, max_depth=3).fit(fed).forest_
+    assert forest == sv.PooledForest(n_estimators=3, max_depth=3).fit(fed).forest_
+
+
+def test_private_set_intersection_shows_no_other_rows():
+    pytest.importorskip("private_set_intersection", reason="openmined-psi is not installed (silvan[psi])")
+    tables = split(wide(), 3)
+    tables["party 2"] = tables["party 2"][:60]
+    for cold in (False, True):
+        fed = federate(tables, Recorded, match="psi", cold=cold)
+        assert fed.rows["party 0"] == 60
+        known = {row.tobytes() for row in fed.columns.common}
+        everything = b"".join(fed.data)
+        for name, table in tables.items():
+            digests = digest_ids(KEY, "whole numbers", map(str, table[ID].to_list()))
+            told = sum(row.astype(">u8").tobytes() in everything or row.tobytes() in everything for row in digests)
+            assert told <= len(known), name
+        assert fed.agreement_rounds == 5
+    with pytest.raises(sv.AgreementError, match="'shop' has no rows in common with party 'bank'"):
+        pair([1, 2], [3, 4], match="psi")
+    with pytest.raises(sv.InputError, match="incomplete=True needs match='keyed'"):
+        sv.VerticalForest(n_estimators=2).fit(fed).predict(fed, incomplete=True)
+
+
+def test_without_the_library_it_is_said(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "private_set_intersection.python", None)
+    with pytest.raises(sv.InputError, match=r"pip install 'silvan\[psi\]'"):
+        pair([1, 2], [2, 3], match="psi")
+
+
+@pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame])
+def test_ids_that_libraries_store_differently(library):
+    """Whole numbers that became floats, and text with blanks or composed otherwise, are the same ids."""
+    left = library({ID: [1, 2, 3], "a": [1.0, 2.0, 3.0], "label": [0, 1, 0]})
+    right = library({ID: [3.0, 2.0, 7.0], "b": [1, 2, 3]})
+    assert federate({"bank": left, "shop": right}).rows["shop"] == 2
+    left = library({ID: ["é", "b", "c"], "a": [1.0, 2.0, 3.0], "label": [0, 1, 0]})
+    right = library({ID: ["é", " b ", "x"], "b": [1, 2, 3]})
+    assert federate({"bank": left, "shop": right}).rows["shop"] == 2
+
+
+# -- ids by which rows cannot be told apart
+
+
+@pytest.mark.parametrize(
+    ("ids", "text"),
+    [
+        ([1, 2, 2, 2, 5], r"the id 'person' is not unique: 2 of 5 rows of party 'shop' repeat"),
+        ([1, None, 3, None], r"the id 'person' is missing in 2 of 4 rows of party 'shop'"),
+        (["1", "2", "3"], r"different types: whole numbers at 'bank' \(4 rows\); text at 'shop' \(3 rows\)"),
+        ([1.5, 2.0], r"'person' of party 'shop' are neither whole numbers nor text in 2 rows"),
+        ([True, False], r"'person' of party 'shop' are neither whole numbers nor text"),
+        ([2.0**60, 1.0], r"neither whole numbers nor text"),
+        ([7, 8], r"party 'bank' has no rows in common with party 'shop'"),
+    ],
+    ids=str,
+)
+def test_bad_ids(ids, text):
+    with pytest.raises(sv.AgreementError, match=text):
+        pair([1, 2, 3, 4], ids)
+
+
+def test_blank_text_is_missing():
+    with pytest.raises(sv.AgreementError, match="missing in 1 of 2 rows of party 'shop'"):
+        pair(["a", "b"], ["a", "  "])
+
+
+def test_an_id_is_never_quoted():
+    name = "Zyzzyva-4711"
+    for other in ([name, name, "x"], [name, None, "x"], [4711, 4712]):
+        with pytest.raises(sv.AgreementError) as caught:
+            pair([name, "x", "y"], other)
+        assert "4711" not in str(caught.value)
+
+
+def test_no_rows_known_to_all():
+    frame = wide(n=30)
+    tables = split(frame, 3)
+    ids = frame[ID].to_list()
+    for name, some in zip(tables, (ids[:20], ids[10:], ids[:10] + ids[20:]), strict=True):
+        tables[name] = tables[name].filter(pl.col(ID).is_in(some))
+    with pytest.raises(sv.AgreementError, match="no row is known to all of 'party 0', 'party 1', 'party 2'"):
+        federate(tables)
+
+
+def test_tables_that_do_not_fit_together():
+    frame = wide(n=40)
+    tables = split(frame, 2)
+    with pytest.raises(sv.AgreementError, match="party 'party 1' has no column 'person'"):
+        federate({**tables, "party 1": tables["party 1"].drop(ID)})
+    both = tables["party 1"].join(frame.select(ID, "age"), on=ID)
+    with pytest.raises(sv.AgreementError, match="column 'age' is held by parties 'party 0' and 'party 1'"):
+        federate({**tables, "party 1": both})
+    assert federate({**tables, "party 1": both}, exclude=["age"]).schema.names
+    two = tables["party 1"].join(frame.select(ID, "label"), on=ID)
+    with pytest.raises(sv.AgreementError, match="'label' is held by 'party 0', 'party 1'; exactly one"):
+        federate({**tables, "party 1": two})
+    none = {**tables, "party 0": tables["party 0"].drop("label")}
+    with pytest.raises(sv.AgreementError, match="no party holds the label 'label'"):
+        federate(none)
+    only_scored = federate(none, label=None)
+    assert only_scored.label_holder is None
+    for learner in (sv.VerticalForest(), sv.PooledForest(), sv.LocalForest()):
+        with pytest.raises(sv.InputError, match="no party holds the label"):
+            learner.fit(only_scored)
+    with pytest.raises(sv.AgreementError, match="no party has a column to learn from"):
+        federate({"a": frame.select(ID, "label"), "b": frame.select(ID)})
+    schema = federate(tables).schema
+    with pytest.raises(sv.AgreementError, match="no party has 'height'"):
+        federate({name: t.drop("height", strict=False) for name, t in tables.items()}, schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"test": 1.0}, "test must be at least 0"),
+        ({"random_state": -1}, "random_state must be"),
+        ({"random_state": True}, "random_state must be"),
+        ({"match": "names"}, "match must be 'keyed' or 'psi'"),
+        ({"id": ""}, "id must be the name of a column"),
+        ({"task": "sorting"}, "task must be"),
+        ({"exclude": "age"}, "exclude must be a list"),
+        ({"exclude": ["agee"]}, "'agee', which is not a column of any party"),
+        ({"journal": "j.db", "random_state": None}, "a journal needs a random_state"),
+    ],
+    ids=str,
+)
+def test_bad_settings(settings, text):
+    with pytest.raises(sv.InputError, match=text):
+        federate(split(wide(n=30), 2), **settings)
+    with pytest.raises(sv.InputError, match="a dict of tables"):
+        federate([])
+    with pytest.raises(sv.InputError, match="read alike"):
+        federate({1: wide(n=30), "1": wide(n=30)})
+
+
+# -- what is told
+
+
+def test_no_id_leaves_a_party():
+    rng = np.random.default_rng(0)
+    numbers = rng.integers(10**14, 10**15, 60)
+    tables = {k: t.with_columns(pl.Series(ID, numbers)) for k, t in split(wide(n=60), 2).items()}
+    fed = federate(tables, Recorded)
+    sv.VerticalForest(n_estimators=2, max_depth=2).fit(fed).predict(fed)
+    sent = b"".join(fed.data)
+    for number in numbers.tolist():
+        assert str(number).encode() not in sent
+        assert int(number).to_bytes(8, "little") not in sent
+        assert int(number).to_bytes(8, "big") not in sent
+
+
+def test_digests_need_the_key_and_hide_the_order():
+    fed = federate(split(wide(n=50), 2), Recorded)
+    told = [
+        wire.decode(e.body, identity.Introduction)
+        for _, way, e in fed.record
+        if way == "sent" and e.kind == "Introduction"
+    ]
+    assert len(told) == 2
+    assert np.array_equal(told[0].digests, told[1].digests)  # whatever the order of their tables
+    text = str(fed.party("party 0").frame[ID].to_list()[0])
+    word = hmac.new(KEY, b"whole numbers\0" + text.encode(), "sha256").digest()[:16]
+    assert np.frombuffer(word, ">u8").tolist() in told[0].digests.tolist()
+    other = federate(split(wide(n=50), 2), random_state=1)
+    assert not len(set(other.columns.common[:, 0].tolist()) & set(fed.columns.common[:, 0].tolist()))
+
+
+def test_the_coordinator_cannot_read_the_key_it_carries():
+    fed = federate(split(wide(n=40), 3), Recorded, random_state=None)
+    keys = {fed.party(name).key for name in fed.sites}
+    assert len(keys) == 1
+    [key] = keys
+    secrets = [value for name in fed.sites for value in fed.party(name).store._values.values() if len(value) == 32]
+    assert key in secrets
+    sent = b"".join(fed.data)
+    for secret in secrets:
+        assert secret not in sent
+    assert fed.agreement_rounds == 5
+
+
+def test_a_party_agrees_on_one_key():
+    a, b, c = (Party(name, wide(n=20), id_column=ID) for name in "abc")
+    keys = {p.name: identity.show_key(p, ShowKey()).key for p in (a, b, c)}
+    boxes = identity.deal_key(a, DealKey(study="s", others={"b": keys["b"], "c": keys["c"]})).boxes
+    assert identity.deal_key(a, DealKey(study="s", others={"b": keys["b"], "c": keys["c"]})).boxes == boxes
+    with pytest.raises(RefusedError, match="not agreed on a key yet"):
+        _ = b.key
+    with pytest.raises(RefusedError, match="changed on its way"):  # another party's box
+        identity.take_key(b, TakeKey(study="s", dealer=keys["a"], box=boxes["c"]))
+    with pytest.raises(RefusedError, match="changed on its way"):  # another study's
+        identity.take_key(b, TakeKey(study="t", dealer=keys["a"], box=boxes["b"]))
+    identity.take_key(b, TakeKey(study="s", dealer=keys["a"], box=boxes["b"]))
+    assert b.key == a.key
+    assert b.rebuilt().key == a.key
+    c.store.put("shared key", bytes(32))
+    with pytest.raises(RefusedError, match="agreed on another key before"):
+        identity.take_key(c, TakeKey(study="s", dealer=keys["a"], box=boxes["c"]))
+    given = Party("d", wide(n=20), id_column=ID, given_key=KEY)
+    with pytest.raises(RefusedError, match="was given its key"):
+        identity.deal_key(given, DealKey(study="s", others={}))
+
+
+def test_sites_of_rows_are_no_parties():
+    with pytest.raises(RefusedError, match="not a party"):
+        identity.introduce(Site("here", wide(n=20)), Introduce())
+    with pytest.raises(RefusedError, match="VerticalForest"):
+        Party("here", wide(n=20), id_column=ID).part(sv.Schema.of(["age"]))
+    fed = federate(split(wide(n=40), 2))
+    with pytest.raises(sv.RefusedError, match="VerticalForest"):
+        sv.HistogramForest(n_estimators=2).fit(fed)
+    rows = sv.federate_rows({"a": wide(n=40).drop(ID)}, n_jobs=1)
+    with pytest.raises(sv.InputError, match="a federation by columns is needed"):
+        sv.VerticalForest().fit(rows)
+
+
+# -- the test part
+
+
+def test_the_test_part_is_drawn_by_the_key():
+    tables = split(wide(n=400), 2)
+    fed = federate(tables, test=0.3)
+    assert 80 < len(fed.columns.test) < 160
+    assert fed.rows["party 0"] + len(fed.columns.test) == 400
+    fewer = {name: t.filter(pl.col(ID) % 3 > 0) for name, t in tables.items()}
+    some = federate(fewer, test=0.3).columns
+    # whether a row is held out does not depend on others
+    assert np.array_equal(some.held_out, np.isin(some.common[:, 0], fed.columns.test[:, 0]))
+    assert not np.array_equal(federate(tables, test=0.3, random_state=1).columns.held_out, fed.columns.held_out)
+    assert federate(split(wide(n=12), 2), test=0.999).rows["party 0"] >= 1
+
+
+# -- lists of digests
+
+
+@given(known=st.sets(st.integers(0, 40)), wanted=st.sets(st.integers(0, 40)))
+def test_finding_digests(known, wanted):
+    def listed(numbers):
+        return np.array([(n // 3, n % 3) for n in sorted(numbers)], np.uint64).reshape(-1, 2)
+
+    at = find_digests(listed(known), listed(wanted))
+    assert at.tolist() == [sorted(known).index(n) if n in known else -1 for n in sorted(wanted)]
+    if known & wanted:
+        assert np.array_equal(in_common({"a": listed(known), "b": listed(wanted)}), listed(known & wanted))
+    if known | wanted:
+        assert np.array_equal(in_any({"a": listed(known), "b": listed(wanted)}), listed(known | wanted))
+
+
+@pytest.mark.parametrize(
+    "digests",
+    [
+        np.zeros((2, 2), np.uint64),
+        np.array([[2, 0], [1, 0]], np.uint64),
+        np.array([[1, 2], [1, 2]], np.uint64),
+        np.zeros((1, 3), np.uint64),
+        np.zeros(2, np.uint64),
+        np.zeros((1, 2), np.int64),
+    ],
+    ids=str,
+)
+def test_lists_of_digests_are_checked(digests):
+    with pytest.raises(FormatError):
+        check_digests(digests)
+    data = wire.encode(Rows(digests))
+    store = MemoryStore()
+    store.put(f"blob {digest(data)}", data)
+    with pytest.raises(FormatError):
+        places_of(Party("p", wide(n=20), id_column=ID, given_key=KEY, store=store), Blob(digest(data)))

@@ -1,0 +1,182 @@
+"""Trees scored one by one, against twins that take each row down each tree."""
+
+from dataclasses import replace
+
+import naive_answers as naive
+import numpy as np
+import pytest
+from forests import CLASSES, MIXED, NUMBERS, random_forest, random_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from silvan.errors import InputError
+from silvan.tree import flow, predict
+from silvan.tree import score as scoring
+from silvan.tree.score import ERROR_CAP, error_scale, score_numbers, score_trees, unseen_scores
+
+several = st.sampled_from([n for n in CLASSES if n > 0])
+schemas = st.sampled_from([NUMBERS, MIXED])
+
+
+def some_absent(forest, rng):
+    return None if rng.random() < 0.5 else rng.random(forest.n_features) < 0.3
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32), schema=schemas, n_classes=several, n_rows=st.integers(0, 90), n_jobs=st.integers(1, 3)
+)
+def test_confusions_match_the_naive_twin(seed, schema, n_classes, n_rows, n_jobs):
+    rng = np.random.default_rng(seed)
+    forest = random_forest(seed, schema=schema, n_classes=n_classes, n_trees=int(rng.integers(1, 6)))
+    X, y = random_rows(forest, seed, n=n_rows), rng.integers(0, n_classes, n_rows)
+    absent = some_absent(forest, rng)
+    got = score_trees(forest, X, y, absent, n_jobs)
+    assert got.dtype == np.int64
+    np.testing.assert_array_equal(got, naive.confusions(forest, X, y, absent))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), schema=schemas, n_rows=st.integers(0, 90), bits=st.integers(-4, 60))
+def test_errors_match_the_naive_twin(seed, schema, n_rows, bits):
+    rng = np.random.default_rng(seed)
+    forest = random_forest(seed, schema=schema, n_classes=0, n_trees=int(rng.integers(1, 6)))
+    X, y = random_rows(forest, seed, n=n_rows), rng.normal(size=n_rows)
+    absent = some_absent(forest, rng)
+    got = score_numbers(forest, X, y, 2.0**bits, absent, n_jobs=1)
+    assert got.dtype == np.int64
+    np.testing.assert_array_equal(got, naive.errors(forest, X, y, 2.0**bits, ERROR_CAP, absent))
+
+
+@pytest.mark.parametrize("n_classes", [0, 3])
+def test_more_rows_than_flow_together(n_classes):
+    forest = random_forest(1, schema=MIXED, n_classes=n_classes)
+    few, n = random_rows(forest, 1, n=997), flow.ROWS + 700
+    again = np.arange(n) % len(few)
+    leaves = naive.leaves(forest, few)[:, again]
+    if n_classes:
+        y = np.arange(n) % 3
+        expected = np.zeros((len(forest), 3, 3), int)
+        for t, votes in enumerate(forest.value.argmax(axis=1)[leaves]):
+            np.add.at(expected[t], (y, votes), 1)
+        np.testing.assert_array_equal(score_trees(forest, few[again], y), expected)
+    else:
+        y = np.sin(np.arange(n))
+        errors = np.rint((y - forest.value[leaves, 0]) ** 2 * 1024).astype(int).sum(axis=1)
+        got = score_numbers(forest, few[again], y, 1024.0)
+        np.testing.assert_array_equal(got, np.stack([np.full(len(forest), n), errors], axis=1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), schema=schemas, n_classes=st.sampled_from(list(CLASSES)), vote=st.booleans())
+def test_unseen_scores_match_the_naive_twin(seed, schema, n_classes, vote):
+    rng = np.random.default_rng(seed)
+    forest = random_forest(seed, schema=schema, n_classes=n_classes, n_trees=4, equal_weights=False)
+    forest = replace(forest, combine="vote" if vote else "mean")
+    X, absent = random_rows(forest, seed, n=80), some_absent(forest, rng)
+    trees = rng.permutation(4)[: rng.integers(0, 5)]
+    seen = np.zeros((4, 80), bool)
+    seen[trees] = rng.random((len(trees), 80)) < 0.7
+    scores, votes = unseen_scores(forest, X, seen[trees], absent, n_jobs=1, trees=trees)
+    means, counted = naive.vote_answers(forest, X, absent if vote else None, seen)
+    np.testing.assert_allclose(scores, means, rtol=0, atol=1e-14)
+    np.testing.assert_array_equal(votes, counted)
+    prefix = unseen_scores(forest, X, seen[: trees.max(initial=-1) + 1], absent, n_jobs=2)
+    np.testing.assert_array_equal(prefix[0], scores)
+    np.testing.assert_array_equal(prefix[1], votes)
+
+
+def test_all_unseen_is_what_the_forest_answers():
+    forest = replace(random_forest(2, schema=MIXED, n_classes=3, equal_weights=False), combine="vote")
+    X = random_rows(forest, 2)
+    scores, votes = unseen_scores(forest, X, np.zeros((0, len(X)), bool))
+    np.testing.assert_array_equal(scores, predict.scores(forest, X))
+    np.testing.assert_array_equal(votes.argmax(axis=1), predict.decide(forest, X))
+
+
+def test_all_seen_is_no_score():
+    forest = replace(random_forest(3, n_classes=2), combine="vote")
+    X = random_rows(forest, 3, n=10)
+    scores, votes = unseen_scores(forest, X, np.ones((5, 10), bool))
+    assert np.isnan(scores).all()
+    assert not votes.any()
+
+
+def test_sums_do_not_depend_on_how_rows_are_spread():
+    forest = random_forest(4, schema=MIXED, n_classes=0)
+    X, y = random_rows(forest, 4), np.random.default_rng(0).normal(size=200)
+    parts = [score_numbers(forest, X[rows], y[rows], 4096.0) for rows in (slice(0, 7), slice(7, 90), slice(90, 200))]
+    np.testing.assert_array_equal(sum(parts), score_numbers(forest, X, y, 4096.0))
+
+
+def test_errors_beyond_measure_are_the_cap():
+    forest = random_forest(5, n_classes=0)
+    forest = replace(forest, value=np.full_like(forest.value, 1e300))
+    got = score_numbers(forest, random_rows(forest, 5, n=3), np.array([-1e308, 0.0, 1e300]), 1.0)
+    np.testing.assert_array_equal(got, np.tile([3, 2 * ERROR_CAP], (5, 1)))
+
+
+@pytest.mark.parametrize("variance", [1e-300, 1e-9, 0.3, 1.0, 7e12, 1e300])
+@pytest.mark.parametrize("n_rows", [1, 1000, 2**31])
+def test_a_cut_error_is_as_bad_as_the_variance(variance, n_rows):
+    scale = error_scale(variance, n_rows)
+    assert np.frexp(scale)[0] == 0.5
+    assert variance * scale * n_rows <= ERROR_CAP
+    assert variance * scale * n_rows * 2 > ERROR_CAP or abs(np.log2(scale)) == 1000
+    assert n_rows * ERROR_CAP < 2**63
+
+
+def test_no_variance_no_scale():
+    assert error_scale(0.0, 10) == error_scale(np.nan, 10) == error_scale(np.inf, 10) == 1.0
+
+
+# -- what kernels would trust
+
+
+CLASSES_2 = random_forest(6, n_classes=2)
+NUMBER = random_forest(6, n_classes=0)
+X6 = random_rows(CLASSES_2, 6, n=20)
+BAD = {
+    "a code too high": (lambda: score_trees(CLASSES_2, X6, np.full(20, 2)), "between 0 and 1"),
+    "a code below zero": (lambda: score_trees(CLASSES_2, X6, np.arange(20) % 2 - 1), "between 0 and 1"),
+    "codes that are floats": (lambda: score_trees(CLASSES_2, X6, np.zeros(20)), "between 0 and 1"),
+    "codes that wrap": (lambda: score_trees(CLASSES_2, X6, np.full(20, 2**63, np.uint64)), "between 0 and 1"),
+    "y too short": (lambda: score_trees(CLASSES_2, X6, np.zeros(19, int)), "20 rows"),
+    "y is a table": (lambda: score_trees(CLASSES_2, X6, np.zeros((20, 1), int)), "20 rows"),
+    "a column too few": (lambda: score_trees(CLASSES_2, X6[:, :2], np.zeros(20, int)), "3 columns"),
+    "64 bits": (lambda: score_trees(CLASSES_2, X6.astype(float), np.zeros(20, int)), "32-bit"),
+    "a row, not a table": (lambda: score_trees(CLASSES_2, X6[0], np.zeros(3, int)), "3 columns"),
+    "absent too short": (lambda: score_trees(CLASSES_2, X6, np.zeros(20, int), np.zeros(2, bool)), "3 entries"),
+    "absent by number": (lambda: score_trees(CLASSES_2, X6, np.zeros(20, int), np.array([0, 1, 2])), "true or false"),
+    "numbers for classes": (lambda: score_trees(NUMBER, X6, np.zeros(20, int)), "score_numbers"),
+    "classes for numbers": (lambda: score_numbers(CLASSES_2, X6, np.zeros(20), 1.0), "score_trees"),
+    "an endless y": (lambda: score_numbers(NUMBER, X6, np.full(20, np.inf), 1.0), "finite"),
+    "a missing y": (lambda: score_numbers(NUMBER, X6, np.full(20, np.nan), 1.0), "finite"),
+    "no scale": (lambda: score_numbers(NUMBER, X6, np.zeros(20), 0.0), "scale"),
+    "NaN scale": (lambda: score_numbers(NUMBER, X6, np.zeros(20), np.nan), "scale"),
+    "seen too narrow": (lambda: unseen_scores(CLASSES_2, X6, np.zeros((2, 19), bool)), "2 trees by 20 rows"),
+    "seen as numbers": (lambda: unseen_scores(CLASSES_2, X6, np.zeros((2, 20))), "true or false"),
+    "seen by too many": (lambda: unseen_scores(CLASSES_2, X6, np.zeros((6, 20), bool)), "forest's 5"),
+    "a tree twice": (lambda: unseen_scores(CLASSES_2, X6, np.zeros((2, 20), bool), trees=[1, 1]), "once"),
+    "no such tree": (lambda: unseen_scores(CLASSES_2, X6, np.zeros((1, 20), bool), trees=[5]), "forest's 5"),
+    "a tree from the end": (lambda: unseen_scores(CLASSES_2, X6, np.zeros((1, 20), bool), trees=[-1]), "forest's 5"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_refused_before_any_kernel_runs(case, monkeypatch):
+    for kernel in ("_count_votes", "_add_errors", "tally"):
+        monkeypatch.setattr(scoring, kernel, None)
+    call, message = BAD[case]
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_stages_are_not_left_out_one_by_one():
+    forest = replace(random_forest(7), combine="stages", group=[0, 0, 1, 1, 1], say=[1, 2])
+    X = random_rows(forest, 7, n=5)
+    with pytest.raises(InputError, match="stages"):
+        unseen_scores(forest, X, np.zeros((5, 5), bool))
+    with pytest.raises(InputError, match="stage"):
+        predict.scores(forest, X, skip=np.zeros((5, 5), bool))
+    assert score_trees(forest, X, np.zeros(5, int)).sum() == 25
