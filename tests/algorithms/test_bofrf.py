@@ -250,7 +250,7 @@ def test_parameters_are_checked():
         ({"validation": 0.8}, "validation must be a share above 0"),
         ({"validation": 0.2, "protocol": "paper"}, "leave validation out"),
         ({"bootstrap": False}, "set validation=0.2, or bootstrap=True"),
-        ({"tune": "random"}, "'grid' or 'halving'"),
+        ({"tune": "random"}, "tune must be"),
         ({"clusters": 3}, "clusters|k must"),
     ]:
         with pytest.raises(InputError, match=said):

@@ -204,7 +204,8 @@ def test_the_standard_error_is_that_of_resampling():
     gaps = []
     for _ in range(600):
         rows = np.concatenate([rng.choice(np.flatnonzero(y == c), (y == c).sum()) for c in (0, 1)])
-        gaps.append(roc_auc_score(y[rows], a[rows]) - roc_auc_score(y[rows], b[rows]))
+        pair = [judge(np.stack([-s[rows], s[rows]], axis=1), y[rows], 2).value for s in (a, b)]
+        gaps.append(pair[0] - pair[1])
     assert error == pytest.approx(np.std(gaps), rel=0.15)
     numbers = judge(a[:, None], y.astype(float), 0)
     square = (a - y) ** 2
@@ -315,11 +316,12 @@ def test_choices_that_were_not_offered(changes):
     assert error.value.site == "site 1"
 
 
-def test_questions_that_cannot_be_meant():
+def test_questions_that_cannot_be_meant(monkeypatch):
     fed = federate(parts(table(), 2), Recorded)
     fit(fed, personal=True)
     asked = [wire.decode(d, Envelope) for s, way, d in fed.record if (s, way) == ("site 1", "received")][-1]
     good, member = wire.decode(asked.body, Choose), fed.site("site 1")
+    monkeypatch.setattr("silvan.algorithms.bofrf.MAX_TREES", 16)
     for changes in (
         {"own": 2},
         {"own": -1},
@@ -333,7 +335,7 @@ def test_questions_that_cannot_be_meant():
         {"taus": [0.1] * 65},
         {"validation": 0.7},
         {"forests": []},
-        {"forests": good.forests * 5000},
+        {"forests": good.forests * 2},
     ):
         body = wire.encode(msgspec.structs.replace(good, **changes))
         answer = wire.decode(member.receive(wire.encode(msgspec.structs.replace(asked, body=body)), "ask"), Envelope)

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from silvan.errors import CipherError, InputError
 from silvan.federation import wire
+from silvan.privacy import montgomery
+from silvan.privacy.chains import has_vectors
 from silvan.privacy.lanes import Lanes, encrypt_rows, list_cells, read_sums, receive_rows, sum_rows
 from silvan.privacy.paillier import Ciphertexts, Masks, decrypt, encrypt
 from silvan.privacy.paillier_keys import PrivateKey
@@ -103,6 +105,26 @@ def test_encrypted_histograms_are_the_plain_ones(study):
     assert (study.read(counts, sums) == study.plain()).all()
     study.values = np.ones_like(study.values)
     assert (counts == study.plain()[:, 0]).all()
+
+
+@pytest.mark.skipif(not has_vectors(), reason="no AVX-512 IFMA here, so there is one kernel to test")
+def test_both_kernels_give_the_same_bytes(monkeypatch):
+    study = Study(4, fields=3, nodes=4)
+    sent = []
+    for vectors in (True, False):
+        monkeypatch.setattr(montgomery, "has_vectors", lambda vectors=vectors: vectors)
+        key = PrivateKey(KEY.p, KEY.q)
+
+        def entropy(count):
+            return bytes(np.random.default_rng(count).bytes(count))
+
+        encrypted = encrypt_rows(key, study.lanes, study.values, 2, entropy)
+        rows = receive_rows(key.public, study.lanes, encrypted)
+        asked = (study.codes, study.order, study.starts, study.stops, study.features, study.n_bins)
+        counts, sums = sum_rows(rows, Masks(key.public, entropy), *asked, entropy=entropy)
+        assert (study.read(counts, sums) == study.plain()).all()
+        sent.append([encrypted.data.tobytes(), sums.data.tobytes()])
+    assert sent[0] == sent[1]
 
 
 def test_threads_change_nothing():

@@ -1,6 +1,7 @@
 """Paillier's encryption against the textbook, and everything that is not a ciphertext."""
 
 import hashlib
+import itertools
 import math
 import sys
 from functools import cache
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from silvan.errors import CipherError, FormatError, InputError
 from silvan.federation import wire
 from silvan.privacy import montgomery
+from silvan.privacy.chains import LIMB, SQUARE, WORD, has_vectors
 from silvan.privacy.paillier import Ciphertexts, Masks, check, decrypt, encrypt
 from silvan.privacy.paillier_keys import PrivateKey, PublicKey, generate
 
@@ -31,6 +33,8 @@ FULL = (
     "6C9C1433B8DD317EA17BD555BB980EC5996356F19B5AAB6212A04988818A1C39"
     "9152F8570040ECC656B21A806C2CDE0744260732467C90C6E479F6973A0C7D1F",
 )
+
+RADICES = [LIMB, WORD] if has_vectors() else [WORD]
 
 plaintexts = st.integers(0, 2**255 - 1) | st.sampled_from([0, 1, 2**255 - 1])
 
@@ -75,43 +79,86 @@ def sealing(c, m, n=N):
     return c * pow(1 + n * m, -1, n * n) % (n * n)
 
 
+@pytest.fixture(params=RADICES)
+def radix(request, monkeypatch):
+    """Both kernels, where the processor has what both need."""
+    monkeypatch.setattr(montgomery, "has_vectors", lambda: request.param == LIMB)
+    return request.param
+
+
 # products
 
 
-@settings(max_examples=60)
-@given(st.data(), st.sampled_from([1, 2, 3, 4, 5, 8]))
-def test_products_are_those_of_whole_numbers(data, size):
-    top = 1 << (64 * size)
-    n = data.draw(st.integers(top // 2**64 * 2 + 1, top - 1) | st.just(top - 1)) | 1
-    edges = st.sampled_from([0, 1, n - 1, n // 2])
-    a, b, c = (data.draw(st.integers(0, n - 1) | edges) for _ in range(3))
-    modulus = montgomery.make_modulus(n)
-    r = pow(top, -1, n)
-    words = montgomery.to_words([a, b], size)
-    montgomery.times(words, montgomery.to_words([c], size)[0], modulus)
-    assert numbers(Ciphertexts(b"", montgomery.to_bytes(words))) == [a * c * r % n, b * c * r % n]
-    together = montgomery.product(montgomery.to_words([a, b, c], size), modulus)
-    assert int.from_bytes(montgomery.to_bytes(together).tobytes(), "little") == a * b * c * r * r % n
+def read(words):
+    return [int.from_bytes(row.tobytes(), "little") for row in montgomery.to_bytes(words)]
 
 
-def test_powers_come_from_a_table():
-    n = N * N
-    modulus = montgomery.make_modulus(n)
-    base = montgomery.to_words([7], 8)
-    montgomery.times(base, modulus.square, modulus)
-    table = montgomery.power_table(base[0], 3, 4, modulus)
-    digits = np.array([[5, 0, 7, 1], [0, 0, 0, 0]], np.uint8)
-    words = montgomery.to_words([11, 12], 8)
-    montgomery.times_powers(words, table, digits, modulus)
-    exponent = 5 + 7 * 8**2 + 8**3
-    assert numbers(Ciphertexts(b"", montgomery.to_bytes(words))) == [11 * pow(7, exponent, n) % n, 12]
+@pytest.mark.parametrize("radix", RADICES)
+@settings(max_examples=40)
+@given(data=st.data(), bits=st.integers(2, 300) | st.sampled_from([62, 64, 102, 104, 128, 256, 2048]))
+def test_chains_are_those_of_whole_numbers(radix, data, bits):
+    n = data.draw(st.integers(1 << (bits - 1), (1 << bits) - 1) | st.just((1 << bits) - 1)) | 1
+    numbers = data.draw(
+        st.lists(st.integers(0, n - 1) | st.sampled_from([0, 1, n - 1, n // 2]), min_size=1, max_size=9)
+    )
+    step = st.integers(SQUARE, len(numbers) - 1)
+    chains = data.draw(st.lists(st.lists(step, min_size=1, max_size=9), max_size=20))
+    chains = [[max(chain[0], 0), *chain[1:]] for chain in chains]
+
+    def result(chain):
+        x = numbers[chain[0]]
+        for i in chain[1:]:
+            x = x * (x if i == SQUARE else numbers[i]) % n
+        return x
+
+    modulus = montgomery.make_modulus(n, radix)
+    inside = montgomery.enter(montgomery.to_words(numbers, len(modulus.words)), modulus)
+    starts = np.cumsum([0, *map(len, chains)])
+    operations = np.array([i for chain in chains for i in chain], np.int32)
+    for threads in (1, 3):
+        out = montgomery.run(inside, operations, starts, modulus, threads)
+        assert read(montgomery.leave(out, modulus, threads)) == [result(chain) for chain in chains]
+    assert read(montgomery.leave(inside, modulus)) == numbers
+
+
+@pytest.mark.parametrize("radix", RADICES)
+def test_long_products_are_made_in_parts(radix):
+    rng = np.random.default_rng(0)
+    modulus = montgomery.make_modulus(N, radix)
+    numbers = [int.from_bytes(rng.bytes(32), "little") % N for _ in range(500)]
+    inside = montgomery.enter(montgomery.to_words(numbers, 4), modulus)
+    listed = rng.permutation(500)
+    starts = np.array([0, 1, 70, 199, 200, 500])
+    wanted = [math.prod(numbers[i] for i in listed[a:b]) % N for a, b in itertools.pairwise(starts)]
+    out = montgomery.products(inside, listed, starts, modulus, 2)
+    assert read(montgomery.leave(out, modulus)) == wanted
+    (everything,) = montgomery.products(inside, np.tile(listed, 12), np.array([0, 6000]), modulus)[:1]
+    assert read(montgomery.leave(everything[None], modulus)) == [pow(math.prod(numbers), 12, N)]
+
+
+@pytest.mark.parametrize("radix", RADICES)
+def test_powers_come_from_a_table(radix):
+    modulus = montgomery.make_modulus(N, radix)
+    squares = montgomery.to_words([pow(7, 2**i, N) for i in range(12)], 4)
+    powers = montgomery.Powers.of(squares, 3, modulus)
+    digits = np.array([[5, 0, 7, 1], [0, 0, 0, 0], [7, 7, 7, 7]], np.uint8)
+    exponents = [5 + 7 * 8**2 + 8**3, 0, 8**4 - 1]
+    assert read(montgomery.leave(powers.raise_to(digits), modulus)) == [pow(7, e, N) for e in exponents]
+
+
+@pytest.mark.parametrize("radix", RADICES)
+@given(st.lists(st.integers(0, N - 1), max_size=4), st.integers(1, 2**80))
+def test_one_exponent_for_all(radix, numbers, exponent):
+    modulus = montgomery.make_modulus(N, radix)
+    inside = montgomery.enter(montgomery.to_words(numbers, 4), modulus)
+    raised = montgomery.leave(montgomery.power(inside, exponent, modulus), modulus)
+    assert read(raised) == [pow(x, exponent, N) for x in numbers]
 
 
 @pytest.mark.parametrize("change", [-1, 0, 1])
 def test_below_means_below(change):
-    n = N * N
-    modulus = montgomery.make_modulus(n)
-    assert montgomery.all_below(montgomery.to_words([1, n + change, 5], 8), modulus) == (change < 0)
+    modulus = montgomery.make_modulus(N)
+    assert montgomery.all_below(montgomery.to_words([1, N + change, 5], 4), modulus) == (change < 0)
 
 
 # encryption
@@ -147,7 +194,7 @@ def test_known_answers():
     assert KEY.public.fingerprint.hex() == "9c2a58054d6e571d10c18a3a53c7dffc"
 
 
-def test_the_bytes_follow_from_the_randomness():
+def test_the_bytes_follow_from_the_randomness(radix):
     """Pins the format: whoever stored ciphertexts can still read them, and the same entropy gives the same bytes."""
     first = encrypt(KEY, [0, 1, 2**200], n_jobs=1, entropy=stream(b"a"))
     again = encrypt(KEY, [0, 1, 2**200], n_jobs=2, entropy=stream(b"a"))
@@ -162,9 +209,8 @@ def test_randomness_is_fresh():
     both = [encrypt(KEY, [7, 7]), encrypt(KEY, [7, 7])]
     assert len({c for ciphertexts in both for c in numbers(ciphertexts)}) == 4
     masks = Masks(KEY.public)
-    words = montgomery.from_bytes(both[0].data)
-    montgomery.times(words, KEY.public.modulus.square, KEY.public.modulus)
-    hidden = [masks.hide(words), masks.hide(words)]
+    inside = check(KEY.public, both[0])
+    hidden = [masks.hide(inside), masks.hide(inside)]
     assert len({c for ciphertexts in [*hidden, both[0]] for c in numbers(ciphertexts)}) == 6
     assert decrypt(KEY, hidden[0]) == decrypt(KEY, hidden[1]) == [7, 7]
 
@@ -202,9 +248,7 @@ def test_a_sum_that_is_not_hidden_shows_its_rows_and_a_hidden_one_does_not():
     rest = [sealing(c, m) for c, m in zip(rows, [1, 0, 1], strict=True)]
     plain = rows[0] * rows[2] % N**2
     assert sealing(plain, 2) == rest[0] * rest[2] % N**2
-    words = montgomery.from_bytes(of(KEY.public, plain).data)
-    montgomery.times(words, KEY.public.modulus.square, KEY.public.modulus)
-    (hidden,) = numbers(Masks(KEY.public).hide(words))
+    (hidden,) = numbers(Masks(KEY.public).hide(check(KEY.public, of(KEY.public, plain))))
     assert textbook_decrypt(hidden) == 2
     products = [math.prod(rest[i] for i in range(3) if code >> i & 1) % N**2 for code in range(8)]
     assert sealing(hidden, 2) not in products
@@ -219,11 +263,11 @@ def test_masks_are_longer_than_the_key():
         asked.append(count)
         return stream(b"m")(count)
 
-    Masks(KEY.public).hide(montgomery.to_words([1, 1], 8), entropy=entropy)
+    Masks(KEY.public).hide(check(KEY.public, encrypt(KEY, [1, 1])), entropy=entropy)
     assert asked[0] // 2 * 6 >= 256 + 128  # six bits a byte
 
 
-def test_full_size():
+def test_full_size(radix):
     """Drawing such a key takes seconds, more or less: this one was drawn before."""
     key = PrivateKey(*(int(prime, 16) for prime in FULL))
     values = [0, 1, 2**2047 - 1]

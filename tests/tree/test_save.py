@@ -313,7 +313,7 @@ def damaged(data, rng):
     return bytes(data)
 
 
-@pytest.mark.parametrize(("combine", "n"), [("mean", 4000), ("vote", 500), ("stages", 2000)])
+@pytest.mark.parametrize(("combine", "n"), [("mean", 4000), ("vote", 300), ("stages", 1000)])
 def test_thousands_of_damaged_files(combine, n, tmp_path):
     forest = example(combine)
     data = file_of(forest)
@@ -360,9 +360,9 @@ def forged_array(array, rng):
         octets = flat.view(np.uint8)
         octets[rng.integers(0, len(octets))] = rng.integers(0, 256)
         return array
-    if kind == 5 and len(array):
+    if kind == 5 and array.ndim and len(array):
         return np.delete(array, rng.integers(0, len(array)), axis=0)
-    if kind == 6 and len(array):
+    if kind == 6 and array.ndim and len(array):
         at = int(rng.integers(0, len(array)))
         return np.insert(array, at, array[rng.integers(0, len(array))], axis=0)
     shapes = [(-1,), (1, -1), (-1, 1), ()]
@@ -397,7 +397,7 @@ def forged_schema(text, rng):
     return json.dumps(schema)
 
 
-@pytest.mark.parametrize(("combine", "n"), [("mean", 4000), ("vote", 500), ("stages", 3000)])
+@pytest.mark.parametrize(("combine", "n"), [("mean", 4000), ("vote", 300), ("stages", 2000)])
 def test_thousands_of_forged_files(combine, n, tmp_path):
     forest = example(combine)
     rng = np.random.default_rng(1)

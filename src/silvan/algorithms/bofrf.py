@@ -6,6 +6,7 @@ chooses what to use (``personal.py``). For more than two classes R_K takes the p
 skill 1 - MSE / variance: both are ours, not the publication's.
 """
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -189,7 +190,8 @@ def learning_rows(site: Site, schema: Schema, validation: float) -> tuple[Part, 
             carry = share - int(share)  # small classes share what rounding leaves
         if held.all():
             held[:] = False
-    return tuple(Part(part.X[rows], part.y[rows], part.row_keys[rows]) for rows in (~held, held))  # type: ignore[return-value]
+    kept, split_off = (Part(part.X[rows], part.y[rows], part.row_keys[rows]) for rows in (~held, held))
+    return kept, split_off
 
 
 @njit(nogil=True, cache=True)
@@ -392,9 +394,8 @@ def _fixed_point(forest: Forest) -> tuple[float, float]:
     """Choose a middle and a scale of squares by the answers of all trees, which everybody knows."""
     low, high = float(forest.value.min()), float(forest.value.max())
     reach = max(high / 2 - low / 2, np.finfo(np.float64).tiny)
-    # a power of four, whose root is exact
-    power = int(np.floor(_ERROR_BITS / 2 - np.log2(reach)))
-    return low / 2 + high / 2, 4.0 ** int(np.clip(power, -500, 500))
+    bits = _ERROR_BITS // 2 - math.frexp(reach)[1]
+    return low / 2 + high / 2, 4.0 ** min(max(bits, -500), 500)  # a power of four, whose root is exact
 
 
 def warn_if_none(weighted: dict[str, Weighted], tau: float) -> None:

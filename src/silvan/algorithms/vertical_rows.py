@@ -15,7 +15,7 @@ from silvan.algorithms.encoded import check_measure, open_labels
 from silvan.algorithms.histogram import check_nodes
 from silvan.algorithms.shared_bins import FLOOR, MAX_TREES, schema_of
 from silvan.data.bins import find_bins
-from silvan.errors import FormatError
+from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Blob, Request, Verb
 from silvan.federation.party import Party
@@ -37,10 +37,10 @@ class Ground(msgspec.Struct, frozen=True):
 
     rows: Blob  # digests of the rows to learn from
     schema: Blob  # of the party's own columns
-    labels: Blob  # sealed for the parties
     n_columns: int  # of all parties together
     settings: Settings  # without weights of classes, which would tell them apart
-    measure: Measure
+    labels: Blob | None = None  # in code, sealed for the parties; None: they are encrypted, and rows have no label here
+    measure: Measure | None = None
     rounds: list[Blob] = []  # the partitions so far
 
 
@@ -72,7 +72,7 @@ class Descent:
     """Where the rows are, and the splits that the party has found and made."""
 
     rows: Stretches
-    rule: Rule
+    given_rule: Rule | None
     threads: int
     is_split: np.ndarray  # by node
     done: list[str] = field(default_factory=list)
@@ -82,6 +82,13 @@ class Descent:
     def check(self, nodes: np.ndarray, features: np.ndarray) -> None:
         """Refuse a question about nodes or features that do not exist."""
         check_nodes(nodes, features, len(self.is_split), len(self.rows.table.bins.n_bins))
+
+    @property
+    def rule(self) -> Rule:
+        """What makes a split good, if the party knows labels in code."""
+        if self.given_rule is None:
+            raise RefusedError("the party has no labels to judge splits by")
+        return self.given_rule
 
     def find(self, nodes: np.ndarray, features: np.ndarray) -> Splits:
         """Find the best split of each node; feature -1 where there is none."""
@@ -128,13 +135,16 @@ def _begin(party: Party, ground: Ground) -> Descent:
     schema = schema_of(party, ground.schema)
     if not 1 <= settings.n_estimators <= MAX_TREES or settings.class_weight is not None:
         raise FormatError(f"the trees must be 1 to {MAX_TREES}, and classes without weights of their own")
-    if not 1 <= len(schema.features) <= ground.n_columns <= 1 << 24:
+    if not len(schema.features) <= ground.n_columns <= 1 << 24:
         raise FormatError("the columns are not possible")
-    check_measure(measure)
     threads = thread_count(party.n_jobs)
     X = encode_rows(party, schema, ground.rows)
-    target = open_labels(party, ground.labels, measure, len(X))
+    target, rule, n_stats = np.zeros(len(X), np.uint16), None, 1
+    if measure is not None and ground.labels is not None:
+        check_measure(measure)
+        target, rule = open_labels(party, ground.labels, measure, len(X)), settings.rule(measure)
+        n_stats = measure.n_stats
     bins, codes = find_bins(X, schema, settings.max_bins, threads, FLOOR, ground.n_columns)
-    table = Binned(codes, target, digests_of(party, ground.rows)[:, 0].copy(), bins, measure.n_stats)
+    table = Binned(codes, target, digests_of(party, ground.rows)[:, 0].copy(), bins, n_stats)
     rows = Stretches.draw(table, party.row_key, settings.n_estimators, settings.bootstrap, threads)
-    return Descent(rows, settings.rule(measure), threads, np.zeros(settings.n_estimators, np.bool_))
+    return Descent(rows, rule, threads, np.zeros(settings.n_estimators, np.bool_))

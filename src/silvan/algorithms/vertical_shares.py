@@ -98,7 +98,7 @@ def _made(party: Party, request: KeepShare) -> tuple[Splits, np.ndarray]:
     """Collect the splits that the party made, with thresholds; those it does not remember it finds again."""
     descent = descend(party, request.ground)
     descent.check(request.nodes, request.features)
-    out = Splits.empty(len(request.nodes), request.ground.measure.n_stats)
+    out = Splits.empty(len(request.nodes), descent.rows.table.n_stats)
     at = np.full(len(descent.is_split), -1)
     at[request.nodes] = np.arange(len(request.nodes))
     for nodes, splits in descent.made:

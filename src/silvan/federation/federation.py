@@ -109,9 +109,19 @@ class Federation(ABC):
             raise FederationError(f"no site answered {question.kind.__name__}")
         return {site: replies[site] for site in question.requests if site in replies}
 
-    def total(self, request: Question, over: Iterable[str] | None = None, check: Check | None = None) -> Any:
-        """Put a question to sites and see only the sum of their replies."""
-        question = self._question(request, "total", over, check)
+    def total(
+        self,
+        request: Question,
+        over: Iterable[str] | None = None,
+        check: Check | None = None,
+        most: int | None = None,
+    ) -> Any:
+        """Put a question to sites and see only the sum of their replies.
+
+        If it is known that no number in the sum is above ``most`` or below zero, sums that hide their parts take less
+        room.
+        """
+        question = replace(self._question(request, "total", over, check), most=most)
         known = self._recall(question)
         if SUM in known:
             return wire.decode(known[SUM].body, question.kind.reply)
@@ -157,7 +167,8 @@ class Federation(ABC):
             messages = {}
             for site in pending:
                 blobs = {h: self._blobs[h] for h in lacking[site]}
-                envelope = Envelope(self.study, question.wave, "", kind, bodies[site], blobs, among, question.step)
+                step = question.step_of(site)
+                envelope = Envelope(self.study, question.wave, "", kind, bodies[site], blobs, among, step)
                 messages[site] = wire.encode(envelope)
                 self._has[site].update(lacking[site])
                 question.received[site] += len(messages[site])

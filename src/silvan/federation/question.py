@@ -6,7 +6,7 @@ fit makes its site a failed one, as does silence.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -45,7 +45,8 @@ class Asked:
     """A question as it was put: its name and kind, what each site is asked, what answers must be like.
 
     A sum that hides its parts is one question in several waves: each has a ``step`` and its own kind of
-    ``answer``, may be to some of the sites only, and adds to the same books.
+    ``answer``, may be to some of the sites only, and adds to the same books. No number in a sum is above ``most`` or
+    below zero, if that is known beforehand.
     """
 
     name: str
@@ -53,15 +54,23 @@ class Asked:
     requests: dict[str, Request]
     check: Check | None = None
     among: int | None = None  # sites in the sum; None: those asked
-    step: Step | None = None
+    step: Step | Mapping[str, Step] | None = None  # for all sites, or by site
     answer: type[Reply] | None = None  # None: the kind's own
+    most: int | None = None
     sent: Counter[str] = field(default_factory=Counter)  # bytes so far by site, from its view
     received: Counter[str] = field(default_factory=Counter)
 
     @cached_property
     def wave(self) -> str:
         """Name what is sent now: an answer to an earlier wave is none to this one."""
-        return self.name if self.step is None else digest(f"{self.name} ".encode() + self.step.body)
+        if self.step is None:
+            return self.name
+        steps = [self.step] if isinstance(self.step, Step) else self.step.values()
+        return digest(f"{self.name} ".encode() + b"".join(step.body for step in steps))
+
+    def step_of(self, site: str) -> Step | None:
+        """Give a site's step."""
+        return self.step[site] if isinstance(self.step, Mapping) else self.step
 
     def read(self, site: str, data: bytes | Exception) -> tuple[Reply, bytes] | Missing | Exception | None:
         """Read an answer: the reply and its bytes, or what went wrong; None if it is to another question."""

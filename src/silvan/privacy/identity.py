@@ -182,8 +182,14 @@ def row_digests(party: Party) -> np.ndarray:
 
 def digest_ids(key: bytes, kind: str, texts: Iterable[str]) -> np.ndarray:
     """Give the digests of ids, as numbers that sort like their bytes; the kind is part of what is hashed."""
-    head = kind.encode() + b"\0"
-    joined = b"".join([hmac.digest(key, head + text.encode(), "sha256")[: 8 * WORDS] for text in texts])
+    keyed = hmac.new(key, kind.encode() + b"\0", "sha256")
+
+    def one(text: str) -> bytes:
+        word = keyed.copy()  # half the time of beginning anew
+        word.update(text.encode())
+        return word.digest()[: 8 * WORDS]
+
+    joined = b"".join([one(text) for text in texts])
     return np.frombuffer(joined, ">u8").astype(np.uint64).reshape(-1, WORDS)
 
 

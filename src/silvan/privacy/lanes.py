@@ -123,12 +123,12 @@ def encrypt_rows(
         raise InputError(f"values must be from 0 to {lanes.most}")
     if lanes.one_hot and (values.sum(axis=1) != 1).any():
         raise InputError("values must be one 1 a row and zeros, as the lanes are one_hot")
-    plain = []
+    plain, stride = [], lanes.stride
     for i in range(lanes.parts):
         part = values[:, lanes.part(i)]
         packed = [0] * len(part)
         for row, field in zip(*(x.tolist() for x in np.nonzero(part)), strict=True):
-            packed[row] += int(part[row, field]) << (field * lanes.stride)
+            packed[row] += int(part[row, field]) << (field * stride)
         plain += packed
     return encrypt(key, plain, n_jobs, entropy)
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from silvan.errors import InputError, RefusedError
 from silvan.federation.message import Reply, Request
 from silvan.federation.site import Site
+from silvan.privacy.budget import Budget
+from silvan.privacy.noise import check_epsilon
+from silvan.privacy.noisy import Noisy, check_noisy, draw_name
 
 CLOSED_BY_DEFAULT = frozenset({"AdaptiveLevel"})
 """Kinds that must be named to be allowed: bins with means are single values where a bin holds one row."""
@@ -26,7 +29,8 @@ class Policy:
     min_sites
         Fewest sites in a sum that the site takes part in.
     epsilon
-        Privacy budget; None for no limit. Not built yet.
+        Privacy budget of the site, for all studies together; None for no limit. With one, a message that is answered
+        without noise must be named in ``messages``, since no budget covers it.
     approve
         Whether the owner approves each study first. Not built yet.
     """
@@ -45,8 +49,10 @@ class Policy:
             object.__setattr__(self, "messages", tuple(self.messages))
         if self.min_leaf < 1 or self.min_sites < 1:
             raise InputError("min_leaf and min_sites must be at least 1")
-        if self.epsilon is not None or self.approve:
-            raise InputError(f"{'approve' if self.approve else 'epsilon'} is not built yet; leave it out of the policy")
+        if self.epsilon is not None:
+            check_epsilon(self.epsilon)
+        if self.approve:
+            raise InputError("approve is not built yet; leave it out of the policy")
 
     def allows(self, kind: str) -> bool:
         """Whether a kind of message is answered."""
@@ -55,10 +61,11 @@ class Policy:
 
 
 class Gate:
-    """The outbox of one site."""
+    """The outbox of one site, with its privacy budget: one in memory, if none is given."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, budget: Budget | None = None) -> None:
         self.policy = policy
+        self.budget = Budget(policy.epsilon) if budget is None else budget
 
     def admit(self, site: Site, request: Request, among: int) -> None:
         """Refuse a request that the policy forbids, before anything is computed."""
@@ -69,6 +76,23 @@ class Gate:
             raise RefusedError(f"the site's policy asks for leaves of at least {self.policy.min_leaf} rows")
         if request.verb == "total" and among < self.policy.min_sites:
             raise RefusedError(f"the site's policy asks for sums over at least {self.policy.min_sites} sites")
+        self._admit_cost(site, request, among)
+
+    def _admit_cost(self, site: Site, request: Request, among: int) -> None:
+        """Refuse what the privacy budget does not cover."""
+        if isinstance(request, Noisy):
+            check_noisy(request, among)
+            if request.sharers > 1 and self.policy.epsilon is not None and site.cover is None:
+                raise RefusedError(
+                    "the site adds a share of the noise only in sums that hide their parts: whoever adds would see "
+                    "less noise than the budget asks for"
+                )
+            self.budget.check(draw_name(site, request), request.epsilon)
+        elif self.policy.epsilon is not None and request.kind() not in (self.policy.messages or ()):
+            raise RefusedError(
+                f"the site has a privacy budget, and {request.kind()} is answered without noise: the policy must name "
+                "it in messages to allow it"
+            )
 
     def release(self, site: Site, request: Request, reply: Reply) -> Reply:
         """Let a reply leave."""

@@ -16,7 +16,6 @@ Nothing here is constant in time: keys are safe from who sees messages, not from
 import math
 import secrets
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import Any
 
 import msgspec
@@ -26,7 +25,7 @@ from silvan.errors import CipherError, InputError
 from silvan.privacy import montgomery
 from silvan.privacy.montgomery import Modulus, Powers, enter, from_bytes, leave, make_modulus, to_bytes, to_words
 from silvan.privacy.paillier_keys import PrivateKey, PublicKey, import_gmpy2
-from silvan.threads import thread_count, thread_map
+from silvan.threads import thread_count
 
 MARGIN = 128
 """Random exponents have so many bits more than the order of their base: the powers are uniform up to 2^-128."""
@@ -86,24 +85,21 @@ def encrypt(
 
 def decrypt(key: PrivateKey, ciphertexts: Ciphertexts, n_jobs: int | None = None) -> list[int]:
     """Decrypt, modulo p and modulo q apart, and put the two together."""
-    gmpy2 = import_gmpy2()
+    gmpy2, threads = import_gmpy2(), thread_count(n_jobs)
     check(key.public, ciphertexts, n_jobs)
     numbers = _numbers(from_bytes(ciphertexts.data))
-    p, q = gmpy2.mpz(key.p), gmpy2.mpz(key.q)
-    step = max(1, -(-len(numbers) // (2 * thread_count(n_jobs))))
-    parts = [(prime, numbers[i : i + step]) for prime in (p, q) for i in range(0, len(numbers), step)]
 
-    def some(part: tuple[Any, list[Any]]) -> list[Any]:
-        prime, some_numbers = part
-        # (1 + n)^(prime - 1) is 1 - n modulo prime^2, so this is what the exponent makes of m = 1
-        scale = gmpy2.invert(-(p * q // prime), prime)
-        powers = gmpy2.powmod_base_list(some_numbers, prime - 1, prime**2)
-        return [(x - 1) // prime * scale % prime for x in powers]
+    def modulo(prime: int, other: int) -> list[Any]:
+        modulus = make_modulus(prime**2)
+        words = to_words((c % modulus.number for c in numbers), len(modulus.words))
+        powers = montgomery.power(enter(words, modulus, threads), prime - 1, modulus, threads)
+        # (1 + n)^(prime - 1) is 1 - n modulo prime^2: what the exponent makes of m = 1
+        scale = gmpy2.invert(-other, prime)
+        return [(x - 1) // prime * scale % prime for x in _numbers(leave(powers, modulus, threads))]
 
-    found = list(chain.from_iterable(thread_map(some, parts, thread_count(n_jobs))))
-    back = gmpy2.invert(p, q)
-    halves = zip(found[: len(numbers)], found[len(numbers) :], strict=True)
-    return [int(a + p * ((b - a) * back % q)) for a, b in halves]
+    back = gmpy2.invert(key.p, key.q)
+    pairs = zip(modulo(key.p, key.q), modulo(key.q, key.p), strict=True)
+    return [int(a + key.p * ((b - a) * back % key.q)) for a, b in pairs]
 
 
 def check(key: PublicKey, ciphertexts: Ciphertexts, n_jobs: int | None = None) -> np.ndarray:

@@ -19,26 +19,17 @@ import numpy as np
 from silvan.errors import FederationError, FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.cover import Own
-from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.federation import Federation
 from silvan.federation.journal import Entry
 from silvan.federation.message import Envelope, Reply, Step
 from silvan.federation.question import Asked
 from silvan.federation.site import Site
 from silvan.federation.store import digest
+from silvan.privacy.hidden import LEAST, Member, Ready, check_ready, check_sum, place_of
 from silvan.privacy.seal import offsets, pair_key, public_key, seal, secret_key, unseal
 from silvan.privacy.vector import WORD, Layout, flatten, unflatten
 
-LEAST = 3
-"""Fewest sites in a ring: of two, each takes its own part off the sum and has the other's."""
-
 # -- messages
-
-
-class Member(msgspec.Struct, frozen=True):
-    """A site in the ring, and the key its neighbours seal with."""
-
-    site: str
-    key: bytes
 
 
 class Hop(msgspec.Struct, frozen=True):
@@ -52,12 +43,6 @@ class Hop(msgspec.Struct, frozen=True):
         """Name the sum by all that it is about: a box of one does not open in another."""
         ring = [(member.site, member.key.hex()) for member in self.ring]
         return digest(msgspec.json.encode([study, self.sum, ring]))
-
-
-class Ready(Reply, frozen=True, kw_only=True):
-    """A site has its part ready; its public key."""
-
-    key: bytes
 
 
 class Passed(Reply, frozen=True, kw_only=True):
@@ -102,7 +87,7 @@ class RingCover:
         if not hop.ring:
             own.prepare()
             return Ready(key=public_key(site.store))
-        place = self._place(site, hop, envelope.among)
+        place = place_of(site, hop.ring, envelope.among, self.roster, "ring")
         box = _Box(site, hop, envelope.study, place)
         kept = f"pad {digest(f'{box.sum} {own.hash}'.encode())}"
         if place == 0 and hop.sealed:
@@ -113,17 +98,6 @@ class RingCover:
         else:
             counters = counters + _like(box.open(), layout)
         return Passed(sealed=box.close(Running(layout, counters.tobytes())))
-
-    def _place(self, site: Site, hop: Hop, among: int) -> int:
-        """Confirm the ring, and find the site's place in it."""
-        ring, mine = hop.ring, Member(site.name, public_key(site.store))
-        if not len(ring) == among >= LEAST:
-            raise RefusedError(f"a ring needs at least {LEAST} sites, and all that the sum is over")
-        if len({m.site for m in ring}) < among or len({m.key for m in ring}) < among or mine not in ring:
-            raise RefusedError("the ring does not have every site once, this one with its own key")
-        if self.roster is not None and any(self.roster.get(m.site) != m.key for m in ring):
-            raise RefusedError("the ring has a key that is not the one known here")
-        return ring.index(mine)
 
 
 class _Box:
@@ -202,7 +176,7 @@ class RingSums:
             ring = [member for member in ring if member.site not in federation.lost]
             _enough(federation, question, [member.site for member in ring])
             total = self._carry(federation, question, ring)
-        _check_sum(total, question)
+        check_sum(total, question, self.name)
         kind = type(total).__name__
         return total, {m.site: Entry(kind, b"", question.sent[m.site], question.received[m.site]) for m in ring}
 
@@ -231,8 +205,7 @@ class RingSums:
 
 
 def _check_step(site: str, reply: Reply) -> None:
-    if isinstance(reply, Ready) and len(reply.key) != 32:
-        raise FormatError("its key is not a key")
+    check_ready(site, reply)
     if isinstance(reply, Passed) and not reply.sealed:
         raise FormatError("it passed nothing on")
 
@@ -244,15 +217,3 @@ def _enough(federation: Federation, question: Asked, sites: list[str]) -> None:
             f"{question.kind.__name__} cannot be summed in a ring of {' and '.join(sites) or 'no site'}: with fewer "
             f"than {LEAST}, each learns the other's part by taking its own off the sum{lost}"
         )
-
-
-def _check_sum(total: Reply, question: Asked) -> None:
-    """Check the sum as its parts would have been; whose part is at fault cannot be told."""
-    if question.check is not None:
-        try:
-            question.check(OVERALL, total)
-        except FormatError as error:
-            raise FederationError(
-                f"the sites' sum for {question.kind.__name__} is unusable: {error}; "
-                "a ring does not show whose part is at fault"
-            ) from None

@@ -39,11 +39,20 @@ def public_key(store: Store) -> bytes:
 
 def pair_key(own: X25519PrivateKey, other: bytes, about: bytes) -> bytes:
     """Agree on a key with another site, for one thing."""
+    return derive(agree(own, other), b"pair\0" + about)
+
+
+def agree(own: X25519PrivateKey, other: bytes) -> bytes:
+    """Give what only two sites know, from which their keys derive."""
     try:
-        shared = own.exchange(X25519PublicKey.from_public_bytes(other))
+        return own.exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError:
         raise FormatError("a public key is none") from None
-    return HKDF(SHA256(), 64, salt=None, info=b"silvan pair\0" + about).derive(shared)
+
+
+def derive(secret: bytes, about: bytes, length: int = 64) -> bytes:
+    """Derive a key from a secret, for one thing."""
+    return HKDF(SHA256(), length, salt=None, info=b"silvan " + about).derive(secret)
 
 
 def seal(key: bytes, data: bytes) -> bytes:

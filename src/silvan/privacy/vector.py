@@ -1,7 +1,8 @@
 """A reply as one row of counters modulo 2^64, and back: what can be hidden by adding random numbers.
 
 Modulo 2^64 an offset that is drawn uniformly hides a counter wholly, and negative numbers add up as they
-should. Every part is small enough for its sum not to wrap round.
+should. Every part is small enough for its sum not to wrap round. Where sums are known to be small, several counters
+share a word, each some bits above the last: words add up as their counters do.
 """
 
 from math import prod
@@ -13,6 +14,8 @@ from silvan.errors import RefusedError
 from silvan.federation.message import Reply
 
 WORD = np.dtype("<u8")
+BITS = 64
+_PIECE = 1 << 14  # words that stay in the processor's cache while they are filled
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -26,32 +29,63 @@ class Layout(msgspec.Struct, frozen=True):
         """How many counters there are."""
         return sum(prod(shape) for _, _, shape in self.fields)
 
+    def words(self, width: int = BITS) -> int:
+        """How many words they take, at so many bits a counter."""
+        return sum(-(-prod(shape) // (BITS // width)) for _, _, shape in self.fields)
 
-def flatten(reply: Reply, n_sites: int) -> tuple[Layout, np.ndarray]:
-    """Give a site's part of a sum over so many sites as counters."""
+
+def flatten(reply: Reply, n_sites: int, width: int = BITS) -> tuple[Layout, np.ndarray]:
+    """Give a site's part of a sum over so many sites as counters, of so many bits each.
+
+    Of counters that share a word nothing is checked: a word is a sum of them whatever they are, so who said that sums
+    are small and was wrong reads nonsense, and learns nothing from a site that would refuse.
+    """
     kind, fields, words = type(reply).__name__, [], [np.zeros(0, WORD)]
     for name in reply.__struct_fields__:
         array = getattr(reply, name)
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
             raise RefusedError(f"{kind}.{name} cannot be summed: it is not an integer array")
-        if array.dtype.itemsize == WORD.itemsize and array.size:  # shorter ones cannot wrap round
+        if array.dtype.itemsize == WORD.itemsize and array.size and width == BITS:  # shorter ones cannot wrap round
             most = int(np.iinfo(array.dtype).max) // n_sites
             if int(array.max()) > most or int(array.min()) < -most:
                 raise RefusedError(f"{kind}.{name} is too large to be added to the others'")
         fields.append((name, array.dtype.newbyteorder("<").str, list(array.shape)))
-        wide = array.astype("<i8" if array.dtype.kind == "i" else WORD)
-        words.append(wide.reshape(-1).view(WORD))
-    return Layout(kind, fields), np.concatenate(words)
+        words.append(_pack(array.reshape(-1), width))
+    return Layout(kind, fields), np.concatenate(words) if len(words) != 2 else words[1]
 
 
-def unflatten(layout: Layout, counters: np.ndarray, kind: type[Reply]) -> Reply:
+def _pack(counters: np.ndarray, width: int) -> np.ndarray:
+    """Put counters into words: as many as fit, those of each stretch some bits above those of the stretch before."""
+    if width == BITS:
+        return counters.astype("<i8" if counters.dtype.kind == "i" else WORD).view(WORD)
+    n = -(-len(counters) // (BITS // width))
+    words, wide = np.zeros(n, WORD), np.empty(min(n, _PIECE), WORD)
+    for start in range(0, n, _PIECE):
+        for lane in range(BITS // width):
+            some = counters[lane * n : (lane + 1) * n][start : start + _PIECE]
+            lifted = wide[: len(some)]
+            np.copyto(lifted, some, casting="unsafe")
+            lifted <<= np.uint64(lane * width)
+            words[start : start + len(some)] += lifted
+    return words
+
+
+def _unpack(words: np.ndarray, size: int, width: int) -> np.ndarray:
+    lanes = np.arange(BITS // width, dtype=WORD)[:, None] * np.uint64(width)
+    return (words[None] >> lanes & np.uint64((1 << width) - 1)).reshape(-1)[:size]
+
+
+def unflatten(layout: Layout, counters: np.ndarray, kind: type[Reply], width: int = BITS) -> Reply:
     """Read a sum of counters as a reply, with the element types of its parts."""
     fields, start = {}, 0
     for name, code, shape in layout.fields:
         dtype, size = np.dtype(code), prod(shape)
-        wide = counters[start : start + size].view("<i8" if dtype.kind == "i" else WORD)
+        n = -(-size // (BITS // width))
+        words = counters[start : start + n]
+        signed = dtype.kind == "i" and width == BITS
+        wide = (words if width == BITS else _unpack(words, size, width)).view("<i8" if signed else WORD)
         if size and not np.iinfo(dtype).min <= int(wide.min()) <= int(wide.max()) <= np.iinfo(dtype).max:
             raise RefusedError(f"{layout.kind}.{name} is too large when all are added")
         fields[name] = wide.astype(dtype).reshape(shape)
-        start += size
+        start += n
     return kind(**fields)

@@ -2,7 +2,7 @@
 
 At a node the list of the rows that came there is parted in two, in their order: the split is read once for all of
 them, and its column from one end to the other. For thousands of rows that is two to three times faster than to
-take each row down by itself, as ``predict`` does, which suits a few rows as well.
+take each row down by itself, as ``walk`` does, which suits a few rows as well.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numba import njit
 
-from silvan.tree.predict import BLOCK, Nodes, U
+from silvan.tree.walk import BLOCK, Nodes, U
 
 if TYPE_CHECKING:
     from silvan.tree.forest import Forest

@@ -1,8 +1,4 @@
-"""Walking trees: rows go down all trees in blocks, so that the steps of many rows overlap.
-
-A leaf points to itself, so a block takes as many steps as its deepest row and needs no test for having
-arrived.
-"""
+"""What a forest says of rows: trees answer, and ``combine`` says what that makes together."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,30 +12,10 @@ from silvan.data.table import listed, read_table
 from silvan.errors import InputError
 from silvan.threads import thread_count, thread_map
 from silvan.tree.check import is_category_split
+from silvan.tree.walk import BLOCK, Nodes, U, pack, walk
 
 if TYPE_CHECKING:
     from silvan.tree.forest import Forest
-
-MISSING_RIGHT, MISSING_LEFT = -1, -2
-"""Kinds of numeric split; a kind of 0 or more is a split by category and says which row of ``sets``."""
-
-BLOCK = 64
-"""Rows that walk together."""
-
-U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
-
-
-class Nodes(NamedTuple):
-    """Nodes laid out for walking; a leaf is a split that sends everything left, to itself."""
-
-    feature: np.ndarray  # uint32
-    threshold: np.ndarray  # float32
-    left: np.ndarray  # uint32
-    kind: np.ndarray  # int32
-    sets: np.ndarray
-    offsets: np.ndarray
-    depth: np.ndarray  # int32, of each tree
-    leaf: np.ndarray
 
 
 def as_matrix(schema: Schema, X: Any) -> np.ndarray:
@@ -74,57 +50,6 @@ def as_rows(forest: "Forest", X: Any) -> tuple[np.ndarray, np.ndarray | None]:
     return encode_features(frame, forest.schema, fill_absent=True), absent
 
 
-def pack(forest: "Forest") -> Nodes:
-    """Lay out the nodes for walking."""
-    is_leaf = forest.feature < 0
-    kind = np.where(is_leaf | forest.missing_left, MISSING_LEFT, MISSING_RIGHT)
-    by_category = is_category_split(forest.schema, forest.feature)
-    kind[by_category] = np.arange(by_category.sum())
-    return Nodes(
-        np.where(is_leaf, 0, forest.feature).astype(np.uint32),
-        np.where(is_leaf, np.inf, forest.threshold).astype(np.float32),
-        np.where(is_leaf, np.arange(len(is_leaf)), forest.left).astype(np.uint32),
-        kind.astype(np.int32),
-        forest.sets,
-        forest.offsets,
-        np.maximum.reduceat(forest.depth, forest.offsets[:-1]),
-        forest.leaf,
-    )
-
-
-@njit(nogil=True, cache=True)
-def _walk(X: np.ndarray, first: int, n: int, tree: int, nodes: Nodes, place: np.ndarray) -> None:
-    """Take rows ``first`` to ``first + n`` down a tree; ``place`` receives the leaves."""
-    flat, width = X.ravel(), U(X.shape[1])
-    for i in range(n):
-        place[i] = nodes.offsets[tree]
-    for _ in range(nodes.depth[tree]):
-        moved = False
-        if nodes.sets.shape[0] == 0:
-            for i in range(n):
-                p = U(place[i])
-                x = flat[U(first + i) * width + U(nodes.feature[p])]
-                right = (x > nodes.threshold[p]) | ((x != x) & (nodes.kind[p] == MISSING_RIGHT))
-                to = nodes.left[p] + np.uint32(right)
-                moved |= to != place[i]
-                place[i] = to
-        else:
-            for i in range(n):
-                p = U(place[i])
-                x = flat[U(first + i) * width + U(nodes.feature[p])]
-                kind = nodes.kind[p]
-                if kind >= 0:
-                    code = 0 if x != x else np.int64(x) + 1
-                    right = (nodes.sets[kind, code >> 6] >> U(code & 63)) & U(1) == 0
-                else:
-                    right = (x > nodes.threshold[p]) | ((x != x) & (kind == MISSING_RIGHT))
-                to = nodes.left[p] + np.uint32(right)
-                moved |= to != place[i]
-                place[i] = to
-        if not moved:
-            break
-
-
 @njit(nogil=True, cache=True)
 def _add_up(
     X: np.ndarray,
@@ -150,7 +75,7 @@ def _add_up(
         for t in range(weights.shape[0]):
             if weights[t] == 0.0:
                 continue
-            _walk(X, begin, n, t, nodes, place)
+            walk(X, begin, n, t, nodes, place)
             for i in range(n):
                 if skip_row[t] >= 0 and skip[skip_row[t], begin + i]:
                     continue
@@ -181,7 +106,7 @@ def _add_stages(
         n = min(BLOCK, stop - begin)
         for t in range(weights.shape[0]):
             if weights[t] > 0.0:
-                _walk(X, begin, n, t, nodes, place)
+                walk(X, begin, n, t, nodes, place)
                 for i in range(n):
                     votes[i, vote[nodes.leaf[U(place[i])]]] += weights[t]
             if t + 1 < weights.shape[0] and group[t + 1] == group[t]:

@@ -1,6 +1,6 @@
 """Scoring trees one by one: all trees and all rows in one call, on threads.
 
-What comes out is counts and fixed-point sums of each tree alone, to be added up over sites; and what ensembles
+Rows go down together, as masks where trees are small and as lists where they are not. What comes out is counts and fixed-point sums of each tree alone, to be added up over sites; and what ensembles
 say of rows that some of their trees were grown on.
 """
 
@@ -13,7 +13,9 @@ from numba import njit
 from silvan.errors import InputError
 from silvan.threads import thread_count, thread_map
 from silvan.tree.flow import ROWS, Columns, Room, flow, lay_out, make_room
-from silvan.tree.predict import Nodes, abstaining, heard, leaf_votes, pack, tally
+from silvan.tree.masks import are_small, count_by_masks
+from silvan.tree.predict import abstaining, heard, leaf_votes, tally
+from silvan.tree.walk import Nodes, pack
 
 if TYPE_CHECKING:
     from silvan.tree.forest import Forest
@@ -100,15 +102,23 @@ def score_trees(
     if y.dtype.kind not in "iu" or (len(y) and not 0 <= y.min() <= y.max() < n_classes):
         raise InputError(f"y must hold class codes between 0 and {n_classes - 1}")
     order = np.argsort(y, kind="stable")
-    columns, codes = lay_out(forest, X[order]), y[order].astype(np.int64)
+    X, codes = X[order], y[order].astype(np.int64)
     ends = np.cumsum(np.bincount(codes, minlength=n_classes))
-    nodes, vote = pack(forest), leaf_votes(forest)
+    nodes, vote, threads = pack(forest), leaf_votes(forest), thread_count(n_jobs)
     out = np.zeros((len(forest), n_classes, n_classes), np.int64)
+    asked = np.ones(len(forest), np.bool_) if absent is None else ~abstaining(forest, absent)
+    small = asked & are_small(nodes)
+    if small.sum() < forest.n_features:
+        small[:] = False  # to mark many columns for few trees would not pay
+    if small.any():
+        count_by_masks(X, ends, np.flatnonzero(small), nodes, vote, out, threads)
+    if (asked & ~small).any():
+        columns = lay_out(forest, X)
 
-    def count(trees: np.ndarray) -> None:
-        _count_votes(columns, codes, ends, trees, nodes, vote, make_room(forest, len(X)), out)
+        def count(trees: np.ndarray) -> None:
+            _count_votes(columns, codes, ends, trees, nodes, vote, make_room(forest, len(X)), out)
 
-    _by_trees(forest, absent, n_jobs, count)
+        _by_trees(np.flatnonzero(asked & ~small), threads, count)
     return out
 
 
@@ -135,11 +145,12 @@ def score_numbers(
         raise InputError("y must be finite")
     columns, nodes = lay_out(forest, X), pack(forest)
     out = np.zeros((len(forest), 2), np.int64)
+    asked = np.ones(len(forest), np.bool_) if absent is None else ~abstaining(forest, absent)
 
     def add(trees: np.ndarray) -> None:
         _add_errors(columns, numbers, scale, trees, nodes, forest.value, make_room(forest, len(X)), out)
 
-    _by_trees(forest, absent, n_jobs, add)
+    _by_trees(np.flatnonzero(asked), thread_count(n_jobs), add)
     return out
 
 
@@ -203,13 +214,7 @@ def _check_rows(forest: "Forest", X: np.ndarray, y: np.ndarray | None = None) ->
         raise InputError(f"y must have one entry for each of the {len(X)} rows, got shape {y.shape}")
 
 
-def _by_trees(
-    forest: "Forest", absent: np.ndarray | None, n_jobs: int | None, work: Callable[[np.ndarray], None]
-) -> None:
-    """Share the trees that do not abstain out to threads, large ones and small ones alike."""
-    trees = np.arange(len(forest))
-    if absent is not None:
-        trees = trees[~abstaining(forest, absent)]
-    threads = thread_count(n_jobs)
+def _by_trees(trees: np.ndarray, threads: int, work: Callable[[np.ndarray], None]) -> None:
+    """Share trees out to threads, large ones and small ones alike."""
     parts = min(8 * threads, len(trees))
     thread_map(work, [trees[i::parts].copy() for i in range(parts)], threads)

@@ -87,6 +87,12 @@ class Structure:
         return _spans(self.left, self.offsets)
 
     @cached_property
+    def leaves(self) -> np.ndarray:
+        """The leaves' nodes, from left to right, tree after tree."""
+        leaves = np.flatnonzero(self.owner < 0)
+        return leaves[np.argsort(self.spans[0][leaves])]
+
+    @cached_property
     def leaf_row(self) -> np.ndarray:
         """The row of ``value`` that is a leaf's, by its number from left to right."""
         leaves = np.flatnonzero(self.owner < 0)

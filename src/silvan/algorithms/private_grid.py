@@ -1,0 +1,80 @@
+"""What is public of a table before anything is asked: cells of numeric columns from declared bounds.
+
+A schema with bounds, edges and categories is all that a private forest knows of columns in advance, so whatever
+it does not declare is an error here, not a question to the sites.
+"""
+
+import numpy as np
+
+from silvan.data.schema import Feature, Schema
+from silvan.errors import InputError
+
+LINEAR = 16
+"""Bins of equal width between the bounds."""
+
+_NEAR = 14
+"""Edges that halve their distance to the lower bound, inside the first of these bins."""
+
+_NEAR_ZERO = 6
+"""Edges on each side of zero that do so, where the bounds straddle it."""
+
+
+def check_public(schema: Schema) -> None:
+    """Refuse a schema that leaves to the data what must be known without them."""
+    lacking = [f.name for f in schema.features if not f.categorical and f.bounds is None and f.edges is None]
+    if lacking:
+        raise InputError(
+            f"epsilon needs public bounds, and the schema has none for {_listed(lacking)}: pass "
+            f"schema=sv.Schema.of([sv.Feature({lacking[0]!r}, bounds=(low, high)), ...]) with the smallest and largest "
+            "values that are possible (values beyond count as these), not those in the tables"
+        )
+    unnamed = [f.name for f in schema.features if f.categorical and not f.n_codes]
+    if unnamed:
+        raise InputError(f"epsilon needs public categories, and the schema names none for {_listed(unnamed)}")
+    label = schema.label
+    if label.classes is None and label.bounds is None:
+        raise InputError(
+            f"epsilon needs public bounds of the number to predict: pass label=sv.Label({label.name!r}, "
+            "bounds=(low, high)) in the schema, or classes=(...) if it has classes"
+        )
+    if label.classes is not None and len(label.classes) < 2:
+        raise InputError(f"the label {label.name!r} has one class; there is nothing to predict")
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(map(repr, names[:5]))
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+
+
+def public_cuts(feature: Feature, most: int | None = None) -> np.ndarray:
+    """Give the cut points of a numeric column that follow from the schema alone: float32, rising.
+
+    Given edges, or 16 bins between the bounds, finer towards the lower bound, which has a bin of its own, and
+    around zero. With ``most`` bins they are thinned evenly.
+    """
+    if feature.edges is not None:
+        edges = np.array(feature.edges)
+    elif feature.bounds is None:
+        raise InputError(f"the schema has no bounds for {feature.name!r}")
+    else:
+        low, high = feature.bounds
+        step = (high - low) / LINEAR
+        parts = [low + step * np.arange(LINEAR), low + step * 0.5 ** np.arange(1, _NEAR + 1)]
+        if low < 0.0 < high:
+            near = step * 0.5 ** np.arange(_NEAR_ZERO)
+            parts += [np.zeros(1), near[near < high], -near[near < -low]]
+        edges = np.concatenate(parts)
+    with np.errstate(over="ignore"):
+        cuts = np.unique(edges.astype(np.float32))
+    cuts = cuts[np.isfinite(cuts)]
+    if most is not None and len(cuts) + 1 > most:
+        cuts = cuts[np.unique(np.rint(np.linspace(0, len(cuts) - 1, most - 1)).astype(np.int64))]
+    return cuts
+
+
+def even_cuts(feature: Feature, n_groups: int) -> np.ndarray:
+    """Cut a numeric column into groups without any look at it: of equal width, or of equally many given edges."""
+    if feature.edges is not None or feature.bounds is None:
+        return public_cuts(feature, n_groups)
+    low, high = feature.bounds
+    return np.unique((low + (high - low) * np.arange(1, n_groups) / n_groups).astype(np.float32))

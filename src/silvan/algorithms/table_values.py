@@ -1,0 +1,209 @@
+"""What is made of noisy counts, at no cost: smooth histograms, groups of bins, values of cells, calibration.
+
+All of it looks at noisy integers and public numbers only.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+# -- round A: from a noisy histogram to groups of bins
+
+_HEIGHTS = (0.2, 0.6, 2.0, 5.0)
+_LENGTHS = (1.0, 3.0, 8.0)
+_SPIKE = 16.0
+"""How much more a bin that stands alone may differ from the others."""
+
+
+def smooth(counts: np.ndarray, rows: float, variance: float, spikes: int) -> np.ndarray:
+    """Take noise off a histogram by a Gaussian process; the first ``spikes`` bins stand alone.
+
+    Neighbouring bins are alike, by how much and how far is what makes the counts most likely.
+    """
+    n = len(counts)
+    mean = rows / n
+    place = np.arange(n - spikes)
+    near = np.abs(place[:, None] - place[None, :])
+    off = counts - mean
+    best, answer = -np.inf, counts.astype(np.float64)
+    for height in _HEIGHTS:
+        for length in _LENGTHS:
+            kernel = np.zeros((n, n))
+            kernel[spikes:, spikes:] = np.exp(-near / length)
+            kernel[range(spikes), range(spikes)] = _SPIKE
+            kernel *= (height * mean) ** 2
+            noisy = kernel + variance * np.eye(n)
+            factor = np.linalg.cholesky(noisy)
+            solved = np.linalg.solve(noisy, off)
+            likelihood = -0.5 * off @ solved - np.log(np.diag(factor)).sum()
+            if likelihood > best:
+                best, answer = likelihood, mean + kernel @ solved
+    return np.maximum(answer, 0.0)
+
+
+def cut_evenly(mass: np.ndarray, n_groups: int) -> np.ndarray:
+    """Say after which bins to cut so that groups have about equal mass; a heavy bin leaves less to the others."""
+    cuts = []
+    left, groups, here = float(mass.sum()), n_groups, 0.0
+    for i in range(len(mass) - 1):
+        here += mass[i]
+        share = left / groups
+        if groups > 1 and here > 0.0 and here + mass[i + 1] / 2 >= share:
+            cuts.append(i)
+            left, groups, here = left - here, groups - 1, 0.0
+    return np.array(cuts, np.int64)
+
+
+# -- round B: from noisy counts in cells to values
+
+
+def shared_coordinates(groups: Sequence[int]) -> np.ndarray:
+    """Count the features in which two cells of a table agree: (cells, cells)."""
+    cells = np.indices(tuple(groups)).reshape(len(groups), -1)
+    return (cells[:, :, None] == cells[:, None, :]).sum(axis=0)
+
+
+def prior(groups: Sequence[int], pairs: float, alone: float) -> np.ndarray:
+    """Say how alike the values of two cells are before anything is counted."""
+    shared = shared_coordinates(groups).astype(np.float64)
+    return 0.3 * (shared + pairs * shared * (shared - 1.0) / 2.0 + alone * np.eye(len(shared)))
+
+
+def log_odds(counts: np.ndarray, shares: np.ndarray, kernel: np.ndarray, variance: float) -> np.ndarray:
+    """Give the log-odds that each cell adds for each class, shrunk jointly: (cells, classes).
+
+    One step from the class's share in all rows: the residual C - pi n has slope pi (1 - pi) n, the variance that
+    classes have by chance, and that of the noise.
+    """
+    rows = counts.sum(axis=1)
+    used = np.flatnonzero(rows > 1.0)
+    values = np.zeros(counts.shape)
+    if not len(used):
+        return values
+    n_classes = counts.shape[1]
+    for k in range(1 if n_classes == 2 else 0, n_classes):
+        pi = shares[k]
+        residual = counts[used, k] - pi * rows[used]
+        slope = pi * (1.0 - pi) * rows[used]
+        spread = slope + variance * ((1.0 - pi) ** 2 + (n_classes - 1) * pi**2)
+        values[:, k] = _posterior(kernel, used, slope, residual, spread)
+    if n_classes == 2:
+        values[:, 0] = -values[:, 1]
+    return values
+
+
+def _posterior(
+    kernel: np.ndarray, used: np.ndarray, slope: np.ndarray, residual: np.ndarray, spread: np.ndarray
+) -> np.ndarray:
+    """Give the mean of w, if residual = slope w + noise of variance spread, and w has covariance kernel."""
+    among = kernel[np.ix_(used, used)]
+    matrix = slope[:, None] * among * slope[None, :] + np.diag(spread)
+    return kernel[:, used] @ (slope * np.linalg.solve(matrix, residual))
+
+
+def class_shares(tables: Sequence[np.ndarray]) -> np.ndarray:
+    """Give each class's share in all rows, from every table's counts; few cells are less noisy than many."""
+    weights = np.array([1.0 / len(counts) for counts in tables])
+    totals = np.array([counts.sum(axis=0) for counts in tables], np.float64)
+    total = np.maximum((weights[:, None] * totals).sum(axis=0) / weights.sum(), 0.5)
+    return np.clip(total / total.sum(), 1e-3 / len(total), 1.0 - 1e-3)
+
+
+def numbers(
+    counts: np.ndarray, mean: float, kernel: np.ndarray, row_variance: float, sum_variance: float
+) -> tuple[np.ndarray, float]:
+    """Give what each cell adds to the mean of a number, shrunk jointly; also how likely its sums are by that.
+
+    How much rows differ within cells and cells from each other is what makes the noisy sums most likely.
+    """
+    rows, sums = counts[:, 0].astype(np.float64), counts[:, 1].astype(np.float64)
+    used = np.flatnonzero(rows > 1.0)
+    if not len(used):
+        return np.zeros(len(counts)), 0.0
+    n = rows[used]
+    residual = sums[used] - mean * n
+    best, answer = -np.inf, np.zeros(len(counts))
+    for within in _WITHIN:
+        for between in _BETWEEN:
+            scaled = kernel * (between * within) ** 2
+            spread = n * within**2 + sum_variance + (mean**2 + (between * within) ** 2) * row_variance
+            matrix = n[:, None] * scaled[np.ix_(used, used)] * n[None, :] + np.diag(spread)
+            factor = np.linalg.cholesky(matrix)
+            solved = np.linalg.solve(matrix, residual)
+            likelihood = -0.5 * residual @ solved - np.log(np.diag(factor)).sum()
+            if likelihood > best:
+                best, answer = likelihood, scaled[:, used] @ (n * solved)
+    return answer, best
+
+
+_WITHIN = (10.0, 20.0, 35.0, 60.0)
+_BETWEEN = (0.1, 0.3, 0.6, 1.2)
+
+
+# -- round C: from summed log-odds to probabilities
+
+_EDGES = np.array([-2.0, -1.2, -0.7, -0.3, 0.0, 0.3, 0.7, 1.2, 2.0])
+SCORE_BINS = len(_EDGES) + 1
+_LEAST_SLOPE = 0.05
+_MOST_ODDS = 20.0
+
+
+def score_edges(tables: Sequence[np.ndarray], values: Sequence[np.ndarray], k: int, groupings: int) -> np.ndarray:
+    """Choose where to cut the summed log-odds of a class, from the noisy tables alone."""
+    mean = variance = 0.0
+    for counts, value in zip(tables, values, strict=True):
+        mass = np.maximum(counts.sum(axis=1), 0.0)
+        mass = mass / max(mass.sum(), 1.0)
+        middle = mass @ value[:, k]
+        mean += middle / groupings
+        variance += mass @ (value[:, k] - middle) ** 2 / groupings
+    # features are not independent, so sums spread more than their parts say
+    return mean + max(1.5 * np.sqrt(variance), 1e-3) * _EDGES
+
+
+def knots_of(edges: np.ndarray) -> np.ndarray:
+    """Give a score that stands for each bin."""
+    inner = (edges[1:] + edges[:-1]) / 2.0
+    first, last = edges[1] - edges[0], edges[-1] - edges[-2]
+    return np.concatenate([[edges[0] - first / 2.0], inner, [edges[-1] + last / 2.0]])
+
+
+def calibrate(counts: np.ndarray, knots: np.ndarray, variance: float) -> np.ndarray:
+    """Give the log-odds at each knot, from noisy rows (bins, outside or inside the class): rising, not too flat."""
+    rows = np.maximum(counts.astype(np.float64), 0.0)
+    total = rows.sum(axis=1)
+    a, b = _platt(rows, knots)
+    line = 1.0 / (1.0 + np.exp(-(a + b * knots)))
+    trust = 2.0 * np.sqrt(variance) + 1.0
+    share = (rows[:, 1] + trust * line) / (total + trust)
+    rising = _isotonic(share, total + trust)
+    odds = np.clip(np.log(rising) - np.log1p(-rising), -_MOST_ODDS, _MOST_ODDS)
+    for i in range(1, len(odds)):
+        odds[i] = max(odds[i], odds[i - 1] + _LEAST_SLOPE * (knots[i] - knots[i - 1]))
+    return odds
+
+
+def _platt(rows: np.ndarray, knots: np.ndarray) -> tuple[float, float]:
+    """Fit log-odds = a + b score to counts by Newton steps; b stays positive."""
+    total = rows.sum(axis=1) + 1e-9
+    inside = float(np.clip(rows[:, 1].sum() / total.sum(), 1e-4, 1 - 1e-4))
+    a, b = float(np.log(inside / (1.0 - inside))), 0.5
+    for _ in range(25):
+        p = 1.0 / (1.0 + np.exp(-np.clip(a + b * knots, -30, 30)))
+        residual, curve = rows[:, 1] - total * p, total * p * (1.0 - p)
+        # a faint pull towards slope 1/2 keeps the steps finite
+        hessian = np.array([[curve.sum(), curve @ knots], [curve @ knots, curve @ knots**2]]) + np.eye(2)
+        step = np.linalg.solve(hessian, [residual.sum(), residual @ knots - (b - 0.5)])
+        a, b = a + float(np.clip(step[0], -2, 2)), b + float(np.clip(step[1], -1, 1))
+    return a, max(b, _LEAST_SLOPE)
+
+
+def _isotonic(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Pool neighbours that fall until all rise."""
+    blocks: list[list[float]] = []
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        blocks.append([value, weight, 1])
+        while len(blocks) > 1 and blocks[-2][0] >= blocks[-1][0]:
+            (v1, w1, n1), (v2, w2, n2) = blocks[-2:]
+            blocks[-2:] = [[(v1 * w1 + v2 * w2) / (w1 + w2), w1 + w2, n1 + n2]]
+    return np.concatenate([np.full(int(n), value) for value, _, n in blocks])

@@ -1,0 +1,44 @@
+"""Who shares a mask with whom: all sites with all others, or each with those near it on a circle.
+
+A coordinator that knows the masks of some sites and takes off those of the sites that were lost sees one sum for
+each piece in which the rest still hangs together; as long as that is one piece, it sees one sum. On a circle where
+every site shares masks with the k/2 next to it on either side, the rest falls apart only where two stretches of k/2
+neighbours are gone. With m gone that cannot be if k > m. Otherwise, with the places on the circle as good as drawn by
+chance, the probability is at most the number of pairs of stretches times that of k given places being among m of n
+(after Bell et al. 2020, whose graphs these are).
+"""
+
+from functools import lru_cache
+from math import comb
+
+from silvan.federation.store import digest
+
+SECURITY = 40
+"""The rest falls apart with a probability of at most one in 2^40."""
+
+
+def falls_apart(n: int, gone: int, k: int) -> float:
+    """Bound the probability that n sites with k neighbours each fall apart when so many are gone, placed by chance."""
+    if k > gone or k >= n - 1:
+        return 0.0
+    return min(1.0, comb(n, 2) * comb(n - k, gone - k) / comb(n, gone))
+
+
+def enough_neighbours(n: int) -> int:
+    """Give how many neighbours each of n sites needs when a third of them is lost and another third colludes."""
+    gone = 2 * (n // 3)
+    enough = (k for k in range(2, n - 1, 2) if falls_apart(n, gone, k) <= 2.0**-SECURITY)
+    return next(enough, n - 1)
+
+
+@lru_cache(maxsize=8)
+def neighbours(circle: str, keys: tuple[bytes, ...], k: int) -> list[list[int]]:
+    """List each site's neighbours by place, ascending; on the circle sites stand in the order of a digest of their keys."""
+    n = len(keys)
+    if k >= n - 1:
+        return [[j for j in range(n) if j != i] for i in range(n)]
+    order = sorted(range(n), key=lambda i: digest(circle.encode() + b"\0" + keys[i]))
+    near: list[list[int]] = [[] for _ in range(n)]
+    for at, place in enumerate(order):
+        near[place] = sorted(order[(at + step) % n] for step in range(-(k // 2), k // 2 + 1) if step)
+    return near

@@ -1,0 +1,452 @@
+"""Sums of masked parts, after Bonawitz et al. 2017: masks that two sites share cancel when all parts are added.
+
+Every site adds to its part, modulo 2^64, a mask of its own and one for each neighbour: the one of a pair adds that, the
+other takes it off. With its hidden part it hands over what recovers the masks, in shares that are sealed for each site
+and of which two thirds are needed. Once it is settled whose parts are in the sum, and every site has confirmed that to
+every other, the sites give their shares of the own masks of those sites, and of the masks that they share with lost ones:
+never both of one site, whatever is asked. All seeds are for one sum, so what is recovered opens no other.
+
+A sum takes three waves of messages, and the first of a study one more for the keys. Up to a third of the sites may be
+lost at any of them. Who must collude to see a part: see docs/sums.md.
+"""
+
+import hmac
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, NamedTuple
+from weakref import WeakKeyDictionary
+
+import msgspec
+import numpy as np
+from cryptography.hazmat.primitives.poly1305 import Poly1305
+
+from silvan.errors import FederationError, FormatError, InputError, RefusedError
+from silvan.federation import wire
+from silvan.federation.cover import Own
+from silvan.federation.federation import Federation
+from silvan.federation.journal import Entry
+from silvan.federation.message import Envelope, Reply, Step
+from silvan.federation.question import Asked
+from silvan.federation.site import Site
+from silvan.federation.store import digest
+from silvan.privacy import shamir
+from silvan.privacy.graph import enough_neighbours, neighbours
+from silvan.privacy.hidden import LEAST, Member, Ready, check_ready, check_sum, place_of
+from silvan.privacy.seal import agree, derive, public_key, seal, secret_key, unseal
+from silvan.privacy.stream import mask, stretch
+from silvan.privacy.vector import BITS, WORD, Layout, flatten, unflatten
+from silvan.threads import thread_count
+
+SEED = 32
+"""Bytes of a seed, a confirmation and a fingerprint."""
+
+
+def threshold(n: int) -> int:
+    """Give how many of n sites must stay: two thirds, and three."""
+    return max(LEAST, n - n // 3)
+
+
+# -- messages
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """One step: tell the key; hide the part; confirm whose parts are in the sum; give the shares that open it.
+
+    ``neighbours`` is how many sites each shares masks with, ``width`` how many bits a counter takes.
+    """
+
+    what: Literal["key", "hide", "confirm", "open"]
+    sum: str = ""
+    members: list[Member] = []
+    neighbours: int = 0
+    width: int = BITS
+    survivors: list[str] = []
+    codes: dict[str, bytes] = {}  # the confirmations that others made out for the site
+    boxes: dict[str, bytes] = {}  # the shares that others sealed for it
+
+    def name(self, study: str) -> str:
+        """Name the sum by all that it is about: no mask, box or confirmation of one is any in another."""
+        members = [(member.site, member.key.hex()) for member in self.members]
+        return digest(msgspec.json.encode(["masked sum", study, self.sum, members, self.neighbours, self.width]))
+
+    def near(self, study: str) -> list[list[int]]:
+        """List by place whom each member shares masks with: the same in all sums of a study."""
+        return neighbours(study, tuple(member.key for member in self.members), self.neighbours)
+
+
+class Hidden(Reply, frozen=True, kw_only=True):
+    """A site's masked part, fingerprints of the seeds that hide it, and shares of these, sealed for each other site."""
+
+    layout: Layout
+    words: memoryview
+    prints: bytes
+    boxes: dict[str, bytes]
+
+
+class Confirmed(Reply, frozen=True, kw_only=True):
+    """A site's word to each other site for whose parts are in the sum."""
+
+    codes: dict[str, bytes]
+
+
+class Opened(Reply, frozen=True, kw_only=True):
+    """A site's shares of what must be taken off, by whose seeds they are of."""
+
+    shares: dict[str, bytes]
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What a site keeps of a sum: the seed of all that it drew for it, and a tag of the part it was drawn for."""
+
+    seed: bytes
+    tag: bytes
+
+
+# -- at a site
+
+
+class MaskCover:
+    """Lets a site's part leave only masked.
+
+    ``roster`` has the public keys that the site's owner knows to be the others'. Without one the site takes the keys
+    that the coordinator hands out, for a whole study; a coordinator that hands out its own could see parts. ``neighbours``
+    is how many sites it must share masks with at least; None for what ``graph.enough_neighbours`` says.
+    """
+
+    name = "masked"
+
+    def __init__(self, roster: Mapping[str, bytes] | None = None, neighbours: int | None = None) -> None:
+        self.roster, self.neighbours = roster, neighbours
+
+    def answer(self, site: Site, envelope: Envelope, own: Own) -> Reply:
+        """Take one step."""
+        turn = wire.decode(b"" if envelope.step is None else envelope.step.body, Turn)
+        if turn.what == "key":
+            return Ready(key=public_key(site.store))
+        n = len(turn.members)
+        place = place_of(site, turn.members, envelope.among if turn.what == "hide" else n, self.roster, "masked sum")
+        if n > shamir.MOST or not 1 <= turn.width <= BITS:
+            raise RefusedError(f"a masked sum takes up to {shamir.MOST} sites, and counters of up to {BITS} bits")
+        if not _fits(turn.neighbours, n) or turn.neighbours < min(n - 1, self.neighbours or enough_neighbours(n)):
+            raise RefusedError("the site would share masks with too few others")
+        _pin(site, envelope.study, turn.members)
+        seat = _Seat(site, turn, envelope.study, place)
+        if turn.what == "hide":
+            return seat.hide(own)
+        seat.settle(envelope.among)
+        return seat.confirm() if turn.what == "confirm" else seat.open()
+
+
+def _fits(neighbours: int, n: int) -> bool:
+    return neighbours == n - 1 or (0 < neighbours < n - 1 and neighbours % 2 == 0)
+
+
+def _pin(site: Site, study: str, members: Sequence[Member]) -> None:
+    """Hold sites to the keys under which they first took part in a study."""
+    kept = f"keys {digest(study.encode())}"
+    data = site.store.get(kept)
+    known: dict[str, bytes] = {} if data is None else msgspec.msgpack.decode(data, type=dict[str, bytes])
+    now = known | {member.site: member.key for member in members}
+    if any(now[name] != key for name, key in known.items()) or len(set(now.values())) < len(now):
+        raise RefusedError("a site has another key than before in this study, or the key that another had")
+    if now != known:
+        site.store.put(kept, msgspec.msgpack.encode(now))
+
+
+class _Pair(NamedTuple):
+    """What two sites derive for one sum: a mask, and keys for what they say to each other."""
+
+    mask: bytes
+    seal: bytes
+    unseal: bytes
+    code: bytes
+    their_code: bytes
+
+
+class _Seat:
+    """A site's place in one sum."""
+
+    def __init__(self, site: Site, turn: Turn, study: str, place: int) -> None:
+        self.site, self.turn, self.place = site, turn, place
+        self.sum, self.near = turn.name(study), turn.near(study)
+        self.names = [member.site for member in turn.members]
+
+    def hide(self, own: Own) -> Hidden:
+        """Mask the part, and seal what recovers the masks for the others."""
+        layout, words = flatten(own.release(), len(self.names), self.turn.width)
+        seed = self._seed(own, layout, words)
+        shares = self._split(seed)
+        near = self.near[self.place]
+        plus = [self._own_mask(seed), *(self.pairs[i].mask for i in near if self._adds(i))]
+        minus = [self.pairs[i].mask for i in near if not self._adds(i)]
+        mask(words, plus, minus, thread_count(self.site.n_jobs))
+        return Hidden(
+            layout=layout,
+            words=words.view(np.uint8).data,
+            prints=b"".join(fingerprint(secret) for secret in self._secrets(seed)),
+            boxes={self.names[i]: seal(pair.seal, shares[i].tobytes()) for i, pair in self.pairs.items()},
+        )
+
+    def settle(self, among: int) -> None:
+        """Take the word of the coordinator for whose parts are in the sum, once and for good."""
+        if self.site.store.get(f"masked {self.sum}") is None:
+            raise RefusedError("the site has hidden no part in this sum")
+        survivors = self.turn.survivors
+        if survivors != [name for name in self.names if name in survivors] or self.names[self.place] not in survivors:
+            raise RefusedError("the list of parts in the sum does not have sites of the sum, once, and this one")
+        if not len(survivors) == among >= threshold(len(self.names)):
+            raise RefusedError(f"a masked sum needs the parts of two thirds of its sites, and of {LEAST}")
+        settled, listed = f"masked {self.sum} settled", msgspec.json.encode(survivors)
+        if self.site.store.get(settled) not in (None, listed):
+            raise RefusedError("the site has settled whose parts are in this sum, and it was other sites'")
+        if self.turn.what == "confirm":
+            self.site.store.put(settled, listed)
+        elif self.site.store.get(settled) is None:
+            raise RefusedError("the site has not confirmed whose parts are in this sum")
+
+    def confirm(self) -> Confirmed:
+        """Tell each other site of the list, so that the coordinator cannot tell sites different ones."""
+        others = [i for i in self.pairs if self.names[i] in self.turn.survivors]
+        return Confirmed(codes={self.names[i]: self._code(self.pairs[i].code) for i in others})
+
+    def open(self) -> Opened:
+        """Give the shares that the list calls for, if enough others have confirmed the same list."""
+        turn, places = self.turn, {name: i for i, name in enumerate(self.names)}
+        others = [name for name in turn.survivors if places[name] != self.place]
+        if not set(turn.codes) <= set(others) or set(turn.boxes) != set(others):
+            raise RefusedError("the confirmations and shares are not those of the sites in the sum")
+        for name, code in turn.codes.items():
+            if not hmac.compare_digest(code, self._code(self.pairs[places[name]].their_code)):
+                raise RefusedError("another site has not confirmed this list of parts in the sum")
+        if len(turn.codes) + 1 < threshold(len(self.names)):
+            raise RefusedError("too few sites have confirmed whose parts are in the sum")
+        return Opened(shares={name: self._share(places[name]).tobytes() for name in turn.survivors})
+
+    def _share(self, place: int) -> np.ndarray:
+        """Choose from the shares of a site's seeds: that of its own mask, and those of masks with lost sites."""
+        if place == self.place:
+            kept = self.site.store.get(f"masked {self.sum}")
+            share = self._split(wire.decode(kept or b"", Kept).seed)[place]
+        else:
+            box = self.turn.boxes[self.names[place]]
+            share = np.frombuffer(unseal(self.pairs[place].unseal, box), np.uint8)
+        near = self.near[place]
+        if share.size != SEED * (1 + len(near)):
+            raise RefusedError("another site sealed something else than its shares")
+        return share.reshape(-1, SEED)[[0, *_lost_rows(near, self.names, self.turn.survivors)]]
+
+    def _seed(self, own: Own, layout: Layout, words: np.ndarray) -> bytes:
+        """Give the seed of all that is drawn for a sum: drawn once, used for one part, the same when asked again."""
+        kept = f"masked {self.sum}"
+        known = self.site.store.get(kept)
+        seed = secrets.token_bytes(SEED) if known is None else wire.decode(known, Kept).seed
+        tagger = Poly1305(derive(seed, b"part", SEED))
+        tagger.update(msgspec.json.encode([own.hash, layout]))
+        tagger.update(words.view(np.uint8).data)
+        now = wire.encode(Kept(seed, tagger.finalize()))
+        if known is None:
+            self.site.store.put(kept, now)
+        elif known != now:
+            raise RefusedError("the site's part, or the question, is another than when it was hidden for this sum")
+        return seed
+
+    def _own_mask(self, seed: bytes) -> bytes:
+        return derive(seed, b"own mask", SEED)
+
+    def _secrets(self, seed: bytes) -> list[bytes]:
+        return [self._own_mask(seed), *(self.pairs[i].mask for i in self.near[self.place])]
+
+    def _split(self, seed: bytes) -> np.ndarray:
+        """Split the seeds that hide the site's part into shares by place."""
+        joined = b"".join(self._secrets(seed))
+        enough = threshold(len(self.names))
+        drawn = stretch(derive(seed, b"shares", SEED), (enough - 1) * len(joined))
+        return shamir.split(np.frombuffer(joined, np.uint8), len(self.names), enough, drawn)
+
+    def _adds(self, other: int) -> bool:
+        return adds(self.names[self.place], self.names[other])
+
+    def _code(self, key: bytes) -> bytes:
+        return hmac.digest(key, msgspec.json.encode([self.sum, self.turn.survivors]), "sha256")
+
+    @cached_property
+    def pairs(self) -> dict[int, _Pair]:
+        """What the site shares with each other, by place; derived when first needed."""
+        key = ("pairs", self.sum)
+        if key not in self.site.cache:
+            agreed = self._agreed()
+            self.site.cache[key] = {i: self._pair(i, agreed[i]) for i in range(len(agreed)) if i != self.place}
+        pairs: dict[int, _Pair] = self.site.cache[key]
+        return pairs
+
+    def _agreed(self) -> list[bytes]:
+        """Agree with all members: once for the sums of a study, as long as the site is not restarted."""
+        key = ("agreed", *(member.key for member in self.turn.members))
+        if key not in self.site.cache:
+            own = secret_key(self.site.store)
+            self.site.cache[key] = [agree(own, member.key) for member in self.turn.members]
+        agreed: list[bytes] = self.site.cache[key]
+        return agreed
+
+    def _pair(self, other: int, agreed: bytes) -> _Pair:
+        names = sorted([self.names[self.place], self.names[other]])
+        derived = derive(agreed, b"masks\0" + msgspec.json.encode([self.sum, *names]), 7 * SEED)
+        mask, *rest = (derived[a:b] for a, b in ((0, 32), (32, 96), (96, 160), (160, 192), (192, 224)))
+        boxes, codes = (rest[:2], rest[2:]) if self._adds(other) else (rest[1::-1], rest[:1:-1])
+        return _Pair(mask, *boxes, *codes)
+
+
+def adds(site: str, other: str) -> bool:
+    """Whether a site adds the mask that it shares with another, which then takes it off."""
+    return site < other
+
+
+def fingerprint(secret: bytes) -> bytes:
+    """Name a seed without giving it away, so that it is known again when shares give it back."""
+    return bytes.fromhex(digest(b"silvan mask\0" + secret))
+
+
+def _lost_rows(near: Sequence[int], names: Sequence[str], survivors: Sequence[str]) -> list[int]:
+    """Say which of a site's seeds are masks that it shares with lost sites; its own mask has number 0."""
+    return [1 + j for j, i in enumerate(near) if names[i] not in survivors]
+
+
+# -- at the coordinator
+
+
+class MaskedSums:
+    """Has sites mask their parts, adds these, and takes off what masks are left.
+
+    ``neighbours`` is how many others each site shares masks with: an even number, or None for what
+    ``graph.enough_neighbours`` says, which for few sites is all of them.
+    """
+
+    name = "masked"
+    least = LEAST
+
+    def __init__(self, neighbours: int | None = None) -> None:
+        if neighbours is not None and (neighbours < 2 or neighbours % 2):
+            raise InputError(f"neighbours must be an even number of at least 2, or None, got {neighbours!r}")
+        self.neighbours = neighbours
+        self._keys: WeakKeyDictionary[Federation, dict[str, bytes]] = WeakKeyDictionary()
+
+    def total(self, federation: Federation, question: Asked) -> tuple[Reply, dict[str, Entry]]:
+        """Have the sites mask their parts, and read the sum."""
+        sites = list(question.requests)
+        if LEAST <= len(sites) <= shamir.MOST:
+            self._learn_keys(federation, question)
+            sites = [site for site in sites if site not in federation.lost]
+        if not LEAST <= len(sites) <= shamir.MOST:
+            raise FederationError(
+                f"{question.kind.__name__} cannot be summed over {len(sites)} sites: masked sums take {LEAST} to "
+                f"{shamir.MOST}{_losses(federation)}"
+            )
+        keys, n = self._keys[federation], len(sites)
+        turn = Turn(
+            what="hide",
+            sum=question.name,
+            members=[Member(site, keys[site]) for site in sites],
+            neighbours=min(self.neighbours or enough_neighbours(n), n - 1),
+            width=BITS if question.most is None else min(BITS, max(1, question.most.bit_length())),
+        )
+        total = _Sum(federation, question, turn).read()
+        check_sum(total, question, "masked sum")
+        kind, left = type(total).__name__, [site for site in sites if site not in federation.lost]
+        return total, {site: Entry(kind, b"", question.sent[site], question.received[site]) for site in left}
+
+    def _learn_keys(self, federation: Federation, question: Asked) -> None:
+        """Ask for the keys that are not known yet; in most sums there are none."""
+        known = self._keys.setdefault(federation, {})
+        lacking = {site: request for site, request in question.requests.items() if site not in known}
+        step = Step(self.name, wire.encode(Turn(what="key")))
+        among = len(question.requests)
+        wave = replace(question, requests=lacking, among=among, step=step, answer=Ready, check=check_ready)
+        known |= {site: reply.key for site, reply, _ in federation.exchange(wave) if isinstance(reply, Ready)}
+
+
+@dataclass
+class _Sum:
+    """One sum on its way."""
+
+    federation: Federation
+    question: Asked
+    turn: Turn
+
+    def __post_init__(self) -> None:
+        self.names = [member.site for member in self.turn.members]
+        self.near = self.turn.near(self.federation.study)
+        self.words: np.ndarray | None = None
+        self.hidden: dict[str, Hidden] = {}
+
+    def read(self) -> Reply:
+        """Take the three steps."""
+        self._add_up()
+        survivors = [name for name in self.names if name in self.hidden]
+        told = msgspec.structs.replace(self.turn, what="confirm", survivors=survivors)
+        codes = {
+            site: reply.codes
+            for site, reply in self._wave(self._steps(told, survivors), Confirmed, self._check_confirmed(survivors))
+            if isinstance(reply, Confirmed)
+        }
+        steps = {}
+        for site in codes:
+            others = [name for name in survivors if name != site]
+            turn = msgspec.structs.replace(
+                told,
+                what="open",
+                codes={name: codes[name][site] for name in others if name in codes},
+                boxes={name: self.hidden[name].boxes[site] for name in others},
+            )
+            steps |= self._steps(turn, [site])
+        opened = {
+            site: reply.shares
+            for site, reply in self._wave(steps, Opened, self._check_opened(survivors))
+            if isinstance(reply, Opened)
+        }
+        return self._unmask(survivors, opened)
+
+    def _add_up(self) -> None:
+        """Let all sites hide their parts, and add these as they come."""
+        for site, reply in self._wave(self._steps(self.turn, self.names), Hidden, self._check_hidden):
+            if not isinstance(reply, Hidden):
+                continue
+            words = np.frombuffer(reply.words, WORD)
+            if self.words is None:
+                self.words = words.copy()
+            else:
+                self.words += words
+            self.hidden[site] = msgspec.structs.replace(reply, words=memoryview(b""))
+
+    def _unmask(self, survivors: list[str], opened: dict[str, dict[str, bytes]]) -> Reply:
+        """Put shares together, take off the sites' own masks, and those that lost sites did not cancel."""
+        openers = [name for name in self.names if name in opened][: threshold(len(self.names))]
+        rows = [b"".join(opened[name][site] for site in survivors) for name in openers]
+        shares = np.frombuffer(b"".join(rows), np.uint8).reshape(len(openers), -1)
+        joined = shamir.join([self.names.index(name) for name in openers], shares).tobytes()
+        plus, minus, at = [], [], 0
+        for site in survivors:
+            prints, near = self.hidden[site].prints, self.near[self.names.index(site)]
+            for row in (0, *_lost_rows(near, self.names, survivors)):
+                seed, at = joined[at : at + SEED], at + SEED
+                if fingerprint(seed) != prints[SEED * row : SEED * (row + 1)]:
+                    raise FederationError(
+                        f"{self.question.kind.__name__} cannot be summed: a site gave a wrong share of what hides the "
+                        f"part of site {site!r}, or that site gave out wrong ones"
+                    )
+                added = row == 0 or adds(site, self.names[near[row - 1]])
+                (plus if added else minus).append(seed)
+        assert self.words is not None  # noqa: S101
+        mask(self.words, minus, plus, thread_count(None))
+        layout = self.hidden[survivors[0]].layout
+        try:
+            return unflatten(layout, self.words, self.question.kind.reply, self.turn.width)
+        except RefusedError as error:
+            raise FederationError(f"the sites' sum for {self.question.kind.__name__} is unusable: {error}") from None
+
+    def _steps(self, turn: Turn, sites: list[str]) -> dict[str, Step]:
+        return dict.fromkeys(sites, Step(MaskedSums.name, wire.encode(turn)))
+
+    def _wave(self, steps: dict[str, Step], answer: type[Reply], check: "Check") -> list[tuple[str, Reply]]:
+        """Send a step to some sites; enough of them must answer."""

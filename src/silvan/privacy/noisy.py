@@ -1,0 +1,76 @@
+"""Questions that are answered with noise, at a cost: drawn once, charged first, kept for good."""
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, TypeVar
+
+import msgspec
+
+from silvan.errors import FormatError, InputError, RefusedError
+from silvan.federation import wire
+from silvan.federation.message import Request
+from silvan.federation.site import Site
+from silvan.federation.store import digest
+from silvan.privacy.budget import Budget
+from silvan.privacy.noise import Noise, check_epsilon
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+WHOLE = Fraction(1)
+
+
+class Noisy(Request, frozen=True, kw_only=True):
+    """A question whose answer has noise.
+
+    The site works out by itself how much one row can change the answer, and adds noise that is enough for
+    ``epsilon``. With ``sharers`` above 1 it adds one of so many shares, and only the sum has all of it.
+    """
+
+    epsilon: float
+    sharers: int = 1
+
+    def noise(self, sensitivity: int, share: Fraction = WHOLE) -> Noise:
+        """Give the noise for integers that one row changes by so much, for a share of epsilon."""
+        return Noise(sensitivity, Fraction(self.epsilon) * share, self.sharers)
+
+    def draws(self) -> Any:
+        """Say what is drawn: equal for questions that are answered from one draw."""
+        return [self.kind(), digest(wire.encode(self))]
+
+
+def check_noisy(request: Noisy, among: int) -> None:
+    """Refuse an epsilon that means nothing, and shares for more sites than the sum is over."""
+    try:
+        check_epsilon(request.epsilon)
+    except InputError:
+        raise FormatError("the epsilon of a question is out of range") from None
+    if not 1 <= request.sharers <= max(among, 1):
+        raise RefusedError("the noise would be shared by more sites than take part")
+
+
+def draw_name(site: Site, request: Noisy) -> str:
+    """Name a draw by all that determines what the noise is added to."""
+    key = ("fingerprint",)
+    if key not in site.cache:
+        site.cache[key] = site.fingerprint()
+    rows = [site.name, site.cache[key], site.label, site.exclude, site.test, site.split_seed]
+    return digest(msgspec.json.encode([request.draws(), rows, site.sampling_key.tobytes().hex()]))
+
+
+def drawn_once(site: Site, request: Noisy, kind: type[T], count: Callable[[], Any], draw: Callable[[Any], T]) -> T:
+    """Give the kept answer, or count, charge, draw and keep it.
+
+    ``count`` may fail at no cost: nothing is charged until there is something to add noise to.
+    """
+    budget: Budget | None = getattr(site.outbox, "budget", None)
+    if budget is None:
+        raise RefusedError("the site keeps no privacy budget, so it tells nothing with noise")
+    name = draw_name(site, request)
+    known = budget.kept(name)
+    if known is None:
+        exact = count()
+        budget.charge(name, request.epsilon, request.said())
+        known = budget.keep(name, wire.encode(draw(exact)))
+    return wire.decode(known, kind)
+
+
