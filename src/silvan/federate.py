@@ -3,7 +3,9 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from numbers import Integral
+from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 import narwhals as nw
 from sklearn.base import clone
@@ -20,8 +22,11 @@ from silvan.federation.journal import Journal
 from silvan.federation.local import LocalFederation
 from silvan.federation.site import Site
 from silvan.federation.sums import TrustedSums
+from silvan.privacy.budget import Budget
+from silvan.privacy.masking import MaskCover
 from silvan.privacy.outbox import Gate, Policy
 from silvan.privacy.ring import RingCover, RingSums
+from silvan.privacy.unmasking import MaskedSums
 from silvan.tree.draw import make_key
 
 SumsName = Literal["trusted", "ring", "masked"]
@@ -40,6 +45,7 @@ def federate_rows(
     forests: Mapping[str, Any] | None = None,
     sums: SumsName = "trusted",
     policy: Policy | None = None,
+    budgets: str | Path | None = None,
     cold: bool = False,
     quorum: int | None = None,
     timeout: float | None = None,
@@ -70,10 +76,13 @@ def federate_rows(
         Forests that sites bring, by site: a ``Forest``, the path of one, or a forest of scikit-learn, fitted or not.
         One that is fitted must not have seen the site's test part; one that is not learns from the training part.
     sums
-        How ``total`` hides its parts: "trusted" (whoever adds sees them) or "ring" (nobody does; three sites or
-        more). "masked" is not built yet.
+        How ``total`` hides its parts: "trusted" (whoever adds sees them), "ring" or "masked" (nobody does; three
+        sites or more).
     policy
         What every site lets out.
+    budgets
+        A folder where each site keeps a file of what it has spent of its privacy budget, for all studies; without one
+        the books are as old as the federation.
     cold
         Rebuild the site for every message, as if it had been restarted: slow, for tests.
     quorum, timeout
@@ -113,7 +122,7 @@ def federate_rows(
             test=test,
             split_seed=int(random_state),
             sampling_key=make_key(random_state, "rows"),
-            outbox=Gate(policy),
+            outbox=Gate(policy, _budget(policy, budgets, name)),
             cover=cover,
             n_jobs=n_jobs,
             forest=brought.get(name),
@@ -141,10 +150,17 @@ def federate_rows(
         for text in federation.differences.warnings:
             warnings.warn(text, stacklevel=2)
     else:
-        federation.schema, federation.differences = schema, Differences()
-        federation.rows = ask_rows(federation)
+        federation.schema, federation.differences, federation.agreed = schema, Differences(), False
+        federation.rows = ask_rows(federation) if policy.tells("CountRows") else {}
     _check_excluded(exclude, members)
     return federation
+
+
+def _budget(policy: Policy, folder: str | Path | None, site: str) -> Budget:
+    if folder is None:
+        return Budget(policy.epsilon)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return Budget(policy.epsilon, Path(folder) / f"{quote(site, safe=' ')}.sqlite", site)
 
 
 def _fingerprint(site: Site) -> str:
@@ -168,7 +184,9 @@ def make_sums(name: str) -> tuple[Sums, Cover | None]:
         return TrustedSums(), None
     if name == "ring":
         return RingSums(), RingCover()
-    raise InputError(f"sums must be 'trusted' or 'ring', got {name!r}{'; it is not built yet' * (name == 'masked')}")
+    if name == "masked":
+        return MaskedSums(), MaskCover()
+    raise InputError(f"sums must be 'trusted', 'ring' or 'masked', got {name!r}")
 
 
 def _forests(forests: Mapping[str, Any] | None, sites: Mapping[str, Any]) -> dict[str, Any]:

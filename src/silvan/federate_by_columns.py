@@ -73,7 +73,7 @@ def federate_columns(
         "keyed": the coordinator sees keyed digests of all ids. "psi": only of those in common, by private set
         intersection (needs ``silvan[psi]``).
     sums
-        How ``total`` hides its parts: "trusted" or "ring".
+        How ``total`` hides its parts: "trusted", "ring" or "masked".
     policy
         What every party lets out.
     cold

@@ -118,7 +118,7 @@ def site_of_numbers(**settings):
 
 def send(site, request, blobs, verb):
     named = {digest(blob): blob for blob in blobs}
-    envelope = Envelope("study", "q", "", type(request).__name__, wire.encode(request), named, 2)
+    envelope = Envelope("study", "q", "", type(request).__name__, wire.encode(request), named, ["here", "there"])
     return wire.decode(site.receive(wire.encode(envelope), verb), Envelope)
 
 

@@ -14,7 +14,7 @@ from silvan.errors import InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.describe import CountRows, Describe
 from silvan.federation.message import Trouble
-from silvan.federation.site import Cache, Site
+from silvan.federation.site import Cache, Outbox, Site
 from silvan.federation.store import MemoryStore
 from silvan.privacy.outbox import Gate, Policy
 from silvan.tree.fit import Settings
@@ -41,10 +41,10 @@ def test_small_leaves_are_refused():
 def test_sums_over_few_sites_are_refused():
     named, data = schema_blob()
     here = site(outbox=Gate(Policy(min_sites=3)))
-    assert send(here, CountGrid(schema=named), blobs=[data], among=3).kind == "GridCounts"
-    assert trouble(send(here, CountGrid(schema=named), blobs=[data], among=2)).code == "refused"
+    assert send(here, CountGrid(schema=named), blobs=[data], over=["here", "b", "c"]).kind == "GridCounts"
+    assert trouble(send(here, CountGrid(schema=named), blobs=[data], over=["here", "b"])).code == "refused"
     assert trouble(send(here, CountGrid(schema=named), blobs=[data])).code == "refused"
-    assert send(here, CountRows(), among=1).kind == "Size"  # not a sum
+    assert send(here, CountRows(), over=["here"]).kind == "Size"  # not a sum
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,7 @@ def test_policies_that_cannot_be_meant(wrong):
 
 
 def test_what_leaves_may_be_changed_or_held_back():
-    class Censor:
-        def admit(self, site, request, among):
-            pass
-
+    class Censor(Outbox):
         def release(self, site, request, reply):
             if isinstance(request, Describe):
                 raise RefusedError("not today")

@@ -229,7 +229,7 @@ def test_errors_do_not_quote():
 ARRAYS = {"sparse": np.eye(40, dtype=np.int64), "true": np.ones(3, np.bool_)}
 SAMPLES = [
     (Mixed, wire.encode(Mixed("word", [1, -5], np.arange(20.0), ARRAYS))),
-    (Envelope, wire.encode(Envelope("study", "question", "site", "Kind", b"body", {"hash": b"blob"}, 3))),
+    (Envelope, wire.encode(Envelope("study", "question", "site", "Kind", b"body", {"hash": b"blob"}, ["a", "b"]))),
     (CutPoints, wire.encode(CutPoints(np.array([2, 0, 1]), np.array([0.5, 1.5, -2.0], np.float32)))),
 ]
 

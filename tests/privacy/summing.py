@@ -77,10 +77,11 @@ class Coordinator:
     def ring(self, *names):
         return [Member(n, self.keys.get(n) or public_key(self.sites[n].store)) for n in names or self.sites]
 
-    def step(self, site, sealed=b"", *, ring=None, which=0, among=None, hop=None, verb="total", **envelope):
+    def step(self, site, sealed=b"", *, ring=None, which=0, over=None, hop=None, verb="total", **envelope):
         ring = self.ring() if ring is None else ring
         hop = Hop(self.sum, ring, sealed) if hop is None else hop
-        fields = {"step": Step("ring", wire.encode(hop)), "among": len(ring) if among is None else among, **envelope}
+        over = [member.site for member in ring] if over is None else over
+        fields = {"step": Step("ring", wire.encode(hop)), "over": over, **envelope}
         sent = Envelope(self.study, "q", "", "Number", wire.encode(Number(which=which)), **fields)
         answer = wire.decode(self.sites[site].receive(wire.encode(sent), verb), Envelope)
         kinds = {kind.__name__: kind for kind in (Ready, Passed, Numbers, Trouble)}

@@ -121,7 +121,7 @@ def test_both_kernels_give_the_same_bytes(monkeypatch):
         encrypted = encrypt_rows(key, study.lanes, study.values, 2, entropy)
         rows = receive_rows(key.public, study.lanes, encrypted)
         asked = (study.codes, study.order, study.starts, study.stops, study.features, study.n_bins)
-        counts, sums = sum_rows(rows, Masks(key.public, entropy), *asked, entropy=entropy)
+        counts, sums = sum_rows(rows, Masks(key.public, entropy=entropy), *asked, entropy=entropy)
         assert (study.read(counts, sums) == study.plain()).all()
         sent.append([encrypted.data.tobytes(), sums.data.tobytes()])
     assert sent[0] == sent[1]

@@ -18,6 +18,7 @@ from silvan.federation.federation import OVERALL
 from silvan.federation.journal import Journal
 from silvan.federation.local import LocalFederation
 from silvan.federation.message import Envelope
+from silvan.federation.site import Outbox
 from silvan.federation.sums import TrustedSums
 from silvan.privacy.outbox import Gate, Policy
 from silvan.privacy.ring import Pad, Passed, Ready, RingSums
@@ -142,9 +143,9 @@ def test_a_policy_applies_to_what_is_summed():
 def test_the_outbox_lets_a_part_out_once_and_may_change_it():
     released = []
 
-    class Censor:
-        def admit(self, site, request, among):
-            assert (type(request), among) == (Number, 3)
+    class Censor(Outbox):
+        def admit(self, site, request, envelope):
+            assert (type(request), envelope.over) == (Number, ["a", "b", "c"])
 
         def release(self, site, request, reply):
             released.append(site.name)

@@ -43,7 +43,7 @@ def staged(seed, **parameters):
 # -- answers
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32), schema=schemas, n_classes=kinds, n_trees=st.integers(1, 7), n_jobs=st.integers(1, 2))
 def test_votes_match_the_naive_twin(seed, schema, n_classes, n_trees, n_jobs):
     forest = voting(seed, schema=schema, n_classes=n_classes, n_trees=n_trees)
@@ -67,7 +67,7 @@ def test_votes_match_the_naive_twin(seed, schema, n_classes, n_trees, n_jobs):
     np.testing.assert_array_equal(both[1], decided)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 2**32), schema=schemas, n_classes=several, n_trees=st.integers(1, 9), n_jobs=st.integers(1, 2)
 )

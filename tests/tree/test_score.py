@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from silvan.errors import InputError
-from silvan.tree import flow, predict
+from silvan.tree import flow, masks, predict
 from silvan.tree import score as scoring
 from silvan.tree.score import ERROR_CAP, error_scale, score_numbers, score_trees, unseen_scores
+from silvan.tree.walk import pack
 
 several = st.sampled_from([n for n in CLASSES if n > 0])
 schemas = st.sampled_from([NUMBERS, MIXED])
@@ -22,9 +23,9 @@ def some_absent(forest, rng):
     return None if rng.random() < 0.5 else rng.random(forest.n_features) < 0.3
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
-    seed=st.integers(0, 2**32), schema=schemas, n_classes=several, n_rows=st.integers(0, 90), n_jobs=st.integers(1, 3)
+    seed=st.integers(0, 2**32), schema=schemas, n_classes=several, n_rows=st.integers(0, 70), n_jobs=st.integers(1, 3)
 )
 def test_confusions_match_the_naive_twin(seed, schema, n_classes, n_rows, n_jobs):
     rng = np.random.default_rng(seed)
@@ -36,8 +37,8 @@ def test_confusions_match_the_naive_twin(seed, schema, n_classes, n_rows, n_jobs
     np.testing.assert_array_equal(got, naive.confusions(forest, X, y, absent))
 
 
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**32), schema=schemas, n_rows=st.integers(0, 90), bits=st.integers(-4, 60))
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32), schema=schemas, n_rows=st.integers(0, 70), bits=st.integers(-4, 60))
 def test_errors_match_the_naive_twin(seed, schema, n_rows, bits):
     rng = np.random.default_rng(seed)
     forest = random_forest(seed, schema=schema, n_classes=0, n_trees=int(rng.integers(1, 6)))
@@ -48,26 +49,77 @@ def test_errors_match_the_naive_twin(seed, schema, n_rows, bits):
     np.testing.assert_array_equal(got, naive.errors(forest, X, y, 2.0**bits, ERROR_CAP, absent))
 
 
-@pytest.mark.parametrize("n_classes", [0, 3])
-def test_more_rows_than_flow_together(n_classes):
-    forest = random_forest(1, schema=MIXED, n_classes=n_classes)
-    few, n = random_rows(forest, 1, n=997), flow.ROWS + 700
+def many_rows(forest, n):
+    """A few rows over and over, and the leaf of each in each tree."""
+    few = random_rows(forest, 1, n=997)
     again = np.arange(n) % len(few)
-    leaves = naive.leaves(forest, few)[:, again]
-    if n_classes:
-        y = np.arange(n) % 3
-        expected = np.zeros((len(forest), 3, 3), int)
-        for t, votes in enumerate(forest.value.argmax(axis=1)[leaves]):
-            np.add.at(expected[t], (y, votes), 1)
-        np.testing.assert_array_equal(score_trees(forest, few[again], y), expected)
-    else:
-        y = np.sin(np.arange(n))
-        errors = np.rint((y - forest.value[leaves, 0]) ** 2 * 1024).astype(int).sum(axis=1)
-        got = score_numbers(forest, few[again], y, 1024.0)
-        np.testing.assert_array_equal(got, np.stack([np.full(len(forest), n), errors], axis=1))
+    return few[again], naive.leaves(forest, few)[:, again]
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 8191, 8192, 8193, flow.ROWS + 700])
+@pytest.mark.parametrize("way", ["masks", "lists"])
+def test_counts_of_many_rows(way, n, monkeypatch):
+    forest = random_forest(1, schema=NUMBERS, n_classes=3)
+    X, leaves = many_rows(forest, n)
+    y = np.arange(n) ** 2 % 3
+    expected = np.zeros((len(forest), 3, 3), int)
+    for t, votes in enumerate(forest.value.argmax(axis=1)[leaves]):
+        np.add.at(expected[t], (y, votes), 1)
+    other = {"masks": "_count_votes", "lists": "count_by_masks"}[way]
+    monkeypatch.setattr(scoring, other, None)
+    if way == "lists":
+        monkeypatch.setattr(masks, "MOST_SPLITS", -1)
+    np.testing.assert_array_equal(score_trees(forest, X, y), expected)
+
+
+def test_masks_in_batches_and_short_masks(monkeypatch):
+    forest = random_forest(2, n_classes=4, n_trees=40, max_nodes=31)
+    X = random_rows(forest, 2, n=3000)
+    y = np.arange(3000) % 4
+    whole = score_trees(forest, X, y)
+    # a few dozen cuts at a time, and masks of 1,024 rows
+    monkeypatch.setattr(masks, "MARKS", 40 * masks.LEAST_WORDS)
+    batches = []
+    find = masks.find_cuts
+    monkeypatch.setattr(masks, "find_cuts", lambda nodes, trees: batches.append(len(trees)) or find(nodes, trees))
+    np.testing.assert_array_equal(score_trees(forest, X, y), whole)
+    assert len(batches) > 5
+    assert sum(batches) == 40
+
+
+def test_large_trees_small_trees_and_splits_by_category_together(monkeypatch):
+    forest = random_forest(3, schema=MIXED, n_classes=2, n_trees=60, max_nodes=15)
+    monkeypatch.setattr(masks, "MOST_SPLITS", 3)
+    small = masks.are_small(pack(forest))
+    assert 6 < small.sum() < 50
+    X, y = random_rows(forest, 3), np.arange(200) % 2
+    np.testing.assert_array_equal(score_trees(forest, X, y), naive.confusions(forest, X, y))
+
+
+def test_cuts_are_sorted_and_every_split_has_its_own():
+    forest = random_forest(4, n_trees=20)
+    nodes = pack(forest)
+    cuts = masks.find_cuts(nodes, np.arange(10))
+    inner = np.flatnonzero(forest.feature[: forest.offsets[10]] >= 0)
+    column = np.repeat(np.arange(len(cuts.features)), np.diff(cuts.starts))
+    np.testing.assert_array_equal(cuts.features[column[cuts.cut[inner]]], forest.feature[inner])
+    np.testing.assert_array_equal(cuts.threshold[cuts.cut[inner]], forest.threshold[inner])
+    np.testing.assert_array_equal(cuts.missing_right[cuts.cut[inner]], ~forest.missing_left[inner])
+    order = list(zip(column, cuts.threshold, cuts.missing_right, strict=True))
+    assert order == sorted(set(order))
+
+
+def test_errors_of_many_rows():
+    forest = random_forest(1, schema=MIXED, n_classes=0)
+    n = flow.ROWS + 700
+    X, leaves = many_rows(forest, n)
+    y = np.sin(np.arange(n))
+    errors = np.rint((y - forest.value[leaves, 0]) ** 2 * 1024).astype(int).sum(axis=1)
+    expected = np.stack([np.full(len(forest), n), errors], axis=1)
+    np.testing.assert_array_equal(score_numbers(forest, X, y, 1024.0), expected)
+
+
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32), schema=schemas, n_classes=st.sampled_from(list(CLASSES)), vote=st.booleans())
 def test_unseen_scores_match_the_naive_twin(seed, schema, n_classes, vote):
     rng = np.random.default_rng(seed)
@@ -165,7 +217,7 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_refused_before_any_kernel_runs(case, monkeypatch):
-    for kernel in ("_count_votes", "_add_errors", "tally"):
+    for kernel in ("count_by_masks", "_count_votes", "_add_errors", "tally"):
         monkeypatch.setattr(scoring, kernel, None)
     call, message = BAD[case]
     with pytest.raises(InputError, match=message):

@@ -56,7 +56,7 @@ def cut_up(forest: Forest, columns: tuple[int, ...]) -> tuple[Structure, dict[st
         schema = type(forest.schema)(forest.schema.features[bounds[k] : bounds[k + 1]], forest.schema.label)
         shares[name] = Share(
             "m", name, schema, count, np.array(own, np.int64), forest.feature[own] - np.int32(bounds[k]),
-            forest.threshold[own], forest.missing_left[own], words[own], first, middle, last,
+            forest.threshold[own], forest.missing_left[own], words[own], first, middle, last, np.zeros((0, 1)),
         )  # fmt: skip
     return structure, shares
 
@@ -88,7 +88,7 @@ def test_sets_meet_where_rows_fall(n_classes, columns, depth):
         assert np.array_equal(found, reach_leaves(share, own, 3))
         bits &= found
     leaves = meet(bits, structure, 1)
-    answer = leaf_scores(structure, leaves, structure.value)
+    answer = leaf_scores(structure.leaf_row[leaves], structure.value, structure.weights)
     np.testing.assert_array_equal(answer, scores(forest, X, 1))  # to the bit
     assert put_together(structure, shares) == forest
 

@@ -67,7 +67,7 @@ class Target(msgspec.Struct, frozen=True):
 # -- at the label holder
 
 
-def _measured(party: Party, rows: Blob, label: Label, settings: Settings) -> tuple[np.ndarray, Measure]:
+def measured(party: Party, rows: Blob, label: Label, settings: Settings) -> tuple[np.ndarray, Measure]:
     """Give the label of every row, and how it is measured where all rows are at hand."""
     schema = Schema((), label)
     y = encode_labels(party, label, rows)
@@ -88,7 +88,7 @@ def _sign(party: Party, rows: Blob) -> int:
 def encode(site: Site, request: EncodeLabels) -> EncodedLabels:
     """Encode the label of every row."""
     party = party_of(site)
-    y, measure = _measured(party, request.rows, request.label, request.settings)
+    y, measure = measured(party, request.rows, request.label, request.settings)
     if measure.scale:
         target = _sign(party, request.rows) * measure.whole(y)
         shown = msgspec.structs.replace(measure, offset=0.0, scale=1.0)
@@ -103,7 +103,7 @@ def encode(site: Site, request: EncodeLabels) -> EncodedLabels:
 def decode_leaves(party: Party, rows: Blob, settings: Settings, leaves: LeafCode) -> np.ndarray:
     """Say what leaves are worth, given their statistics in code."""
     stats = leaves.stats
-    _, measure = _measured(party, rows, leaves.label, replace(settings, class_weight=leaves.class_weight))
+    _, measure = measured(party, rows, leaves.label, replace(settings, class_weight=leaves.class_weight))
     if stats.ndim != 2 or stats.shape[1] != measure.n_stats or stats.dtype != np.int64:
         raise FormatError("the statistics of the leaves do not match")
     if measure.scale:

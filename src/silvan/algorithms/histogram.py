@@ -200,7 +200,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
     measure = settings.measure(schema, label)
     rule = settings.rule(measure)
     schema_blob = federation.blob(schema.to_json().encode())
-    history = _History()
+    history = _History(settings.n_estimators, sum(federation.rows.values()))
 
     def find_some(nodes: np.ndarray, features: np.ndarray) -> Splits:
         reply: Histograms = federation.total(
@@ -215,6 +215,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
                 **history.columns(),
             ),
             check=lambda site, reply: _check_sums(reply.sums, features, bins, measure),
+            most=None if measure.scale else int(history.rows[nodes].max()),
         )
         return choose_level(reply.sums, features, bins, rule)
 
@@ -271,15 +272,18 @@ def _add_up(sums: np.ndarray, features: np.ndarray, n_bins: np.ndarray, n_counts
 
 
 class _History:
-    """The splits made so far, as questions repeat them."""
+    """The splits made so far, as questions repeat them, and at most how many rows each node has."""
 
-    def __init__(self) -> None:
+    def __init__(self, n_trees: int, rows: int) -> None:
         self.rounds: list[tuple[np.ndarray, ...]] = []
+        self.rows = np.full(n_trees, rows)
 
     def add(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> None:
         """Note a round's splits."""
         columns = (splits.feature, splits.bin, splits.missing_left, splits.words)
         self.rounds.append((nodes.astype(np.int32), *columns))
+        children = np.stack([splits.left, splits.total - splits.left], axis=1)
+        self.rows = np.concatenate([self.rows, children.sum(axis=2).reshape(-1)])
 
     def columns(self) -> dict[str, np.ndarray]:
         """Give all rounds as the fields of a question."""

@@ -206,6 +206,7 @@ def find_shared_bins(federation: Federation, schema: Schema, max_bins: int) -> t
             shifts=np.concatenate([h.shifts for h in heavy]),
         ),
         check=lambda site, reply: _check_counts(reply.cells, (size,), np.int32),
+        most=sum(federation.rows.values()),
     )
     bins = bins_from_counts(schema, coarse.cells, heavy, fine.cells, max_bins)
     points = CutPoints(np.array([len(c) for c in bins.cuts], np.int64), np.concatenate(bins.cuts))
@@ -221,7 +222,7 @@ def coarse_total(federation: Federation, schema: Schema) -> GridCounts:
         _check_counts(reply.label, (schema.n_classes or label,), np.int64)
 
     named = federation.blob(schema.to_json().encode())
-    counts: GridCounts = federation.total(CountGrid(schema=named), check=check)
+    counts: GridCounts = federation.total(CountGrid(schema=named), check=check, most=sum(federation.rows.values()))
     return counts
 
 

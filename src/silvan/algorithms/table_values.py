@@ -111,15 +111,15 @@ def class_shares(tables: Sequence[np.ndarray]) -> np.ndarray:
 
 def numbers(
     counts: np.ndarray, mean: float, kernel: np.ndarray, row_variance: float, sum_variance: float
-) -> tuple[np.ndarray, float]:
-    """Give what each cell adds to the mean of a number, shrunk jointly; also how likely its sums are by that.
+) -> np.ndarray:
+    """Give what each cell adds to the mean of a number, shrunk jointly.
 
     How much rows differ within cells and cells from each other is what makes the noisy sums most likely.
     """
     rows, sums = counts[:, 0].astype(np.float64), counts[:, 1].astype(np.float64)
     used = np.flatnonzero(rows > 1.0)
     if not len(used):
-        return np.zeros(len(counts)), 0.0
+        return np.zeros(len(counts))
     n = rows[used]
     residual = sums[used] - mean * n
     best, answer = -np.inf, np.zeros(len(counts))
@@ -133,11 +133,38 @@ def numbers(
             likelihood = -0.5 * residual @ solved - np.log(np.diag(factor)).sum()
             if likelihood > best:
                 best, answer = likelihood, scaled[:, used] @ (n * solved)
-    return answer, best
+    return answer
 
 
 _WITHIN = (10.0, 20.0, 35.0, 60.0)
 _BETWEEN = (0.1, 0.3, 0.6, 1.2)
+
+
+def believed(told: Sequence[tuple[float, float]]) -> float:
+    """Give the mean of a number from noisy ones, each with its variance; it is likely near the middle of its bounds."""
+    weight = 1.0 / _MIDDLING**2 + sum(1.0 / variance for _, variance in told)
+    return float(sum(value / variance for value, variance in told) / weight)
+
+
+def slope_of(sums: np.ndarray, mean: float, variance: float, unit: float) -> tuple[float, float]:
+    """Give by how much to stretch what tables add, and what that shifts the mean by.
+
+    ``sums`` are means over rows of score, target, score times target and score squared, noisy, in whole numbers up to
+    127; a score counts ``unit`` in the target's. Sums of tables that go along with each other say too much, so a
+    slope of a third is as likely as any.
+    """
+    score = sums[0] / (1.0 + variance / _MIDDLING**2)
+    across = 127.0 * sums[2] - score * mean
+    along = max(127.0 * sums[3] - score**2, 0.0) + 127.0 * np.sqrt(variance)
+    noise = 127.0**2 * variance
+    likely, width = unit / 3.0, unit / 3.0
+    slope = (along * across / noise + likely / width**2) / (along**2 / noise + 1.0 / width**2) / unit
+    slope = float(np.clip(slope, 0.0, 2.0))
+    return slope, slope * float(score) * unit
+
+
+_MIDDLING = 40.0
+"""How far the mean of a target is from the middle of its bounds, in 127ths of the way to them."""
 
 
 # -- round C: from summed log-odds to probabilities

@@ -6,7 +6,7 @@ so that nobody learns who won which, and numbers the nodes for good at the end.
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from silvan.algorithms.columns import Columns, rows_blob
 from silvan.algorithms.shared_bins import MAX_TREES
 from silvan.algorithms.vertical_rows import Ground, Round
-from silvan.algorithms.vertical_shares import KeepShare, LeafValues
+from silvan.algorithms.vertical_shares import Keeping, KeepShare, LeafValues
 from silvan.data.schema import Label, Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
@@ -34,6 +34,8 @@ Drawn = dict[str, tuple[np.ndarray, np.ndarray]]
 
 class Books(ABC):
     """The coordinator's books; how a level's splits are found depends on how labels are kept secret."""
+
+    keeping: ClassVar[type[Keeping]] = KeepShare
 
     def __init__(self, federation: Federation, columns: Columns, schema: Schema, settings: Settings) -> None:
         if columns.label_holder is None:
@@ -173,7 +175,7 @@ class Books(ABC):
     def check_values(self, value: np.ndarray, structure: Structure, site: str) -> None:
         """Refuse leaf values that are none, or that a party should not tell."""
 
-    def _keep(self, structure: Structure, party: str, place: np.ndarray, told: dict[str, Any]) -> KeepShare:
+    def _keep(self, structure: Structure, party: str, place: np.ndarray, told: dict[str, Any]) -> Keeping:
         """Tell a party where in the forest its splits are."""
         made = self.made[party]
         width = max((features.shape[1] for _, features in made), default=1)
@@ -181,7 +183,7 @@ class Books(ABC):
         nodes = np.concatenate([np.zeros(0, np.int32), *(n for n, _ in made)])
         first, past = structure.spans
         node = place[nodes]
-        return KeepShare(
+        return self.keeping(
             ground=self.ground(party),
             nodes=nodes,
             features=np.concatenate([np.zeros((0, width), np.int32), *padded]),

@@ -10,12 +10,12 @@ import numpy as np
 
 from silvan.algorithms.columns import encode_rows, rows_blob
 from silvan.algorithms.vertical_shares import share_of
-from silvan.errors import FederationError, FormatError, InputError
+from silvan.errors import FederationError, FormatError, InputError, RefusedError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
-from silvan.tree.reach import goes_left, meet, reach_leaves, row_bytes
+from silvan.tree.reach import goes_left, leaf_scores, meet, reach_leaves, row_bytes
 from silvan.tree.shares import Share, Structure
 
 _REPLY_BYTES = 1 << 26
@@ -60,6 +60,23 @@ class GoLeft(Request, frozen=True, kw_only=True):
     which: np.ndarray  # places among the rows
 
 
+class LeafScores(Reply, frozen=True, kw_only=True):
+    """What the leaves in which rows fall are worth on average: (rows, outputs)."""
+
+    scores: np.ndarray
+
+
+class LookUp(Request, frozen=True, kw_only=True):
+    """What leaves are worth that only the label holder knows: the mean over trees for each row."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = LeafScores
+
+    model: str
+    leaves: np.ndarray  # (rows, trees), by number from left to right
+    weights: np.ndarray  # of the trees
+
+
 # -- at a party
 
 
@@ -92,7 +109,47 @@ def go_left(site: Site, request: GoLeft) -> LeftRows:
     return LeftRows(bits=np.packbits(goes_left(share, int(at[0]), X[which]), bitorder="little"))
 
 
+@answers(LookUp)
+def look_up(site: Site, request: LookUp) -> LeafScores:
+    """Look leaves up."""
+    share = share_of(party_of(site), request.model)
+    leaves, weights = request.leaves, request.weights
+    if not len(share.value):
+        raise RefusedError("the party does not keep what leaves are worth")
+    if leaves.ndim != 2 or leaves.dtype != np.int64 or weights.shape != leaves.shape[1:] or weights.dtype != np.float64:
+        raise FormatError("the leaves do not match the trees")
+    if leaves.min(initial=0) < 0 or leaves.max(initial=0) >= share.n_leaves:
+        raise FormatError("there is no such leaf")
+    if not np.isin(weights, (0.0, 1.0)).all() or not weights.any():
+        raise FormatError("the trees have other weights")
+    return LeafScores(scores=leaf_scores(leaves, share.value, weights))
+
+
 # -- at the coordinator
+
+
+def score_leaves(federation: Federation, structure: Structure, leaves: np.ndarray) -> np.ndarray:
+    """Average what the leaves are worth; if only the label holder knows, that is one more round."""
+    if len(structure.value):
+        return leaf_scores(structure.leaf_row[leaves], structure.value, structure.weights)
+    holder, step = structure.label_holder, max(1, _REPLY_BYTES // (4 * len(structure)))
+
+    def some(start: int) -> np.ndarray:
+        part = leaves[start : start + step]
+        reply: LeafScores = federation.ask(
+            LookUp(model=structure.model, leaves=part, weights=structure.weights),
+            to=[holder],
+            check=lambda _, reply: _check_scores(reply.scores, (len(part), structure.value.shape[1])),
+        )[holder]
+        return reply.scores
+
+    with federation.one_round():
+        return np.concatenate([some(start) for start in range(0, len(leaves), step)])
+
+
+def _check_scores(scores: np.ndarray, shape: tuple[int, int]) -> None:
+    if scores.shape != shape or scores.dtype != np.float64 or not np.isfinite(scores).all():
+        raise FormatError("its scores are not as many as the rows")
 
 
 def find_leaves(federation: Federation, structure: Structure, digests: np.ndarray) -> np.ndarray:

@@ -31,8 +31,8 @@ class LeafValues(Reply, frozen=True, kw_only=True):
     value: np.ndarray
 
 
-class KeepShare(Growing, frozen=True, kw_only=True):
-    """Keep the details of the splits that the party made; the label holder says what the leaves are worth."""
+class Keeping(Growing, frozen=True, kw_only=True):
+    """Where in the forest the splits are that a party made, the nodes of the question."""
 
     reply: ClassVar[type[Reply]] = LeafValues
 
@@ -42,6 +42,11 @@ class KeepShare(Growing, frozen=True, kw_only=True):
     first: np.ndarray  # leaves below it, from left to right
     middle: np.ndarray
     last: np.ndarray
+
+
+class KeepShare(Keeping, frozen=True, kw_only=True):
+    """Keep the details of the splits that the party made; the label holder says what the leaves are worth."""
+
     leaves: LeafCode | None = None  # for the label holder
 
 
@@ -66,12 +71,22 @@ class ShowShare(Request, frozen=True, kw_only=True):
 @answers(KeepShare)
 def keep_share(site: Site, request: KeepShare) -> LeafValues:
     """Keep the party's share of the forest for good."""
-    party, n = party_of(site), len(request.nodes)
-    if any(a.shape != (n,) or a.dtype != np.int64 for a in (request.node, request.first, request.middle, request.last)):
+    party = party_of(site)
+    keep(party, request, _made(party, request) if len(request.nodes) else Splits.empty(0, 1))
+    leaves, ground = request.leaves, request.ground
+    if leaves is None:
+        return LeafValues(value=np.zeros((0, 1)))
+    return LeafValues(value=decode_leaves(party, ground.rows, ground.settings, leaves))
+
+
+def keep(party: Party, request: Keeping, splits: Splits, value: np.ndarray | None = None) -> None:
+    """Write a party's share to its store: its splits, and what the leaves are worth if it keeps that to itself."""
+    n, places = len(request.nodes), (request.node, request.first, request.middle, request.last)
+    if any(place.shape != (n,) or place.dtype != np.int64 for place in places):
         raise FormatError("the places do not match the nodes")
-    splits, thresholds = Splits.empty(0, 0), np.zeros(0, np.float32)
+    thresholds = np.zeros(0, np.float32)
     if n:
-        splits, thresholds = _made(party, request)
+        thresholds = descend(party, request.ground).rows.table.bins.cut(splits.feature, splits.bin)
     order = np.lexsort((-request.last, request.first))
     share = Share(
         request.model,
@@ -86,16 +101,14 @@ def keep_share(site: Site, request: KeepShare) -> LeafValues:
         request.first[order],
         request.middle[order],
         request.last[order],
+        np.zeros((0, 1)) if value is None else value,
     )
     share.check()
-    leaves, ground = request.leaves, request.ground
-    value = np.zeros((0, 1)) if leaves is None else decode_leaves(party, ground.rows, ground.settings, leaves)
     party.store.put(share_key(request.model), share.to_bytes())
-    return LeafValues(value=value)
 
 
-def _made(party: Party, request: KeepShare) -> tuple[Splits, np.ndarray]:
-    """Collect the splits that the party made, with thresholds; those it does not remember it finds again."""
+def _made(party: Party, request: KeepShare) -> Splits:
+    """Collect the splits that the party made; those it does not remember it finds again."""
     descent = descend(party, request.ground)
     descent.check(request.nodes, request.features)
     out = Splits.empty(len(request.nodes), descent.rows.table.n_stats)
@@ -112,7 +125,7 @@ def _made(party: Party, request: KeepShare) -> tuple[Splits, np.ndarray]:
             raise RefusedError("the party has no split for a node")
         for column, again in zip(out, found, strict=True):
             column[lacking] = again
-    return out, descent.rows.table.bins.cut(out.feature, out.bin)
+    return out
 
 
 @answers(ShowShare)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Own:
-    """A site's own part of a sum, kept between the messages that the sum takes."""
+    """A site's own part of a sum; once it is prepared, it is kept between the messages that the sum takes."""
 
     site: "Site"
     request: Request
@@ -25,16 +25,20 @@ class Own:
 
     def prepare(self) -> Reply:
         """Work the part out; nothing leaves yet."""
-        key = ("part of a sum", self.hash)
-        if key not in self.site.cache:
-            self.site.cache[key] = self.handler(self.site, self.request)
-        reply: Reply = self.site.cache[key]
+        if self._key not in self.site.cache:
+            self.site.cache[self._key] = self.handler(self.site, self.request)
+        reply: Reply = self.site.cache[self._key]
         return reply
 
     def release(self) -> Reply:
         """Give the part as the outbox lets it leave, to be hidden."""
-        reply, outbox = self.prepare(), self.site.outbox
+        outbox = self.site.outbox
+        reply = self.site.cache[self._key] if self._key in self.site.cache else self.handler(self.site, self.request)
         return reply if outbox is None else outbox.release(self.site, self.request, reply)
+
+    @property
+    def _key(self) -> tuple[str, str]:
+        return "part of a sum", self.hash
 
 
 class Cover(Protocol):

@@ -49,7 +49,8 @@ class Federation(ABC):
 
     schema: Schema
     differences: "Differences"
-    rows: dict[str, int]  # to learn from, by site
+    rows: dict[str, int]  # to learn from, by site; empty where policies keep it to themselves
+    agreed: bool = True  # whether the schema was found by asking the sites
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class Federation(ABC):
         self.journal = Journal() if journal is None else journal
         self.lost: dict[str, str] = {}
         self.rounds = self.exchanges = self.agreement_rounds = 0
+        self.task, self._tasks = "", 0
         self.traffic: Counter[tuple[str, str, str]] = Counter()  # (site, "sent" or "received", kind) -> bytes
         self._watchers: list[Callable[[Event], None]] = []
         self._blobs: dict[str, bytes] = {}
@@ -150,7 +152,7 @@ class Federation(ABC):
 
     def exchange(self, question: Asked) -> Iterator[tuple[str, Reply, Entry]]:
         """Send a question and yield checked replies, sending blobs that turn out to be missing."""
-        kind, among = question.kind.__name__, question.among or len(question.requests)
+        kind, verb = question.kind.__name__, question.kind.verb
         encoded: dict[int, bytes] = {}  # most questions are one request for all sites
         bodies = {}
         for site, request in question.requests.items():
@@ -167,16 +169,14 @@ class Federation(ABC):
             messages = {}
             for site in pending:
                 blobs = {h: self._blobs[h] for h in lacking[site]}
-                step = question.step_of(site)
-                envelope = Envelope(self.study, question.wave, "", kind, bodies[site], blobs, among, step)
-                messages[site] = wire.encode(envelope)
+                messages[site] = wire.encode(self._envelope(question, site, bodies[site], blobs))
                 self._has[site].update(lacking[site])
                 question.received[site] += len(messages[site])
                 self._tell(Event("question", kind, self.rounds, site))
             start, again = time.monotonic(), []
             failed: dict[str, Exception] = {}
             waiting = dict.fromkeys(pending)
-            for site, data in self.deliver(messages, question.kind.verb):
+            for site, data in self.deliver(messages, verb):
                 if site not in waiting:
                     continue  # a second answer to the same question changes nothing
                 question.sent[site] += len(data) if isinstance(data, bytes) else 0
@@ -199,6 +199,22 @@ class Federation(ABC):
             pending = again
         failed = {site: SiteError(site, f"{kind}: keeps asking for data it was sent") for site in pending}
         self._lose(failed, question)
+
+    def _envelope(self, question: Asked, site: str, body: bytes, blobs: dict[str, bytes]) -> Envelope:
+        over = list(question.requests if question.over is None else question.over)
+        return Envelope(
+            study=self.study,
+            question=question.wave,
+            sender="",
+            kind=question.kind.__name__,
+            body=body,
+            blobs=blobs,
+            over=over if question.kind.verb == "total" else [],
+            step=question.step_of(site),
+            task=self.task,
+            round=self.agreement_rounds if self._apart else self.rounds,
+            whole="" if question.step is None else question.name,
+        )
 
     def explain(self, error: Exception) -> Exception:
         """Add what an engine knows about a failure."""
@@ -236,6 +252,16 @@ class Federation(ABC):
             yield
         finally:
             self._joined = None
+
+    @contextmanager
+    def working_on(self, what: str) -> Iterator[None]:
+        """Name what questions are for: a model, a judgement. Sites hold a coordinator to one of each at a time."""
+        self._tasks += 1
+        before, self.task = self.task, f"{what} ({self._tasks})"
+        try:
+            yield
+        finally:
+            self.task = before
 
     def watch(self, watcher: Callable[[Event], None]) -> None:
         """Have a function told of every event; the library itself prints nothing."""

@@ -5,7 +5,7 @@ A request says by its ``verb`` who will see the answers: ``ask`` shows every sit
 travels in an ``Envelope`` that says which question it belongs to.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 
@@ -14,6 +14,17 @@ Verb = Literal["ask", "total"]
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """What a site answers. Replies to ``total`` requests hold integer arrays only."""
+
+
+class Course(NamedTuple):
+    """Where a question stands among others that belong together.
+
+    Each repeats, by digests, all that was decided before it, and the next adds to that. Questions that nothing was
+    decided before, and nothing comes after, are asked once.
+    """
+
+    name: str
+    decided: tuple[str, ...] = ()
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,9 +38,30 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         """Name of the message on the wire."""
         return cls.__name__
 
-    def said(self) -> str:
-        """Say in plain words what is asked for; the ledger shows it to the site's owner."""
-        return (self.__doc__ or self.kind()).split("\n")[0]
+    def said(self, reply: Any = None) -> str:
+        """Say in plain words what is asked for, or what is answered; the ledger shows it to the site's owner."""
+        return (self.__doc__ or self.kind()).split("\n")[0].rstrip(".")
+
+    # -- what a site holds a coordinator to, see privacy/conduct.py
+
+    def course(self) -> Course | None:
+        """Say where the question stands; None: it may be asked any number of times, in any form. A sum: once."""
+        return Course(self.kind()) if self.verb == "total" else None
+
+    def trace(self) -> bytes:
+        """Say what later questions of the course must fit to."""
+        return b""
+
+    def follows(self, traces: list[bytes], further: bool) -> bool:
+        """Whether the question may come after others that left these traces.
+
+        ``further``: it adds to what was decided; otherwise it stands beside the others, at the same point.
+        """
+        return further
+
+    def statistic(self) -> bytes | None:
+        """Name what is summed: all sites of a sum are asked alike. None: by all that is asked."""
+        return None
 
 
 class Blob(msgspec.Struct, frozen=True):
@@ -54,8 +86,16 @@ class Envelope(msgspec.Struct, frozen=True):
     kind: str  # a request's or reply's name, or one of the two below
     body: bytes
     blobs: dict[str, bytes] = {}
-    among: int = 0  # how many sites are asked the same, for a site that sums only in company
+    over: list[str] = []  # the sites in a sum
     step: Step | None = None  # of a sum that hides its parts; the body is what the part answers
+    task: str = ""  # what of the study it is for: a model, a judgement; empty: what comes before
+    round: int = 0
+    whole: str = ""  # the question, where this is one wave of it
+
+    @property
+    def among(self) -> int:
+        """How many sites are in the sum."""
+        return len(self.over)
 
 
 class Trouble(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ fit makes its site a failed one, as does silence.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -53,7 +53,7 @@ class Asked:
     kind: type[Request]
     requests: dict[str, Request]
     check: Check | None = None
-    among: int | None = None  # sites in the sum; None: those asked
+    over: Sequence[str] | None = None  # sites in the sum; None: those asked
     step: Step | Mapping[str, Step] | None = None  # for all sites, or by site
     answer: type[Reply] | None = None  # None: the kind's own
     most: int | None = None

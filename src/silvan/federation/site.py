@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import narwhals as nw
@@ -40,14 +40,18 @@ _TEXTS = {
 }
 
 
-class Outbox(Protocol):
-    """The gate that every reply passes on its way out."""
+class Outbox:
+    """The gate that every reply passes on its way out; this one lets everything pass."""
 
-    def admit(self, site: "Site", request: Request, among: int) -> None:
-        """Refuse a request to so many sites before anything is computed, by raising ``RefusedError``."""
+    def admit(self, site: "Site", request: Request, envelope: Envelope) -> None:
+        """Refuse a request before anything is computed, by raising ``RefusedError``."""
 
     def release(self, site: "Site", request: Request, reply: Reply) -> Reply:
         """Let a reply leave, changed if need be, or raise ``RefusedError``."""
+        return reply
+
+    def note(self, site: "Site", envelope: Envelope, request: Request | None, reply: msgspec.Struct, body: bytes) -> None:
+        """Write down what is about to leave, trouble included; nothing leaves if this raises."""
 
 
 @dataclass(frozen=True)
@@ -200,22 +204,36 @@ class Site:
 
     def receive(self, data: bytes, verb: Verb) -> bytes:
         """Answer one message; never raises, and says nothing of the data when something goes wrong."""
-        question, self.last_error = "", None
+        envelope, request, self.last_error = Envelope("", "", "", "", b""), None, None
         try:
             envelope = wire.decode(data, Envelope)
-            question = envelope.question
             if envelope.kind not in _HANDLERS:
                 raise RefusedError("the site does not know this message; versions may differ")
             kind, handler = _HANDLERS[envelope.kind]
             request = wire.decode(envelope.body, kind)
             lacking = self._take_blobs(request, envelope.blobs)
-            if lacking:
-                return self._reply(envelope, Missing(lacking))
-            return self._reply(envelope, self._answer(request, envelope, handler, verb))
+            reply = Missing(lacking) if lacking else self._answer(request, envelope, handler, verb)
+            return self._leave(envelope, request, reply)
         except Exception as error:  # whatever it is, it must not cross the border
             self.last_error = error
             log.exception("%s: could not answer", self.name)
-            return self._reply(Envelope("", question, "", "", b""), _trouble(error))
+            return self._fail(envelope, request, _trouble(error))
+
+    def _leave(self, envelope: Envelope, request: Request | None, reply: msgspec.Struct) -> bytes:
+        """Note a reply, and put it into an envelope."""
+        body = wire.encode(reply)
+        if self.outbox is not None:
+            self.outbox.note(self, envelope, request, reply, body)
+        return wire.encode(Envelope(envelope.study, envelope.question, self.name, type(reply).__name__, body))
+
+    def _fail(self, envelope: Envelope, request: Request | None, trouble: Trouble) -> bytes:
+        """Tell of trouble, noted if that can be: it says nothing of the data."""
+        try:
+            return self._leave(envelope, request, trouble)
+        except Exception:
+            log.exception("%s: could not note what went wrong", self.name)
+            answer = Envelope(envelope.study, envelope.question, self.name, Trouble.__name__, wire.encode(trouble))
+            return wire.encode(answer)
 
     def _take_blobs(self, request: Request, sent: dict[str, bytes]) -> list[str]:
         """Keep the blobs that a request refers to, and no others; list those still lacking."""
@@ -235,17 +253,12 @@ class Site:
             way = "as it is" if cover is None else f"hidden, in {cover.name!r} sums"
             raise RefusedError(f"the site's answer leaves it only {way}")
         if self.outbox is not None:
-            self.outbox.admit(self, request, envelope.among)
+            self.outbox.admit(self, request, envelope)
         if cover is not None:
             named = digest(envelope.kind.encode() + b"\0" + envelope.body)
             return cover.answer(self, envelope, Own(self, request, handler, named))
         reply = handler(self, request)
         return reply if self.outbox is None else self.outbox.release(self, request, reply)
-
-    def _reply(self, envelope: Envelope, reply: msgspec.Struct) -> bytes:
-        return wire.encode(
-            Envelope(envelope.study, envelope.question, self.name, type(reply).__name__, wire.encode(reply))
-        )
 
 
 def _trouble(error: Exception) -> Trouble:

@@ -64,7 +64,8 @@ class Learner(_Fitted):
             )
         self.schema_ = federation.schema
         rounds, before = federation.rounds, federation.bytes
-        self._train(federation, self._settings(federation.schema), self._feature_key())
+        with federation.working_on(type(self).__name__):
+            self._train(federation, self._settings(federation.schema), self._feature_key())
         self.rounds_ = federation.rounds - rounds
         self.bytes_ = {
             site: {way: n - before[site][way] for way, n in ways.items()} for site, ways in federation.bytes.items()
@@ -125,7 +126,8 @@ class Learner(_Fitted):
             return _frame(self._on_table(federation, contenders, table))
         if isinstance(federation, ColumnFederation):
             return _frame(self._on_test_rows(federation, contenders))
-        rows, self.counts_ = evaluate(federation, self.schema_, contenders, self._feature_key())
+        with federation.working_on(f"judging {type(self).__name__}"):
+            rows, self.counts_ = evaluate(federation, self.schema_, contenders, self._feature_key())
         return _frame(rows)
 
     def _contenders(self, federation: Federation) -> list[tuple[str, object]]:

@@ -1,6 +1,7 @@
 """Forests grown across sites, and the two baselines: pooled rows, and each site alone."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,7 +11,12 @@ from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.local import LocalFederation
 from silvan.learners.base import Learner
+from silvan.learners.private import fit_private
+from silvan.privacy.accounting import Privacy
 from silvan.tree.fit import Settings
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 @dataclass(repr=False, eq=False)
@@ -19,6 +25,22 @@ class HistogramForest(Learner):
 
     Parameters are those of ``ForestClassifier`` (``criterion`` None: gini or squared error, as the label is), with
     ``max_depth=10`` by default, since a level is a round.
+
+    With ``epsilon`` the forest is differentially private, and ``privacy_`` accounts for it (docs/privacy.md).
+
+    Parameters
+    ----------
+    epsilon
+        How much all answers together may tell of a row; None for no such promise.
+    private
+        "tables": small tables of a few noisy counts, the most accurate; most parameters of forests mean nothing to it.
+        "levels": noise on the histograms of every level, as published. "input": noise on the rows, as published.
+    noise
+        "total": once, on the sum over sites; "site": at every site. None: "total" where sums hide their parts.
+    n_rows
+        The number of rows to learn from, if it is public; None: counted with noise, for a part of epsilon.
+    tolerate
+        With noise on the total: how many sites may be lost, or collude, without spoiling the promise.
 
     Examples
     --------
@@ -37,15 +59,44 @@ class HistogramForest(Learner):
     bins: str = "shared"
     epsilon: float | None = None
     private: str = "tables"
+    noise: str | None = None
+    n_rows: int | None = None
+    tolerate: int = 0
 
     def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+        self.privacy_: Privacy | None = None
         if self.epsilon is not None:
-            raise InputError("epsilon is not built yet; leave it out")
+            self._train_private(federation, settings, feature_key, self.epsilon)
+            return
         if self.bins not in ("shared", "adaptive"):
             raise InputError(f"bins must be 'shared' or 'adaptive', got {self.bins!r}")
         algorithm = histogram if self.bins == "shared" else adaptive
         self.forest_ = algorithm.fit(federation, self.schema_, settings, feature_key)
         self.forests_ = dict.fromkeys(federation.active, self.forest_)
+
+    def _train_private(self, federation: Federation, settings: Settings, key: np.ndarray, epsilon: float) -> None:
+        if self.bins != "shared":
+            raise InputError("bins must be 'shared' with epsilon: adaptive bins show values of rows")
+        self.forest_, self.privacy_ = fit_private(
+            federation,
+            settings,
+            key,
+            epsilon=epsilon,
+            form=self.private,
+            noise=self.noise,
+            n_rows=self.n_rows,
+            tolerate=self.tolerate,
+        )
+        self.forests_ = dict.fromkeys(federation.active, self.forest_)
+
+    def evaluate(self, federation: Federation, table: Any = None) -> "pl.DataFrame":
+        """Judge the model as every learner does; of a private one, a column says that figures are not covered."""
+        figures = super().evaluate(federation, table)
+        if self.epsilon is None:
+            return figures
+        import polars as pl
+
+        return figures.with_columns(pl.lit("outside").alias("guarantee"))
 
 
 @dataclass(repr=False, eq=False)
@@ -55,6 +106,8 @@ class PooledForest(HistogramForest):
     def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         if not isinstance(federation, LocalFederation):
             raise InputError("PooledForest needs all rows in one place: a federation in this process")
+        if self.epsilon is not None:
+            raise InputError("PooledForest is a baseline without noise; epsilon is for HistogramForest")
         self.forest_ = pooled_forest(federation, self.schema_, settings, feature_key)
         self.forests_ = dict.fromkeys(federation.active, self.forest_)
 

@@ -9,11 +9,11 @@ from urllib.parse import quote
 import msgspec
 import numpy as np
 
-from silvan.algorithms import vertical
+from silvan.algorithms import vertical, vertical_encrypted
 from silvan.algorithms.columns import ColumnFederation, Columns
 from silvan.algorithms.figures import FEDERATED, Row
 from silvan.algorithms.vertical_judge import judge
-from silvan.algorithms.vertical_predict import find_leaves, find_leaves_classically
+from silvan.algorithms.vertical_predict import find_leaves, find_leaves_classically, score_leaves
 from silvan.algorithms.vertical_shares import hand_out, share_of, show_shares
 from silvan.errors import FormatError, InputError
 from silvan.federation.federation import OVERALL, Federation
@@ -22,7 +22,6 @@ from silvan.learners.base import Learner, _frame
 from silvan.privacy.identity import find_digests, in_any
 from silvan.tree.fit import Settings
 from silvan.tree.forest import Forest
-from silvan.tree.reach import leaf_scores
 from silvan.tree.shares import Share, Structure, put_together
 
 if TYPE_CHECKING:
@@ -52,8 +51,12 @@ class VerticalForest(Learner, _InShares):
     ----------
     labels
         "encoded": the label holder sends the label once, classes under secret numbers, for all parties to read.
+        "encrypted": it sends ciphertexts that only it can read the sums of (needs ``silvan[vertical]``); a level takes
+        three rounds. What partitions tell about labels stays: set ``min_samples_leaf`` to 20 or more.
     auditor
         Have every party show its splits to the coordinator, who then has the whole forest.
+    key_bits
+        Length of the key of encrypted labels: 2048 or 3072.
 
     Examples
     --------
@@ -77,14 +80,16 @@ class VerticalForest(Learner, _InShares):
     max_depth: int | None = 10
     labels: str = "encoded"
     auditor: bool = False
+    key_bits: int = 2048
 
     def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
-        if self.labels == "encrypted":
-            raise InputError("labels='encrypted' is not built yet; use 'encoded'")
-        if self.labels != "encoded":
-            raise InputError(f"labels must be 'encoded' or 'encrypted', got {self.labels!r}")
         columns = _columns(federation)
-        structure = vertical.fit(federation, columns, self.schema_, settings, feature_key)
+        if self.labels == "encoded":
+            structure = vertical.fit(federation, columns, self.schema_, settings, feature_key)
+        elif self.labels == "encrypted":
+            structure = vertical_encrypted.fit(federation, columns, self.schema_, settings, feature_key, self.key_bits)
+        else:
+            raise InputError(f"labels must be 'encoded' or 'encrypted', got {self.labels!r}")
         if self.auditor:
             shares = show_shares(federation, structure)
         elif isinstance(federation, ColumnFederation):
@@ -187,7 +192,7 @@ class VerticalForest(Learner, _InShares):
         if isinstance(federation, ColumnFederation):
             hand_out(federation, structure, self.shares_)
         find = find_leaves if method == "one round" else find_leaves_classically
-        return leaf_scores(structure, find(federation, structure, digests), structure.value)
+        return score_leaves(federation, structure, find(federation, structure, digests))
 
     # -- judging
 

@@ -4,7 +4,7 @@ A question is first checked against what is left, then answered in memory, then 
 drawn; the noisy answer is kept before it leaves. So whatever is killed at whatever point, nothing has left that was not
 charged, and a question that comes again gets the answer that was kept, at no cost: the same noise tells nothing new.
 
-Costs are kept as whole billionths of epsilon, rounded up, so that they add up exactly.
+Costs are added up as fractions, exactly.
 """
 
 import sqlite3
@@ -20,13 +20,12 @@ from silvan.errors import FormatError, InputError, RefusedError
 from silvan.privacy.noise import check_epsilon
 
 _APPLICATION = 0x53494C42  # how SQLite files say whose they are: "SILB"
-_UNIT = 10**9
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS owner (site TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS charge (
     draw TEXT PRIMARY KEY,
-    billionths INTEGER NOT NULL,
+    epsilon REAL NOT NULL,
     what TEXT NOT NULL,
     at REAL NOT NULL,
     answer BLOB
@@ -66,12 +65,15 @@ class Budget:
     def spent(self) -> float:
         """Epsilon charged so far."""
         with self._using() as db:
-            return _spent(db) / _UNIT
+            return float(_spent(db))
 
     @property
     def left(self) -> float | None:
         """Epsilon that may still be charged; None without a limit."""
-        return None if self.limit is None else max(self.limit - self.spent, 0.0)
+        if self.limit is None:
+            return None
+        with self._using() as db:
+            return float(max(Fraction(self.limit) - _spent(db), Fraction(0)))
 
     def check(self, draw: str, epsilon: float) -> None:
         """Refuse what would cost more than is left, unless it was charged before."""
@@ -84,8 +86,8 @@ class Budget:
         with self._using() as db, db:
             db.execute("BEGIN IMMEDIATE")  # nobody else may charge between the check and the entry
             if not _known(db, draw):
-                cost = self._afford(db, epsilon)
-                db.execute("INSERT INTO charge VALUES (?, ?, ?, ?, NULL)", (draw, cost, what, time.time()))
+                self._afford(db, epsilon)
+                db.execute("INSERT INTO charge VALUES (?, ?, ?, ?, NULL)", (draw, float(epsilon), what, time.time()))
 
     def keep(self, draw: str, answer: bytes) -> bytes:
         """Keep a noisy answer before it leaves; what was kept first stays, and is given back."""
@@ -106,8 +108,8 @@ class Budget:
     def charges(self) -> list[Charge]:
         """List what was told, the oldest first."""
         with self._using() as db:
-            rows = db.execute("SELECT at, what, billionths FROM charge ORDER BY at, draw").fetchall()
-        return [Charge(at, what, cost / _UNIT) for at, what, cost in rows]
+            rows = db.execute("SELECT at, what, epsilon FROM charge ORDER BY at, draw").fetchall()
+        return [Charge(*row) for row in rows]
 
     def close(self) -> None:
         """Close the file."""
@@ -116,16 +118,14 @@ class Budget:
                 self._db.close()
                 self._db = None
 
-    def _afford(self, db: sqlite3.Connection, epsilon: float) -> int:
-        cost = -(-Fraction(epsilon) * _UNIT // 1)
-        if self.limit is not None:
-            spent = _spent(db)
-            if spent + cost > Fraction(self.limit) * _UNIT:
-                raise RefusedError(
-                    f"the site's privacy budget is used up: of epsilon {self.limit:g}, {spent / _UNIT:g} is spent, and "
-                    f"this question costs {epsilon:g}"
-                )
-        return int(cost)
+    def _afford(self, db: sqlite3.Connection, epsilon: float) -> None:
+        check_epsilon(epsilon)
+        spent = _spent(db)
+        if self.limit is not None and spent + Fraction(epsilon) > Fraction(self.limit):
+            raise RefusedError(
+                f"the site's privacy budget is used up: of epsilon {self.limit:g}, {float(spent):g} is spent, and "
+                f"this question costs {epsilon:g}"
+            )
 
     @contextmanager
     def _using(self) -> Iterator[sqlite3.Connection]:
@@ -168,8 +168,9 @@ def _known(db: sqlite3.Connection, draw: str) -> bool:
     return db.execute("SELECT 1 FROM charge WHERE draw = ?", (draw,)).fetchone() is not None
 
 
-def _spent(db: sqlite3.Connection) -> int:
-    return int(db.execute("SELECT COALESCE(SUM(billionths), 0) FROM charge").fetchone()[0])
+def _spent(db: sqlite3.Connection) -> Fraction:
+    # a sum in SQLite would round
+    return sum((Fraction(row[0]) for row in db.execute("SELECT epsilon FROM charge")), Fraction(0))
 
 
 def _prepare(db: sqlite3.Connection) -> None:

@@ -160,7 +160,9 @@ def _shares(words: np.ndarray, num: int, den: int, sharers: int, ranges: int, ou
 
 
 @njit(nogil=True, cache=True)
-def _responses(words: np.ndarray, codes: np.ndarray, n_codes: int, num: int, den: int, out: np.ndarray) -> tuple[int, int]:
+def _responses(
+    words: np.ndarray, codes: np.ndarray, n_codes: int, num: int, den: int, out: np.ndarray
+) -> tuple[int, int]:
     """Answer with a code drawn with weight 1 if it is the true one and exp(-num / den) if not."""
     at = np.zeros(1, np.int64)
     begun = 0
@@ -196,7 +198,9 @@ def _fill(kernel: Callable[[np.ndarray, slice], tuple[int, int]], size: int, sou
 def rounded_up(scale: Fraction) -> tuple[int, int]:
     """Give a scale as a quotient that the kernels take, never smaller."""
     if not 0 < scale <= MAX_SCALE:
-        raise InputError(f"noise of scale {float(scale):g} is out of range: above 0, at most 2^30; use a larger epsilon")
+        raise InputError(
+            f"noise of scale {float(scale):g} is out of range: above 0, at most 2^30; use a larger epsilon"
+        )
     return -(-scale.numerator * DENOMINATOR // scale.denominator), DENOMINATOR
 
 

@@ -17,6 +17,10 @@ SECURITY = 40
 """The rest falls apart with a probability of at most one in 2^40."""
 
 
+FEW = 50
+"""Up to so many sites share masks with all others: there is little to save."""
+
+
 def falls_apart(n: int, gone: int, k: int) -> float:
     """Bound the probability that n sites with k neighbours each fall apart when so many are gone, placed by chance."""
     if k > gone or k >= n - 1:
@@ -24,16 +28,17 @@ def falls_apart(n: int, gone: int, k: int) -> float:
     return min(1.0, comb(n, 2) * comb(n - k, gone - k) / comb(n, gone))
 
 
+@lru_cache
 def enough_neighbours(n: int) -> int:
     """Give how many neighbours each of n sites needs when a third of them is lost and another third colludes."""
     gone = 2 * (n // 3)
-    enough = (k for k in range(2, n - 1, 2) if falls_apart(n, gone, k) <= 2.0**-SECURITY)
+    enough = (k for k in range(2, n - 1, 2) if n > FEW and falls_apart(n, gone, k) <= 2.0**-SECURITY)
     return next(enough, n - 1)
 
 
 @lru_cache(maxsize=8)
 def neighbours(circle: str, keys: tuple[bytes, ...], k: int) -> list[list[int]]:
-    """List each site's neighbours by place, ascending; on the circle sites stand in the order of a digest of their keys."""
+    """List each site's neighbours by place; on the circle sites stand in the order of a digest of their keys."""
     n = len(keys)
     if k >= n - 1:
         return [[j for j in range(n) if j != i] for i in range(n)]

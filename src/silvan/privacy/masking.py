@@ -1,42 +1,36 @@
-"""Sums of masked parts, after Bonawitz et al. 2017: masks that two sites share cancel when all parts are added.
+"""Masked sums, at a site, after Bonawitz et al. 2017: masks that two sites share cancel when all parts are added.
 
 Every site adds to its part, modulo 2^64, a mask of its own and one for each neighbour: the one of a pair adds that, the
 other takes it off. With its hidden part it hands over what recovers the masks, in shares that are sealed for each site
-and of which two thirds are needed. Once it is settled whose parts are in the sum, and every site has confirmed that to
-every other, the sites give their shares of the own masks of those sites, and of the masks that they share with lost ones:
-never both of one site, whatever is asked. All seeds are for one sum, so what is recovered opens no other.
+and of which two thirds are needed. Once it is settled whose parts are in the sum, and the sites have confirmed that to
+one another, they give their shares of the own masks of those sites, and of masks that these share with lost ones: never
+of both kinds for one site, whatever is asked. All seeds are for one sum, so what is recovered opens no other.
 
-A sum takes three waves of messages, and the first of a study one more for the keys. Up to a third of the sites may be
-lost at any of them. Who must collude to see a part: see docs/sums.md.
+Who must collude to see a part: see docs/sums.md. The coordinator's half is in ``unmasking``.
 """
 
 import hmac
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Mapping, Sequence
 from functools import cached_property
 from typing import Literal, NamedTuple
-from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
 from cryptography.hazmat.primitives.poly1305 import Poly1305
 
-from silvan.errors import FederationError, FormatError, InputError, RefusedError
+from silvan.errors import RefusedError
 from silvan.federation import wire
 from silvan.federation.cover import Own
-from silvan.federation.federation import Federation
-from silvan.federation.journal import Entry
-from silvan.federation.message import Envelope, Reply, Step
-from silvan.federation.question import Asked
+from silvan.federation.message import Envelope, Reply
 from silvan.federation.site import Site
 from silvan.federation.store import digest
 from silvan.privacy import shamir
 from silvan.privacy.graph import enough_neighbours, neighbours
-from silvan.privacy.hidden import LEAST, Member, Ready, check_ready, check_sum, place_of
+from silvan.privacy.hidden import LEAST, Member, Ready, place_of
 from silvan.privacy.seal import agree, derive, public_key, seal, secret_key, unseal
 from silvan.privacy.stream import mask, stretch
-from silvan.privacy.vector import BITS, WORD, Layout, flatten, unflatten
+from silvan.privacy.vector import BITS, Layout, flatten
 from silvan.threads import thread_count
 
 SEED = 32
@@ -111,8 +105,8 @@ class MaskCover:
     """Lets a site's part leave only masked.
 
     ``roster`` has the public keys that the site's owner knows to be the others'. Without one the site takes the keys
-    that the coordinator hands out, for a whole study; a coordinator that hands out its own could see parts. ``neighbours``
-    is how many sites it must share masks with at least; None for what ``graph.enough_neighbours`` says.
+    that the coordinator hands out, the same for a whole study; a coordinator that hands out its own could see parts.
+    ``neighbours`` is how many sites it must share masks with at least; None for what ``graph.enough_neighbours`` says.
     """
 
     name = "masked"
@@ -235,7 +229,7 @@ class _Seat:
         near = self.near[place]
         if share.size != SEED * (1 + len(near)):
             raise RefusedError("another site sealed something else than its shares")
-        return share.reshape(-1, SEED)[[0, *_lost_rows(near, self.names, self.turn.survivors)]]
+        return share.reshape(-1, SEED)[rows_to_open(near, self.names, self.turn.survivors)]
 
     def _seed(self, own: Own, layout: Layout, words: np.ndarray) -> bytes:
         """Give the seed of all that is drawn for a sum: drawn once, used for one part, the same when asked again."""
@@ -293,9 +287,10 @@ class _Seat:
     def _pair(self, other: int, agreed: bytes) -> _Pair:
         names = sorted([self.names[self.place], self.names[other]])
         derived = derive(agreed, b"masks\0" + msgspec.json.encode([self.sum, *names]), 7 * SEED)
-        mask, *rest = (derived[a:b] for a, b in ((0, 32), (32, 96), (96, 160), (160, 192), (192, 224)))
-        boxes, codes = (rest[:2], rest[2:]) if self._adds(other) else (rest[1::-1], rest[:1:-1])
-        return _Pair(mask, *boxes, *codes)
+        seed, boxes, codes = derived[:SEED], [derived[32:96], derived[96:160]], [derived[160:192], derived[192:]]
+        if not self._adds(other):
+            boxes, codes = boxes[::-1], codes[::-1]
+        return _Pair(seed, *boxes, *codes)
 
 
 def adds(site: str, other: str) -> bool:
@@ -308,145 +303,6 @@ def fingerprint(secret: bytes) -> bytes:
     return bytes.fromhex(digest(b"silvan mask\0" + secret))
 
 
-def _lost_rows(near: Sequence[int], names: Sequence[str], survivors: Sequence[str]) -> list[int]:
-    """Say which of a site's seeds are masks that it shares with lost sites; its own mask has number 0."""
-    return [1 + j for j, i in enumerate(near) if names[i] not in survivors]
-
-
-# -- at the coordinator
-
-
-class MaskedSums:
-    """Has sites mask their parts, adds these, and takes off what masks are left.
-
-    ``neighbours`` is how many others each site shares masks with: an even number, or None for what
-    ``graph.enough_neighbours`` says, which for few sites is all of them.
-    """
-
-    name = "masked"
-    least = LEAST
-
-    def __init__(self, neighbours: int | None = None) -> None:
-        if neighbours is not None and (neighbours < 2 or neighbours % 2):
-            raise InputError(f"neighbours must be an even number of at least 2, or None, got {neighbours!r}")
-        self.neighbours = neighbours
-        self._keys: WeakKeyDictionary[Federation, dict[str, bytes]] = WeakKeyDictionary()
-
-    def total(self, federation: Federation, question: Asked) -> tuple[Reply, dict[str, Entry]]:
-        """Have the sites mask their parts, and read the sum."""
-        sites = list(question.requests)
-        if LEAST <= len(sites) <= shamir.MOST:
-            self._learn_keys(federation, question)
-            sites = [site for site in sites if site not in federation.lost]
-        if not LEAST <= len(sites) <= shamir.MOST:
-            raise FederationError(
-                f"{question.kind.__name__} cannot be summed over {len(sites)} sites: masked sums take {LEAST} to "
-                f"{shamir.MOST}{_losses(federation)}"
-            )
-        keys, n = self._keys[federation], len(sites)
-        turn = Turn(
-            what="hide",
-            sum=question.name,
-            members=[Member(site, keys[site]) for site in sites],
-            neighbours=min(self.neighbours or enough_neighbours(n), n - 1),
-            width=BITS if question.most is None else min(BITS, max(1, question.most.bit_length())),
-        )
-        total = _Sum(federation, question, turn).read()
-        check_sum(total, question, "masked sum")
-        kind, left = type(total).__name__, [site for site in sites if site not in federation.lost]
-        return total, {site: Entry(kind, b"", question.sent[site], question.received[site]) for site in left}
-
-    def _learn_keys(self, federation: Federation, question: Asked) -> None:
-        """Ask for the keys that are not known yet; in most sums there are none."""
-        known = self._keys.setdefault(federation, {})
-        lacking = {site: request for site, request in question.requests.items() if site not in known}
-        step = Step(self.name, wire.encode(Turn(what="key")))
-        among = len(question.requests)
-        wave = replace(question, requests=lacking, among=among, step=step, answer=Ready, check=check_ready)
-        known |= {site: reply.key for site, reply, _ in federation.exchange(wave) if isinstance(reply, Ready)}
-
-
-@dataclass
-class _Sum:
-    """One sum on its way."""
-
-    federation: Federation
-    question: Asked
-    turn: Turn
-
-    def __post_init__(self) -> None:
-        self.names = [member.site for member in self.turn.members]
-        self.near = self.turn.near(self.federation.study)
-        self.words: np.ndarray | None = None
-        self.hidden: dict[str, Hidden] = {}
-
-    def read(self) -> Reply:
-        """Take the three steps."""
-        self._add_up()
-        survivors = [name for name in self.names if name in self.hidden]
-        told = msgspec.structs.replace(self.turn, what="confirm", survivors=survivors)
-        codes = {
-            site: reply.codes
-            for site, reply in self._wave(self._steps(told, survivors), Confirmed, self._check_confirmed(survivors))
-            if isinstance(reply, Confirmed)
-        }
-        steps = {}
-        for site in codes:
-            others = [name for name in survivors if name != site]
-            turn = msgspec.structs.replace(
-                told,
-                what="open",
-                codes={name: codes[name][site] for name in others if name in codes},
-                boxes={name: self.hidden[name].boxes[site] for name in others},
-            )
-            steps |= self._steps(turn, [site])
-        opened = {
-            site: reply.shares
-            for site, reply in self._wave(steps, Opened, self._check_opened(survivors))
-            if isinstance(reply, Opened)
-        }
-        return self._unmask(survivors, opened)
-
-    def _add_up(self) -> None:
-        """Let all sites hide their parts, and add these as they come."""
-        for site, reply in self._wave(self._steps(self.turn, self.names), Hidden, self._check_hidden):
-            if not isinstance(reply, Hidden):
-                continue
-            words = np.frombuffer(reply.words, WORD)
-            if self.words is None:
-                self.words = words.copy()
-            else:
-                self.words += words
-            self.hidden[site] = msgspec.structs.replace(reply, words=memoryview(b""))
-
-    def _unmask(self, survivors: list[str], opened: dict[str, dict[str, bytes]]) -> Reply:
-        """Put shares together, take off the sites' own masks, and those that lost sites did not cancel."""
-        openers = [name for name in self.names if name in opened][: threshold(len(self.names))]
-        rows = [b"".join(opened[name][site] for site in survivors) for name in openers]
-        shares = np.frombuffer(b"".join(rows), np.uint8).reshape(len(openers), -1)
-        joined = shamir.join([self.names.index(name) for name in openers], shares).tobytes()
-        plus, minus, at = [], [], 0
-        for site in survivors:
-            prints, near = self.hidden[site].prints, self.near[self.names.index(site)]
-            for row in (0, *_lost_rows(near, self.names, survivors)):
-                seed, at = joined[at : at + SEED], at + SEED
-                if fingerprint(seed) != prints[SEED * row : SEED * (row + 1)]:
-                    raise FederationError(
-                        f"{self.question.kind.__name__} cannot be summed: a site gave a wrong share of what hides the "
-                        f"part of site {site!r}, or that site gave out wrong ones"
-                    )
-                added = row == 0 or adds(site, self.names[near[row - 1]])
-                (plus if added else minus).append(seed)
-        assert self.words is not None  # noqa: S101
-        mask(self.words, minus, plus, thread_count(None))
-        layout = self.hidden[survivors[0]].layout
-        try:
-            return unflatten(layout, self.words, self.question.kind.reply, self.turn.width)
-        except RefusedError as error:
-            raise FederationError(f"the sites' sum for {self.question.kind.__name__} is unusable: {error}") from None
-
-    def _steps(self, turn: Turn, sites: list[str]) -> dict[str, Step]:
-        return dict.fromkeys(sites, Step(MaskedSums.name, wire.encode(turn)))
-
-    def _wave(self, steps: dict[str, Step], answer: type[Reply], check: "Check") -> list[tuple[str, Reply]]:
-        """Send a step to some sites; enough of them must answer."""
+def rows_to_open(near: Sequence[int], names: Sequence[str], survivors: Container[str]) -> list[int]:
+    """Say which seeds of a site in the sum are opened: that of its own mask, and those it shares with lost sites."""
+    return [0, *(1 + j for j, i in enumerate(near) if names[i] not in survivors)]

@@ -5,7 +5,9 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 
+from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Request
@@ -32,6 +34,17 @@ class Noisy(Request, frozen=True, kw_only=True):
     def noise(self, sensitivity: int, share: Fraction = WHOLE) -> Noise:
         """Give the noise for integers that one row changes by so much, for a share of epsilon."""
         return Noise(sensitivity, Fraction(self.epsilon) * share, self.sharers)
+
+    def noises(self, schema: Schema) -> tuple[Noise, ...]:
+        """Say which noise the answer gets: one for all integers, or one for each entry of the last axis."""
+        raise NotImplementedError
+
+    def add(self, counts: np.ndarray, schema: Schema) -> np.ndarray:
+        """Add the noise to exact counts."""
+        noises = self.noises(schema)
+        if len(noises) == 1:
+            return noises[0].add(counts)
+        return np.stack([noise.add(counts[..., i]) for i, noise in enumerate(noises)], axis=-1)
 
     def draws(self) -> Any:
         """Say what is drawn: equal for questions that are answered from one draw."""
@@ -72,5 +85,3 @@ def drawn_once(site: Site, request: Noisy, kind: type[T], count: Callable[[], An
         budget.charge(name, request.epsilon, request.said())
         known = budget.keep(name, wire.encode(draw(exact)))
     return wire.decode(known, kind)
-
-

@@ -6,8 +6,8 @@ Message kinds that show something close to a row are closed unless a policy name
 from dataclasses import dataclass
 
 from silvan.errors import InputError, RefusedError
-from silvan.federation.message import Reply, Request
-from silvan.federation.site import Site
+from silvan.federation.message import Envelope, Reply, Request
+from silvan.federation.site import Outbox, Site
 from silvan.privacy.budget import Budget
 from silvan.privacy.noise import check_epsilon
 from silvan.privacy.noisy import Noisy, check_noisy, draw_name
@@ -59,16 +59,21 @@ class Policy:
         messages = ("*",) if self.messages is None else self.messages
         return kind in messages or ("*" in messages and kind not in CLOSED_BY_DEFAULT)
 
+    def tells(self, kind: str) -> bool:
+        """Whether a kind of message that is answered without noise is answered beside the privacy budget."""
+        return self.allows(kind) and (self.epsilon is None or kind in (self.messages or ()))
 
-class Gate:
+
+class Gate(Outbox):
     """The outbox of one site, with its privacy budget: one in memory, if none is given."""
 
     def __init__(self, policy: Policy, budget: Budget | None = None) -> None:
         self.policy = policy
         self.budget = Budget(policy.epsilon) if budget is None else budget
 
-    def admit(self, site: Site, request: Request, among: int) -> None:
+    def admit(self, site: Site, request: Request, envelope: Envelope) -> None:
         """Refuse a request that the policy forbids, before anything is computed."""
+        among = envelope.among
         if not self.policy.allows(request.kind()):
             raise RefusedError(f"the site's policy does not allow {request.kind()}")
         leaf = getattr(request, "min_leaf", None)
@@ -88,7 +93,7 @@ class Gate:
                     "less noise than the budget asks for"
                 )
             self.budget.check(draw_name(site, request), request.epsilon)
-        elif self.policy.epsilon is not None and request.kind() not in (self.policy.messages or ()):
+        elif not self.policy.tells(request.kind()):
             raise RefusedError(
                 f"the site has a privacy budget, and {request.kind()} is answered without noise: the policy must name "
                 "it in messages to allow it"

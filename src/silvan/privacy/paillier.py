@@ -136,12 +136,12 @@ class Masks:
     and on all that is summed, or on nothing.
     """
 
-    def __init__(self, key: PublicKey, entropy: Entropy = secrets.token_bytes) -> None:
+    def __init__(self, key: PublicKey, n_jobs: int | None = None, entropy: Entropy = secrets.token_bytes) -> None:
         gmpy2 = import_gmpy2()
         self.key = key
         x = _draw_below(key.n, entropy)
         base = gmpy2.powmod(-x * x, key.n, key.n**2)
-        self._powers = _powers(base, key.bits + MARGIN, _MASK_WINDOW, key.modulus, thread_count(None))
+        self._powers = _powers(base, key.bits + MARGIN, _MASK_WINDOW, key.modulus, thread_count(n_jobs))
 
     def hide(
         self, numbers: np.ndarray, n_jobs: int | None = None, entropy: Entropy = secrets.token_bytes

@@ -193,8 +193,8 @@ class RingSums:
             wave = self._wave(
                 question, Hop(question.name, ring, sealed), Passed if i < len(ring) else question.kind.reply
             )
-            to = {member.site: question.requests[member.site]}
-            replies = [reply for _, reply, _ in federation.exchange(replace(wave, requests=to, among=len(ring)))]
+            to, over = {member.site: question.requests[member.site]}, [member.site for member in ring]
+            replies = [reply for _, reply, _ in federation.exchange(replace(wave, requests=to, over=over))]
             if not replies or not isinstance(replies[0], Passed):
                 return replies[0] if replies else None
             sealed = replies[0].sealed

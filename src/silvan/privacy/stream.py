@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from silvan.privacy.vector import WORD
@@ -20,13 +20,13 @@ def mask(words: np.ndarray, plus: Sequence[bytes], minus: Sequence[bytes], threa
 
     def some(start: int) -> None:
         here = words[start : start + _TASK]
-        streams = [(np.add, _stream(seed, start)) for seed in plus]
+        streams: list[tuple[np.ufunc, CipherContext]] = [(np.add, _stream(seed, start)) for seed in plus]
         streams += [(np.subtract, _stream(seed, start)) for seed in minus]
         buffer = np.empty(_PIECE, WORD)
         for at in range(0, len(here), _PIECE):
             piece = here[at : at + _PIECE]
             drawn = buffer[: len(piece)]
-            zeros, target = _ZEROS[: piece.nbytes], drawn.view(np.uint8)
+            zeros, target = _ZEROS[: piece.nbytes], drawn.view(np.uint8).data
             for apply, stream in streams:
                 stream.update_into(zeros, target)
                 apply(piece, drawn, out=piece)
@@ -39,7 +39,7 @@ def stretch(seed: bytes, n: int) -> bytes:
     return Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(n))
 
 
-def _stream(seed: bytes, word: int):  # type: ignore[no-untyped-def]  # the library does not name what it gives
+def _stream(seed: bytes, word: int) -> CipherContext:
     """Enter a seed's stream at a word."""
     counter = word * WORD.itemsize // _BLOCK
     return Cipher(ChaCha20(seed, counter.to_bytes(8, "little") + bytes(8)), mode=None).encryptor()

@@ -9,13 +9,14 @@ from math import prod
 
 import msgspec
 import numpy as np
+from numba import njit
 
 from silvan.errors import RefusedError
 from silvan.federation.message import Reply
 
 WORD = np.dtype("<u8")
 BITS = 64
-_PIECE = 1 << 14  # words that stay in the processor's cache while they are filled
+_PIECE = 1 << 11  # words that stay in the processor's cache while they are filled
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -58,21 +59,36 @@ def _pack(counters: np.ndarray, width: int) -> np.ndarray:
     """Put counters into words: as many as fit, those of each stretch some bits above those of the stretch before."""
     if width == BITS:
         return counters.astype("<i8" if counters.dtype.kind == "i" else WORD).view(WORD)
-    n = -(-len(counters) // (BITS // width))
-    words, wide = np.zeros(n, WORD), np.empty(min(n, _PIECE), WORD)
+    words = np.empty(-(-len(counters) // (BITS // width)), np.uint64)
+    _fill_words(counters if counters.dtype == np.int32 else counters.astype(np.int64), width, words)
+    return words.astype(WORD, copy=False)
+
+
+@njit(nogil=True, cache=True)
+def _fill_words(counters: np.ndarray, width: int, words: np.ndarray) -> None:
+    n = len(words)
     for start in range(0, n, _PIECE):
+        stop = min(start + _PIECE, n)
+        words[start:stop] = 0
         for lane in range(BITS // width):
-            some = counters[lane * n : (lane + 1) * n][start : start + _PIECE]
-            lifted = wide[: len(some)]
-            np.copyto(lifted, some, casting="unsafe")
-            lifted <<= np.uint64(lane * width)
-            words[start : start + len(some)] += lifted
-    return words
+            shift, first = np.uint64(lane * width), lane * n
+            for i in range(start, min(stop, len(counters) - first)):
+                words[i] += np.uint64(np.int64(counters[first + i])) << shift
 
 
 def _unpack(words: np.ndarray, size: int, width: int) -> np.ndarray:
-    lanes = np.arange(BITS // width, dtype=WORD)[:, None] * np.uint64(width)
-    return (words[None] >> lanes & np.uint64((1 << width) - 1)).reshape(-1)[:size]
+    counters = np.empty(size, np.uint64)
+    _read_words(words.astype(np.uint64, copy=False), width, counters)
+    return counters.astype(WORD, copy=False)
+
+
+@njit(nogil=True, cache=True)
+def _read_words(words: np.ndarray, width: int, counters: np.ndarray) -> None:
+    n, low = len(words), (np.uint64(1) << np.uint64(width)) - np.uint64(1)
+    for lane in range(BITS // width):
+        shift, first = np.uint64(lane * width), lane * n
+        for i in range(min(n, len(counters) - first)):
+            counters[first + i] = words[i] >> shift & low
 
 
 def unflatten(layout: Layout, counters: np.ndarray, kind: type[Reply], width: int = BITS) -> Reply:

@@ -11,6 +11,7 @@ from numba import njit
 from silvan.threads import thread_map
 from silvan.tree.split import Splits, in_set
 from silvan.tree.stretches import Stretches, shares
+
 U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
 
 

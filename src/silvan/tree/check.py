@@ -16,11 +16,14 @@ from silvan.tree.split import SET_WORDS
 if TYPE_CHECKING:
     from silvan.tree.forest import Forest
 
-COMBINES = ("mean", "vote", "stages")
+COMBINES = ("mean", "vote", "stages", "log_odds")
 """Ways in which trees make an answer."""
 
 DEPTH_CAP = 4096
 """No tree is deeper; ``max_depth=None`` means this."""
+
+ODDS_CAP = 1e6
+"""No leaf value, knot or log-odds of a forest that adds them is further from zero; knots differ by one over this."""
 
 
 def is_category_split(schema: Schema, feature: np.ndarray) -> np.ndarray:
@@ -50,6 +53,7 @@ def check(forest: "Forest") -> None:
     _check_numbers(forest)
     _check_sets(forest)
     _check_stages(forest)
+    _check_calibration(forest)
 
 
 def _require(condition: bool | np.bool_, what: str) -> None:
@@ -99,7 +103,10 @@ def _check_numbers(forest: "Forest") -> None:
     _require(np.isfinite(weights).all() and (weights >= 0).all(), "a weight is negative or not finite")
     with np.errstate(over="ignore"):
         _require(0 < weights.sum() < np.inf, "the weights add up to zero or infinity")
-    if forest.schema.label.classes is not None:
+    if forest.combine == "log_odds":
+        _require((np.abs(forest.value) <= ODDS_CAP).all(), f"log-odds beyond {ODDS_CAP:g}")
+        _require(weights.sum() <= ODDS_CAP, f"the weights of log-odds add up to more than {ODDS_CAP:g}")
+    elif forest.schema.label.classes is not None:
         _require((forest.value >= 0).all() and (forest.value <= 1).all(), "a probability is outside 0 to 1")
     if forest.gain is not None:
         usable = np.isfinite(forest.gain).all() and (forest.gain >= 0).all()
@@ -132,3 +139,20 @@ def _check_stages(forest: "Forest") -> None:
         _require(0 < say.sum() < np.inf, "what the stages say adds up to zero or infinity")
     starts = np.concatenate([[0], np.flatnonzero(begins) + 1])
     _require((np.maximum.reduceat(forest.weights, starts) > 0).all(), "no tree of a stage has a weight")
+
+
+def _check_calibration(forest: "Forest") -> None:
+    knots, odds = forest.knots, forest.odds
+    if forest.combine != "log_odds":
+        _require(knots is None and odds is None, "knots and odds are for trees that combine log-odds")
+        return
+    _require(forest.schema.label.classes is not None, "log-odds need classes")
+    if knots is None or odds is None:
+        raise FormatError("not a forest: log-odds need knots and odds")
+    _require(knots.ndim == 2 and len(knots) == forest.n_outputs and knots.shape[1] >= 2, "knots has the wrong shape")
+    _require(odds.shape == knots.shape, "odds has the wrong shape")
+    for name, array in (("knots", knots), ("odds", odds)):
+        # so that NaN is refused, too
+        _require((np.abs(array) <= ODDS_CAP).all(), f"{name} are beyond {ODDS_CAP:g} or not a number")
+    _require((np.diff(knots, axis=1) >= 1.0 / ODDS_CAP).all(), "knots must rise")
+    _require((np.diff(odds, axis=1) >= 0).all(), "odds must not fall")

@@ -21,13 +21,15 @@ from silvan.tree import predict
 from silvan.tree.check import DEPTH_CAP, check, is_category_split
 from silvan.tree.predict import given
 
-Combine = Literal["mean", "vote", "stages"]
+Combine = Literal["mean", "vote", "stages", "log_odds"]
 """How trees make an answer.
 
 mean    the weighted mean of their leaf values
 vote    each tree votes for its leaf's most probable class with its weight; scores are the weighted mean all the
         same. A tree that asks about a column which a table lacks abstains.
 stages  the trees of a group vote by weight, the winning class takes the group's say; equal winners share it
+log_odds  the weighted sum of their leaf values, a number a class, is bent into log-odds by a calibration table;
+        the probabilities that these make are scaled to add up to 1
 """
 
 ARRAYS = {
@@ -46,6 +48,15 @@ STAGE_ARRAYS = {
     "say": np.float64,  # (stages,)
 }
 """More arrays, of forests that combine by stages and of no others."""
+
+CALIBRATION_ARRAYS = {
+    "knots": np.float64,  # (classes, points) summed leaf values, rising
+    "odds": np.float64,  # (classes, points) log-odds there, never falling; straight lines between and beyond
+}
+"""More arrays, of forests that combine log-odds and of no others."""
+
+EXTRA_ARRAYS = {**STAGE_ARRAYS, **CALIBRATION_ARRAYS}
+"""All arrays that only some ways of combining have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,12 +79,14 @@ class Forest:
     gain: np.ndarray | None = field(default=None, repr=False)
     group: np.ndarray | None = field(default=None, repr=False)
     say: np.ndarray | None = field(default=None, repr=False)
+    knots: np.ndarray | None = field(default=None, repr=False)
+    odds: np.ndarray | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Freeze the arrays and check all."""
         for name, dtype in ARRAYS.items():
             object.__setattr__(self, name, _frozen(getattr(self, name), dtype))
-        for name, dtype in {"gain": np.float64, **STAGE_ARRAYS}.items():
+        for name, dtype in {"gain": np.float64, **EXTRA_ARRAYS}.items():
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _frozen(getattr(self, name), dtype))
         check(self)
@@ -164,7 +177,7 @@ class Forest:
             self.combine,
         )
         digest = hashlib.sha256(msgspec.json.encode(named))
-        for name, dtype in {**ARRAYS, **STAGE_ARRAYS}.items():
+        for name, dtype in {**ARRAYS, **EXTRA_ARRAYS}.items():
             array = getattr(self, name)
             if array is None:
                 continue
@@ -177,7 +190,7 @@ class Forest:
     def scores(self, X: Any, n_jobs: int | None = None) -> np.ndarray:
         """Give a share a class, or the number: (rows, outputs).
 
-        The weighted mean of the leaf values, or each class's share of the stages' say. A table must have all
+        The weighted mean of the leaf values, each class's share of the stages' say, or what log-odds make. A table must have all
         columns of the schema; if trees vote, those that ask about a column which it lacks abstain.
         """
         rows, absent = predict.as_rows(self, X)
@@ -320,6 +333,8 @@ def join_forests(forests: Sequence[Forest], say: Sequence[float] | None = None) 
     if any(f.combine != first.combine for f in forests):
         ways = ", ".join(sorted({repr(f.combine) for f in forests}))
         raise InputError(f"forests that combine their trees differently ({ways}) cannot be put together")
+    if first.combine == "log_odds":
+        raise InputError("forests that add log-odds cannot be put together: each has a calibration of its own")
     factors = [1.0] * len(forests) if say is None else say
     starts = np.cumsum([0] + [len(f.feature) for f in forests])
     arrays = {name: np.concatenate([getattr(f, name) for f in forests]) for name in ARRAYS}

@@ -10,6 +10,7 @@ from numba import njit
 from silvan.threads import thread_map
 from silvan.tree.gain import Rule, gain, is_closed
 from silvan.tree.histogram import fill
+from silvan.tree.level import fill_bases
 from silvan.tree.split import Scratch, Splits, consider, make_scratch, occupied_bins, settle
 from silvan.tree.stretches import Stretches, shares
 
@@ -80,6 +81,72 @@ def _find_listed(
             for b in range(width):
                 for s in range(size):
                     hist[base + b, s] = 0
+
+
+def choose_listed(
+    hist: np.ndarray,
+    features: np.ndarray,
+    n_bins: np.ndarray,
+    categorical: np.ndarray,
+    rule: Rule,
+    threads: int = 1,
+) -> Splits:
+    """Find the best split of every node from histograms that lie as ``tree/level.py`` has them."""
+    splits = Splits.empty(len(features), hist.shape[1])
+    bases = fill_bases(features, n_bins)
+
+    def some(here: slice) -> None:
+        part = Splits(*(column[here] for column in splits))
+        scratch = make_scratch(hist.shape[1])
+        _choose_listed(hist, features[here], bases[here], n_bins, categorical, rule, part, scratch)
+
+    thread_map(some, shares(np.ones(len(features), np.int64), threads), threads)
+    return splits
+
+
+@njit(nogil=True, cache=True)
+def _choose_listed(
+    hist: np.ndarray,
+    features: np.ndarray,
+    bases: np.ndarray,
+    n_bins: np.ndarray,
+    categorical: np.ndarray,
+    rule: Rule,
+    splits: Splits,
+    scratch: Scratch,
+) -> None:
+    for node in range(features.shape[0]):
+        for j in range(features.shape[1]):
+            feature, base = features[node, j], bases[node, j]
+            if feature < 0:
+                break
+            width = n_bins[feature]
+            if j == 0:
+                for b in range(width):
+                    for s in range(hist.shape[1]):
+                        splits.total[node, s] += hist[base + b, s]
+                if is_closed(splits.total[node], rule):
+                    break
+            occupied = occupied_bins(hist, base, width, rule.lead, scratch.occupied)
+            consider(feature, categorical[feature], hist, base, width, occupied, rule, node, splits, scratch)
+
+
+def add_nodes(rows: Stretches, nodes: np.ndarray) -> np.ndarray:
+    """Add up the target of each node's rows: int64 (nodes, statistics)."""
+    out = np.zeros((len(nodes), rows.table.n_stats), np.int64)
+    _add_nodes(rows.order, rows.starts[nodes], rows.stops[nodes], rows.table.target, out)
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _add_nodes(order: np.ndarray, starts: np.ndarray, stops: np.ndarray, target: np.ndarray, out: np.ndarray) -> None:
+    for node in range(starts.shape[0]):
+        for i in range(starts[node], stops[node]):
+            if target.ndim == 2:
+                for s in range(target.shape[1]):
+                    out[node, s] += target[order[i], s]
+            else:
+                out[node, target[order[i]]] += 1
 
 
 @njit(nogil=True, cache=True)

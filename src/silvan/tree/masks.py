@@ -218,7 +218,7 @@ def _ones(n: int) -> np.uint64:
 
 
 @njit(nogil=True, cache=True)
-def _count_bits(words: np.ndarray, begin: int, end: int) -> int:
+def _count_bits(words: np.ndarray, begin: int, end: int) -> np.int64:
     """Count the bits that are set from ``begin`` to ``end``."""
     total = U(0)
     for w in range(begin >> 6, (end + 63) >> 6):

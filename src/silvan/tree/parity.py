@@ -47,7 +47,8 @@ def check_means(forest: "Forest", name: str) -> None:
             "probabilities and answers the most probable class"
         )
     if forest.combine != "mean":
-        raise ExportError(f"combine is {forest.combine!r}: {name} has no votes within stages; save a .silvan file")
+        lacks = "votes within stages" if forest.combine == "stages" else "calibration of summed log-odds"
+        raise ExportError(f"combine is {forest.combine!r}: {name} has no {lacks}; save a .silvan file")
 
 
 def check_answers(forest: "Forest", rows: np.ndarray, answers: np.ndarray, tolerance: float, name: str) -> None:

@@ -228,6 +228,10 @@ def scores(
         if skip is not None:
             raise InputError("the trees of a stage cannot be skipped: the others would take its whole say")
         return _stage_scores(forest, X, n_jobs)
+    if forest.combine == "log_odds":
+        if skip is not None:
+            raise InputError("trees whose log-odds are added up cannot be skipped: each tells of other columns")
+        return _odds_scores(forest, tally(forest, X, forest.weights, n_jobs, votes=False).values)
     weights = _heard_by_all(forest, absent)
     return tally(forest, X, weights, n_jobs, votes=False, skip=skip).means()
 
@@ -263,10 +267,25 @@ def _stage_scores(forest: "Forest", X: np.ndarray, n_jobs: int | None) -> np.nda
     return out / say.sum()
 
 
+def _odds_scores(forest: "Forest", sums: np.ndarray) -> np.ndarray:
+    """Bend sums into log-odds, along straight lines between knots and beyond, and these into probabilities."""
+    shares = np.empty_like(sums)
+    for k, (knots, odds) in enumerate(zip(given(forest.knots), given(forest.odds), strict=True)):
+        piece = np.clip(np.searchsorted(knots, sums[:, k]) - 1, 0, len(knots) - 2)
+        slope = np.diff(odds)[piece] / np.diff(knots)[piece]
+        bent = odds[piece] + slope * (sums[:, k] - knots[piece])
+        shares[:, k] = 1.0 / (1.0 + np.exp(-np.clip(bent, -_FAR_ODDS, _FAR_ODDS)))
+    return shares / shares.sum(axis=1, keepdims=True)
+
+
+_FAR_ODDS = 500.0
+"""Log-odds beyond are as good as certain, and exponentials stay finite."""
+
+
 def given(array: np.ndarray | None) -> np.ndarray:
     """Take an array of which the validator has made sure."""
     if array is None:
-        raise TypeError("a forest that combines by stages has group and say")
+        raise TypeError("the way in which this forest combines its trees needs more arrays")
     return array
 
 

@@ -165,13 +165,11 @@ def _meet(bits: np.ndarray, bounds: np.ndarray, leaves: np.ndarray) -> bool:
     return True
 
 
-def leaf_scores(structure: Structure, leaves: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Average the values of the leaves by the trees' weights, to the bit as a forest does it."""
-    out, weight = np.zeros((len(leaves), value.shape[1])), 0.0
-    _add_leaves(structure.leaf_row[leaves], value, structure.weights, out)
-    for w in structure.weights.tolist():
-        weight += w
-    return out / weight
+def leaf_scores(rows: np.ndarray, value: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Average values by the trees' weights, to the bit as a forest does it; ``rows`` (rows, trees) are of ``value``."""
+    out = np.zeros((len(rows), value.shape[1]))
+    _add_leaves(rows, value, weights, out)
+    return out / sum(weights.tolist())
 
 
 @njit(nogil=True, cache=True)

@@ -18,10 +18,10 @@ from safetensors.numpy import save as safetensors_bytes
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, VersionError
 from silvan.files import write_whole
-from silvan.tree.forest import ARRAYS, STAGE_ARRAYS, Forest
+from silvan.tree.forest import ARRAYS, EXTRA_ARRAYS, STAGE_ARRAYS, Forest
 
 FORMAT = "silvan forest"
-VERSION = 2
+VERSION = 3
 """The newest version; a file is written in the oldest that can express its forest."""
 
 _TYPES = {
@@ -35,6 +35,10 @@ _TYPES = {
 """What safetensors calls the element types."""
 
 
+_OLDEST = {"mean": "1", "vote": "2", "stages": "2", "log_odds": "3"}
+"""The first version that knows a way of combining trees."""
+
+
 def save(forest: Forest, path: str | Path) -> None:
     """Write a forest to a file."""
     write_whole(path, to_bytes(forest))
@@ -42,11 +46,11 @@ def save(forest: Forest, path: str | Path) -> None:
 
 def to_bytes(forest: Forest) -> bytes:
     """Write a forest."""
-    named = ((name, getattr(forest, name)) for name in (*ARRAYS, *STAGE_ARRAYS, "gain"))
+    named = ((name, getattr(forest, name)) for name in (*ARRAYS, *EXTRA_ARRAYS, "gain"))
     arrays = {name: array for name, array in named if array is not None}
     metadata = {
         "format": FORMAT,
-        "version": "1" if forest.combine == "mean" else "2",
+        "version": _OLDEST[forest.combine],
         "schema": forest.schema.to_json(),
         "combine": forest.combine,
         "hash": forest.hash,
@@ -112,7 +116,14 @@ def _read_1(metadata: dict[str, str], tensors: dict[str, Any]) -> dict[str, np.n
 
 
 def _read_2(metadata: dict[str, str], tensors: dict[str, Any]) -> dict[str, np.ndarray]:
-    return _read_arrays(metadata, tensors, {**ARRAYS, **STAGE_ARRAYS, "gain": np.float64})
+    arrays = _read_arrays(metadata, tensors, {**ARRAYS, **STAGE_ARRAYS, "gain": np.float64})
+    if metadata["combine"] == "log_odds":
+        raise FormatError("version 2 of the format has no combine 'log_odds'")
+    return arrays
+
+
+def _read_3(metadata: dict[str, str], tensors: dict[str, Any]) -> dict[str, np.ndarray]:
+    return _read_arrays(metadata, tensors, {**ARRAYS, **EXTRA_ARRAYS, "gain": np.float64})
 
 
 def _read_arrays(metadata: dict[str, str], tensors: dict[str, Any], expected: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -132,7 +143,11 @@ def _read_arrays(metadata: dict[str, str], tensors: dict[str, Any], expected: di
     return arrays
 
 
-_READERS: dict[int, Callable[[dict[str, str], dict[str, Any]], dict[str, np.ndarray]]] = {1: _read_1, 2: _read_2}
+_READERS: dict[int, Callable[[dict[str, str], dict[str, Any]], dict[str, np.ndarray]]] = {
+    1: _read_1,
+    2: _read_2,
+    3: _read_3,
+}
 
 
 def _forest(metadata: dict[str, str], arrays: dict[str, np.ndarray]) -> Forest:

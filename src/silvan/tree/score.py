@@ -1,7 +1,8 @@
 """Scoring trees one by one: all trees and all rows in one call, on threads.
 
-Rows go down together, as masks where trees are small and as lists where they are not. What comes out is counts and fixed-point sums of each tree alone, to be added up over sites; and what ensembles
-say of rows that some of their trees were grown on.
+Rows go down together, as masks where trees are small and as lists where they are not. What comes out is counts and
+fixed-point sums of each tree alone, to be added up over sites; and what ensembles say of rows that some of their
+trees were grown on.
 """
 
 from collections.abc import Callable
@@ -37,28 +38,25 @@ def _count_votes(
 ) -> None:
     """Count rows by class and by their leaf's vote, for some trees.
 
-    Rows are sorted by class, and ``ends`` says where each class ends. So they are in every leaf, and are counted
-    by looking for where the next class begins.
+    Rows are sorted by class, and ``ends`` says where each class ends. So they are in every leaf: those of one class
+    stand together, and many leaves have one class only.
     """
     for first in range(0, len(y), ROWS):
         for t in trees:
             flow(columns, first, min(ROWS, len(y) - first), t, nodes, room)
             root = nodes.offsets[t]
             for node in range(root, nodes.offsets[t + 1]):
-                if nodes.leaf[node] < 0:
-                    continue
                 at, stop = room.begin[node - root], room.end[node - root]
-                while at < stop:
-                    label = y[first + room.rows[at]]
-                    low, high = at + 1, stop
-                    while low < high:
-                        middle = (low + high) >> 1
-                        if first + room.rows[middle] < ends[label]:
-                            low = middle + 1
-                        else:
-                            high = middle
-                    out[t, label, vote[nodes.leaf[node]]] += low - at
-                    at = low
+                if nodes.leaf[node] < 0 or at == stop:
+                    continue
+                voted = vote[nodes.leaf[node]]
+                last = y[first + room.rows[stop - 1]]
+                for label in range(y[first + room.rows[at]], last):
+                    before = at
+                    while first + room.rows[at] < ends[label]:
+                        at += 1
+                    out[t, label, voted] += at - before
+                out[t, last, voted] += stop - at
 
 
 @njit(nogil=True, cache=True)
@@ -194,8 +192,8 @@ def unseen_scores(
         (rows, classes): the weight of the votes for each class, zero where no tree takes part; without columns
         if a number is predicted.
     """
-    if forest.combine == "stages":
-        raise InputError("trees that combine by stages cannot be left out one by one")
+    if forest.combine in ("stages", "log_odds"):
+        raise InputError(f"trees that combine by {forest.combine} cannot be left out one by one")
     _check_rows(forest, X)
     numbers = np.arange(len(seen)) if trees is None else np.asarray(trees, np.int64)
     if seen.dtype != np.bool_ or seen.shape != (len(numbers), len(X)):

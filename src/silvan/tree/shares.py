@@ -42,6 +42,7 @@ SHARE_ARRAYS = {
     "first": np.int64,  # the leaves below the node: first to middle on the left, middle to last on the right
     "middle": np.int64,
     "last": np.int64,
+    "value": np.float64,  # (leaves, outputs), from left to right; without rows unless the party keeps them to itself
 }
 
 
@@ -116,6 +117,11 @@ class Structure:
         own = np.flatnonzero(self.owner == self.parties.index(party))
         if (share.model, share.party) != (self.model, party) or not np.array_equal(np.sort(share.node), own):
             raise FormatError(f"not the share of party {party!r} in this model")
+        kept = party == self.label_holder and not len(self.value)
+        if share.n_leaves != self.n_leaves or share.value.shape[0] != (self.n_leaves if kept else 0):
+            raise FormatError(f"not the share of party {party!r} in this model")
+        if kept and share.value.shape[1] != self.value.shape[1]:
+            raise FormatError(f"not the share of party {party!r} in this model")
 
     def to_bytes(self) -> bytes:
         """Write the structure."""
@@ -179,6 +185,7 @@ class Share:
     first: np.ndarray
     middle: np.ndarray
     last: np.ndarray
+    value: np.ndarray
 
     def __len__(self) -> int:
         return len(self.node)
@@ -212,9 +219,11 @@ class Share:
         """Refuse what is no share: kernels trust what they are given."""
         n = len(self.node)
         shapes = {"words": (n, SET_WORDS)}
-        for name in SHARE_ARRAYS:
+        for name in SHARE_ARRAYS.keys() - {"value"}:
             _require(getattr(self, name).shape == shapes.get(name, (n,)), f"its array {name!r}")
         _require(self.n_leaves >= 1, "its leaves")
+        _require(self.value.ndim == 2 and len(self.value) in (0, self.n_leaves), "its values")
+        _require(bool(np.isfinite(self.value).all()), "its values")
         if not n:
             return
         _require(self.feature.min() >= 0 and self.feature.max() < len(self.schema.features), "its columns")
@@ -239,6 +248,9 @@ def put_together(structure: Structure, shares: Mapping[str, Share]) -> Forest:
         threshold[share.node] = np.where(share.categorical, 0, share.threshold)
         missing_left[share.node], words[share.node] = share.missing_left, share.words
         begin += width
+    value = structure.value
+    if not len(value):
+        value = shares[structure.label_holder].value[structure.spans[0][structure.owner < 0]]
     tree = np.repeat(np.arange(len(structure)), np.diff(structure.offsets))
     inner = feature >= 0
     gain = np.zeros((len(structure), len(structure.schema.features)))
@@ -252,7 +264,7 @@ def put_together(structure: Structure, shares: Mapping[str, Share]) -> Forest:
         threshold=threshold,
         missing_left=missing_left,
         sets=words[is_category_split(structure.schema, feature)],
-        value=structure.value,
+        value=value,
         weights=structure.weights,
         gain=shared / shared.sum() if shared.sum() > 0 else shared,
     )

@@ -1,7 +1,7 @@
 """The rows of trees sorted by node: a node's rows are a stretch of one list, in ascending order.
 
-Parties of a vertical forest keep such lists side by side. All of them draw the same rows and send them the same ways, so
-the k-th row of a node is the same person's at every party.
+Parties of a vertical forest keep such lists side by side. All of them draw the same rows and send them the same ways,
+so the k-th row of a node is the same person's at every party.
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,141 @@
+"""How a coordinator must conduct itself: what a site remembers of its questions, and holds it to.
+
+Whoever may ask anything can find out anything: two sums over sites that differ by one, two sets of trees that differ by
+one, a tree that sends one known person to a node of its own. So a site answers, in a study,
+
+- what is named once, as it was first asked;
+- a sum over one set of sites, and over no other, whatever became of them;
+- in a task (a model, a judgement), sums over sites that only become fewer;
+- in a task, one of everything: one set of trees, one forest. A question that goes on where another ended repeats what was
+  decided before, and fits to what was asked before.
+
+Asked again word for word, a question is answered again: a coordinator that was restarted loses nothing. All that is
+remembered is in the site's store, so a site that was restarted forgets nothing. What each rule stops, and what it does
+not, is in docs/security.md.
+"""
+
+import msgspec
+
+from silvan.errors import RefusedError
+from silvan.federation.message import Course, Envelope, Request
+from silvan.federation.store import Store, digest
+
+
+class Trail(msgspec.Struct, frozen=True):
+    """A course of questions so far: how much was decided, what the questions at that point left, all that was asked."""
+
+    n: int
+    decided: str
+    traces: list[bytes]
+    asked: list[str]
+
+
+class Summed(msgspec.Struct, frozen=True):
+    """Which question asked for a sum, and over which sites."""
+
+    question: str
+    over: list[str]
+
+
+class Company(msgspec.Struct, frozen=True):
+    """The sites that a task began with, and those that are left."""
+
+    first: list[str]
+    left: list[str]
+
+
+def hold(
+    site: str,
+    store: Store,
+    envelope: Envelope,
+    request: Request,
+    course: Course | None,
+    statistic: bytes | None,
+    losses: int | None,
+) -> dict[str, bytes]:
+    """Refuse a question that breaks a rule; give what the site must remember of it once it is answered.
+
+    ``losses`` is how many sites a task may lose, None for any number.
+    """
+    named = digest(envelope.kind.encode() + b"\0" + envelope.body)
+    news = _one_meaning(store, envelope, named)
+    if course is not None:
+        news |= _one_course(store, envelope, request, course, named)
+    if request.verb == "total":
+        over = sorted(envelope.over)
+        if len(set(over)) < len(over) or site not in over:
+            raise RefusedError("the site takes part in sums that name every site once, this one too")
+        news |= _one_set(store, envelope, statistic, over)
+        news |= _fewer(store, envelope, over, losses)
+    return news
+
+
+def _one_meaning(store: Store, envelope: Envelope, named: str) -> dict[str, bytes]:
+    """Refuse a second question under a name that stood for another."""
+    step = None if envelope.step is None else digest(envelope.step.body)
+    meaning = digest(msgspec.json.encode([named, envelope.over, envelope.task, envelope.whole, step]))
+    key = _key("question", envelope.study, envelope.question)
+    if store.get(key) not in (None, meaning.encode()):
+        raise RefusedError("the site was asked something else under this name")
+    return {key: meaning.encode()}
+
+
+def _one_course(store: Store, envelope: Envelope, request: Request, course: Course, named: str) -> dict[str, bytes]:
+    """Refuse a question that is not the next of its course."""
+    key = _key("course", envelope.study, envelope.task, course.name)
+    data = store.get(key)
+    if data is None:
+        if course.decided or not request.follows([], further=True):
+            raise RefusedError("the question goes on from something that the site has not answered")
+        trail = Trail(0, _joined(()), [request.trace()], [named])
+        return {key: msgspec.msgpack.encode(trail)}
+    trail = msgspec.msgpack.decode(data, type=Trail)
+    if named in trail.asked:
+        return {}
+    n = len(course.decided)
+    if n < trail.n or _joined(course.decided[: trail.n]) != trail.decided:
+        raise RefusedError("the question does not go on from where the site's answers ended")
+    further = n > trail.n
+    if not request.follows(trail.traces, further):
+        raise RefusedError(
+            "the question does not go on from what the site was asked before"
+            if further
+            else "the site has answered this in another form, and answers one form in a task"
+        )
+    traces = [request.trace()] if further else [*trail.traces, request.trace()]
+    trail = Trail(n, _joined(course.decided), traces, [*trail.asked, named])
+    return {key: msgspec.msgpack.encode(trail)}
+
+
+def _one_set(store: Store, envelope: Envelope, statistic: bytes | None, over: list[str]) -> dict[str, bytes]:
+    """Refuse to sum something over other sites than before; while a sum is on its way, it may lose some."""
+    what = digest(envelope.body if statistic is None else statistic)
+    key = _key("sum", envelope.study, envelope.kind, what)
+    question, data = envelope.whole or envelope.question, store.get(key)
+    if data is not None:
+        known = msgspec.msgpack.decode(data, type=Summed)
+        if known.over == over:
+            return {}
+        if known.question != question or not set(over) < set(known.over):
+            raise RefusedError("the site sums one thing over one set of sites, and this was summed over another")
+    return {key: msgspec.msgpack.encode(Summed(question, over))}
+
+
+def _fewer(store: Store, envelope: Envelope, over: list[str], losses: int | None) -> dict[str, bytes]:
+    """Refuse sites that were not in the task, or were left out; and too many that are."""
+    key = _key("company", envelope.study, envelope.task)
+    data = store.get(key)
+    known = Company(over, over) if data is None else msgspec.msgpack.decode(data, type=Company)
+    if not set(over) <= set(known.left):
+        raise RefusedError("the sites of a task's sums only become fewer, and this sum has others")
+    if losses is not None and len(known.first) - len(over) > losses:
+        raise RefusedError(f"the site's policy lets a task lose {losses} sites at most")
+    return {key: msgspec.msgpack.encode(Company(known.first, over))}
+
+
+def _key(what: str, *names: str) -> str:
+    return f"{what} {digest(msgspec.json.encode(names))}"
+
+
+def _joined(decided: tuple[str, ...]) -> str:
+    return digest(msgspec.json.encode(decided))

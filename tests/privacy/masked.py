@@ -1,0 +1,96 @@
+"""Federations with masked sums, and a coordinator that takes their steps by hand, honest or not."""
+
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from privacy.summing import Number, Numbers, members
+from silvan.federation import wire
+from silvan.federation.local import LocalFederation
+from silvan.federation.message import Envelope, Step, Trouble
+from silvan.federation.site import Site
+from silvan.privacy.hidden import Member, Ready
+from silvan.privacy.masking import Confirmed, Hidden, MaskCover, Opened, Turn
+from silvan.privacy.seal import public_key
+from silvan.privacy.unmasking import MaskedSums
+
+REPLIES = {kind.__name__: kind for kind in (Ready, Hidden, Confirmed, Opened, Trouble, Numbers)}
+
+
+def masked_sites(parts, cover=None, **settings):
+    return members(parts, cover=cover or MaskCover(), **settings)
+
+
+def masked_of(parts, kind=LocalFederation, neighbours=None, **settings):
+    return kind(masked_sites(parts, MaskCover(neighbours=neighbours)), MaskedSums(neighbours), **settings)
+
+
+def read(reply):
+    """An answer without its envelope."""
+    answer = wire.decode(reply, Envelope)
+    return wire.decode(answer.body, REPLIES[answer.kind])
+
+
+@dataclass
+class Coordinator:
+    """Sends single steps; what sites answered so far is at hand."""
+
+    sites: dict[str, Site]
+    sum: str = "sum 1"
+    study: str = "study"
+    width: int = 64
+    neighbours: int | None = None
+    keys: dict[str, bytes] = field(default_factory=dict)
+    hidden: dict[str, Hidden] = field(default_factory=dict)
+    codes: dict[str, dict[str, bytes]] = field(default_factory=dict)
+
+    def turn(self, what, names=(), **changes):
+        listed = [Member(n, self.keys.get(n) or public_key(self.sites[n].store)) for n in names or self.sites]
+        near = len(listed) - 1 if self.neighbours is None else self.neighbours
+        turn = Turn(what=what, sum=self.sum, members=listed, neighbours=near, width=self.width)
+        return msgspec.structs.replace(turn, **changes)
+
+    def send(self, site, turn, *, which=0, over=None, verb="total", **envelope):
+        if over is None:
+            over = turn.survivors or [member.site for member in turn.members]
+        fields = {"step": Step("masked", wire.encode(turn)), "over": over, **envelope}
+        sent = Envelope(self.study, "q", "", "Number", wire.encode(Number(which=which)), **fields)
+        return read(self.sites[site].receive(wire.encode(sent), verb))
+
+    def hide(self, *sites, names=(), which=0, **changes):
+        """Have sites hide their parts, all of them unless some are named."""
+        for site in sites or self.sites:
+            reply = self.send(site, self.turn("hide", names, **changes), which=which)
+            if not isinstance(reply, Hidden):
+                return reply
+            self.hidden[site] = reply
+        return reply
+
+    def confirm(self, *sites, survivors=None, **changes):
+        """Tell sites whose parts are in the sum: of all that were hidden, unless it says otherwise."""
+        survivors = list(self.hidden) if survivors is None else survivors
+        for site in sites or survivors:
+            reply = self.send(site, self.turn("confirm", survivors=survivors, **changes))
+            if not isinstance(reply, Confirmed):
+                return reply
+            self.codes[site] = reply.codes
+        return reply
+
+    def opening(self, site, survivors=None, **changes):
+        """The step that opens the sum, with what others made out for the site."""
+        survivors = list(self.hidden) if survivors is None else survivors
+        others = [name for name in survivors if name != site]
+        given = {
+            "survivors": survivors,
+            "codes": {n: self.codes[n][site] for n in others if site in self.codes.get(n, {})},
+            "boxes": {n: self.hidden[n].boxes[site] for n in others if n in self.hidden},
+        }
+        return self.turn("open", **{**given, **changes})
+
+    def open(self, site, survivors=None, **changes):
+        return self.send(site, self.opening(site, survivors, **changes))
+
+
+def words(hidden):
+    return np.frombuffer(hidden.words, np.uint64)
