@@ -6,6 +6,7 @@ import numpy as np
 
 import silvan as sv
 from benchmarks.common import Goal, Report, interleave, ratio, synthetic
+from silvan.tree.forest import join_forests
 from silvan.tree.score import score_trees
 
 SITES, TREES, ROWS, DEPTH = 10, 100, 20_000, 8
@@ -28,8 +29,9 @@ def main() -> None:
 
     def score() -> object:
         """Score all trees at all sites: the work of one round, without its messages."""
+        together = join_forests(list(found.values()))
         parts = [fed.site(name).part(fed.schema) for name in tables]
-        return [score_trees(forest, part.X, part.y, n_jobs=2) for part in parts for forest in found.values()]
+        return [score_trees(together, part.X, part.y, n_jobs=2) for part in parts]
 
     peer = RandomForestClassifier(TREES, max_depth=DEPTH, n_jobs=2, random_state=0).fit(*tables["site 0"])
     as_ours = sv.Forest.from_sklearn(peer)
