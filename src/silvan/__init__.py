@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from silvan.algorithms.advice import Advice, advise
     from silvan.algorithms.distances import cluster_sites, site_distances
+    from silvan.audit.audit import audit
     from silvan.data.schema import Feature, Label, Schema
     from silvan.errors import (
         AgreementError,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         MultBoost,
         PooledForest,
         VerticalForest,
+        VerticalLinear,
     )
     from silvan.privacy.outbox import Policy
     from silvan.tree.forest import Forest
@@ -72,8 +74,10 @@ __all__ = [  # noqa: RUF022, in plain order
     "SiteError",
     "VersionError",
     "VerticalForest",
+    "VerticalLinear",
     "WireError",
     "advise",
+    "audit",
     "cluster_sites",
     "federate_columns",
     "federate_rows",
@@ -83,6 +87,7 @@ __all__ = [  # noqa: RUF022, in plain order
 _HOMES = {
     "silvan.algorithms.advice": ("Advice", "advise"),
     "silvan.algorithms.distances": ("cluster_sites", "site_distances"),
+    "silvan.audit.audit": ("audit",),
     "silvan.data.schema": ("Feature", "Label", "Schema"),
     "silvan.estimators": ("ForestClassifier", "ForestRegressor"),
     "silvan.federate": ("federate_rows",),
@@ -98,6 +103,7 @@ _HOMES = {
         "MultBoost",
         "PooledForest",
         "VerticalForest",
+        "VerticalLinear",
     ),
     "silvan.privacy.outbox": ("Policy",),
     "silvan.tree.forest": ("Forest",),

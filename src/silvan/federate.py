@@ -113,10 +113,12 @@ def federate_rows(
     brought = _forests(forests, parts)
     policy = Policy() if policy is None else policy
     adding, cover = make_sums(sums)
+    kept = Journal(journal)
     members = {
         name: Site(
             name,
             source,
+            store=kept.store(name),
             label=label,
             exclude=tuple(exclude),
             test=test,
@@ -136,7 +138,7 @@ def federate_rows(
         cold=cold,
         quorum=quorum,
         timeout=timeout,
-        journal=Journal(journal),
+        journal=kept,
         study=study,
     )
     if journal is not None:
@@ -191,6 +193,8 @@ def make_sums(name: str) -> tuple[Sums, Cover | None]:
 
 def _forests(forests: Mapping[str, Any] | None, sites: Mapping[str, Any]) -> dict[str, Any]:
     """Check forests that sites bring, where what is wrong can be mended."""
+    if forests is not None and not isinstance(forests, Mapping):
+        raise InputError(f"forests must be a dict of forests by site, got {type(forests).__name__}")
     brought = {str(name): forest for name, forest in (forests or {}).items()}
     for name, forest in brought.items():
         if name not in sites:

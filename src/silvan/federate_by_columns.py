@@ -101,10 +101,12 @@ def federate_columns(
         raise InputError(f"the schema's label is {schema.label.name!r}, got label={label!r}")
     policy = Policy() if policy is None else policy
     adding, cover = make_sums(sums)
+    kept = Journal(journal)
     members: dict[str, Site] = {
         str(party): Party(
             str(party),
             table,
+            store=kept.store(str(party)),
             id_column=id,
             given_key=None if random_state is None else derived_key(int(random_state), "parties"),
             given_secret=None if random_state is None else derived_key(int(random_state), f"secret of {party}"),
@@ -117,7 +119,7 @@ def federate_columns(
         for party, table in tables.items()
     }
     study = f"columns of {', '.join(members)}; id {id}; label {name}; test {test}; random_state {random_state}"
-    federation = ColumnFederation(members, adding, cold=cold, timeout=timeout, journal=Journal(journal), study=study)
+    federation = ColumnFederation(members, adding, cold=cold, timeout=timeout, journal=kept, study=study)
     if journal is not None:
         prints = [member.fingerprint() for member in members.values()]
         federation.journal.belongs_to(f"{study}; exclude {list(exclude)}; match {match}; policy {policy}; {prints}")

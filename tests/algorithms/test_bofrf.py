@@ -251,7 +251,14 @@ def test_parameters_are_checked():
         ({"validation": 0.2, "protocol": "paper"}, "leave validation out"),
         ({"bootstrap": False}, "set validation=0.2, or bootstrap=True"),
         ({"tune": "random"}, "tune must be"),
-        ({"clusters": 3}, "clusters|k must"),
+        ({"clusters": 3}, "clusters must be a whole number from 1 to the 2 sites, got 3"),
+        ({"metric": "cosine"}, "metric must be one of"),
+        ({"first": "site 0"}, "set clusters, or leave it out"),
+        ({"personal": "yes"}, "personal must be True or False, got 'yes'"),
+        ({"criterion": "squared_error"}, "criterion must be None or 'gini', 'entropy' or 'log_loss' for the label"),
+        ({"random_state": None}, "random_state must be a whole number of at least 0, got None"),
+        ({"random_state": -1}, "random_state must be"),
+        ({"random_state": "x"}, "random_state must be"),
     ]:
         with pytest.raises(InputError, match=said):
             fit(fed, **given)

@@ -252,6 +252,7 @@ def test_a_site_checks_before_scores_leave(task, monkeypatch):
 
 def test_requests_that_cannot_be_meant():
     site, schema = site_of_numbers(), NUMBERS.to_json().encode()
+    site.outbox = None
     named = Blob(digest(schema))
     settings, key = Settings(n_estimators=2), np.zeros(2, np.uint64)
     good = BringTrees(schema=named, settings=settings, feature_key=key, validation=0.0, oob=True, tune=None)

@@ -247,6 +247,8 @@ def test_two_classes_only(learner):
         learner().fit(federate(parts(table("several"), 2)))
     with pytest.raises(InputError, match=r"for two classes, as it was published; the label 'label' is a number"):
         learner().fit(federate(parts(table("number"), 2)))
+    with pytest.raises(InputError, match=r"the label 'label' has one class only"):
+        learner().fit(federate(parts(table().with_columns(label=pl.lit("yes")), 2)))
 
 
 @pytest.mark.parametrize("learner", LEARNERS)

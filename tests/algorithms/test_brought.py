@@ -5,7 +5,12 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
-from sklearn.ensemble import ExtraTreesRegressor, RandomForestClassifier, RandomForestRegressor
+from sklearn.ensemble import (
+    ExtraTreesRegressor,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
 from sklearn.tree import DecisionTreeClassifier
 from studies import federate, parts, table
 
@@ -231,6 +236,13 @@ def test_what_cannot_be_brought():
         federate(tables, forests={"site 7": fitted(tables["site 1"])})
     with pytest.raises(InputError, match="from_sklearn takes"):
         federate(tables, forests={"site 1": 5})
+    with pytest.raises(InputError, match=r"forests must be a dict of forests by site, got list"):
+        federate(tables, forests=[fitted(tables["site 1"])])
+    with pytest.raises(InputError, match=r"'nowhere.silvan', cannot be read: No such file"):
+        federate(tables, forests={"site 1": "nowhere.silvan"})
+    other = HistGradientBoostingClassifier(max_iter=2).fit(tables["site 1"].select("age"), tables["site 1"]["label"])
+    with pytest.raises(InputError, match="from_sklearn takes .* received HistGradientBoostingClassifier"):
+        federate(tables, forests={"site 1": other})  # not taken for one that has yet to learn
     for source, said in [
         (fitted(tables["site 1"].rename({"age": "years"})), "asks about 'years', which is not an agreed column"),
         (

@@ -139,6 +139,7 @@ def test_a_site_may_forget_at_any_time():
     kept = record(fed)
     sv.MultBoost(n_estimators=6).fit(fed)
     site = fed.site("small")
+    site.outbox = None
     last = kept[FindStump][-1]
 
     def answer(member):
@@ -308,6 +309,8 @@ def test_what_a_site_refuses(how, kind):
     fed = federate(uneven())
     kept = record(fed)
     sv.MultBoost(n_estimators=4).fit(fed)
+    for name in fed.sites:
+        fed.site(name).outbox = None
     ask = type(fed).ask if kind is FindStump else type(fed).total
     request = kept[kind][-1]
     assert ask(fed, request)

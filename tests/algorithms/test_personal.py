@@ -321,6 +321,7 @@ def test_questions_that_cannot_be_meant(monkeypatch):
     fit(fed, personal=True)
     asked = [wire.decode(d, Envelope) for s, way, d in fed.record if (s, way) == ("site 1", "received")][-1]
     good, member = wire.decode(asked.body, Choose), fed.site("site 1")
+    member.outbox = None
     monkeypatch.setattr("silvan.algorithms.bofrf.MAX_TREES", 16)
     for changes in (
         {"own": 2},

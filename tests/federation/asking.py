@@ -32,7 +32,8 @@ def site(source=None, **settings):
 def send(site, request, verb=None, blobs=(), **fields):
     """Ask a site; give the envelope of its answer. Blobs are named by their hash unless they are given names."""
     named = blobs if isinstance(blobs, dict) else {digest(b): b for b in blobs}
-    envelope = Envelope("study", "q1", "", type(request).__name__, wire.encode(request), named)
+    body = wire.encode(request)
+    envelope = Envelope("study", digest(body), "", type(request).__name__, body, named)
     data = site.receive(wire.encode(msgspec.structs.replace(envelope, **fields)), verb or request.verb)
     return wire.decode(data, Envelope)
 

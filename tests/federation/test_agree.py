@@ -234,7 +234,8 @@ def test_values_of_a_number_are_not_named_like_categories():
     assert code.categories == ("7", "x")
     assert b"8675" not in data
     wanted = [np.array(sorted({b for text in ("7", "86753.5") for b in buckets(text)}), np.int32)]
-    assert fed.ask(NameCategories(names=["code"], common=wanted))["b"].names == [["7"]]
+    with fed.working_on("something else"):
+        assert fed.ask(NameCategories(names=["code"], common=wanted))["b"].names == [["7"]]
 
 
 def test_a_rare_name_that_shares_a_hash_with_a_common_one():
@@ -258,12 +259,16 @@ def test_extremes_and_medians_are_not_told():
 def test_a_site_does_not_name_all_it_is_asked_for():
     fed = federate({"a": plain(), "b": plain()})
     everything = np.arange(2 * BUCKETS, dtype=np.int32)
-    with pytest.raises(RefusedError, match=f"at most {MAX_CATEGORIES} categories"):
+    with (
+        fed.working_on("something else"),
+        pytest.raises(RefusedError, match=f"at most {MAX_CATEGORIES} categories"),
+    ):
         fed.ask(NameCategories(names=["ward"], common=[everything]))
     words = [np.array(sorted({b for w in ("no", "yes") for b in buckets(w)}), np.int32)]
-    told = fed.ask(NameCategories(names=["label"], common=words))
-    assert told["a"].names == [[]]  # not of the label
-    assert fed.total(CountCategories(names=["label", "nowhere"])).counts.sum() == 0
+    with fed.working_on("something else"):
+        told = fed.ask(NameCategories(names=["label"], common=words))
+        assert told["a"].names == [[]]  # not of the label
+        assert fed.total(CountCategories(names=["label", "nowhere"])).counts.sum() == 0
 
 
 def test_free_text_is_named_only_where_the_site_itself_has_enough():

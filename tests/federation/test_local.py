@@ -61,7 +61,7 @@ def test_tables_of_any_kind(tmp_path):
         (TABLES, {"random_state": -1}, "random_state must be a whole number"),
         (TABLES, {"random_state": None}, "random_state must be a whole number"),
         (TABLES, {"random_state": 0.5}, "random_state must be a whole number"),
-        (TABLES, {"sums": "masked"}, "sums must be 'trusted' or 'ring'"),
+        (TABLES, {"sums": "hidden"}, "sums must be 'trusted', 'ring' or 'masked'"),
         (parts(table(n=60), 2), {"sums": "ring"}, "sums must be 'trusted' for fewer than 3 sites"),
     ],
 )

@@ -25,7 +25,7 @@ from silvan.tree.fit import Settings
 
 
 def test_an_answer_says_what_it_belongs_to():
-    answer = send(site(), CountRows())
+    answer = send(site(), CountRows(), question="q1")
     assert (answer.study, answer.question, answer.sender, answer.kind) == ("study", "q1", "here", "Size")
     assert wire.decode(answer.body, CountRows.reply).rows == 40
 
@@ -149,7 +149,7 @@ def breaks():
 def test_trouble_is_a_code_and_a_fixed_text(how, caplog):
     here = site()
     with caplog.at_level(logging.ERROR, "silvan.site"):
-        answer = send(here, Breaks(how=how))
+        answer = send(here, Breaks(how=how), question="q1")
     told = trouble(answer)
     assert told.code == (how if how in ("input", "schema", "format") else "internal")
     assert answer.question == "q1"

@@ -48,7 +48,8 @@ def test_sums_over_few_sites_are_refused():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"messages": "Describe"}, {"min_leaf": 0}, {"min_sites": 0}, {"epsilon": 1.0}, {"approve": True}]
+    "wrong",
+    [{"messages": "Describe"}, {"min_leaf": 0}, {"min_sites": 0}, {"epsilon": 0.0}, {"min_test": 0}, {"losses": -1}],
 )
 def test_policies_that_cannot_be_meant(wrong):
     with pytest.raises(InputError):

@@ -10,9 +10,11 @@ from silvan.federation import wire
 from silvan.federation.local import LocalFederation
 from silvan.federation.message import Envelope, Step, Trouble
 from silvan.federation.site import Site
+from silvan.privacy import shamir
 from silvan.privacy.hidden import Member, Ready
-from silvan.privacy.masking import Confirmed, Hidden, MaskCover, Opened, Turn
+from silvan.privacy.masking import SEED, Confirmed, Hidden, MaskCover, Opened, Turn, _Seat
 from silvan.privacy.seal import public_key
+from silvan.privacy.stream import mask
 from silvan.privacy.unmasking import MaskedSums
 
 REPLIES = {kind.__name__: kind for kind in (Ready, Hidden, Confirmed, Opened, Trouble, Numbers)}
@@ -94,3 +96,32 @@ class Coordinator:
 
 def words(hidden):
     return np.frombuffer(hidden.words, np.uint64)
+
+
+def recovered(opened, turn, survivors):
+    """What a coordinator makes of enough shares: own masks by site, and masks with lost ones by pair."""
+    names = [member.site for member in turn.members]
+    places = [names.index(name) for name in opened]
+    near = turn.near("study")
+    own, shared = {}, {}
+    for site in survivors:
+        shares = np.stack([np.frombuffer(reply.shares[site], np.uint8) for reply in opened.values()])
+        seeds = shamir.join(places, shares).reshape(-1, SEED)
+        own[site] = seeds[0].tobytes()
+        lost = [names[i] for i in near[names.index(site)] if names[i] not in survivors]
+        shared |= {(site, other): seed.tobytes() for other, seed in zip(lost, seeds[1:], strict=True)}
+    return own, shared
+
+
+def without(hidden, plus, minus=()):
+    """A masked part after some masks are taken off."""
+    left = words(hidden).copy()
+    mask(left, minus, plus)
+    return left
+
+
+def pair_of(coordinator, site, other):
+    """What two sites derive for the sum, as one of them tells it to others."""
+    turn = coordinator.turn("hide")
+    place = {member.site: i for i, member in enumerate(turn.members)}
+    return _Seat(coordinator.sites[site], turn, coordinator.study, place[site]).pairs[place[other]]

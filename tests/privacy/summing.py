@@ -11,6 +11,7 @@ from silvan.federation import wire
 from silvan.federation.local import LocalFederation
 from silvan.federation.message import Envelope, Reply, Request, Step, Trouble, Verb
 from silvan.federation.site import _HANDLERS, Site, answers
+from silvan.federation.store import digest
 from silvan.privacy.ring import Hop, Member, Passed, Ready, RingCover, RingSums, Running
 from silvan.privacy.seal import pair_key, public_key, secret_key, unseal
 from silvan.privacy.vector import WORD
@@ -99,13 +100,15 @@ class Coordinator:
         return self.step(ring[0].site, sealed, **settings)
 
 
-def overheard(coordinator, receiver, sealed, reader=None):
+def overheard(coordinator, receiver, sealed, reader=None, which=0):
     """What is in a box for a site: it reads that with its own secret, and so does the sender."""
     ring = coordinator.ring()
     place = [member.site for member in ring].index(receiver)
     pair = ring[place - 1], ring[place]
     other = pair[1] if reader == pair[0].site else pair[0]
-    about = msgspec.json.encode([Hop(coordinator.sum, ring).name(coordinator.study), *(m.site for m in pair)])
+    statistic = digest(b"Number\0" + wire.encode(Number(which=which)))
+    named = Hop(coordinator.sum, ring).name(coordinator.study, statistic)
+    about = msgspec.json.encode([named, *(m.site for m in pair)])
     key = pair_key(secret_key(coordinator.sites[reader or receiver].store), other.key, about)
     running = wire.decode(unseal(key, sealed), Running)
     return running.layout, np.frombuffer(running.counters, WORD)

@@ -22,6 +22,7 @@ from silvan.federation.federation import OVERALL
 from silvan.federation.journal import Journal
 from silvan.federation.local import LocalFederation
 from silvan.federation.message import Envelope
+from silvan.federation.site import Outbox, Site
 from silvan.federation.sums import TrustedSums
 from silvan.privacy.hidden import Ready
 from silvan.privacy.masking import Confirmed, Hidden, Kept, MaskCover, Opened, Turn, threshold
@@ -161,7 +162,7 @@ def test_two_sites():
 
 def many(n, **settings):
     cover = MaskCover(neighbours=4)
-    sites = {f"s{i}": sv.federation.site.Site(f"s{i}", [of(i, dtype=np.int64)], cover=cover) for i in range(n)}
+    sites = {f"s{i}": Site(f"s{i}", [of(i, dtype=np.int64)], cover=cover) for i in range(n)}
     return LocalFederation(sites, MaskedSums(4), **settings)
 
 
@@ -197,9 +198,9 @@ def test_a_policy_applies_to_the_sites_that_are_left():
 def test_the_outbox_lets_a_part_out_once_and_may_change_it():
     released = []
 
-    class Censor:
-        def admit(self, site, request, among):
-            assert (type(request), among) == (Number, 3)
+    class Censor(Outbox):
+        def admit(self, site, request, envelope):
+            assert (type(request), envelope.over) == (Number, ["a", "b", "c"])
 
         def release(self, site, request, reply):
             released.append(site.name)

@@ -38,7 +38,7 @@ def merge(sorted_stumps: list[Stumps], schema: Schema) -> Forest:
             ranks.append(rank.weighted((rank.weight > 0).astype(np.float64)))
             say.append(alpha)
     if not ranks:
-        return nothing_learnt(join_stumps([stumps.take([-1]) for stumps in sorted_stumps]), schema)
+        return nothing_learnt(join_stumps([stumps.take([-1]) for stumps in sorted_stumps]), schema, deeper=1)
     return stages(ranks, say, schema)
 
 
@@ -48,7 +48,7 @@ def stages(merged: list[Stumps], say: list[float], schema: Schema) -> Forest:
     return join_stumps(merged).forest(schema, combine="stages", group=group, say=np.array(say))
 
 
-def nothing_learnt(stumps: Stumps, schema: Schema) -> Forest:
+def nothing_learnt(stumps: Stumps, schema: Schema, deeper: int = 0) -> Forest:
     """Make the forest where no stump is better than chance: one vote of them all, and a warning."""
-    warnings.warn("no stump is better than chance: the model tells nothing apart", stacklevel=6)
+    warnings.warn("no stump is better than chance: the model tells nothing apart", stacklevel=6 + deeper)
     return stages([stumps.weighted(np.ones(len(stumps)))], [1.0], schema)

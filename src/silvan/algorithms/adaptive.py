@@ -9,19 +9,22 @@ policy must name the message. Two classes, no missing values. A level of all tre
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 from numba import njit
 
+from silvan.algorithms.follow import follow_level
 from silvan.algorithms.histogram import check_nodes
 from silvan.algorithms.shared_bins import MAX_TREES, schema_of
 from silvan.data.bins import Bins, make_bins
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.site import Part, Site, answers
+from silvan.federation.store import digest
 from silvan.federation.sums import TrustedSums
 from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings, assemble
@@ -58,6 +61,29 @@ class AdaptiveLevel(Request, frozen=True, kw_only=True):
     split_feature: np.ndarray
     split_threshold: np.ndarray
     split_words: np.ndarray
+    min_leaf: int = 1  # rows that both sides of a split have at least, for the site's policy to judge
+
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        each = f"{self.features.shape[1]:,} features x {len(self.nodes):,} nodes"
+        n = "" if reply is None else f"{len(reply.means):,} "
+        return f"means and counts of {n}small groups of rows, {each}; a group of one row shows its value"
+
+    def course(self) -> Course:
+        """Say where the question stands: after all splits."""
+        columns = (self.split_node, self.split_feature, self.split_threshold, self.split_words)
+        if len({len(c) for c in columns}) != 1:
+            raise FormatError("the splits so far do not match")
+        made = (b"".join(c[k].tobytes() for c in columns) for k in range(len(self.split_node)))
+        return Course("forest", tuple(map(digest, made)))
+
+    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
+        """Fit to the last level: its nodes are split by its features, and their children are next."""
+        same = [self.schema.hash, self.n_trees, self.bootstrap, self.max_bins, self.min_leaf]
+        splits = self.split_node, self.split_feature
+        return follow_level(
+            digest(msgspec.json.encode(same)), traces, further, self.n_trees, splits, self.nodes, self.features
+        )
 
 
 # -- the published procedures
@@ -251,6 +277,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
                 n_trees=settings.n_estimators,
                 bootstrap=settings.bootstrap,
                 max_bins=settings.max_bins,
+                min_leaf=settings.min_samples_leaf,
                 nodes=frontier.node.astype(np.int32),
                 features=features,
                 **_history(made),

@@ -11,8 +11,9 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 from numba import njit
 
@@ -25,7 +26,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.question import Check
 from silvan.federation.site import Part, Site, answers
 from silvan.tree.draw import siphash
@@ -40,6 +41,12 @@ MAX_NODES = 1 << 19
 
 MAX_CELLS = 1 << 26
 """Cells of all trees' confusion matrices together: so many fit a message."""
+
+SHARES = 4
+"""A site splits rows off by so few different shares: what two of them tell apart are single rows."""
+
+_SHARES = "shares split off"
+"""Where a site's store keeps them."""
 
 _VALIDATION = 5  # what a hash is for, beside those in ``draw`` and ``resample``
 
@@ -80,6 +87,18 @@ class BringTrees(Request, frozen=True, kw_only=True):
         """Rows a leaf has at least, for the site's policy to judge."""
         return self.settings.min_samples_leaf
 
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        size = "" if reply is None else f" ({len(reply.forest):,} bytes)"
+        return (
+            f"up to {self.settings.n_estimators:,} trees of the site's own{size}: splits and leaf values, no counts; "
+            "how many rows there are, which columns it lacks"
+        )
+
+    def course(self) -> Course:
+        """Bring trees once."""
+        return Course(self.kind())
+
 
 class TreeScores(Reply, frozen=True, kw_only=True):
     """How each tree does: rows scored, and rows by true and voted class.
@@ -104,9 +123,11 @@ class ScoreTrees(Request, frozen=True, kw_only=True):
     offset: float
     scale: float
 
-    def said(self) -> str:
-        """Say what is asked for."""
-        return f"how the trees of {len(self.forests)} sites do on the site's training rows"
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        trees = "the trees" if reply is None else f"{len(reply.rows):,} trees"
+        each = "" if reply is None else f": {' x '.join(f'{n:,}' for n in reply.counts.shape[1:])} numbers a tree"
+        return f"how {trees} of {len(self.forests)} sites do on the site's training rows{each}"
 
 
 # -- at a site
@@ -180,6 +201,7 @@ def learning_rows(site: Site, schema: Schema, validation: float) -> tuple[Part, 
     part = site.part(schema)
     held = np.zeros(len(part), np.bool_)
     if validation > 0.0:
+        _limit_shares(site, validation)
         drawn = _row_hashes(site.sampling_key, part.row_keys)
         groups = part.y if schema.n_classes else np.zeros(len(part), np.int64)
         carry = 0.5
@@ -192,6 +214,15 @@ def learning_rows(site: Site, schema: Schema, validation: float) -> tuple[Part, 
             held[:] = False
     kept, split_off = (Part(part.X[rows], part.y[rows], part.row_keys[rows]) for rows in (~held, held))
     return kept, split_off
+
+
+def _limit_shares(site: Site, share: float) -> None:
+    """Refuse to split rows off by ever new shares, also after a restart."""
+    known = msgspec.json.decode(site.store.get(_SHARES) or b"[]", type=list[float])
+    if share not in known:
+        if len(known) >= SHARES:
+            raise RefusedError(f"the site splits rows off by at most {SHARES} different shares; validation is another")
+        site.store.put(_SHARES, msgspec.json.encode([*known, share]))
 
 
 @njit(nogil=True, cache=True)

@@ -25,7 +25,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.federation import Federation
 from silvan.federation.local import LocalFederation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.site import Part, Site, answers
 from silvan.threads import thread_count
 from silvan.tree.forest import Forest
@@ -61,6 +61,10 @@ class BoostStumps(Request, frozen=True, kw_only=True):
     def min_leaf(self) -> int:
         """Rows a leaf has at least, for the site's policy to judge."""
         return self.settings.min_samples_leaf
+
+    def course(self) -> Course:
+        """Boost once."""
+        return Course(self.kind())
 
 
 # -- at a site

@@ -18,7 +18,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.site import Site, answers
 from silvan.tree.forest import Forest, join_forests
 from silvan.tree.predict import decide
@@ -43,6 +43,14 @@ class PickModels(Request, frozen=True, kw_only=True):
     own: int  # which of them is the site's own
     tau: float
     printed: bool
+
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        return f"which of {len(self.models):,} sites' classifiers do about as well on the site's rows as its own"
+
+    def course(self) -> Course:
+        """Pick once."""
+        return Course(self.kind())
 
 
 # -- at a site

@@ -39,13 +39,17 @@ def brought_forest(site: Site, schema: Schema, part: Part, min_leaf: int) -> For
 def is_unfitted(source: Any) -> bool:
     """Say whether it is an estimator, scikit-learn's or silvan's, that has yet to learn."""
     learns = hasattr(source, "fit") and hasattr(source, "get_params")
-    return learns and not any(hasattr(source, name) for name in ("estimators_", "tree_", "forest_"))
+    # as scikit-learn has it: what was learnt is kept under names that end with an underscore
+    return learns and not any(name.endswith("_") and not name.startswith("_") for name in vars(source))
 
 
 def read_forest(source: Any) -> Forest:
     """Read a forest that has learned."""
     if isinstance(source, str | PathLike):
-        return Forest.load(source)  # type: ignore[arg-type]
+        try:
+            return Forest.load(source)  # type: ignore[arg-type]
+        except OSError as error:
+            raise InputError(f"the forest that is brought, {str(source)!r}, cannot be read: {error.strerror}") from None
     forest = source if isinstance(source, Forest) else getattr(source, "forest_", None)
     return forest if isinstance(forest, Forest) else Forest.from_sklearn(source)
 

@@ -26,7 +26,7 @@ from silvan.data.grid import Grid
 from silvan.data.schema import Feature, Schema
 from silvan.errors import AgreementError, FormatError, RefusedError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.site import Site, answers
 
 __all__ = ["Metric", "characterise", "cluster_sites", "find_clusters", "find_distances", "site_distances"]
@@ -58,6 +58,10 @@ class Characterise(Request, frozen=True, kw_only=True):
 
     schema: Blob
     bounds: np.ndarray  # (features, 2), the ends of each scale; NaN: leave the feature out
+
+    def course(self) -> Course:
+        """Describe the rows once."""
+        return Course(self.kind())
 
 
 # -- at a site
@@ -131,10 +135,10 @@ def find_clusters(
     p: float = 3.0,
 ) -> dict[str, list[str]]:
     """Divide a federation's sites into clusters: the members by centroid, as ``cluster_sites`` gives them."""
-    check_clustering(federation.active, k, metric, first, random_state, p)
+    check_clustering(federation.active, k, metric, first, random_state, p, called="clusters")
     vectors = characterise(federation, schema)
     names = list(vectors)  # some may have been lost on the way
-    check_clustering(names, k, metric, first, random_state, p)
+    check_clustering(names, k, metric, first, random_state, p, called="clusters")
     apart = find_distances(vectors, schema, metric, p)
     return farthest_first(names, apart, k, draw_first(names, first, random_state))
 
@@ -145,7 +149,9 @@ def find_distances(
     """Give the distances between characteristic vectors; features that one of two sites lacks are left out."""
     apart = distances(np.stack(list(vectors.values())), metric, p, feature=owners(schema))
     if np.isnan(apart).any():
-        a, b = (list(vectors)[i] for i in np.argwhere(np.isnan(apart))[0])
+        alone = np.flatnonzero(np.isnan(apart.diagonal()))  # the sites that have too little themselves
+        pair = (alone[0], alone[0]) if len(alone) else np.argwhere(np.isnan(apart))[0]
+        a, b = (list(vectors)[i] for i in pair)
         raise AgreementError(
             f"sites {a!r} and {b!r} cannot be compared: no column has at least {FLOOR} values at both"
             if a != b

@@ -160,12 +160,18 @@ def draw_first(names: Sequence[str], first: str | None, random_state: int) -> st
 
 
 def check_clustering(
-    names: Sequence[str], k: int, metric: str, first: str | None, random_state: int, p: float = 3.0
+    names: Sequence[str],
+    k: int,
+    metric: str,
+    first: str | None,
+    random_state: int,
+    p: float = 3.0,
+    called: str = "k",
 ) -> None:
-    """Refuse clusters that cannot be made."""
+    """Refuse clusters that cannot be made; ``called`` is what the user calls their number."""
     check_metric(metric, p)
     if isinstance(k, bool) or not isinstance(k, Integral) or not 1 <= k <= len(names):
-        raise InputError(f"k must be a whole number from 1 to the {len(names)} sites, got {k!r}")
+        raise InputError(f"{called} must be a whole number from 1 to the {len(names)} sites, got {k!r}")
     if first is not None and first not in names:
         raise InputError(f"first must be one of the sites ({', '.join(names)}) or None, got {first!r}")
     if isinstance(random_state, bool) or not isinstance(random_state, Integral) or random_state < 0:

@@ -19,9 +19,10 @@ from silvan.algorithms.shared_bins import schema_of
 from silvan.algorithms.stumps import Boosting
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, RefusedError
+from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
 from silvan.tree.fit import Settings
@@ -59,6 +60,20 @@ class Judge(Request, frozen=True, kw_only=True):
     feature_key: np.ndarray
     against: int = -1  # the one that gains are measured against, if any
 
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        n = len(self.contenders)
+        if reply is None:
+            return f"figures of merit of {n:,} models on the site's own test rows"
+        return (
+            f"{reply.figures.shape[1]} figures of merit of {n:,} models on the site's own test rows, how many these "
+            "are, and intervals of gains"
+        )
+
+    def course(self) -> Course:
+        """Judge once: two models that differ on one row show how that row is judged."""
+        return Course(self.kind())
+
 
 class Counts(Reply, frozen=True, kw_only=True):
     """Test rows by score and class, by true and voted class, and by band of probability, for each model."""
@@ -77,6 +92,14 @@ class Tally(Request, frozen=True, kw_only=True):
     schema: Blob
     contenders: list[Contender]
     feature_key: np.ndarray
+
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        return f"counts of test rows by score on a grid and by class, of {len(self.contenders):,} models"
+
+    def alike(self) -> bytes:
+        """Give all but the models: sites may judge some of their own."""
+        return wire.encode(msgspec.structs.replace(self, contenders=[Contender()] * len(self.contenders)))
 
 
 # -- at a site

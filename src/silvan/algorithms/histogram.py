@@ -10,18 +10,22 @@ given.
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 from numba import njit
 
+from silvan.algorithms.follow import follow_level
 from silvan.algorithms.shared_bins import MAX_TREES, bins_of, find_shared_bins, schema_of
 from silvan.data.bins import Bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
+from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.site import Part, Site, answers
+from silvan.federation.store import digest
 from silvan.threads import thread_count
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.forest import Forest
@@ -60,10 +64,41 @@ class GrowLevel(Request, frozen=True, kw_only=True):
     split_bin: np.ndarray
     split_missing_left: np.ndarray
     split_words: np.ndarray
+    min_leaf: int = 1  # rows that both sides of a split have at least, for the site's policy to judge
 
-    def said(self) -> str:
-        """Say what is asked for."""
-        return f"statistics by bin of {self.features.shape[1]} features at each of {len(self.nodes)} nodes"
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        each = f"{self.features.shape[1]:,} features x {len(self.nodes):,} nodes"
+        what = "sums" if self.measure.scale else "counts"
+        if reply is None:
+            return f"{what} by bin of {each}"
+        listed = int((self.features >= 0).sum())
+        bins = len(reply.sums) / max(listed, 1)
+        return f"{what} of {'' if bins == int(bins) else 'about '}{bins:.0f} bins x {each}"
+
+    def course(self) -> Course:
+        """Say where the question stands: after all rounds of splits."""
+        _check_history(self)
+        return Course("forest", tuple(digest(name) for name, _ in _rounds(self)))
+
+    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
+        """Fit to the last level: its nodes are split by its features, and their children are next."""
+        same = (self.schema.hash, self.bins.hash, self.measure, self.n_trees, self.bootstrap, self.min_leaf)
+        splits = self.split_node, self.split_feature
+        return follow_level(
+            digest(wire.encode(_Same(*same))), traces, further, self.n_trees, splits, self.nodes, self.features
+        )
+
+
+class _Same(msgspec.Struct, frozen=True):
+    """What no level of a forest may change."""
+
+    schema: str
+    bins: str
+    measure: Measure
+    n_trees: int
+    bootstrap: bool
+    min_leaf: int
 
 
 _LEVEL_BYTES = 1 << 28
@@ -145,12 +180,9 @@ def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
             raise FormatError(f"{name} is of another type")
     if request.split_words.shape[1] != SET_WORDS:
         raise FormatError("a set of categories is of another size")
+    _check_history(request)
     sizes, node, feature = request.round_sizes, request.split_node, request.split_feature
     n = len(node)
-    if any(len(getattr(request, name)) != n for name in _SPLIT_TYPES) or sizes.ndim != 1 or sizes.dtype != np.int64:
-        raise FormatError("the splits so far do not match")
-    if ((sizes < 0) | (sizes > n)).any() or sizes.sum() != n:
-        raise FormatError("the splits so far do not match")
     there = request.n_trees + 2 * np.repeat(np.cumsum(sizes) - sizes, sizes)  # nodes when a split was made
     if (node < 0).any() or (node >= there).any() or len(np.unique(node)) < n:
         raise FormatError("a split of a node that does not exist, or was split before")
@@ -161,6 +193,16 @@ def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
     check_nodes(request.nodes, request.features, request.n_trees + 2 * n, len(bins.n_bins))
     if np.isin(request.nodes, node).any():
         raise FormatError("an open node was split before")
+
+
+def _check_history(request: GrowLevel) -> None:
+    """Refuse splits that cannot be cut into rounds."""
+    sizes, columns = request.round_sizes, [getattr(request, name) for name in _SPLIT_TYPES]
+    if any(c.ndim == 0 for c in columns) or len({len(c) for c in columns}) != 1:
+        raise FormatError("the splits so far do not match")
+    n = len(columns[0])
+    if sizes.ndim != 1 or sizes.dtype != np.int64 or ((sizes < 0) | (sizes > n)).any() or sizes.sum() != n:
+        raise FormatError("the splits so far do not match")
 
 
 def _check_measure(measure: Measure, schema: Schema) -> None:
@@ -200,7 +242,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
     measure = settings.measure(schema, label)
     rule = settings.rule(measure)
     schema_blob = federation.blob(schema.to_json().encode())
-    history = _History(settings.n_estimators, sum(federation.rows.values()))
+    history = _History(settings.n_estimators, int(label.sum()))
 
     def find_some(nodes: np.ndarray, features: np.ndarray) -> Splits:
         reply: Histograms = federation.total(
@@ -210,6 +252,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
                 measure=measure,
                 n_trees=settings.n_estimators,
                 bootstrap=settings.bootstrap,
+                min_leaf=settings.min_samples_leaf,
                 nodes=nodes,
                 features=features,
                 **history.columns(),

@@ -5,7 +5,7 @@ the publication can be: as many trees as a site's share of rows, or a say for ea
 """
 
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from silvan.algorithms.shared_bins import FLOOR, MAX_TREES, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.site import Part, Site, answers
 from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings, fit_forest
@@ -49,6 +49,15 @@ class GrowTrees(Request, frozen=True, kw_only=True):
     def min_leaf(self) -> int:
         """Rows a leaf has at least, for the site's policy to judge."""
         return self.settings.min_samples_leaf
+
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        size = "" if reply is None else f" ({len(reply.forest):,} bytes)"
+        return f"{self.n_trees:,} trees of the site's own{size}: splits and leaf values, no counts; how many rows it has"
+
+    def course(self) -> Course:
+        """Grow trees once."""
+        return Course(self.kind())
 
 
 # -- at a site

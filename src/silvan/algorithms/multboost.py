@@ -8,7 +8,7 @@ class, and does not change a row's weight. Every question repeats all stages so 
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -30,8 +30,9 @@ from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.site import Site, answers
+from silvan.federation.store import digest
 from silvan.tree.forest import Forest
 from silvan.tree.predict import scores
 
@@ -50,6 +51,15 @@ class Merged(msgspec.Struct, frozen=True, kw_only=True):
     stumps: Stumps
     sizes: np.ndarray  # int64 (stages,)
     masses: np.ndarray  # int64 (stages, 3); of a stage that is being weighed there are none yet
+
+    def course(self) -> Course:
+        """Say what was decided: a stage, then its masses, then the next stage."""
+        decided: list[str] = []
+        for i, stage in enumerate(_stages(self)):
+            decided.append(digest(_name(stage)))
+            if i < len(self.masses):
+                decided.append(digest(self.masses[i].tobytes()))
+        return Course("stages", tuple(decided))
 
 
 class Found(Reply, frozen=True, kw_only=True):
@@ -74,6 +84,18 @@ class FindStump(Request, frozen=True, kw_only=True):
         """Rows a leaf has at least, for the site's policy to judge."""
         return self.settings.min_samples_leaf
 
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        return f"the best stump for the site's rows, weighted by what {len(self.merged.sizes):,} stages got wrong"
+
+    def course(self) -> Course:
+        """Say where the question stands: after all stages and their masses."""
+        return self.merged.course()
+
+    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
+        """Be about the same rows as before."""
+        return _follow(traces, further, self.schema, self.rows)
+
 
 class StageMasses(Reply, frozen=True, kw_only=True):
     """Masses of the site's rows that the newest stage gets right, wrong, neither."""
@@ -90,6 +112,23 @@ class WeighStage(Request, frozen=True, kw_only=True):
     schema: Blob
     rows: int
     merged: Merged
+
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        return f"how much of the rows' weight stage {len(self.merged.sizes):,} gets right, wrong and neither: 3 numbers"
+
+    def course(self) -> Course:
+        """Say where the question stands: after a stage without masses."""
+        return self.merged.course()
+
+    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
+        """Be about the same rows as before."""
+        return _follow(traces, further, self.schema, self.rows)
+
+
+def _follow(traces: list[bytes], further: bool, schema: Blob, rows: int) -> bytes | None:
+    trace = f"{schema.hash} {rows}".encode()
+    return trace if further and all(other == trace for other in traces) else None
 
 
 # -- at a site

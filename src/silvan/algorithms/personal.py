@@ -8,18 +8,18 @@ the best on a few rows is the luckiest.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from silvan.algorithms.bofrf import Weighted, forests_of, learning_rows
 from silvan.algorithms.merge import draws_rows
-from silvan.algorithms.shared_bins import schema_of
+from silvan.algorithms.shared_bins import FLOOR, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.site import Part, Site, answers
 from silvan.tree.draw import rows_of_trees
 from silvan.tree.forest import Forest, join_forests
@@ -50,9 +50,9 @@ class Chosen(Reply, frozen=True, kw_only=True):
 
     tau: int  # its place in the request's list
     strategy: Strategy
-    measure: Measure  # empty: there were no rows to choose on
+    measure: Measure  # empty: there were no rows to choose on, or too few
     rows: int
-    figures: np.ndarray  # (taus, 2), global and own; NaN where there is nothing to use
+    figures: np.ndarray  # (taus, 2), global and own; NaN where there is nothing to use, or of too few rows
 
 
 class Choose(Request, frozen=True, kw_only=True):
@@ -69,6 +69,14 @@ class Choose(Request, frozen=True, kw_only=True):
     protocol: Protocol
     validation: float
     bootstrap: bool
+
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        return f"which ensemble the site will use, and rounded figures of {2 * len(self.taus):,} on its own rows"
+
+    def course(self) -> Course:
+        """Choose once."""
+        return Course(self.kind())
 
 
 # -- at a site
@@ -151,7 +159,8 @@ def decide(
 ) -> Chosen:
     """Take the candidate (tau, strategy) that is furthest ahead of the agreed one, on the rows of which both can speak.
 
-    Of equals it is a global one, with a tau near the agreed one.
+    Of equals it is a global one, with a tau near the agreed one. Figures of fewer than ``FLOOR`` rows say more of single
+    rows than of ensembles: they are not told, and a cautious site does not go by them.
     """
     figures = np.full((len(taus), len(STRATEGIES)), np.nan)
     agreed = next((at for at in ((0, 0), (0, 1)) if at in scores), min(scores, default=(0, 0)))
@@ -160,12 +169,13 @@ def decide(
     measure: Measure = ""
     for at in [agreed, *(at for at in scores if at != agreed)]:
         rows = known[at] & known[agreed] if scores else np.zeros(0, np.bool_)
-        if not rows.any():
+        few = rows.sum() < FLOOR
+        if not rows.any() or (few and cautious):
             continue
         mine, other = (judge(scores[one][rows], y[rows], n_classes) for one in (at, agreed))
         measure = measure or mine.measure
         if mine.measure == measure:
-            figures[at] = float(f"{mine.figure:.{_DIGITS}g}")
+            figures[at] = np.nan if few else float(f"{mine.figure:.{_DIGITS}g}")
             if not cautious or mine.beats(other):
                 ahead[at] = mine.value - other.value
     tau, strategy = max(ahead, key=lambda at: (ahead[at], -at[1], -abs(taus[at[0]] - taus[0]), -at[0]))

@@ -1,8 +1,8 @@
 """The published input perturbation: every row is disguised at its site, once, and the forest grows on disguises.
 
 Numbers get discrete Laplace noise on a public grid of their bounds, categories and classes are replaced at random (the
-exponential mechanism where any answer but the true one is equally bad). A row has as many columns as it has, label
-included, and each gets an equal part of epsilon. The disguised rows are kept; whatever is asked of them afterwards is free.
+exponential mechanism where any answer but the true one is equally bad). Every column of a row, the label included, gets
+an equal part of epsilon. The disguised rows are kept; whatever is asked of them afterwards is free.
 
 The unit is one row replaced by another: how many rows there are is not hidden.
 """
@@ -52,7 +52,7 @@ class DisguisedLevel(Noisy, frozen=True, kw_only=True):
         """All levels, trees and forests of one schema and epsilon look at one disguise."""
         return ["disguised rows", self.level.schema.hash, self.epsilon]
 
-    def said(self) -> str:
+    def said(self, reply: Any = None) -> str:
         """Say what is asked for."""
         return f"rows disguised for epsilon {self.epsilon:.4g}, once; then statistics of the disguises"
 
@@ -77,7 +77,8 @@ def disguised_level(site: Site, request: DisguisedLevel) -> Histograms:
     part = site.part(schema)
     worn = drawn_once(site, request, Disguise, lambda: part, lambda rows: disguise(rows, schema, request.epsilon))
     name = digest(msgspec.json.encode(request.draws()))
-    return grow_level(stand_in(site, name, Part(worn.X, worn.y, part.row_keys)), request.level)
+    told: Any = grow_level(stand_in(site, name, Part(worn.X, worn.y, part.row_keys)), request.level)
+    return Histograms(sums=told.sums)
 
 
 def disguise(part: Part, schema: Schema, epsilon: float) -> Disguise:

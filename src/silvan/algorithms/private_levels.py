@@ -1,8 +1,9 @@
 """The published private forest: noise on the histograms of every level (geometric mechanism, Eq. 6).
 
 The trees grow as in ``histogram.py``, from sums in which every count has noise. A row is in one bin of each feature
-asked about, once a tree and level, so the epsilon of the forest is shared by all levels, and that of a level by its trees and
-features. Bins come from the schema; a node's size is only ever known with noise. Eq. 6's epsilon is alpha = exp(-epsilon).
+asked about, once a tree and level, so the epsilon of the forest is shared by all levels, and that of a level by its
+trees and features. Bins come from the schema; a node's size is only ever known with noise. Eq. 6's epsilon is
+alpha = exp(-epsilon).
 """
 
 from collections.abc import Callable
@@ -14,9 +15,9 @@ import numpy as np
 
 from silvan.algorithms.histogram import GrowLevel, _History, grow_level
 from silvan.algorithms.level_counts import settle_counts
+from silvan.algorithms.private_counts import MOST, NoisyCounts
 from silvan.algorithms.private_grid import public_cuts
 from silvan.algorithms.private_round import Rounds, warn_if_small
-from silvan.algorithms.private_tables import MOST, NoisyCounts
 from silvan.algorithms.shared_bins import CutPoints, schema_of
 from silvan.algorithms.stand_in import stand_in
 from silvan.data.bins import Bins, make_bins
@@ -49,13 +50,13 @@ class NoisyLevel(Noisy, frozen=True, kw_only=True):
     level: GrowLevel
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
-        """A row is in at most one open node of every tree, and there in one bin of every feature."""
+        """Allow for one more in an open node of every tree, there in one bin of every feature."""
         times = histograms(self.level)
         if schema.n_classes:
             return (self.noise(times),)
         return self.noise(times, _ROWS_OF_BOTH), self.noise(times * MOST, 1 - _ROWS_OF_BOTH)
 
-    def said(self) -> str:
+    def said(self, reply: Any = None) -> str:
         """Say what is asked for."""
         return f"{self.level.said()}, with noise for epsilon {self.epsilon:.4g}"
 
@@ -89,7 +90,8 @@ def exact_level(site: Site, request: NoisyLevel, schema: Schema) -> np.ndarray:
         part = site.part(schema)
         clipped = Part(part.X, np.clip(part.y, *schema.label.bounds), part.row_keys)
         site = stand_in(site, f"clipped {schema.hash}", clipped)
-    return grow_level(site, request.level).sums.astype(np.int64)
+    told: Any = grow_level(site, request.level)
+    return np.asarray(told.sums, np.int64)
 
 
 def public_measure(schema: Schema) -> Measure:
@@ -166,7 +168,8 @@ class PublicPlan:
 
         def find(frontier: Frontier) -> Splits:
             features = draw_level(frontier, plan)
-            level = GrowLevel(nodes=frontier.node.astype(np.int32), features=features, **named, **history.columns())
+            asked: dict[str, Any] = {**named, **history.columns()}
+            level = GrowLevel(nodes=frontier.node.astype(np.int32), features=features, **asked)
             size = int(bins.n_bins[features[features >= 0]].sum())
             return choose_level(ask(level, size), features, bins, rule)
 

@@ -3,7 +3,7 @@
 import warnings
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -60,7 +60,7 @@ def place(federation: Federation, noise: str | None, tolerate: int) -> Placing:
     at = ("total" if hidden else "site") if noise is None else noise
     if at not in ("total", "site"):
         raise InputError(f"noise must be 'total', 'site' or None, got {noise!r}")
-    if isinstance(tolerate, bool) or not isinstance(tolerate, int | np.integer) or not 0 <= tolerate < n:
+    if not (_whole(tolerate) and 0 <= tolerate < n):
         raise InputError(f"tolerate must be a whole number of sites below the {n} that take part, got {tolerate!r}")
     if at == "site":
         return Placing("site", hidden, n, 1)
@@ -109,19 +109,23 @@ class Rounds:
 
     def account(self, outside: tuple[str, ...] = ()) -> Privacy:
         """Give the account of all that was asked."""
-        told = ("evaluate, whose figures are exact",)
-        if getattr(self.federation, "rows", None):
-            told += ("each site's number of rows, which it told when the federation was made",)
+        told = ["evaluate, whose figures are exact"]
+        if self.federation.rows:
+            told.append("each site's number of rows, which it told when the federation was made")
         declared = "the schema: names, bounds or edges, categories, classes; parameters and random_state"
         return Privacy(
             self.epsilon, tuple(self.queries), self.placing.seen_by, (declared, *self.public), (*told, *outside)
         )
 
 
-def check_rows(n_rows: object) -> None:
+def check_rows(n_rows: Any) -> None:
     """Refuse a number of rows that means nothing."""
-    if n_rows is not None and (isinstance(n_rows, bool) or not isinstance(n_rows, int | np.integer) or n_rows < 1):
+    if n_rows is not None and not (_whole(n_rows) and n_rows >= 1):
         raise InputError(f"n_rows must be a whole number of at least 1, or None, got {n_rows!r}")
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def warn_if_small(n: int, epsilon: float, least: float) -> None:

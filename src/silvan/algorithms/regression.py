@@ -8,7 +8,6 @@ For squares this is the method of conjugate gradients on what the label holder's
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +19,13 @@ _STEPS, _INNER = 100, 200
 
 _NOTHING = 1e-13
 """Directions in which a matrix is smaller than that, against its largest, are taken for none."""
+
+
+class MisfitError(FormatError):
+    """Columns and products that no columns could have led to."""
+
+    def __init__(self) -> None:
+        super().__init__("the columns that were offered do not fit together")
 
 
 class Target(NamedTuple):
@@ -63,6 +69,27 @@ def shares(predictor: np.ndarray) -> np.ndarray:
     return weight / weight.sum(axis=1, keepdims=True)
 
 
+class Narrow(NamedTuple):
+    """Columns, as no more combinations of them than there are rows; what is left out does nothing for any row."""
+
+    X: np.ndarray
+    back: np.ndarray | None  # from coefficients of the combinations to those of the columns
+
+    @classmethod
+    def of(cls, X: np.ndarray) -> "Narrow":
+        """Combine columns if there are more of them than rows. Lengths stay, so penalties do."""
+        if X.shape[1] <= len(X):
+            return cls(X, None)
+        values, vectors = np.linalg.eigh(X @ X.T)
+        kept = values > _NOTHING * values[-1:]
+        size = np.sqrt(values[kept])
+        return cls(vectors[:, kept] * size, X.T @ (vectors[:, kept] / size))
+
+    def widen(self, coefficients: np.ndarray) -> np.ndarray:
+        """Give the coefficients of the columns."""
+        return coefficients if self.back is None else self.back @ coefficients
+
+
 # -- where the label is
 
 
@@ -94,7 +121,7 @@ class Regression:
         return self.theta[self.X.shape[1] + 1 :]
 
     def residuals(self) -> np.ndarray:
-        """What is still unexplained."""
+        """Give what is still unexplained."""
         return self.target.y - self.target.mean(self._predict(self.theta))
 
     def offer(self, column: np.ndarray, products: np.ndarray) -> None:
@@ -118,7 +145,7 @@ class Regression:
             step = self._newton(mean, gradient)
             gain = float((gradient * step).sum())
             if not np.isfinite(gain) or gain < 0:
-                raise FormatError("the columns that were offered do not fit together")
+                raise MisfitError
             if gain <= tol * tol * n:
                 break
             length = 1.0
@@ -157,18 +184,18 @@ class Regression:
 
     def _predict(self, theta: np.ndarray) -> np.ndarray:
         d = self.X.shape[1]
-        others = np.einsum("knt,tk->nk", self.offered, theta[d + 1 :])
+        others = np.matmul(self.offered, theta[d + 1 :].T[:, :, None])[:, :, 0].T
         predictor: np.ndarray = self.X @ theta[:d] + theta[d] + others
         return predictor
 
     def _gather(self, rows: np.ndarray) -> np.ndarray:
-        others = np.einsum("knt,nk->tk", self.offered, rows)
+        others = np.matmul(rows.T[:, None], self.offered)[:, 0].T
         return np.concatenate([self.X.T @ rows, rows.sum(axis=0)[None], others])
 
     def _pull(self, theta: np.ndarray) -> np.ndarray:
         """Give the derivative of the penalty."""
         d = self.X.shape[1]
-        others = np.einsum("kst,tk->sk", self.gram, theta[d + 1 :])
+        others = np.matmul(self.gram, theta[d + 1 :].T[:, :, None])[:, :, 0].T
         return np.concatenate([self.alpha * theta[:d], np.zeros((1, theta.shape[1])), others])
 
     def _objective(self, theta: np.ndarray) -> float:
@@ -181,7 +208,7 @@ def inverse(H: np.ndarray) -> np.ndarray:
     scale = np.where(size > 0, 1.0 / np.where(size > 0, size, 1.0), 0.0)
     values, vectors = np.linalg.eigh(H * scale * scale[:, None])
     if len(values) and values[0] < -1e-6 * values[-1]:
-        raise FormatError("the columns that were offered do not fit together")
+        raise MisfitError
     kept = values > _NOTHING * values[-1:]
     vectors = vectors[:, kept] * scale[:, None]
     return (vectors / values[kept]) @ vectors.T
@@ -194,7 +221,7 @@ def conjugate_gradients(
     x, left = np.zeros_like(b), b
     z = solve(left)
     p, size = z, float((left * z).sum())
-    goal = 1e-8 * size
+    goal = 1e-4 * size
     for _ in range(_INNER):
         if size <= goal:
             break
@@ -212,42 +239,25 @@ def conjugate_gradients(
 # -- where other columns are
 
 
-@dataclass
 class Block:
     """A party's own columns, and the directions that it has offered."""
 
-    X: np.ndarray
-    alpha: float
-    numbers: bool
-
-    def __post_init__(self) -> None:
-        """Of more columns than rows, take as many combinations of them as there are rows: the others do nothing."""
-        self.back: np.ndarray | None = None
-        n, d = self.X.shape
-        if d > n:
-            values, vectors = np.linalg.eigh(self.X @ self.X.T)
-            kept = values > _NOTHING * values[-1:]
-            size = np.sqrt(values[kept])
-            self.back = self.X.T @ (vectors[:, kept] / size)
-            self.X = vectors[:, kept] * size
+    def __init__(self, X: np.ndarray, alpha: float, numbers: bool) -> None:
+        self.X, self.alpha, self.numbers = X, alpha, numbers
         self.directions: list[np.ndarray] = []
 
     def coefficients(self, taken: np.ndarray) -> np.ndarray:
         """Give the coefficients of the columns, having gone so far in each direction: (columns, predictors)."""
-        reduced = self._reduced(taken)
-        return reduced if self.back is None else self.back @ reduced
-
-    def _reduced(self, taken: np.ndarray) -> np.ndarray:
         start = np.zeros((self.X.shape[1], taken.shape[1]))
         return sum((c * d for c, d in zip(taken, self.directions, strict=True)), start)
 
     def go(self, residuals: np.ndarray, taken: np.ndarray, factor: float) -> tuple[np.ndarray, np.ndarray]:
-        """Offer a direction: its column, and products (those of the gradient, then of earlier directions, itself first).
+        """Offer a direction: its column, and its products with the gradient, with itself and with those before.
 
         ``factor`` makes a direction larger, so that whole numbers tell small ones well.
         """
         X, alpha = self.X, self.alpha
-        gradient = X.T @ residuals - alpha * self._reduced(taken)
+        gradient = X.T @ residuals - alpha * self.coefficients(taken)
         step = np.empty_like(gradient)
         for k, r in enumerate(residuals.T):
             if k == 0 or not self.numbers:
@@ -257,8 +267,6 @@ class Block:
                 H = (X * w[:, None]).T @ X - w.sum() * np.outer(mean, mean)
                 H[np.diag_indices_from(H)] += alpha
             step[:, k] = np.linalg.solve(H, gradient[:, k])
-        if step.shape[1] > 1:
-            step -= step.mean(axis=1, keepdims=True)  # the same to all classes changes nothing
         step *= factor
         products = [factor * (gradient * step).sum(axis=0)]
         products += [alpha * (step * other).sum(axis=0) for other in (step, *self.directions)]

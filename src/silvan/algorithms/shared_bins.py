@@ -5,7 +5,7 @@ edge.
 """
 
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -43,6 +43,13 @@ class CountGrid(Request, frozen=True, kw_only=True):
 
     schema: Blob
 
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        if reply is None:
+            return "counts of rows in the coarse cells of the public grid, column by column, and of the label"
+        columns, cells = reply.cells.shape
+        return f"counts of {cells:,} coarse cells x {columns:,} columns, and of {len(reply.label):,} of the label"
+
 
 class FineCounts(Reply, frozen=True, kw_only=True):
     """Rows in each fine cell, column after column."""
@@ -60,6 +67,11 @@ class CountFine(Request, frozen=True, kw_only=True):
     columns: np.ndarray  # column of each heavy cell, ascending
     cells: np.ndarray  # its number, ascending within the column
     shifts: np.ndarray  # how closely it is looked into
+
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        n = "" if reply is None else f"{len(reply.cells):,} "
+        return f"counts of {n}fine cells inside {len(self.cells):,} coarse cells of the public grid"
 
 
 class CutPoints(msgspec.Struct, frozen=True):
@@ -206,7 +218,7 @@ def find_shared_bins(federation: Federation, schema: Schema, max_bins: int) -> t
             shifts=np.concatenate([h.shifts for h in heavy]),
         ),
         check=lambda site, reply: _check_counts(reply.cells, (size,), np.int32),
-        most=sum(federation.rows.values()),
+        most=int(coarse.cells.max(initial=0)),
     )
     bins = bins_from_counts(schema, coarse.cells, heavy, fine.cells, max_bins)
     points = CutPoints(np.array([len(c) for c in bins.cuts], np.int64), np.concatenate(bins.cuts))
@@ -221,8 +233,8 @@ def coarse_total(federation: Federation, schema: Schema) -> GridCounts:
         _check_counts(reply.cells, (len(schema.features), cells), np.int32)
         _check_counts(reply.label, (schema.n_classes or label,), np.int64)
 
-    named = federation.blob(schema.to_json().encode())
-    counts: GridCounts = federation.total(CountGrid(schema=named), check=check, most=sum(federation.rows.values()))
+    named, rows = federation.blob(schema.to_json().encode()), sum(federation.rows.values())
+    counts: GridCounts = federation.total(CountGrid(schema=named), check=check, most=rows or None)
     return counts
 
 

@@ -163,7 +163,7 @@ class StumpTable:
 def check_two_classes(schema: Schema) -> None:
     """Refuse a label that stumps cannot vote on."""
     if schema.n_classes != 2:
-        what = f"has {schema.n_classes} classes" if schema.n_classes else "is a number"
+        what = {0: "is a number", 1: "has one class only"}.get(schema.n_classes, f"has {schema.n_classes} classes")
         raise InputError(
             f"boosting with stumps is for two classes, as it was published; the label {schema.label.name!r} {what}: "
             "use a forest instead, HistogramForest or BOFRF"

@@ -43,7 +43,7 @@ class Group:
 def table_forest(
     schema: Schema, tables: Sequence[Sequence[Group]], values: Sequence[np.ndarray], **settings: Any
 ) -> Forest:
-    """Make a forest of tables; ``values`` has for each its cells' values, (cells, outputs), the last feature running."""
+    """Make a forest of tables; ``values`` has each one's cells, (cells, outputs), in the order of ``np.indices``."""
     trees = [_tree(table, value) for table, value in zip(tables, values, strict=True)]
     columns: dict[str, Any] = {name: np.concatenate([tree[name] for tree in trees]) for name in trees[0]}
     sizes = [len(tree["feature"]) for tree in trees]

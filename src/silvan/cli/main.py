@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from silvan.cli import advise, demo, evaluate, fit, predict, report
+from silvan.cli import advise, audit, demo, evaluate, fit, predict, report
 from silvan.errors import SilvanError
 
 INTERRUPTED = 130
@@ -46,6 +46,7 @@ app.command()(fit.fit)
 app.command()(predict.predict)
 app.command()(evaluate.evaluate)
 app.command()(report.report)
+app.command()(audit.audit)
 
 
 def _version(wanted: bool) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from silvan.federation.message import Envelope, Reply, Request
+from silvan.federation.store import digest
 
 if TYPE_CHECKING:
     from silvan.federation.site import Site
@@ -22,6 +23,12 @@ class Own:
     request: Request
     handler: Callable[[Any, Any], Reply]
     hash: str  # of the request
+
+    @property
+    def statistic(self) -> str:
+        """Name what is summed, alike at all sites of the sum: what one site is asked alone adds up with nothing."""
+        alike = self.request.alike()
+        return self.hash if alike is None else digest(self.request.kind().encode() + b"\0" + alike)
 
     def prepare(self) -> Reply:
         """Work the part out; nothing leaves yet."""

@@ -10,7 +10,7 @@ ones.
 """
 
 import hashlib
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from silvan.data import grid
 from silvan.data.encode import Task, category_texts, infer_schema
 from silvan.data.schema import MAX_CATEGORIES, Class
 from silvan.errors import FormatError, RefusedError
-from silvan.federation.message import Reply, Request, Verb
+from silvan.federation.message import Course, Reply, Request, Verb
 from silvan.federation.site import Site, answers
 
 FLOOR = 10
@@ -54,6 +54,11 @@ class Describe(Request, frozen=True, kw_only=True):
 
     task: Task | None = None
 
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        n = "" if reply is None else f"{len(reply.names):,} "
+        return f"names and kinds of {n}columns, coarse cells of medians, classes of the label, how many rows there are"
+
 
 class Size(Reply, frozen=True, kw_only=True):
     """How many rows a site learns from."""
@@ -82,6 +87,10 @@ class CountCategories(Request, frozen=True, kw_only=True):
 
     names: list[str]
 
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        return f"counts of rows under {2 * BUCKETS:,} hashes of category names x {len(self.names):,} columns"
+
 
 class CategoryNames(Reply, frozen=True, kw_only=True):
     """Names of categories that are common enough, for each column asked about."""
@@ -97,6 +106,15 @@ class NameCategories(Request, frozen=True, kw_only=True):
 
     names: list[str]
     common: list[np.ndarray]
+
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        n = "" if reply is None else f"{sum(map(len, reply.names)):,} "
+        return f"names of {n}common categories of {len(self.names):,} columns"
+
+    def course(self) -> Course:
+        """Name categories once: which are common is the coordinator's word."""
+        return Course(self.kind())
 
 
 # -- at a site

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from silvan.errors import FormatError, InputError
+from silvan.federation.store import CONDUCT, MemoryStore
 
 _APPLICATION = 0x53494C56  # how SQLite files say whose they are: "SILV"
 
@@ -29,6 +30,12 @@ CREATE TABLE IF NOT EXISTS reply (
     received INTEGER NOT NULL,
     digest TEXT NOT NULL,
     PRIMARY KEY (question, site)
+);
+CREATE TABLE IF NOT EXISTS memory (
+    site TEXT NOT NULL,
+    key TEXT NOT NULL,
+    value BLOB NOT NULL,
+    PRIMARY KEY (site, key)
 );
 """
 
@@ -112,6 +119,30 @@ class Journal:
                 "INSERT INTO reply VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (question, site) DO NOTHING", rows
             )
 
+    def store(self, site: str) -> MemoryStore:
+        """Give a store to a site of this process.
+
+        What it holds a coordinator to goes with the journal, or it would take a resumed study for one that begins in
+        the middle.
+        """
+        return _Kept(self, site)
+
+    def remember(self, site: str, values: dict[str, bytes]) -> None:
+        """Keep what a site of this process remembers, all or nothing of it."""
+        if self._db is None or not values:
+            return
+        with self._using() as db, db:
+            db.execute("BEGIN")
+            rows = [(site, key, value) for key, value in values.items()]
+            db.executemany("INSERT OR REPLACE INTO memory VALUES (?, ?, ?)", rows)
+
+    def remembered(self, site: str) -> dict[str, bytes]:
+        """Give what a site of this process remembers."""
+        if self._db is None:
+            return {}
+        with self._using() as db:
+            return dict(db.execute("SELECT key, value FROM memory WHERE site = ?", (site,)).fetchall())
+
     def __len__(self) -> int:
         if self._db is None:
             return 0
@@ -131,6 +162,21 @@ class Journal:
                 yield self._db
             except sqlite3.DatabaseError as error:
                 raise FormatError(f"{self.path}: cannot be used as a journal ({error})") from None
+
+
+class _Kept(MemoryStore):
+    """A store in memory, a part of which is in a journal's file."""
+
+    def __init__(self, journal: Journal, site: str) -> None:
+        super().__init__()
+        self._journal, self._site = journal, site
+        super().put_all(journal.remembered(site))
+
+    def put_all(self, values: dict[str, bytes]) -> None:
+        """Keep several values."""
+        super().put_all(values)
+        kept = {key: value for key, value in values.items() if key.startswith(CONDUCT)}
+        self._journal.remember(self._site, kept)
 
 
 def _prepare(db: sqlite3.Connection) -> None:

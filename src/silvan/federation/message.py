@@ -8,6 +8,7 @@ travels in an ``Envelope`` that says which question it belongs to.
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
+import numpy as np
 
 Verb = Literal["ask", "total"]
 
@@ -40,7 +41,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     def said(self, reply: Any = None) -> str:
         """Say in plain words what is asked for, or what is answered; the ledger shows it to the site's owner."""
-        return (self.__doc__ or self.kind()).split("\n")[0].rstrip(".")
+        asked = (self.__doc__ or self.kind()).split("\n")[0].rstrip(".")
+        return f"{asked[0].lower()}{asked[1:]}" + ("" if reply is None else f" ({shapes(reply)})")
 
     # -- what a site holds a coordinator to, see privacy/conduct.py
 
@@ -48,19 +50,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         """Say where the question stands; None: it may be asked any number of times, in any form. A sum: once."""
         return Course(self.kind()) if self.verb == "total" else None
 
-    def trace(self) -> bytes:
-        """Say what later questions of the course must fit to."""
-        return b""
+    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
+        """Leave a trace for the questions to come, given those of others; None if it does not fit to them.
 
-    def follows(self, traces: list[bytes], further: bool) -> bool:
-        """Whether the question may come after others that left these traces.
-
-        ``further``: it adds to what was decided; otherwise it stands beside the others, at the same point.
+        ``further``: the question adds to what was decided, or is the first; otherwise it stands beside the others.
         """
-        return further
+        return b"" if further else None
 
-    def statistic(self) -> bytes | None:
-        """Name what is summed: all sites of a sum are asked alike. None: by all that is asked."""
+    def alike(self) -> bytes | None:
+        """Give what all sites in a sum must be asked alike, so that it adds up; None: everything."""
         return None
 
 
@@ -109,6 +107,26 @@ class Missing(msgspec.Struct, frozen=True):
     """A site lacks blobs that a request refers to and asks to be sent them."""
 
     hashes: list[str]
+
+
+_ELEMENTS = {"i": "whole numbers", "u": "whole numbers", "f": "numbers", "b": "truth values"}
+
+
+def shapes(reply: msgspec.Struct) -> str:
+    """Say what is in a reply and how large it is, without a single value of it."""
+    said = []
+    for name in reply.__struct_fields__:
+        value, words = getattr(reply, name), name.replace("_", " ")
+        if isinstance(value, np.ndarray):
+            size = " x ".join(f"{n:,}" for n in value.shape) or "1"
+            said.append(f"{words}: {size} {_ELEMENTS.get(value.dtype.kind, 'elements')}")
+        elif isinstance(value, bytes | memoryview):
+            said.append(f"{words}: {len(value):,} bytes")
+        elif isinstance(value, list | tuple | dict):
+            said.append(f"{words}: {len(value):,}")
+        elif value is not None:
+            said.append(words)
+    return ", ".join(said) or "nothing but that it is done"
 
 
 def blobs_in(request: Request) -> list[str]:

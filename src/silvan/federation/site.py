@@ -50,7 +50,9 @@ class Outbox:
         """Let a reply leave, changed if need be, or raise ``RefusedError``."""
         return reply
 
-    def note(self, site: "Site", envelope: Envelope, request: Request | None, reply: msgspec.Struct, body: bytes) -> None:
+    def note(
+        self, site: "Site", envelope: Envelope, request: Request | None, reply: msgspec.Struct, body: bytes
+    ) -> None:
         """Write down what is about to leave, trouble included; nothing leaves if this raises."""
 
 

@@ -6,6 +6,9 @@ Everything else a site holds in memory is a cache: it makes an answer faster, ne
 import hashlib
 from typing import Protocol
 
+CONDUCT = "conduct"
+"""How keys begin of what a site holds a coordinator to."""
+
 
 class Store(Protocol):
     """A small durable map; ``MemoryStore`` for tests and federations in one process."""
@@ -16,6 +19,9 @@ class Store(Protocol):
     def put(self, key: str, value: bytes) -> None:
         """Keep a value for good."""
 
+    def put_all(self, values: dict[str, bytes]) -> None:
+        """Keep several values, all or none."""
+
 
 class MemoryStore:
     """A store that lives as long as the process.
@@ -25,6 +31,7 @@ class MemoryStore:
 
     def __init__(self, room: int = 1 << 28) -> None:
         self._values: dict[str, bytes] = {}
+        self._blobs: dict[str, int] = {}  # their sizes, the oldest first
         self._room = room
 
     def get(self, key: str) -> bytes | None:
@@ -33,14 +40,18 @@ class MemoryStore:
 
     def put(self, key: str, value: bytes) -> None:
         """Keep a value."""
-        self._values.pop(key, None)
-        blobs = {k: len(v) for k, v in self._values.items() if k.startswith("blob ")}
-        size = sum(blobs.values()) + len(value)
-        for old in blobs if key.startswith("blob ") else ():
-            if size <= self._room:
-                break
-            size -= len(self._values.pop(old))
+        if key.startswith("blob "):
+            self._blobs.pop(key, None)
+            while self._blobs and sum(self._blobs.values()) + len(value) > self._room:
+                oldest = next(iter(self._blobs))
+                del self._blobs[oldest], self._values[oldest]
+            self._blobs[key] = len(value)
         self._values[key] = value
+
+    def put_all(self, values: dict[str, bytes]) -> None:
+        """Keep several values."""
+        for key, value in values.items():
+            self.put(key, value)
 
 
 def digest(data: bytes) -> str:

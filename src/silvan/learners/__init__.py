@@ -4,6 +4,7 @@ from silvan.learners.base import Learner
 from silvan.learners.bofrf import BOFRF
 from silvan.learners.boosting import BOPPID, AdaBoostPL, LocalAdaBoost, MultBoost
 from silvan.learners.forests import HistogramForest, LocalForest, MergedForest, PooledForest
+from silvan.learners.linear import VerticalLinear
 from silvan.learners.vertical import VerticalForest
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "MultBoost",
     "PooledForest",
     "VerticalForest",
+    "VerticalLinear",
 ]

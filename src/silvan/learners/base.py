@@ -1,6 +1,7 @@
 """What all learners on federations share: parameters, fit, predict, evaluate."""
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -77,6 +78,11 @@ class Learner(_Fitted):
 
     def _settings(self, schema: Schema) -> Settings:
         default = "gini" if schema.n_classes else "squared_error"
+        if self.criterion is not None and (self.criterion == "squared_error") == bool(schema.n_classes):
+            fits = "'gini', 'entropy' or 'log_loss'" if schema.n_classes else "'squared_error'"
+            raise InputError(
+                f"criterion must be None or {fits} for the label {schema.label.name!r}, got {self.criterion!r}"
+            )
         names = set(Settings.__dataclass_fields__) & set(self.get_params(deep=False))
         values = {name: getattr(self, name) for name in names - {"criterion", "class_weight"}}
         weight = self.class_weight
@@ -90,6 +96,9 @@ class Learner(_Fitted):
         return Settings(criterion=self.criterion or default, class_weight=weight, **values)
 
     def _feature_key(self) -> np.ndarray:
+        seed: Any = self.random_state
+        if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
+            raise InputError(f"random_state must be a whole number of at least 0, got {seed!r}")
         return make_key(self.random_state, "features")
 
     def _forest_for(self, site: str | None) -> Forest:

@@ -7,7 +7,7 @@ import numpy as np
 
 from silvan.algorithms.bofrf import Weighted, warn_if_none, weigh
 from silvan.algorithms.clustered import find_clusters
-from silvan.algorithms.distances import Metric
+from silvan.algorithms.distances import Metric, check_metric
 from silvan.algorithms.personal import TAUS, Chosen, choose_all
 from silvan.algorithms.tune import as_search
 from silvan.errors import InputError
@@ -135,6 +135,11 @@ class BOFRF(Learner):
             raise InputError(f"tau must be at least 0 and below 1, got {self.tau!r}")
         if self.protocol not in ("honest", "paper"):
             raise InputError(f"protocol must be 'honest' or 'paper', got {self.protocol!r}")
+        if self.personal not in (True, False):
+            raise InputError(f"personal must be True or False, got {self.personal!r}")
+        check_metric(self.metric)
+        if self.first is not None and self.clusters is None:
+            raise InputError(f"first={self.first!r} is the first centroid of clusters: set clusters, or leave it out")
         share: Any = self.validation
         if share is not None and not (isinstance(share, float | np.floating) and 0.0 < share <= 0.5):
             raise InputError(f"validation must be a share above 0 and at most 0.5, or None; got {share!r}")

@@ -1,13 +1,13 @@
 """What a private model may have told of a row: every question with its cost, and how costs add up.
 
 The unit is one row added or removed. A row is in one cell of a histogram, so a histogram's cells, whatever they are
-(bins, classes, nodes of one tree's level), cost what one of them costs: they are asked in parallel. Histograms that all see
-the row (columns, tables, levels, trees, rounds) cost the sum: they are asked in sequence. Sites have different rows, so what one
-site tells costs the rows of others nothing.
+(bins, classes, nodes of one tree's level), cost what one of them costs: they are asked in parallel. Histograms that
+all see the row (columns, tables, levels, trees, rounds) cost the sum: they are asked in sequence. Sites have different
+rows, so what one site tells costs the rows of others nothing.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 
 from silvan.privacy.noise import Noise
@@ -60,10 +60,8 @@ class Privacy:
     public: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
     unit: str = UNIT
-    composition: str = (
-        "sequential over questions, columns, tables, levels and trees; parallel over cells of a histogram"
-    )
-    replaced: str = field(default="twice that for one row replaced by another")
+    composition: str = "sequential over questions, columns, tables, levels, trees; parallel over cells of a histogram"
+    replaced: str = "twice that for one row replaced by another"
 
     @property
     def total(self) -> float:
@@ -82,14 +80,11 @@ class Privacy:
         table.append(("total", f"{self.total:.6g}", "", "", "", "", ""))
         widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
         for row in table:
-            cells = (
-                text.ljust(w) if i == 0 else text.rjust(w) for i, (text, w) in enumerate(zip(row, widths, strict=True))
-            )
-            lines.append("  ".join(cells).rstrip())
+            first, *rest = (text.rjust(width) for text, width in zip(row, widths, strict=True))
+            lines.append("  ".join([first.strip().ljust(widths[0]), *rest]).rstrip())
         lines += [""] * bool(self.public or self.outside)
-        lines += [f"public: {text}" for text in self.public] + [
-            f"outside the guarantee: {text}" for text in self.outside
-        ]
+        lines += [f"public: {text}" for text in self.public]
+        lines += [f"outside the guarantee: {text}" for text in self.outside]
         return "\n".join(lines)
 
 

@@ -4,7 +4,7 @@ A question is first checked against what is left, then answered in memory, then 
 drawn; the noisy answer is kept before it leaves. So whatever is killed at whatever point, nothing has left that was not
 charged, and a question that comes again gets the answer that was kept, at no cost: the same noise tells nothing new.
 
-Costs are added up as fractions, exactly.
+Costs are added up as fractions, exactly; a limit is kept to within a billionth, so that ten times 0.1 fits into 1.
 """
 
 import sqlite3
@@ -20,6 +20,8 @@ from silvan.errors import FormatError, InputError, RefusedError
 from silvan.privacy.noise import check_epsilon
 
 _APPLICATION = 0x53494C42  # how SQLite files say whose they are: "SILB"
+
+_SLACK = Fraction(1, 10**9)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS owner (site TEXT PRIMARY KEY);
@@ -121,7 +123,7 @@ class Budget:
     def _afford(self, db: sqlite3.Connection, epsilon: float) -> None:
         check_epsilon(epsilon)
         spent = _spent(db)
-        if self.limit is not None and spent + Fraction(epsilon) > Fraction(self.limit):
+        if self.limit is not None and spent + Fraction(epsilon) > Fraction(self.limit) + _SLACK:
             raise RefusedError(
                 f"the site's privacy budget is used up: of epsilon {self.limit:g}, {float(spent):g} is spent, and "
                 f"this question costs {epsilon:g}"

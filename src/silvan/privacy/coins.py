@@ -70,12 +70,12 @@ def _below(n: np.uint64, words: np.ndarray, at: np.ndarray) -> np.uint64:
 @njit(nogil=True, cache=True)
 def _coin(a: int, n: int, words: np.ndarray, at: np.ndarray) -> bool:
     """Toss a coin that says yes with probability a / n."""
-    return _below(U(n), words, at) < U(a)
+    return bool(_below(U(n), words, at) < U(a))
 
 
 @njit(nogil=True, cache=True)
 def _odd_run(a: int, n: int, k: int, words: np.ndarray, at: np.ndarray) -> bool:
-    """Toss coins of bias a / (n k), a / (n (k + 1)), ... up to the first no: is its k odd?
+    """Toss coins of bias a / (n k), a / (n (k + 1)), ... up to the first no, and say whether its k is odd.
 
     From k = 1 the answer is yes with probability exp(-a / n), for a <= n; from k = 3 and a = n with 2 exp(-1).
     """
@@ -118,7 +118,7 @@ def _small_poisson(a: int, n: int, words: np.ndarray, at: np.ndarray) -> int:
 @njit(nogil=True, cache=True)
 def _jump(ranges: int, num: int, den: int, words: np.ndarray, at: np.ndarray) -> int:
     """Draw one proposed jump: its size with a random sign, 0 if it is not kept. The scale is num / den."""
-    m = np.int64(_below(U(ranges + 1), words, at))
+    m: int = np.int64(_below(U(ranges + 1), words, at))  # type: ignore[assignment]
     beyond = 0
     if m == ranges:
         # 2^M >= b, so exp(-j / b) 2^beyond is a probability: so many coins of bias 2/e, and exp of what is left
@@ -129,8 +129,8 @@ def _jump(ranges: int, num: int, den: int, words: np.ndarray, at: np.ndarray) ->
         if beyond > _FAR:
             return 0
     x = _word(words, at)
-    size = (np.int64(1) << m) + np.int64(x >> U(64 - m) if m > 0 else U(0))
-    if not _coin(np.int64(1) << m, size, words, at):
+    size: int = (np.int64(1) << m) + np.int64(x >> U(64 - m) if m > 0 else U(0))  # type: ignore[assignment]
+    if not _coin(1 << m, size, words, at):
         return 0
     for _ in range(beyond):
         if not _odd_run(1, 1, 3, words, at):

@@ -6,8 +6,8 @@ one, a tree that sends one known person to a node of its own. So a site answers,
 - what is named once, as it was first asked;
 - a sum over one set of sites, and over no other, whatever became of them;
 - in a task (a model, a judgement), sums over sites that only become fewer;
-- in a task, one of everything: one set of trees, one forest. A question that goes on where another ended repeats what was
-  decided before, and fits to what was asked before.
+- in a task, one of everything: one set of trees, one forest. A question that goes on where another ended repeats what
+  was decided before, and fits to what was asked before.
 
 Asked again word for word, a question is answered again: a coordinator that was restarted loses nothing. All that is
 remembered is in the site's store, so a site that was restarted forgets nothing. What each rule stops, and what it does
@@ -18,7 +18,7 @@ import msgspec
 
 from silvan.errors import RefusedError
 from silvan.federation.message import Course, Envelope, Request
-from silvan.federation.store import Store, digest
+from silvan.federation.store import CONDUCT, Store, digest
 
 
 class Trail(msgspec.Struct, frozen=True):
@@ -50,22 +50,25 @@ def hold(
     envelope: Envelope,
     request: Request,
     course: Course | None,
-    statistic: bytes | None,
+    *,
+    draws: bytes | None,
+    tasks: int | None,
     losses: int | None,
 ) -> dict[str, bytes]:
     """Refuse a question that breaks a rule; give what the site must remember of it once it is answered.
 
-    ``losses`` is how many sites a task may lose, None for any number.
+    ``draws`` names the noise that a sum is made of, if there is any: it is one statistic whatever else is asked. A
+    study may have so many ``tasks``, and a task so many ``losses`` of sites; None for any number.
     """
     named = digest(envelope.kind.encode() + b"\0" + envelope.body)
-    news = _one_meaning(store, envelope, named)
+    news = _one_meaning(store, envelope, named) | _few_tasks(store, envelope, tasks)
     if course is not None:
         news |= _one_course(store, envelope, request, course, named)
     if request.verb == "total":
         over = sorted(envelope.over)
         if len(set(over)) < len(over) or site not in over:
             raise RefusedError("the site takes part in sums that name every site once, this one too")
-        news |= _one_set(store, envelope, statistic, over)
+        news |= _one_set(store, envelope, draws, over)
         news |= _fewer(store, envelope, over, losses)
     return news
 
@@ -73,11 +76,25 @@ def hold(
 def _one_meaning(store: Store, envelope: Envelope, named: str) -> dict[str, bytes]:
     """Refuse a second question under a name that stood for another."""
     step = None if envelope.step is None else digest(envelope.step.body)
-    meaning = digest(msgspec.json.encode([named, envelope.over, envelope.task, envelope.whole, step]))
+    # not the sites of a sum: some may be lost between two times of asking
+    meaning = digest(msgspec.json.encode([named, envelope.task, envelope.whole, step]))
     key = _key("question", envelope.study, envelope.question)
     if store.get(key) not in (None, meaning.encode()):
         raise RefusedError("the site was asked something else under this name")
     return {key: meaning.encode()}
+
+
+def _few_tasks(store: Store, envelope: Envelope, most: int | None) -> dict[str, bytes]:
+    """Refuse one task too many."""
+    if not envelope.task:
+        return {}
+    key = _key("tasks", envelope.study)
+    known = msgspec.msgpack.decode(store.get(key) or b"\x90", type=list[str])
+    if envelope.task in known:
+        return {}
+    if most is not None and len(known) >= most:
+        raise RefusedError(f"the site takes part in {most} tasks of this study, models and judgements, and no more")
+    return {key: msgspec.msgpack.encode([*known, envelope.task])}
 
 
 def _one_course(store: Store, envelope: Envelope, request: Request, course: Course, named: str) -> dict[str, bytes]:
@@ -85,10 +102,10 @@ def _one_course(store: Store, envelope: Envelope, request: Request, course: Cour
     key = _key("course", envelope.study, envelope.task, course.name)
     data = store.get(key)
     if data is None:
-        if course.decided or not request.follows([], further=True):
+        trace = None if course.decided else request.follow([], further=True)
+        if trace is None:
             raise RefusedError("the question goes on from something that the site has not answered")
-        trail = Trail(0, _joined(()), [request.trace()], [named])
-        return {key: msgspec.msgpack.encode(trail)}
+        return {key: msgspec.msgpack.encode(Trail(0, _joined(()), [trace], [named]))}
     trail = msgspec.msgpack.decode(data, type=Trail)
     if named in trail.asked:
         return {}
@@ -96,20 +113,20 @@ def _one_course(store: Store, envelope: Envelope, request: Request, course: Cour
     if n < trail.n or _joined(course.decided[: trail.n]) != trail.decided:
         raise RefusedError("the question does not go on from where the site's answers ended")
     further = n > trail.n
-    if not request.follows(trail.traces, further):
+    trace = request.follow(trail.traces, further)
+    if trace is None:
         raise RefusedError(
             "the question does not go on from what the site was asked before"
             if further
             else "the site has answered this in another form, and answers one form in a task"
         )
-    traces = [request.trace()] if further else [*trail.traces, request.trace()]
-    trail = Trail(n, _joined(course.decided), traces, [*trail.asked, named])
-    return {key: msgspec.msgpack.encode(trail)}
+    traces = [trace] if further else [*trail.traces, trace]
+    return {key: msgspec.msgpack.encode(Trail(n, _joined(course.decided), traces, [*trail.asked, named]))}
 
 
-def _one_set(store: Store, envelope: Envelope, statistic: bytes | None, over: list[str]) -> dict[str, bytes]:
+def _one_set(store: Store, envelope: Envelope, draws: bytes | None, over: list[str]) -> dict[str, bytes]:
     """Refuse to sum something over other sites than before; while a sum is on its way, it may lose some."""
-    what = digest(envelope.body if statistic is None else statistic)
+    what = digest(envelope.body if draws is None else draws)
     key = _key("sum", envelope.study, envelope.kind, what)
     question, data = envelope.whole or envelope.question, store.get(key)
     if data is not None:
@@ -134,7 +151,7 @@ def _fewer(store: Store, envelope: Envelope, over: list[str], losses: int | None
 
 
 def _key(what: str, *names: str) -> str:
-    return f"{what} {digest(msgspec.json.encode(names))}"
+    return f"{CONDUCT} {what} {digest(msgspec.json.encode(names))}"
 
 
 def _joined(decided: tuple[str, ...]) -> str:

@@ -119,8 +119,10 @@ class MaskCover:
         turn = wire.decode(b"" if envelope.step is None else envelope.step.body, Turn)
         if turn.what == "key":
             return Ready(key=public_key(site.store))
-        n = len(turn.members)
-        place = place_of(site, turn.members, envelope.among if turn.what == "hide" else n, self.roster, "masked sum")
+        n, names = len(turn.members), [member.site for member in turn.members]
+        place = place_of(site, turn.members, n, self.roster, "masked sum")
+        if envelope.over != (names if turn.what == "hide" else turn.survivors):
+            raise RefusedError("the sum is over other sites than it says")
         if n > shamir.MOST or not 1 <= turn.width <= BITS:
             raise RefusedError(f"a masked sum takes up to {shamir.MOST} sites, and counters of up to {BITS} bits")
         if not _fits(turn.neighbours, n) or turn.neighbours < min(n - 1, self.neighbours or enough_neighbours(n)):
@@ -129,7 +131,7 @@ class MaskCover:
         seat = _Seat(site, turn, envelope.study, place)
         if turn.what == "hide":
             return seat.hide(own)
-        seat.settle(envelope.among)
+        seat.settle()
         return seat.confirm() if turn.what == "confirm" else seat.open()
 
 
@@ -183,14 +185,14 @@ class _Seat:
             boxes={self.names[i]: seal(pair.seal, shares[i].tobytes()) for i, pair in self.pairs.items()},
         )
 
-    def settle(self, among: int) -> None:
+    def settle(self) -> None:
         """Take the word of the coordinator for whose parts are in the sum, once and for good."""
         if self.site.store.get(f"masked {self.sum}") is None:
             raise RefusedError("the site has hidden no part in this sum")
         survivors = self.turn.survivors
         if survivors != [name for name in self.names if name in survivors] or self.names[self.place] not in survivors:
             raise RefusedError("the list of parts in the sum does not have sites of the sum, once, and this one")
-        if not len(survivors) == among >= threshold(len(self.names)):
+        if len(survivors) < threshold(len(self.names)):
             raise RefusedError(f"a masked sum needs the parts of two thirds of its sites, and of {LEAST}")
         settled, listed = f"masked {self.sum} settled", msgspec.json.encode(survivors)
         if self.site.store.get(settled) not in (None, listed):

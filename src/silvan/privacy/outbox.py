@@ -1,14 +1,23 @@
-"""The outbox: a site's own rules on what may leave, whatever the coordinator asks.
+"""The outbox: a site's own rules on what may leave, whatever the coordinator asks, and a ledger of what did.
 
 Message kinds that show something close to a row are closed unless a policy names them.
 """
 
+import threading
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from silvan.errors import InputError, RefusedError
-from silvan.federation.message import Envelope, Reply, Request
+from silvan.federation.message import Envelope, Missing, Reply, Request, Trouble
 from silvan.federation.site import Outbox, Site
+from silvan.federation.store import digest
+from silvan.privacy.approval import Approval, Approvals
 from silvan.privacy.budget import Budget
+from silvan.privacy.conduct import hold
+from silvan.privacy.leaves import blur
+from silvan.privacy.ledger import Ledger, Outcome, clean
 from silvan.privacy.noise import check_epsilon
 from silvan.privacy.noisy import Noisy, check_noisy, draw_name
 
@@ -32,7 +41,19 @@ class Policy:
         Privacy budget of the site, for all studies together; None for no limit. With one, a message that is answered
         without noise must be named in ``messages``, since no budget covers it.
     approve
-        Whether the owner approves each study first. Not built yet.
+        Whether the owner approves each study before anything of it is answered, see ``Gate.approve``.
+    min_test, min_class
+        Fewest test rows, and fewest of a class among them, that figures of merit leave for: of a single row, they tell
+        its class.
+    tasks
+        How many models and judgements a study may have; None for any number.
+    losses
+        How many sites may be lost while a model is made: what is summed without a site, and was summed with it, tells
+        that site's part. None for any number.
+    leaf_digits
+        Digits that leaf values of trees which leave the site are rounded to; None: as they are.
+    leaf_noise
+        Scale of Laplace noise on these values, of shares or in units of their spread; 0 for none. See docs/audit.md.
     """
 
     messages: tuple[str, ...] | None = None
@@ -40,6 +61,12 @@ class Policy:
     min_sites: int = 1
     epsilon: float | None = None
     approve: bool = False
+    min_test: int = 10
+    min_class: int = 2
+    tasks: int | None = None
+    losses: int | None = None
+    leaf_digits: int | None = None
+    leaf_noise: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -47,12 +74,16 @@ class Policy:
             if isinstance(self.messages, str):
                 raise InputError("messages must be a list of kinds, got a single string")
             object.__setattr__(self, "messages", tuple(self.messages))
-        if self.min_leaf < 1 or self.min_sites < 1:
-            raise InputError("min_leaf and min_sites must be at least 1")
+        for name in ("min_leaf", "min_sites", "min_test", "min_class", "tasks", "losses"):
+            given, least = getattr(self, name), 0 if name == "losses" else 1
+            if given is not None and given < least:
+                raise InputError(f"{name} must be at least {least}, got {given!r}")
         if self.epsilon is not None:
             check_epsilon(self.epsilon)
-        if self.approve:
-            raise InputError("approve is not built yet; leave it out of the policy")
+        if self.leaf_digits is not None and not 1 <= self.leaf_digits <= 15:
+            raise InputError(f"leaf_digits must be 1 to 15, got {self.leaf_digits!r}")
+        if not 0.0 <= self.leaf_noise <= 10.0:
+            raise InputError(f"leaf_noise must be from 0 to 10, got {self.leaf_noise!r}")
 
     def allows(self, kind: str) -> bool:
         """Whether a kind of message is answered."""
@@ -65,23 +96,45 @@ class Policy:
 
 
 class Gate(Outbox):
-    """The outbox of one site, with its privacy budget: one in memory, if none is given."""
+    """The outbox of one site: its policy, its privacy budget, its ledger and what its owner approved.
 
-    def __init__(self, policy: Policy, budget: Budget | None = None) -> None:
+    What is not given is in memory.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        budget: Budget | None = None,
+        ledger: Ledger | None = None,
+        approvals: Approvals | None = None,
+    ) -> None:
         self.policy = policy
         self.budget = Budget(policy.epsilon) if budget is None else budget
+        self.ledger = Ledger() if ledger is None else ledger
+        self.approvals = Approvals() if approvals is None else approvals
+        self._lock = threading.Lock()
+
+    def approve(self, study: str, **what: Any) -> Approval:
+        """Agree to a study, as the site's owner; ``what`` limits it, see ``Approval``."""
+        messages = what.get("messages")
+        closed = [kind for kind in messages or () if not self.policy.allows(kind)]
+        if closed:
+            raise InputError(f"messages names {closed[0]!r}, which the site's policy does not allow")
+        return self.approvals.approve(Approval(study=study, **what))
 
     def admit(self, site: Site, request: Request, envelope: Envelope) -> None:
         """Refuse a request that the policy forbids, before anything is computed."""
-        among = envelope.among
+        if self.policy.approve:
+            self.approvals.check(envelope)
         if not self.policy.allows(request.kind()):
             raise RefusedError(f"the site's policy does not allow {request.kind()}")
         leaf = getattr(request, "min_leaf", None)
         if leaf is not None and leaf < self.policy.min_leaf:
             raise RefusedError(f"the site's policy asks for leaves of at least {self.policy.min_leaf} rows")
-        if request.verb == "total" and among < self.policy.min_sites:
+        if request.verb == "total" and envelope.among < self.policy.min_sites:
             raise RefusedError(f"the site's policy asks for sums over at least {self.policy.min_sites} sites")
-        self._admit_cost(site, request, among)
+        self._admit_cost(site, request, envelope.among)
+        self._hold(site, request, envelope)
 
     def _admit_cost(self, site: Site, request: Request, among: int) -> None:
         """Refuse what the privacy budget does not cover."""
@@ -99,6 +152,74 @@ class Gate(Outbox):
                 "it in messages to allow it"
             )
 
+    def _hold(self, site: Site, request: Request, envelope: Envelope) -> dict[str, bytes]:
+        """Hold the coordinator to what it asked before."""
+        approval = self.approvals.find(envelope.study) if self.policy.approve else None
+        limits = [self.policy.tasks, None if approval is None else approval.tasks]
+        # what has noise may be asked in any form, as the budget limits it; but a share of noise hides only in its sum
+        return hold(
+            site.name,
+            site.store,
+            envelope,
+            request,
+            course=None if isinstance(request, Noisy) else request.course(),
+            draws=msgspec.json.encode(request.draws()) if isinstance(request, Noisy) and request.sharers > 1 else None,
+            tasks=min((limit for limit in limits if limit is not None), default=None),
+            losses=self.policy.losses,
+        )
+
     def release(self, site: Site, request: Request, reply: Reply) -> Reply:
-        """Let a reply leave."""
-        return reply
+        """Let a reply leave; leaf values of trees as the policy says."""
+        return blur(site, reply, self.policy.leaf_digits, self.policy.leaf_noise)
+
+    def note(self, site: Site, envelope: Envelope, request: Request | None, reply: msgspec.Struct, body: bytes) -> None:
+        """Remember what is answered, and write a line of it, before it leaves."""
+        if not envelope.kind:
+            return  # what cannot even be read is in the site's log
+        outcome: Outcome = "answered"
+        with self._lock:
+            if isinstance(reply, Trouble):
+                outcome = "refused" if reply.code == "refused" else "failed"
+            elif request is not None and not isinstance(reply, Missing):
+                site.store.put_all(self._hold(site, request, envelope))
+            what, how = _said(site, envelope, request, reply)
+            self.ledger.write(
+                site=site.name,
+                study=clean(envelope.study),
+                task=clean(envelope.task),
+                round=envelope.round,
+                kind=clean(envelope.kind),
+                outcome=outcome,
+                what=clean(what),
+                how=clean(how),
+                bytes=len(body),
+                question=clean(envelope.question),
+                asked=digest(envelope.kind.encode() + b"\0" + envelope.body),
+                answer=digest(body),
+            )
+
+
+def policy_of(site: Site) -> Policy:
+    """Give a site's policy; the default one where nobody set any."""
+    policy = getattr(site.outbox, "policy", None)
+    return policy if isinstance(policy, Policy) else Policy()
+
+
+def _said(site: Site, envelope: Envelope, request: Request | None, reply: msgspec.Struct) -> tuple[str, str]:
+    """Say in plain words what an answer is, and who sees it."""
+    if request is None:
+        return f"a message of a kind that the site does not know, {envelope.kind!r}", getattr(reply, "text", "")
+    if isinstance(reply, Trouble):
+        return request.said(), reply.text
+    if isinstance(reply, Missing):
+        return f"which data the site lacks to answer {envelope.kind}", "shown to the coordinator"
+    if request.verb == "ask":
+        return request.said(reply), "shown to the coordinator"
+    n = envelope.among - 1
+    others = "no other site" if n < 1 else "1 other site" if n == 1 else f"{n} other sites"
+    if site.cover is None:
+        return request.said(reply), f"summed with {others}; whoever adds sees this part"
+    step = (type(reply).__doc__ or type(reply).__name__).split("\n")[0].rstrip(".")
+    if type(reply) is request.reply:
+        return request.said(reply), f"the sum with {others}, as the last step of it"
+    return f"{request.said()}: {step[0].lower()}{step[1:]}", f"summed with {others}, hidden ({site.cover.name})"

@@ -39,10 +39,10 @@ class Hop(msgspec.Struct, frozen=True):
     ring: list[Member] = []
     sealed: bytes = b""
 
-    def name(self, study: str) -> str:
+    def name(self, study: str, statistic: str) -> str:
         """Name the sum by all that it is about: a box of one does not open in another."""
         ring = [(member.site, member.key.hex()) for member in self.ring]
-        return digest(msgspec.json.encode([study, self.sum, ring]))
+        return digest(msgspec.json.encode([study, self.sum, ring, statistic]))
 
 
 class Passed(Reply, frozen=True, kw_only=True):
@@ -88,10 +88,11 @@ class RingCover:
             own.prepare()
             return Ready(key=public_key(site.store))
         place = place_of(site, hop.ring, envelope.among, self.roster, "ring")
-        box = _Box(site, hop, envelope.study, place)
+        box = _Box(site, hop, hop.name(envelope.study, own.statistic), place)
         kept = f"pad {digest(f'{box.sum} {own.hash}'.encode())}"
         if place == 0 and hop.sealed:
-            return _end(site, kept, box.open(), digest(hop.sealed), own)
+            once = f"ended {digest(msgspec.json.encode([envelope.study, own.statistic]))}"
+            return _end(site, kept, once, box.open(), f"{box.sum} {digest(hop.sealed)}", own)
         layout, counters = flatten(own.release(), len(hop.ring))
         if place == 0:
             counters = counters + offsets(_pad(site, kept, layout, counters).seed, len(counters))
@@ -103,8 +104,8 @@ class RingCover:
 class _Box:
     """What a site takes from the one before and hands to the one after."""
 
-    def __init__(self, site: Site, hop: Hop, study: str, place: int) -> None:
-        self.hop, self.sum, self.secret = hop, hop.name(study), secret_key(site.store)
+    def __init__(self, site: Site, hop: Hop, name: str, place: int) -> None:
+        self.hop, self.sum, self.secret = hop, name, secret_key(site.store)
         self.before, self.here, self.after = (hop.ring[(place + i) % len(hop.ring)] for i in (-1, 0, 1))
 
     def open(self) -> Running:
@@ -141,16 +142,16 @@ def _pad(site: Site, kept: str, layout: Layout, counters: np.ndarray) -> Pad:
     return pad
 
 
-def _end(site: Site, kept: str, running: Running, box: str, own: Own) -> Reply:
+def _end(site: Site, kept: str, once: str, running: Running, box: str, own: Own) -> Reply:
     """Take the offsets off and give the sum; once, so that no two sums are told apart by one site's part."""
     known = site.store.get(kept)
     if known is None:
         raise RefusedError("the site did not start this sum")
     pad = wire.decode(known, Pad)
     counters = _like(running, pad.layout)
-    if site.store.get(f"{kept} ended") not in (None, box.encode()):
-        raise RefusedError("the site has ended this sum, with another outcome")
-    site.store.put(f"{kept} ended", box.encode())
+    if site.store.get(once) not in (None, box.encode()):
+        raise RefusedError("the site has ended this sum, with another outcome or other sites")
+    site.store.put(once, box.encode())
     return unflatten(pad.layout, counters - offsets(pad.seed, len(counters)), own.request.reply)
 
 

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from silvan.privacy.vector import WORD
 from silvan.threads import thread_map
 
-_TASK = 1 << 17  # words that a thread takes at a time
+_TASK = 1 << 18  # words that a thread takes at a time
 _PIECE = 1 << 14  # words that stay in the processor's cache while all masks are added
 _ZEROS = memoryview(bytes(_PIECE * WORD.itemsize))
 _BLOCK = 64  # bytes of the cipher's block; a stream can be entered at any

@@ -190,8 +190,8 @@ class Forest:
     def scores(self, X: Any, n_jobs: int | None = None) -> np.ndarray:
         """Give a share a class, or the number: (rows, outputs).
 
-        The weighted mean of the leaf values, each class's share of the stages' say, or what log-odds make. A table must have all
-        columns of the schema; if trees vote, those that ask about a column which it lacks abstain.
+        The weighted mean of the leaf values, each class's share of the stages' say, or what log-odds make. A table
+        must have all columns of the schema; if trees vote, those that ask about a column which it lacks abstain.
         """
         rows, absent = predict.as_rows(self, X)
         return predict.scores(self, rows, n_jobs, absent)

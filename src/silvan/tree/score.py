@@ -15,7 +15,7 @@ from silvan.errors import InputError
 from silvan.threads import thread_count, thread_map
 from silvan.tree.flow import ROWS, Columns, Room, flow, lay_out, make_room
 from silvan.tree.masks import are_small, count_by_masks
-from silvan.tree.predict import abstaining, heard, leaf_votes, tally
+from silvan.tree.predict import abstaining, leaf_votes
 from silvan.tree.walk import Nodes, pack
 
 if TYPE_CHECKING:
@@ -150,59 +150,6 @@ def score_numbers(
 
     _by_trees(np.flatnonzero(asked), thread_count(n_jobs), add)
     return out
-
-
-def error_scale(variance: float, n_rows: int) -> float:
-    """Choose the scale for ``score_numbers``, by the variance of the target over all rows of all sites.
-
-    It is a power of two, such that a row whose error is cut to ``ERROR_CAP`` makes the mean squared error at least
-    the variance by itself: a tree that has one is no better than the mean, cut or not.
-    """
-    if not 0.0 < variance < np.inf:
-        return 1.0
-    bits = np.floor(np.log2(ERROR_CAP) - np.log2(variance) - np.log2(max(n_rows, 1)))
-    return float(2.0 ** np.clip(bits, -1000.0, 1000.0))
-
-
-def unseen_scores(
-    forest: "Forest",
-    X: np.ndarray,
-    seen: np.ndarray,
-    absent: np.ndarray | None = None,
-    n_jobs: int | None = None,
-    *,
-    trees: np.ndarray | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Score rows by the trees that did not see them.
-
-    Parameters
-    ----------
-    forest, X, absent, n_jobs
-        As in ``predict.scores``; but where all trees abstain there is no error, only no score.
-    seen
-        Bool (trees, rows): a tree takes no part in a row that it saw.
-    trees
-        The trees that ``seen`` speaks of, the first ones if None; all others saw none of the rows.
-
-    Returns
-    -------
-    scores
-        (rows, outputs): NaN for a row in which no tree takes part.
-    votes
-        (rows, classes): the weight of the votes for each class, zero where no tree takes part; without columns
-        if a number is predicted.
-    """
-    if forest.combine in ("stages", "log_odds"):
-        raise InputError(f"trees that combine by {forest.combine} cannot be left out one by one")
-    _check_rows(forest, X)
-    numbers = np.arange(len(seen)) if trees is None else np.asarray(trees, np.int64)
-    if seen.dtype != np.bool_ or seen.shape != (len(numbers), len(X)):
-        raise InputError(f"seen must be true or false, {len(numbers)} trees by {len(X)} rows; got shape {seen.shape}")
-    known = (numbers >= 0) & (numbers < len(forest))
-    if not known.all() or len(np.unique(numbers)) < len(numbers):
-        raise InputError(f"seen must speak once of each tree, and of no others than the forest's {len(forest)}")
-    told = tally(forest, X, heard(forest, absent), n_jobs, skip=seen, skipping=numbers)
-    return told.means(), told.votes
 
 
 def _check_rows(forest: "Forest", X: np.ndarray, y: np.ndarray | None = None) -> None:

@@ -1,0 +1,145 @@
+"""The audit: every attack that fits a release is run against it, and beside it against one without any defence."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from silvan.audit.attribute import attribute
+from silvan.audit.catalogue import ATTACKS
+from silvan.audit.draws import drawn_rows
+from silvan.audit.exact import exact_thresholds
+from silvan.audit.finding import Finding
+from silvan.audit.limits import make_limits
+from silvan.audit.lonely import lonely_leaves
+from silvan.audit.membership import confidence, private_bound, support
+from silvan.audit.release import FEWEST, Case, Release, Rows, undefended
+from silvan.audit.report import Report
+from silvan.data.encode import encode_features, encode_label
+from silvan.data.schema import Schema
+from silvan.data.table import read_table
+from silvan.errors import InputError
+from silvan.federation.local import LocalFederation
+from silvan.tree.forest import Forest
+
+CONTROL_TREES = 50
+
+
+def audit(
+    model: Any,
+    federation: LocalFederation | None = None,
+    *,
+    members: Any = None,
+    others: Any = None,
+    limits: Mapping[str, float] | None = None,
+    name: str = "forest",
+    seed: int = 0,
+) -> Report:
+    """Attack a release and say what comes of it.
+
+    Parameters
+    ----------
+    model
+        A ``Forest``, or a fitted learner.
+    federation
+        Where it was learnt, in this process: its training rows are the members, its test rows the others.
+    members, others
+        Tables with the label, in place of a federation: rows that were learnt from, and rows that were not.
+    limits
+        The largest figure of each attack that is still held; docs/audit.md has the defaults.
+    name
+        What the release is called in the report.
+    seed
+        Decides all draws: the same seed gives the same figures.
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])}, test=0.4)
+    >>> model = sv.HistogramForest(n_estimators=20, min_samples_leaf=20).fit(fed)
+    >>> report = sv.audit(model, fed)
+    >>> report["lonely"].value, report["lonely"].verdict
+    (0.0, 'held')
+    """
+    bounds = make_limits(limits)
+    forest = model if isinstance(model, Forest) else getattr(model, "forest_", None)
+    if not isinstance(forest, Forest):
+        raise InputError(
+            "audit takes a Forest or a fitted learner with a global forest; pass one site's forest instead"
+        )
+    if (federation is None) == (members is None):
+        raise InputError("audit needs either the federation or a table of members")
+    drawn = None
+    if federation is not None:
+        case = _case_of(federation, forest.schema, seed)
+        drawn = None if isinstance(model, Forest) else drawn_rows(model, federation)
+    else:
+        case = Case(_rows(forest.schema, members), _rows(forest.schema, others), seed)
+    findings = attack_forest(Release(forest.bare()), case, drawn)
+    epsilon = getattr(model, "epsilon", None)
+    if epsilon is not None:
+        findings = [_bounded(f, float(epsilon)) for f in findings]
+    return Report(
+        name,
+        forest.hash,
+        len(forest),
+        len(case.members),
+        len(case.outsiders),
+        [replace(finding, limit=bounds[finding.attack]) for finding in findings],
+        seed,
+    )
+
+
+def attack_forest(release: Release, case: Case, drawn: np.ndarray | None = None) -> list[Finding]:
+    """Run the attacks on a forest, each beside the same on an undefended release of the same rows."""
+    some = case.sampled()
+    k = release.forest.schema.n_classes
+    control = _control(some, k)
+    found = []
+    for name, attack in _ON_ROWS.items():
+        if len(some.outsiders) < FEWEST:
+            found.append(ATTACKS[name].silent(f"needs at least {FEWEST} rows that were not learnt from"))
+        else:
+            found.append(attack(release, some).against(None if control is None else attack(control, some)))
+    alone = lonely_leaves(release, case.members, drawn)
+    return [*found, alone.against(None if control is None else lonely_leaves(control, some.members))]
+
+
+_ON_ROWS = {"membership": confidence, "support": support, "attribute": attribute, "thresholds": exact_thresholds}
+
+
+def _control(case: Case, n_classes: int) -> Release | None:
+    """Grow the undefended release, if the rows allow it."""
+    try:
+        return undefended(case.members, n_classes, CONTROL_TREES, case.seed)
+    except InputError:
+        return None
+
+
+def _bounded(finding: Finding, epsilon: float) -> Finding:
+    """Add what differential privacy promises of any attacker."""
+    if finding.attack not in ("membership", "support"):
+        return finding
+    said = f"by epsilon = {epsilon:g} no attacker is above {private_bound(epsilon):.3f}"
+    return replace(finding, note="; ".join(filter(None, [finding.note, said])))
+
+
+def _case_of(federation: LocalFederation, schema: Schema, seed: int) -> Case:
+    parts = {
+        test: [federation.site(name).part(schema, test=test) for name in federation.active] for test in (False, True)
+    }
+    rows = [
+        Rows(np.concatenate([part.X for part in some]), np.concatenate([part.y for part in some]))
+        for some in parts.values()
+    ]
+    return Case(rows[0], rows[1], seed)
+
+
+def _rows(schema: Schema, table: Any) -> Rows:
+    if table is None:
+        return Rows(np.zeros((0, len(schema.features)), np.float32), np.zeros(0, np.int64))
+    frame = read_table(table, schema.label.name)
+    return Rows(encode_features(frame, schema), encode_label(frame, schema))

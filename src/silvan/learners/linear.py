@@ -1,0 +1,286 @@
+"""The linear learner: regression of columns that stay where they are, the baseline of vertical forests."""
+
+import warnings
+from dataclasses import replace
+from numbers import Integral, Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+
+from silvan.algorithms import linear
+from silvan.algorithms.columns import ColumnFederation
+from silvan.algorithms.figures import FEDERATED, LOCAL, Answer, Row, compared, figures_of
+from silvan.algorithms.gains import intervals
+from silvan.algorithms.linear_predict import predict
+from silvan.algorithms.linear_shares import LinearModel, LinearShare, hand_out_linear, linear_share_of
+from silvan.algorithms.linear_steps import fit_here
+from silvan.algorithms.vertical_judge import judge
+from silvan.data.encode import encode_features, encode_label
+from silvan.data.schema import Schema
+from silvan.data.table import read_table
+from silvan.errors import InputError
+from silvan.federation.federation import OVERALL, Federation
+from silvan.learners.answering import answer, columns_of
+from silvan.learners.base import _frame
+from silvan.learners.folder import read_parameters, read_part, share_file, write_model
+from silvan.tree.draw import make_key
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_MODEL = "linear.silvan"
+
+
+class VerticalLinear(BaseEstimator):
+    """Logistic or linear regression, as the label is, of columns that stay with their parties.
+
+    With a ridge penalty; the same as scikit-learn's ``Ridge`` or ``LogisticRegression`` on the joined table, up to
+    ``tol``. Columns are put on one scale (mean 0, standard deviation 1 on the training rows) by the party that holds
+    them; categories are columns of zeros and ones, and a missing value stands at the mean, with a column that tells so.
+
+    Parameters
+    ----------
+    alpha
+        Weight of the penalty on squared coefficients; scikit-learn's ``C`` is one over it.
+    tol
+        When to stop: a further step would change predictions by less than so much (root mean square, in standard
+        deviations of a number, or in log-odds).
+    max_iter
+        Most steps; a step takes two rounds.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> import silvan as sv
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True, as_frame=True)
+    >>> table = pl.from_pandas(X).with_columns(patient=pl.arange(len(X)), label=pl.Series(y))
+    >>> tables = {"clinic": table[:, 15:], "lab": table.select("patient", *table.columns[:15])}
+    >>> fed = sv.federate_columns(tables, label="label", id="patient", test=0.2)
+    >>> model = sv.VerticalLinear().fit(fed)
+    >>> model.rounds_ < 40
+    True
+    >>> model.predict(fed).columns
+    ['patient', 'prediction']
+    """
+
+    schema_: Schema
+    model_: LinearModel
+    shares_: dict[str, LinearShare]  # of the parties whose shares are known here
+    rounds_: int
+    bytes_: dict[str, dict[str, int]]
+    n_iter_: int
+    lacking_: dict[str, int]
+
+    def __init__(self, alpha: float = 1.0, tol: float = 1e-4, max_iter: int = 100) -> None:
+        self.alpha, self.tol, self.max_iter = alpha, tol, max_iter
+
+    def fit(self, federation: Federation) -> Self:
+        """Learn from all parties' columns."""
+        self._check()
+        if not isinstance(federation, Federation):
+            raise InputError(f"fit takes a federation (see federate_columns), got {type(federation).__name__}")
+        columns = columns_of(federation)
+        rounds, before = federation.rounds, federation.bytes
+        found = linear.fit(
+            federation,
+            columns,
+            federation.schema,
+            alpha=float(self.alpha),
+            tol=float(self.tol),
+            max_iter=int(self.max_iter),
+        )
+        if not found.converged:
+            warnings.warn(
+                f"stopped after {found.steps} steps, before a step would have changed predictions by less than "
+                f"tol={self.tol:g}; raise max_iter or alpha, or leave out columns that say the same",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        self.schema_, self.model_, self.n_iter_ = federation.schema, found.model, found.steps
+        self.shares_ = {}
+        if isinstance(federation, ColumnFederation):
+            self.shares_ = {
+                party: linear_share_of(federation.party(party), found.model.model) for party in found.model.parties
+            }
+        self.rounds_ = federation.rounds - rounds
+        self.bytes_ = {
+            site: {way: n - before[site][way] for way, n in ways.items()} for site, ways in federation.bytes.items()
+        }
+        return self
+
+    def _check(self) -> None:
+        for name in ("alpha", "tol"):
+            value: object = getattr(self, name)
+            if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < np.inf:
+                raise InputError(f"{name} must be a number above 0, got {value!r}")
+        if not self.tol < 1:
+            raise InputError(f"tol must be below 1, got {self.tol!r}")
+        most: object = self.max_iter
+        if not isinstance(most, Integral) or isinstance(most, bool) or most < 1:
+            raise InputError(f"max_iter must be a whole number of at least 1, got {most!r}")
+
+    def _fitted(self) -> LinearModel:
+        if not hasattr(self, "model_"):
+            raise InputError("this learner is not fitted yet; call fit(federation) first")
+        return self.model_
+
+    # -- the coefficients, where they are known
+
+    def coefficients(self) -> "pl.DataFrame":
+        """List the coefficients of all columns whose party's share is known here.
+
+        They are of columns of mean 0 and standard deviation 1; ``mean`` and ``deviation`` say what these were (a
+        column that never varies has none). With more than two classes there is a column a class. A number that is
+        predicted is taken in standard deviations, too.
+        """
+        import polars as pl
+
+        model, rows = self._fitted(), []
+        classes = model.schema.label.classes
+        several = [f"coefficient of {classes[code]}" for code in model.present] if classes is not None else []
+        named = several if model.width > 1 else ["coefficient"]
+        for party, share in self.shares_.items():
+            design = share.design
+            for name, mean, scale, values in zip(
+                design.names, design.mean, design.scale, share.coefficients, strict=True
+            ):
+                told = {"party": party, "column": name, "mean": mean, "deviation": 1.0 / scale if scale else None}
+                rows.append({**told, **dict(zip(named, values.tolist(), strict=True))})
+        return pl.DataFrame(rows, schema_overrides={"deviation": pl.Float64})
+
+    # -- prediction
+
+    def predict(self, X: Any, incomplete: bool = False) -> Any:
+        """Predict the rows of a federation by columns: a data frame of ids and predictions, in one round.
+
+        Parameters
+        ----------
+        X
+            The federation; or a joined table, where all shares are known.
+        incomplete
+            Also predict rows that some parties lack, whose columns then count as missing. A column ``lacking`` names
+            these parties, and ``lacking_`` counts.
+        """
+        classes = self._fitted().schema.label.classes
+
+        def decided(scores: np.ndarray) -> Any:
+            return scores[:, 0] if classes is None else [classes[code] for code in scores.argmax(axis=1)]
+
+        if not isinstance(X, Federation):
+            return np.asarray(decided(self._on_table(X)))
+        told = self._answer(X, incomplete)
+        return told.with_answers({"prediction": decided(told.scores)})
+
+    def predict_proba(self, X: Any, incomplete: bool = False) -> Any:
+        """Give class probabilities as ``predict`` gives classes: a data frame of ids and a column a class."""
+        classes = self._fitted().schema.label.classes
+        if classes is None:
+            raise InputError("predict_proba is for classification; this model predicts a number")
+        if not isinstance(X, Federation):
+            return self._on_table(X)
+        told = self._answer(X, incomplete)
+        return told.with_answers({str(name): told.scores[:, code] for code, name in enumerate(classes)})
+
+    def _answer(self, federation: Federation, incomplete: bool) -> Any:
+        told = answer(federation, lambda digests: self._scores(federation, digests), incomplete)
+        if incomplete:
+            self.lacking_ = told.lacking
+        return told
+
+    def _scores(self, federation: Federation, digests: np.ndarray) -> np.ndarray:
+        model = self._fitted()
+        if isinstance(federation, ColumnFederation):
+            hand_out_linear(federation, model, self.shares_)
+        return predict(federation, model, digests)
+
+    def _on_table(self, table: Any) -> np.ndarray:
+        model = self._fitted()
+        frame = read_table(table, model.schema.label.name)
+        return self._on_rows(encode_features(frame, model.schema, fill_absent=True))
+
+    def _on_rows(self, X: np.ndarray) -> np.ndarray:
+        """Score encoded rows of all columns, in one place."""
+        model, predictor, start = self._fitted(), np.zeros((len(X), self._fitted().width)), 0
+        for party, width in zip(model.parties, model.columns, strict=True):
+            if party not in self.shares_:
+                raise InputError(f"the share of party {party!r} is not known here; predict on a federation instead")
+            predictor += self.shares_[party].predict(X[:, start : start + width])
+            start += width
+        return model.scores(predictor)
+
+    # -- judging
+
+    def evaluate(self, federation: Federation, table: Any = None) -> "pl.DataFrame":
+        """Judge the model beside what each party has alone, were it told the label, and beside the joined table.
+
+        Rows kept for judging are scored in one round, and the label holder compares the scores with its labels. With
+        a ``table`` of all columns every model is scored on that instead.
+        """
+        model, columns = self._fitted(), columns_of(federation)
+        if table is not None:
+            if not isinstance(federation, ColumnFederation):
+                raise InputError("a table to evaluate on needs a federation in this process")
+            frame = read_table(table, model.schema.label.name)
+            X, y = encode_features(frame, model.schema, fill_absent=True), encode_label(frame, model.schema)
+            return _frame(self._compared(federation, X, y))
+        if columns.label_holder is None:
+            raise InputError("no party holds the label, so there is nothing to judge by")
+        if not len(columns.test):
+            raise InputError("there are no test rows: set test=0.2 when the federation is made, or pass a table")
+        with federation.counted_apart():
+            scores = self._scores(federation, columns.test)
+        figures = judge(federation, columns.label_holder, model.schema, columns.test, scores)
+        if not isinstance(federation, ColumnFederation):
+            return _frame([Row(OVERALL, FEDERATED, len(columns.test), figures)])
+        rows = federation.test_rows()
+        judged = self._compared(federation, rows.X, rows.y)
+        return _frame([replace(row, figures=figures) if row.model == FEDERATED else row for row in judged])
+
+    def _compared(self, federation: ColumnFederation, X: np.ndarray, y: np.ndarray) -> list[Row]:
+        """Judge this model, the parties' own and that of the joined table, on encoded rows of all columns."""
+        schema, own = self._fitted().schema, federation.owners
+        learned = federation.joined(federation.columns.training)
+        joined = {FEDERATED: self._on_rows(X), "pooled": self._alone(learned.X, learned.y, schema, X)}
+        rows: list[Row] = []
+        for party in federation.alone_at:
+            mine = slice(own[party].start, own[party].stop)
+            alone = self._alone(learned.X[:, mine], learned.y, federation.schema_of(party), X[:, mine])
+            rows += _judged(schema, party, {LOCAL: alone, **joined}, y)
+        return rows + _judged(schema, OVERALL, joined, y)
+
+    def _alone(self, X: np.ndarray, y: np.ndarray, schema: Schema, new: np.ndarray) -> np.ndarray:
+        model, share = fit_here(X, y, schema, alpha=float(self.alpha), tol=float(self.tol))
+        return model.scores(share.predict(new))
+
+    # -- files
+
+    def save(self, folder: str | Path) -> None:
+        """Write what the coordinator keeps, and every share that is known here to a file of its own."""
+        write_model(folder, _MODEL, self._fitted(), self.shares_, self.get_params())
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read what ``save`` wrote; shares that are not there are not known."""
+        learner = read_parameters(folder, cls)
+        model = read_part(Path(folder) / _MODEL, LinearModel.from_bytes)
+        learner.shares_ = {}
+        for party in model.parties:
+            path = share_file(folder, party)
+            if path.exists():
+                share = read_part(path, LinearShare.from_bytes)
+                model.check_share(share, party)
+                learner.shares_[party] = share
+        learner.model_, learner.schema_ = model, model.schema
+        return learner
+
+
+def _judged(schema: Schema, site: str, scores: dict[str, np.ndarray], y: np.ndarray) -> list[Row]:
+    told = [Answer(found, found.argmax(axis=1)) for found in scores.values()]
+    rows = [Row(site, name, len(y), figures_of(schema, a, y)) for name, a in zip(scores, told, strict=True)]
+    against = list(scores).index(LOCAL) if LOCAL in scores else -1
+    between = intervals([a.scores for a in told], against, y, schema.n_classes, make_key(0, "resamples"))
+    return compared(rows, between)
