@@ -20,12 +20,15 @@ from silvan.federation.cover import Cover
 from silvan.federation.federation import Sums
 from silvan.federation.journal import Journal
 from silvan.federation.local import LocalFederation
+from silvan.federation.signed import make_signers
 from silvan.federation.site import Site
 from silvan.federation.sums import TrustedSums
 from silvan.privacy.budget import Budget
+from silvan.privacy.folder import SiteFolder, make_folders
 from silvan.privacy.masking import MaskCover
 from silvan.privacy.outbox import Gate, Policy
 from silvan.privacy.ring import RingCover, RingSums
+from silvan.privacy.seal import public_key
 from silvan.privacy.unmasking import MaskedSums
 from silvan.tree.draw import make_key
 
@@ -46,6 +49,8 @@ def federate_rows(
     sums: SumsName = "trusted",
     policy: Policy | None = None,
     budgets: str | Path | None = None,
+    ledgers: str | Path | None = None,
+    signed: bool = False,
     cold: bool = False,
     quorum: int | None = None,
     timeout: float | None = None,
@@ -83,6 +88,11 @@ def federate_rows(
     budgets
         A folder where each site keeps a file of what it has spent of its privacy budget, for all studies; without one
         the books are as old as the federation.
+    ledgers
+        A folder where each site keeps a folder of its own, with its key, its ledger of all that left and the studies
+        that were approved; without one the ledger is as old as the federation: ``fed.site(name).outbox.ledger``.
+    signed
+        Sign and check every message, with keys made for it or those in ``ledgers``, as between machines.
     cold
         Rebuild the site for every message, as if it had been restarted: slow, for tests.
     quorum, timeout
@@ -112,20 +122,23 @@ def federate_rows(
     parts = _parts(tables, site)
     brought = _forests(forests, parts)
     policy = Policy() if policy is None else policy
-    adding, cover = make_sums(sums)
-    kept = Journal(journal)
+    kept, folders = Journal(journal), make_folders(ledgers, parts)
+    stores = {name: kept.store(name) for name in parts}
+    signer, signers = make_signers(list(parts), {name: f.key for name, f in folders.items()}) if signed else (None, {})
+    adding, cover = make_sums(sums, {name: public_key(store) for name, store in stores.items()} if signed else None)
     members = {
         name: Site(
             name,
             source,
-            store=kept.store(name),
+            store=stores[name],
             label=label,
             exclude=tuple(exclude),
             test=test,
             split_seed=int(random_state),
             sampling_key=make_key(random_state, "rows"),
-            outbox=Gate(policy, _budget(policy, budgets, name)),
+            outbox=make_gate(policy, folders.get(name), _budget(policy, budgets, name)),
             cover=cover,
+            signer=signers.get(name),
             n_jobs=n_jobs,
             forest=brought.get(name),
         )
@@ -140,6 +153,7 @@ def federate_rows(
         timeout=timeout,
         journal=kept,
         study=study,
+        signer=signer,
     )
     if journal is not None:
         prints = [_fingerprint(member) for member in members.values()]
@@ -147,15 +161,29 @@ def federate_rows(
         federation.journal.belongs_to(
             f"{study}; exclude {list(exclude)}; policy {policy}; sums {sums}; tables {prints}{named}"
         )
-    if schema is None:
-        federation.schema, federation.differences, federation.rows = agree(federation, label, task)
-        for text in federation.differences.warnings:
-            warnings.warn(text, stacklevel=2)
+
+    def settle() -> None:
+        if schema is None:
+            federation.schema, federation.differences, federation.rows = agree(federation, label, task)
+            for text in federation.differences.warnings:
+                warnings.warn(text, stacklevel=3)
+        else:
+            federation.schema, federation.differences, federation.agreed = schema, Differences(), False
+            federation.rows = ask_rows(federation) if policy.tells("CountRows") else {}
+        _check_excluded(exclude, federation.members)
+
+    if policy.approve:
+        federation.settle_later(settle)
     else:
-        federation.schema, federation.differences, federation.agreed = schema, Differences(), False
-        federation.rows = ask_rows(federation) if policy.tells("CountRows") else {}
-    _check_excluded(exclude, members)
+        settle()
     return federation
+
+
+def make_gate(policy: Policy, folder: SiteFolder | None, budget: Budget | None = None) -> Gate:
+    """Make a site's outbox, in memory or in the site's folder."""
+    if folder is None:
+        return Gate(policy, budget)
+    return Gate(policy, budget, folder.ledger, folder.approvals)
 
 
 def _budget(policy: Policy, folder: str | Path | None, site: str) -> Budget:
@@ -180,14 +208,17 @@ def _check_excluded(exclude: Sequence[str], members: Mapping[str, Site]) -> None
         raise InputError(f"exclude names {unknown[0]!r}, which is not a column at any site")
 
 
-def make_sums(name: str) -> tuple[Sums, Cover | None]:
-    """Give both halves of the way of summing that a user named: the coordinator's, and what hides a site's part."""
+def make_sums(name: str, seals: Mapping[str, bytes] | None = None) -> tuple[Sums, Cover | None]:
+    """Give both halves of the way of summing that a user named: the coordinator's, and what hides a site's part.
+
+    ``seals`` are the keys by which sites know each other, if they do not take the coordinator's word for them.
+    """
     if name == "trusted":
         return TrustedSums(), None
     if name == "ring":
-        return RingSums(), RingCover()
+        return RingSums(), RingCover(seals)
     if name == "masked":
-        return MaskedSums(), MaskCover()
+        return MaskedSums(), MaskCover(seals)
     raise InputError(f"sums must be 'trusted', 'ring' or 'masked', got {name!r}")
 
 

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 from silvan.algorithms.columns import (
@@ -19,12 +20,15 @@ from silvan.algorithms.columns import (
 from silvan.data.encode import Task
 from silvan.data.schema import Label, Schema
 from silvan.errors import InputError
-from silvan.federate import SumsName, make_sums
+from silvan.federate import SumsName, make_gate, make_sums
 from silvan.federation.journal import Journal
 from silvan.federation.party import Party, derived_key
+from silvan.federation.signed import make_signers
 from silvan.federation.site import Site
+from silvan.privacy.folder import make_folders
 from silvan.privacy.identity import Match, agree_key, get_to_know, in_common
-from silvan.privacy.outbox import Gate, Policy
+from silvan.privacy.outbox import Policy
+from silvan.privacy.seal import public_key
 
 
 def federate_columns(
@@ -40,6 +44,8 @@ def federate_columns(
     match: Match = "keyed",
     sums: SumsName = "trusted",
     policy: Policy | None = None,
+    ledgers: str | Path | None = None,
+    signed: bool = False,
     cold: bool = False,
     timeout: float | None = None,
     journal: str | None = None,
@@ -76,6 +82,11 @@ def federate_columns(
         How ``total`` hides its parts: "trusted", "ring" or "masked".
     policy
         What every party lets out.
+    ledgers
+        A folder where each party keeps a folder of its own, with its key, its ledger of all that left and the studies
+        that were approved.
+    signed
+        Sign and check every message, as between machines.
     cold
         Rebuild the party for every message, as if it had been restarted: slow, for tests.
     timeout
@@ -100,35 +111,47 @@ def federate_columns(
     if schema is not None and label is not None and schema.label.name != label:
         raise InputError(f"the schema's label is {schema.label.name!r}, got label={label!r}")
     policy = Policy() if policy is None else policy
-    adding, cover = make_sums(sums)
-    kept = Journal(journal)
+    names = [str(party) for party in tables]
+    kept, folders = Journal(journal), make_folders(ledgers, names)
+    stores = {party: kept.store(party) for party in names}
+    adding, cover = make_sums(sums, {party: public_key(stores[party]) for party in names} if signed else None)
+    signer, signers = make_signers(names, {party: f.key for party, f in folders.items()}) if signed else (None, {})
     members: dict[str, Site] = {
         str(party): Party(
             str(party),
             table,
-            store=kept.store(str(party)),
+            store=stores[str(party)],
             id_column=id,
             given_key=None if random_state is None else derived_key(int(random_state), "parties"),
             given_secret=None if random_state is None else derived_key(int(random_state), f"secret of {party}"),
             label=name,
             exclude=tuple(exclude),
-            outbox=Gate(policy),
+            outbox=make_gate(policy, folders.get(str(party))),
             cover=cover,
+            signer=signers.get(str(party)),
             n_jobs=n_jobs,
         )
         for party, table in tables.items()
     }
     study = f"columns of {', '.join(members)}; id {id}; label {name}; test {test}; random_state {random_state}"
-    federation = ColumnFederation(members, adding, cold=cold, timeout=timeout, journal=kept, study=study)
+    federation = ColumnFederation(members, adding, cold=cold, timeout=timeout, journal=kept, study=study, signer=signer)
     if journal is not None:
         prints = [member.fingerprint() for member in members.values()]
         federation.journal.belongs_to(f"{study}; exclude {list(exclude)}; match {match}; policy {policy}; {prints}")
-    if random_state is None:
-        agree_key(federation)
-    _align(federation, id, name, label is not None, test, task, schema, match)
-    unknown = [column for column in exclude if not any(column in member.excluded for member in members.values())]
-    if unknown:
-        raise InputError(f"exclude names {unknown[0]!r}, which is not a column of any party")
+
+    def settle() -> None:
+        if random_state is None:
+            agree_key(federation)
+        _align(federation, id, name, label is not None, test, task, schema, match)
+        parties = federation.members.values()
+        unknown = [column for column in exclude if not any(column in party.excluded for party in parties)]
+        if unknown:
+            raise InputError(f"exclude names {unknown[0]!r}, which is not a column of any party")
+
+    if policy.approve:
+        federation.settle_later(settle)
+    else:
+        settle()
     return federation
 
 

@@ -1,10 +1,12 @@
 """Threads over independent work: kernels release the interpreter lock, so plain threads are enough."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
 from numbers import Integral
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from silvan.errors import InputError
 
@@ -29,3 +31,17 @@ def thread_map(work: Callable[[T], R], items: Iterable[T], n_jobs: int) -> list[
         return [work(item) for item in items]
     with ThreadPoolExecutor(min(n_jobs, len(items))) as pool:
         return list(pool.map(work, items))
+
+
+@contextmanager
+def algebra_threads(n_jobs: int | None) -> Iterator[None]:
+    """Keep the library behind NumPy's linear algebra to so many threads; it takes all cores otherwise."""
+    with _libraries().limit(limits=thread_count(n_jobs), user_api="blas"):
+        yield
+
+
+@cache
+def _libraries() -> Any:
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # comes with scikit-learn
+
+    return ThreadpoolController()

@@ -255,7 +255,10 @@ def test_parameters_are_checked():
         ({"metric": "cosine"}, "metric must be one of"),
         ({"first": "site 0"}, "set clusters, or leave it out"),
         ({"personal": "yes"}, "personal must be True or False, got 'yes'"),
-        ({"criterion": "squared_error"}, "criterion must be None or 'gini', 'entropy' or 'log_loss' for the label"),
+        (
+            {"criterion": "squared_error"},
+            "criterion 'squared_error' does not fit classification: leave it out, or use 'gini'",
+        ),
         ({"random_state": None}, "random_state must be a whole number of at least 0, got None"),
         ({"random_state": -1}, "random_state must be"),
         ({"random_state": "x"}, "random_state must be"),

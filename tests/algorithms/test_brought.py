@@ -241,7 +241,7 @@ def test_what_cannot_be_brought():
     with pytest.raises(InputError, match=r"'nowhere.silvan', cannot be read: No such file"):
         federate(tables, forests={"site 1": "nowhere.silvan"})
     other = HistGradientBoostingClassifier(max_iter=2).fit(tables["site 1"].select("age"), tables["site 1"]["label"])
-    with pytest.raises(InputError, match="from_sklearn takes .* received HistGradientBoostingClassifier"):
+    with pytest.raises(InputError, match=r"from_sklearn takes .* received HistGradientBoostingClassifier"):
         federate(tables, forests={"site 1": other})  # not taken for one that has yet to learn
     for source, said in [
         (fitted(tables["site 1"].rename({"age": "years"})), "asks about 'years', which is not an agreed column"),

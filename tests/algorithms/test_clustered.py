@@ -254,7 +254,7 @@ def test_sites_without_a_common_column_cannot_be_compared():
         find_clusters(fed, fed.schema, 2)
     tiny = {**unlike(), "tiny": unlike()["old 1"].head(FLOOR - 1)}
     fed = federate(tiny)
-    with pytest.raises(AgreementError, match="^site 'tiny' cannot be compared: .* leave the site out"):
+    with pytest.raises(AgreementError, match=r"^site 'tiny' cannot be compared: .* leave the site out"):
         find_clusters(fed, fed.schema, 2)
 
 

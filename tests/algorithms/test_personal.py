@@ -13,12 +13,16 @@ from studies import TASKS, Recorded, disturbed, federate, parts, table
 
 import silvan as sv
 from silvan.algorithms import personal
-from silvan.algorithms.bofrf import learning_rows, thresholded
-from silvan.algorithms.personal import TAUS, Choose, Chosen, candidates, decide, judge
-from silvan.errors import InputError, SiteError
+from silvan.algorithms.bofrf import SHARES, learning_rows, thresholded
+from silvan.algorithms.personal import STRATEGIES, TAUS, Choose, Chosen, candidates, choose, decide, judge
+from silvan.algorithms.shared_bins import FLOOR
+from silvan.errors import InputError, RefusedError, SiteError
 from silvan.federation import wire
-from silvan.federation.message import Envelope, Trouble
+from silvan.federation.message import Blob, Envelope, Trouble
+from silvan.federation.store import digest
 from silvan.tree.draw import rows_of_trees
+from silvan.tree.forest import Forest
+from silvan.tree.save import to_bytes
 
 PARAMETERS = {"n_estimators": 8, "max_depth": 4, "random_state": 3}
 
@@ -279,6 +283,82 @@ def test_the_agreed_tau_is_tried_first_and_once(monkeypatch):
     fit(fed, personal=True, tau=0.33)
     assert asked[0] == [0.2, 0.0, 0.1, 0.15, 0.25, 0.3, 0.4]
     assert asked[-1] == [0.33, *TAUS]
+
+
+# -- a coordinator that wants to know a row
+
+
+@pytest.mark.parametrize("cautious", [True, False])
+def test_few_rows_are_not_told_of(cautious):
+    """A figure of one row is its label; and what all of a few rows say is no proof."""
+    for n in range(1, FLOOR + 2):
+        y = np.arange(n) % 2
+        right, wrong = np.eye(2)[y], np.eye(2)[1 - y]
+        told = decide({(0, 0): wrong, (0, 1): right}, y, 2, [0.2], cautious=cautious)
+        assert told.rows == n
+        assert np.isnan(told.figures).all() == (n < FLOOR)
+        assert told.strategy == STRATEGIES[not cautious or n >= FLOOR]
+
+
+def question(fed, site):
+    """Give a site, and the last question that it got."""
+    asked = [wire.decode(d, Envelope) for s, way, d in fed.record if (s, way) == (site, "received")][-1]
+    return fed.site(site), wire.decode(asked.body, Choose)
+
+
+def test_a_share_that_splits_one_row_off_shows_nothing():
+    fed = federate(parts(table(), 2), Recorded)
+    fit(fed, personal=True)
+    site, asked = question(fed, "site 1")
+    share = 0.51 / len(site.part(fed.schema))
+    _, held = learning_rows(site, fed.schema, share)
+    assert len(held) == 1
+    told = choose(site, msgspec.structs.replace(asked, validation=share))
+    assert (told.tau, told.strategy, told.measure, told.rows) == (0, "global", "", 1)
+    assert np.isnan(told.figures).all()
+
+
+def test_rows_are_not_split_off_by_ever_new_shares():
+    """Two shares that are near each other differ by one row."""
+    fed = federate(parts(table(), 2), Recorded)
+    fit(fed, personal=True)
+    site, asked = question(fed, "site 1")
+    shares = np.linspace(0.2, 0.3, SHARES + 1).tolist()
+    first = [choose(site, msgspec.structs.replace(asked, validation=share)).rows for share in shares[:SHARES]]
+    for same in (site, site.rebuilt()):
+        with pytest.raises(RefusedError, match=f"at most {SHARES} different shares"):
+            choose(same, msgspec.structs.replace(asked, validation=shares[SHARES]))
+        assert [len(learning_rows(same, fed.schema, share)[1]) for share in shares[:SHARES]] == first
+
+
+@pytest.mark.parametrize("label", ["no", "yes", None])
+def test_forged_trees_tell_of_a_known_patient(label):
+    """What rounding does not prevent, and docs/bofrf.md says: a coordinator that forges trees learns a label."""
+    rng = np.random.default_rng(1)
+    frame = pl.DataFrame({"x": rng.normal(size=60), "label": ["no", "yes"] * 30})
+    if label is not None:
+        frame = pl.concat([frame, pl.DataFrame({"x": [9.0], "label": [label]})])
+    fed = federate({"here": frame, "there": frame}, Recorded)
+    fit(fed)
+    site, asked = question(fed, "here")
+    trees = [
+        Forest(
+            schema=fed.schema,
+            offsets=np.array([0, 3]),
+            feature=np.array([0, -1, -1]),
+            threshold=np.array([8.5, 0, 0]),
+            missing_left=np.zeros(3, bool),
+            sets=np.zeros((0, 4), np.uint64),
+            value=np.array(value),
+            weights=np.ones(1),
+        )
+        for value in ([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]])
+    ]
+    blobs = [Blob(digest(to_bytes(tree))) for tree in trees]
+    for blob, tree in zip(blobs, trees, strict=True):
+        site.store.put(f"blob {blob.hash}", to_bytes(tree))
+    told = choose(site, msgspec.structs.replace(asked, forests=blobs, own=1, alphas=np.array([0.9, 0.0])))
+    assert np.sign(told.figures[0, 0] - 0.5) == {"no": -1, "yes": 1, None: 0}[label]
 
 
 # -- lies

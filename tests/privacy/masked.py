@@ -10,6 +10,7 @@ from silvan.federation import wire
 from silvan.federation.local import LocalFederation
 from silvan.federation.message import Envelope, Step, Trouble
 from silvan.federation.site import Site
+from silvan.federation.store import digest
 from silvan.privacy import shamir
 from silvan.privacy.hidden import Member, Ready
 from silvan.privacy.masking import SEED, Confirmed, Hidden, MaskCover, Opened, Turn, _Seat
@@ -124,4 +125,5 @@ def pair_of(coordinator, site, other):
     """What two sites derive for the sum, as one of them tells it to others."""
     turn = coordinator.turn("hide")
     place = {member.site: i for i, member in enumerate(turn.members)}
-    return _Seat(coordinator.sites[site], turn, coordinator.study, place[site]).pairs[place[other]]
+    statistic = digest(b"Number\0" + wire.encode(Number()))
+    return _Seat(coordinator.sites[site], turn, coordinator.study, statistic, place[site]).pairs[place[other]]

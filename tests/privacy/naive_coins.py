@@ -78,9 +78,7 @@ class Coins:
         rate = 2 * (ranges + 1)
         parts = -(-2 * rate // sharers)
         return sum(
-            self.jump(ranges, num, den)
-            for _ in range(parts)
-            for _ in range(self.small_poisson(rate, sharers * parts))
+            self.jump(ranges, num, den) for _ in range(parts) for _ in range(self.small_poisson(rate, sharers * parts))
         )
 
     def response(self, code, n_codes, num, den):

@@ -102,7 +102,7 @@ def questions(task, frame, epsilon, sharers=1):
         n_trees=2,
         bootstrap=False,
         nodes=np.array([2, 3, 1], np.int32),
-        features=np.array([[0, 1, 3], [1, 2, 4], [0, 2, 4]], np.int32),
+        features=np.array([[0, 3], [1, 4], [0, 2]], np.int32),
         round_sizes=np.array([1]),
         split_node=np.array([0], np.int32),
         split_feature=np.array([0], np.int32),
@@ -130,18 +130,25 @@ def questions(task, frame, epsilon, sharers=1):
         asked.append(("scores", CountScores(schema=schema_blob, model=forest, edges=edges, **shared)))
     else:
         asked.append(("targets", SumTargets(schema=schema_blob, **shared)))
-        asked.append(
-            ("slopes", SumSlopes(schema=schema_blob, model=forest, centre=1075.0, reach=40.0, **shared))
-        )
-    site = Site("here", frame, n_jobs=1)
-    for data in blobs:
-        site.store.put(f"blob {digest(data)}", data)
+        asked.append(("slopes", SumSlopes(schema=schema_blob, model=forest, centre=1075.0, reach=40.0, **shared)))
+    site = site_with(frame, blobs)
     answered = [
         (name, request, exact_level(site, request, known) if name == "level" else exact_counts(site, request, known))
         for name, request in asked
     ]
     return [*answered, ("people", CountPeople(**shared), np.array([site.n_train]))]
 
+
+def site_with(frame, blobs):
+    site = Site("here", frame, n_jobs=1)
+    for data in blobs:
+        site.store.put(f"blob {digest(data)}", data)
+        KNOWN[digest(data)] = data
+    return site
+
+
+KNOWN: dict[str, bytes] = {}
+"""Blobs that questions refer to, by hash."""
 
 POINTS = CutPoints(np.array([2, 1, 0, 0, 3]), np.array([40, 60, 2.5, 10, 20, 30], np.float32))
 

@@ -33,6 +33,10 @@ class Number(Request, frozen=True, kw_only=True):
     reply: ClassVar[type[Reply]] = Numbers
 
     which: int = 0
+    apart: bool = False  # whether sites may be asked for different ones
+
+    def alike(self):
+        return b"any" if self.apart else None
 
 
 @contextmanager

@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 from federation.asking import send, trouble
-from privacy.private_study import budgets, federate, schema, spent
 from studies import table
 
 import silvan as sv
+from privacy.private_study import budgets, federate, schema, spent
 from silvan.algorithms import private_counts
 from silvan.algorithms.private_counts import CountPeople, CountScores, NoisyCounts
 from silvan.errors import FormatError, InputError, RefusedError
@@ -174,7 +174,9 @@ def test_a_retry_gets_the_same_answer_for_nothing():
     assert all(np.array_equal(answers[0], answer) for answer in answers)
     assert site.outbox.budget.spent == 0.5
     # a site that was restarted, with its budget and its table
-    assert np.array_equal(wire.decode(send(site.rebuilt(), people(), over=SITES[:1]).body, NoisyCounts).counts, answers[0])
+    assert np.array_equal(
+        wire.decode(send(site.rebuilt(), people(), over=SITES[:1]).body, NoisyCounts).counts, answers[0]
+    )
     assert site.outbox.budget.spent == 0.5
 
 

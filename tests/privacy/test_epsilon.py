@@ -7,9 +7,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from privacy.private_study import one_more, questions, rows_scored, schema
 from studies import TASKS, table
 
+from privacy.private_study import one_more, questions, rows_scored, schema
 from silvan.audit.epsilon import Bound, audit_counts, audit_rows, clopper_pearson, lower_bound
 from silvan.privacy.noise import Noise
 from silvan.privacy.noisy import Noisy
@@ -27,13 +27,22 @@ def pairs(task):
     return zip(questions(task, frame, EPSILON), questions(task, one_more(frame, label=far), EPSILON), strict=True)
 
 
+AUDITED = {
+    "binary": ("columns", "tables", "level", "scores", "people"),
+    "several": ("scores",),
+    "number": ("tables", "level", "targets", "slopes"),
+}
+"""What depends on the task, and all the rest once."""
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_no_question_tells_more_than_it_claims(task):
-    """And the bound is near the claim: a fair share of it is found."""
+    """And a fair share of what is claimed is found."""
     for (name, request, without), (_, _, with_row) in pairs(task):
-        found = audit_counts(request, schema(task), with_row, without, DRAWS, confidence=SURE)
-        assert not found.refuted, (name, found)
-        assert found.at_least > 0.2 * EPSILON, (name, found)
+        if name in AUDITED[task]:
+            found = audit_counts(request, schema(task), with_row, without, DRAWS, confidence=SURE)
+            assert not found.refuted, (name, found)
+            assert found.at_least > 0.1 * EPSILON, (name, found)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -45,17 +54,17 @@ def test_one_row_changes_answers_by_their_sensitivity_at_most(task):
         assert change.max() > 0, name
 
 
-@pytest.mark.parametrize("n_sites", [2, 4])
-def test_shares_make_the_sum_private(n_sites):
-    """Only the total is looked at; with one site lost where that is tolerated."""
-    for sharers, lost in ((n_sites, 0), (n_sites - 1, 1)):
-        chosen = questions("binary", table(n=120), EPSILON, max(sharers, 1))
-        more = questions("binary", one_more(table(n=120)), EPSILON, max(sharers, 1))
-        for (name, request, without), (_, _, with_row) in zip(chosen, more, strict=True):
-            if name in ("tables", "scores"):
-                found = audit_counts(request, schema(), with_row, without, DRAWS, n_sites - lost, SURE)
-                assert not found.refuted, (name, sharers, found)
-                assert found.at_least > 0.2 * EPSILON, (name, sharers, found)
+@pytest.mark.parametrize(("sharers", "lost"), [(3, 0), (2, 1)])
+def test_shares_make_the_sum_private(sharers, lost):
+    """Only the total of three sites is looked at, or of two where the loss of one is tolerated."""
+    frame = table(n=120)
+    asked = questions("binary", frame, EPSILON, sharers)
+    for (name, request, without), (_, _, with_row) in zip(
+        asked, questions("binary", one_more(frame), EPSILON, sharers), strict=True
+    ):
+        found = audit_counts(request, schema(), with_row, without, DRAWS, 3 - lost, SURE)
+        assert not found.refuted, (name, found)
+        assert found.at_least > 0.1 * EPSILON, (name, found)
 
 
 def test_too_few_shares_are_caught():

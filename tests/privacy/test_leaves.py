@@ -1,4 +1,4 @@
-"""Leaf values of trees that leave a site: rounded or noised as its policy says, the same however often they are asked for."""
+"""Leaf values of trees that leave a site: rounded or noised, the same however often they are asked for."""
 
 import numpy as np
 import pytest

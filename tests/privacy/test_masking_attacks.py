@@ -223,9 +223,22 @@ def test_keys_that_are_none():
 
 def test_masks_are_for_one_question():
     given = Coordinator(masked_sites([[of(5), of(9)]] + [[of(1)] * 2] * 2))
-    assert isinstance(given.hide("a"), Hidden)
-    assert "is another than when it was hidden" in refused(given.hide("a", which=1))
-    assert isinstance(given.hide("a"), Hidden)
+    five, nine, again = (np.frombuffer(given.hide("a", which=i).words, "<u8") for i in (0, 1, 0))
+    assert (nine - five).tolist() != [4]
+    assert again.tolist() == five.tolist()
+
+
+def test_all_sites_are_asked_alike():
+    """Whoever asks one site for something else than the others, to see its part alone, gets nothing."""
+    given = Coordinator(masked_sites([[of(5), of(9)], [of(1), of(0)], [of(1), of(0)]]))
+    given.hide("a", which=0)
+    given.hide("b", "c", which=1)
+    given.confirm("a")
+    assert "has hidden no part" in refused(given.confirm("b"))
+    for site in "bc":
+        told = given.send(site, given.turn("confirm", survivors=list("abc")), which=1)
+        given.codes[site] = told.codes
+    assert "another site has not confirmed" in refused(given.open("a"))
 
 
 def test_masks_are_for_one_table():

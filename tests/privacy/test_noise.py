@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from privacy.naive_coins import Coins
 from scipy import stats
 
+from privacy.naive_coins import Coins
 from silvan.errors import InputError, RefusedError
 from silvan.privacy import coins
 from silvan.privacy.coins import noise_shares, random_responses, ranges_below, rounded_up
@@ -94,7 +94,9 @@ def test_whole_numbers_below_a_bound_are_alike():
 # -- against the distribution
 
 
-@pytest.mark.parametrize(("sharers", "scale"), [(1, Fraction(2)), (2, Fraction(1, 2)), (3, Fraction(9, 2)), (10, Fraction(30))])
+@pytest.mark.parametrize(
+    ("sharers", "scale"), [(1, Fraction(2)), (2, Fraction(1, 2)), (3, Fraction(9, 2)), (10, Fraction(30))]
+)
 def test_shares_add_up_to_discrete_laplace(sharers, scale):
     source = stream(11)
     total = sum(noise_shares(60_000, scale, sharers, source) for _ in range(sharers))

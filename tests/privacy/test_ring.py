@@ -89,11 +89,11 @@ def test_answers_that_change_nothing(kind):
 
 
 def test_waves_and_rounds(asked):
-    fed = ring_of([of(i) for i in range(5)])
+    fed = ring_of([[of(i), of(i)] for i in range(5)])
     fed.total(Number())
     assert (fed.rounds, fed.exchanges) == (1, 5 + 2)
     assert asked == NAMES[:5]  # all at once, in the first wave, and once
-    fed.total(Number(), over=["a", "c", "e"])
+    fed.total(Number(which=1), over=["a", "c", "e"])
     assert (fed.rounds, fed.exchanges) == (2, 7 + 3 + 2)
 
 
@@ -101,7 +101,8 @@ def test_questions_by_site_and_over_some():
     fed = ring_of([[of(1), of(2)], [of(10), of(20)], [of(100), of(200)], [of(1000), of(2000)]])
     assert fed.total(Number(which=1)).x.tolist() == [2222]
     assert fed.total(Number(), over=["b", "c", "d"]).x.tolist() == [1110]
-    assert fed.total({name: Number(which=i % 2) for i, name in enumerate("abcd")}).x.tolist() == [2121]
+    by_site = {name: Number(which=i % 2, apart=True) for i, name in enumerate("abcd")}
+    assert fed.total(by_site).x.tolist() == [2121]
 
 
 def test_a_missing_blob_is_sent():

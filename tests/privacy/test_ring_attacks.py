@@ -153,25 +153,45 @@ def test_only_who_began_ends():
     assert "sealed" in refused(here.step("a", last, ring=here.ring("a", "b", "d")))
     other = Coordinator(members([[of(1), of(2)]] * 3))
     last = other.carry(until="c").sealed
-    assert "did not start this sum" in refused(other.step("a", last, which=1))
+    assert "belongs elsewhere" in refused(other.step("a", last, which=1))
 
 
 def test_a_sum_ends_once():
     """Two outcomes of one sum, told apart by what one site added, would tell that site's parts apart."""
-    here = Coordinator(members([[of(1), of(1)], [of(10), of(20)], [of(100), of(100)]]))
+    here = Coordinator(members([[of(1)], [of(10)], [of(100)]]))
     begun = here.step("a").sealed
     outcomes = []
-    for which in (0, 1, 0):
-        added = here.step("b", begun, which=which).sealed
+    for value in (10, 20, 10):
+        here.sites["b"].source[0] = of(value)
+        here.sites["b"].cache.clear()
+        added = here.step("b", begun).sealed
         outcomes.append(here.step("a", here.step("c", added).sealed))
     assert outcomes[0].x.tolist() == outcomes[2].x.tolist() == [111]
     assert "with another outcome" in refused(outcomes[1])
 
 
+def test_all_sites_are_asked_alike():
+    """Asked something else than the others, a site adds nothing: the sum would show its part, or another's."""
+    here = Coordinator(members([[of(1), of(1)], [of(10), of(20)], [of(100), of(100)]]))
+    begun = here.step("a").sealed
+    assert isinstance(here.step("b", begun), Passed)
+    assert "belongs elsewhere" in refused(here.step("b", begun, which=1))
+
+
+def test_no_two_sums_of_one_thing_over_other_sites():
+    """A ring that is begun again because a site was lost, although it was ended: the difference is that site's part."""
+    here = carrier([*MATRICES, (1, 2, 3, 4)])
+    assert isinstance(here.carry(), Numbers)
+    assert "over other sites" in refused(here.carry(ring=here.ring("a", "b", "c")))
+    begun_again = carrier([*MATRICES, (1, 2, 3, 4)])
+    assert isinstance(begun_again.carry(until="c"), Passed)
+    assert isinstance(begun_again.carry(ring=begun_again.ring("a", "b", "c")), Numbers)
+
+
 def test_offsets_are_for_one_part():
     """Neither for another question under the same name, nor for a table that was changed meanwhile."""
     here = Coordinator(members([[of(5), of(9)], [of(1)] * 2, [of(1)] * 2]))
-    views = [overheard(here, "b", here.step("a", which=i).sealed)[1] for i in range(2)]
+    views = [overheard(here, "b", here.step("a", which=i).sealed, which=i)[1] for i in range(2)]
     assert (views[1] - views[0]).tolist() != [4]
     here.sites["a"].source[0] = of(6)
     here.sites["a"] = here.sites["a"].rebuilt()

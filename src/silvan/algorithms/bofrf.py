@@ -221,7 +221,9 @@ def _limit_shares(site: Site, share: float) -> None:
     known = msgspec.json.decode(site.store.get(_SHARES) or b"[]", type=list[float])
     if share not in known:
         if len(known) >= SHARES:
-            raise RefusedError(f"the site splits rows off by at most {SHARES} different shares; validation is another")
+            raise RefusedError(
+                f"the site splits rows off by at most {SHARES} different shares: set validation to one of them"
+            )
         site.store.put(_SHARES, msgspec.json.encode([*known, share]))
 
 

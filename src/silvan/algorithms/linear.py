@@ -19,9 +19,10 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.columns import Columns, rows_blob
-from silvan.algorithms.linear_shares import FINE, LinearModel, LinearShare, check_kept, linear_key, to_whole
+from silvan.algorithms.linear_shares import LinearModel, LinearShare, check_kept, linear_key, to_whole
 from silvan.algorithms.linear_steps import (
     FRACTION,
+    PER_ROW,
     Offer,
     Terms,
     check_terms,
@@ -36,11 +37,12 @@ from silvan.data.schema import Label, Schema
 from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
-from silvan.federation.party import party_of
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.privacy.identity import digests_of
+from silvan.threads import algebra_threads
 
 HISTORY = 1 << 28
 """Bytes of columns that are kept to begin anew from; more steps are not made."""
@@ -67,6 +69,14 @@ class Explain(Request, frozen=True, kw_only=True):
     label: Label
     offered: list[Blob]
 
+    def course(self) -> Course:
+        """Say where the question stands: after all that was offered."""
+        return Course("explaining", tuple(blob.hash for blob in self.offered))
+
+    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
+        """Be about the same rows and columns as before."""
+        return _go_on(traces, further, wire.encode(self.terms) + msgspec.json.encode(self.label))
+
 
 class OfferDirection(Request, frozen=True, kw_only=True):
     """A step that the party's columns could take towards what is unexplained."""
@@ -76,6 +86,24 @@ class OfferDirection(Request, frozen=True, kw_only=True):
 
     terms: Terms
     steps: list[Blob]
+
+    def course(self) -> Course:
+        """Say where the question stands: after all steps; the first is the label holder's alone."""
+        return Course("directions", tuple(blob.hash for blob in self.steps[1:]))
+
+    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
+        """Be about the same rows and columns as before."""
+        return _go_on(traces, further, wire.encode(self.terms) + b"".join(b.hash.encode() for b in self.steps[:1]))
+
+    def alike(self) -> bytes:
+        """Give all but the columns, which are the party's own."""
+        terms = msgspec.structs.replace(self.terms, schema=Blob(""))
+        return wire.encode(msgspec.structs.replace(self, terms=terms))
+
+
+def _go_on(traces: list[bytes], further: bool, same: bytes) -> bytes | None:
+    trace = digest(same).encode()
+    return trace if further and all(other == trace for other in traces) else None
 
 
 class Kept(Reply, frozen=True, kw_only=True):
@@ -98,6 +126,10 @@ class KeepCoefficients(Request, frozen=True, kw_only=True):
     label: Label | None  # for the label holder, as is what was offered
     offered: list[Blob]
 
+    def course(self) -> Course:
+        """Keep one model."""
+        return Course(self.kind())
+
 
 # -- at a party
 
@@ -115,9 +147,10 @@ def offer_direction(site: Site, request: OfferDirection) -> Offer:
         width = step.residuals.shape[1]
         column, products = pads(party, [blob.hash for blob in request.steps], rows, width)
         return Offer(column=column, products=products)
-    offer = walk(party, terms, request.steps).offer
+    with algebra_threads(party.n_jobs):
+        offer = walk(party, terms, request.steps).offer
     assert offer is not None  # noqa: S101  there is a step
-    return Offer(column=to_whole(offer[0], FRACTION), products=to_whole(offer[1], FINE))
+    return Offer(column=to_whole(offer[0], FRACTION), products=to_whole(offer[1] / len(offer[0]), PER_ROW))
 
 
 # -- at the label holder
@@ -128,7 +161,8 @@ def explain(site: Site, request: Explain) -> Unexplained:
     """Fit what was offered and tell what is still unexplained."""
     party = party_of(site)
     try:
-        fit = explain_label(party, request.terms, request.label, request.offered)
+        with algebra_threads(party.n_jobs):
+            fit = explain_label(party, request.terms, request.label, request.offered)
     except MisfitError:
         return Unexplained(step=b"", width=0, done=False, broken=True)
     width = fit.regression.target.width
@@ -143,21 +177,27 @@ def keep_coefficients(site: Site, request: KeepCoefficients) -> Kept:
     """Keep the party's share of the model for good."""
     party, terms = party_of(site), request.terms
     check_terms(terms)
+    with algebra_threads(party.n_jobs):
+        kept, share = _share(party, request)
+    party.store.put(linear_key(request.model), share.to_bytes())
+    return kept
+
+
+def _share(party: Party, request: KeepCoefficients) -> tuple[Kept, LinearShare]:
+    terms = request.terms
     design, columns = prepare(party, terms)
     kept = Kept(present=np.zeros(0, np.int64), constant=np.zeros(0), unit=np.zeros(0))
     if request.label is not None:
         fit = explain_label(party, terms, request.label, request.offered)
-        kept = Kept(present=fit.present, constant=fit.regression.constant, unit=fit.unit)
-        found = fit.regression.own
+        own = fit.regression.theta.own
+        kept, found = Kept(present=fit.present, constant=own[-1], unit=fit.unit), own[:-1]
     elif request.steps:
         *before, last = request.steps
-        block = walk(party, terms, before).block
-        found = block.coefficients(open_step(party, last.hash, len(columns.X), len(before), last=True).taken)
+        step = open_step(party, last.hash, len(columns.X), len(before), last=True)
+        found = walk(party, terms, before).block.coefficients(step.taken, step.residuals.shape[1])
     else:
         raise FormatError("there is no step to follow")
-    share = LinearShare(request.model, party.name, design, columns.widen(found))
-    party.store.put(linear_key(request.model), share.to_bytes())
-    return kept
+    return kept, LinearShare(request.model, party.name, design, columns.widen(found))
 
 
 # -- at the coordinator
@@ -225,7 +265,7 @@ def _check_told(reply: Unexplained, n_classes: int) -> None:
 
 
 def _check_offer(site: str, reply: Offer, rows: int, width: int, products: int) -> None:
-    for array, shape in ((reply.column, (rows, width)), (reply.products, (products, width))):
+    for array, shape in ((reply.column, (rows, width)), (reply.products, (products,))):
         if array.shape != shape or array.dtype != np.int64:
             raise FormatError("what it offers does not match the rows")
         if int(array.max()) >= 1 << 62 or int(array.min()) <= -(1 << 62):

@@ -16,7 +16,7 @@ from silvan.federation.store import digest
 from silvan.tree.tensors import read_tensors, write_tensors
 
 FINE = 32
-"""Bits after the point of products and predictors."""
+"""Bits after the point of predictors."""
 
 ROOM = 58
 """Bits that a part of a sum may have."""

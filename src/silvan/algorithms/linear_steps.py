@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.columns import encode_labels, encode_rows
-from silvan.algorithms.linear_shares import FINE, ROOM, LinearModel, LinearShare, to_whole
-from silvan.algorithms.regression import Block, Narrow, Regression, Target
+from silvan.algorithms.linear_shares import ROOM, LinearModel, LinearShare, to_whole
+from silvan.algorithms.regression import Block, MisfitError, Narrow, Regression, Target
 from silvan.algorithms.shared_bins import schema_of
 from silvan.data.design import Design
 from silvan.data.schema import Label, Schema
@@ -26,8 +26,14 @@ from silvan.privacy.seal import offsets, seal, unseal
 FRACTION = 28
 """Bits after the point of columns and residuals."""
 
-SHARPEST = 36
-"""Most bits by which small directions are made larger."""
+PER_ROW = 36
+"""Bits after the point of products, which are told a row."""
+
+SHARPEST = 27
+"""Most bits by which small directions are made larger; no tolerance is finer."""
+
+_EXACT = 2.0**-6
+"""Columns smaller than that are not told exactly enough: they are asked for again, larger."""
 
 _INNER = 0.1
 """How much more exactly the label holder fits what was offered than the whole is to be."""
@@ -47,7 +53,7 @@ class Step(msgspec.Struct, frozen=True):
     """What the label holder tells the parties, sealed: what is unexplained, and how far to go in each direction."""
 
     residuals: np.ndarray  # int64 (rows, predictors); no rows in the last step
-    taken: np.ndarray  # (directions so far, predictors)
+    taken: np.ndarray  # (directions so far,)
     sharper: int  # bits by which to make the next direction larger
 
 
@@ -55,7 +61,7 @@ class Offer(Reply, frozen=True, kw_only=True):
     """What a party would add to each row's predictors, and products of its directions."""
 
     column: np.ndarray  # (rows, predictors)
-    products: np.ndarray  # (2 + earlier directions, predictors)
+    products: np.ndarray  # (2 + earlier directions,)
 
 
 # -- at every party
@@ -73,7 +79,8 @@ def prepare(party: Party, terms: Terms) -> tuple[Design, Narrow]:
 
 
 def check_terms(terms: Terms) -> None:
-    if not (0 < terms.alpha < np.inf and 0 < terms.tol < 1):
+    """Refuse what no regression can be asked to do."""
+    if not (0 < terms.alpha < np.inf and 2.0**-SHARPEST <= terms.tol < 1):
         raise FormatError("the penalty or the tolerance is not possible")
 
 
@@ -98,6 +105,8 @@ def walk(party: Party, terms: Terms, steps: list[Blob]) -> Walk:
         known = party.cache[key] = Walk(Block(prepare(party, terms)[1].X, terms.alpha, terms.numbers))
     for hash_ in hashes[len(known.done) :]:
         step = open_step(party, hash_, len(known.block.X), len(known.done))
+        if not terms.numbers and np.abs(step.residuals).max(initial=0) > 1 << FRACTION:
+            raise FormatError("the residuals are not those of classes")
         known.offer = known.block.go(step.residuals * 2.0**-FRACTION, step.taken, 2.0**step.sharper)
         known.done.append(hash_)
     return known
@@ -111,7 +120,7 @@ def open_step(party: Party, hash_: str, rows: int, directions: int, *, last: boo
         raise FormatError("the residuals are of another shape")
     if len(residuals) != rows and not (last and not len(residuals)):
         raise FormatError("the residuals are not as many as the rows")
-    if taken.shape != (directions, residuals.shape[1]) or taken.dtype != np.float64 or not np.isfinite(taken).all():
+    if taken.shape != (directions,) or taken.dtype != np.float64 or not np.isfinite(taken).all():
         raise FormatError("the steps do not match the directions")
     if not 0 <= step.sharper <= SHARPEST:
         raise FormatError("the step is not possible")
@@ -124,9 +133,8 @@ def open_step(party: Party, hash_: str, rows: int, directions: int, *, last: boo
 def pads(party: Party, steps: list[str], rows: int, width: int) -> tuple[np.ndarray, np.ndarray]:
     """Give numbers that only the label holder knows, to hide a sum by; the same for the same question."""
     seed = party.secret_for(f"pads {' '.join(steps)}")[:32]
-    words = (offsets(seed, (rows + len(steps) + 1) * width) >> np.uint64(64 - ROOM)).astype(np.int64)
-    words = words.reshape(-1, width)
-    return words[:rows], words[rows:]
+    words = (offsets(seed, rows * width + len(steps) + 1) >> np.uint64(64 - ROOM)).astype(np.int64)
+    return words[: rows * width].reshape(rows, width), words[rows * width :]
 
 
 @dataclass
@@ -138,30 +146,37 @@ class Explaining:
     unit: np.ndarray
     tol: float
     left: float = np.inf  # by how much the last direction would have changed predictors
+    sharper: int = 0  # by how many bits to make the next one larger, so that it is about 1
+    used: list[int] = field(default_factory=list)  # which directions were taken
     done: list[str] = field(default_factory=list)  # what was offered
     steps: list[str] = field(default_factory=list)  # what was told
     box: bytes = b""  # the last of it
 
     def take(self, party: Party, offer: Offer) -> None:
-        """Take a sum of what the others offer as one more column."""
+        """Take a sum of what the others offer as one more column, if it is large enough to be told exactly."""
         n, width = len(self.regression.X), self.regression.target.width
         hidden = pads(party, self.steps, n, width)
         for array, pad in zip((offer.column, offer.products), hidden, strict=True):
             if array.shape != pad.shape or array.dtype != np.int64:
                 raise FormatError("what was offered does not match the rows")
             array -= pad
-        products = offer.products * 2.0**-FINE
-        sharper = self.sharper
-        self.regression.offer(offer.column * 2.0**-FRACTION, products[1:])
-        self.left = float(np.sqrt(max(float(products[0].sum()), 0.0) / n)) * 2.0**-sharper
-        self.regression.fit(_INNER * max(self.left, self.tol))
+        products = offer.products * (n * 2.0**-PER_ROW)
+        if products[0] < -n * _EXACT**4:
+            raise MisfitError  # more than rounding
+        told = float(np.sqrt(max(float(products[0]), 0.0) / n))
+        self.left = told * 2.0**-self.sharper
+        if told >= _EXACT and not self.finished:
+            self.regression.offer(offer.column * 2.0**-FRACTION, products[[1, *(2 + i for i in self.used)]])
+            self.used.append(len(self.done))
+            self.regression.fit(_INNER * self.left)
+        self.sharper = int(np.clip(-np.floor(np.log2(max(self.left, 1e-300))), 0, SHARPEST))
 
     @property
-    def sharper(self) -> int:
-        """By how many bits to make the next direction larger, so that it is about 1."""
-        if not 0 < self.left < np.inf:
-            return 0
-        return int(np.clip(-np.floor(np.log2(self.left)), 0, SHARPEST))
+    def taken(self) -> np.ndarray:
+        """How far to go in each direction; nowhere in one that was not taken."""
+        taken = np.zeros(len(self.steps))
+        taken[self.used] = self.regression.theta.taken
+        return taken
 
     @property
     def finished(self) -> bool:
@@ -171,7 +186,7 @@ class Explaining:
     def tell(self, party: Party) -> None:
         """Seal the next step; the last one, which has no residuals, if nothing is left to gain."""
         residuals = self.regression.residuals()[: 0 if self.finished else None]
-        step = Step(to_whole(residuals, FRACTION), self.regression.taken, self.sharper)
+        step = Step(to_whole(residuals, FRACTION), self.taken, self.sharper)
         self.box = seal(party.key_for("residuals"), wire.encode(step))
         self.steps.append(digest(self.box))
 
@@ -238,5 +253,5 @@ def fit_here(
     found = make_target(y, schema.label)
     regression = Regression(narrow.X, found.target, alpha, found.start)
     regression.fit(_INNER * tol)
-    model = LinearModel("", schema, ("",), (X.shape[1],), "", found.present, regression.constant, found.unit)
-    return model, LinearShare("", "", design, narrow.widen(regression.own))
+    model = LinearModel("", schema, ("",), (X.shape[1],), "", found.present, regression.theta.own[-1], found.unit)
+    return model, LinearShare("", "", design, narrow.widen(regression.theta.own[:-1]))

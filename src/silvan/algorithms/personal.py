@@ -40,7 +40,7 @@ _SURE = 2.0
 _DIGITS = 3
 """Figures leave a site rounded to so many."""
 
-_MOST_TAUS = 64
+_MOST_TAUS = len(TAUS) + 1
 
 # -- messages
 
@@ -159,8 +159,8 @@ def decide(
 ) -> Chosen:
     """Take the candidate (tau, strategy) that is furthest ahead of the agreed one, on the rows of which both can speak.
 
-    Of equals it is a global one, with a tau near the agreed one. Figures of fewer than ``FLOOR`` rows say more of single
-    rows than of ensembles: they are not told, and a cautious site does not go by them.
+    Of equals it is a global one, with a tau near the agreed one. Figures of fewer than ``FLOOR`` rows say more of
+    single rows than of ensembles: they are not told, and a cautious site does not go by them.
     """
     figures = np.full((len(taus), len(STRATEGIES)), np.nan)
     agreed = next((at for at in ((0, 0), (0, 1)) if at in scores), min(scores, default=(0, 0)))

@@ -112,7 +112,7 @@ def check_bounds(schema: Schema) -> None:
     lacking = [f.name for f in schema.features if not f.categorical and f.bounds is None]
     if lacking:
         raise InputError(
-            f"private='input' needs bounds, and the schema has none for {lacking[0]!r}; edges are not enough"
+            f"private='input' needs bounds, and {lacking[0]!r} has none in the schema; edges are not enough"
         )
 
 

@@ -17,6 +17,12 @@ from silvan.errors import FormatError
 _STEPS, _INNER = 100, 200
 """Most steps of Newton's method, and of conjugate gradients within one."""
 
+_AT_ONCE, _WORK, _ROWS = 1000, 10**10, 4096
+"""Up to so many coefficients, and so many products, second derivatives are taken by all of them; rows at a time."""
+
+_ROUGHLY = 1e-4
+"""By how much a step of Newton's method reduces what is left, squared, where it is not exact."""
+
 _NOTHING = 1e-13
 """Directions in which a matrix is smaller than that, against its largest, are taken for none."""
 
@@ -55,10 +61,6 @@ class Target(NamedTuple):
         spread = np.log(np.exp(predictor - top).sum(axis=1)) + top[:, 0]
         return float((spread - (self.y * predictor).sum(axis=1)).sum())
 
-    def curve(self, mean: np.ndarray) -> np.ndarray:
-        """Give the second derivative of a row's loss by each of its predictors."""
-        return np.ones_like(mean) if self.numbers else mean * (1.0 - mean)
-
 
 def shares(predictor: np.ndarray) -> np.ndarray:
     """Give the probability of the second of two classes, or of each of several."""
@@ -93,32 +95,29 @@ class Narrow(NamedTuple):
 # -- where the label is
 
 
+class Coefficients(NamedTuple):
+    """Of the own columns and the constant (columns + 1, predictors), and of offered columns (one a direction)."""
+
+    own: np.ndarray
+    taken: np.ndarray
+
+    def plus(self, other: "Coefficients", times: float = 1.0) -> "Coefficients":
+        """Add some times others."""
+        return Coefficients(self.own + times * other.own, self.taken + times * other.taken)
+
+    def dot(self, other: "Coefficients") -> float:
+        """Multiply with others and add up."""
+        return float((self.own * other.own).sum() + self.taken @ other.taken)
+
+
 class Regression:
     """A regression that grows by columns which others offer."""
 
     def __init__(self, X: np.ndarray, target: Target, alpha: float, start: np.ndarray) -> None:
-        n, width = len(X), target.width
         self.X, self.target, self.alpha = X, target, alpha
-        self.offered = np.zeros((width, n, 0))
-        self.gram = np.zeros((width, 0, 0))  # alpha times the products of the directions
-        self.theta = np.zeros((X.shape[1] + 1, width))  # own coefficients, the constant, those of offered columns
-        self.theta[-1] = start
-
-    @property
-    def own(self) -> np.ndarray:
-        """Coefficients of the own columns."""
-        return self.theta[: self.X.shape[1]]
-
-    @property
-    def constant(self) -> np.ndarray:
-        """The constant term of each predictor."""
-        constant: np.ndarray = self.theta[self.X.shape[1]]
-        return constant
-
-    @property
-    def taken(self) -> np.ndarray:
-        """How far to go in each direction so far: (directions, predictors)."""
-        return self.theta[self.X.shape[1] + 1 :]
+        self.offered = np.zeros((0, target.y.size))  # a column a line, all of a row's predictors together
+        self.gram = np.zeros((0, 0))  # alpha times the products of the directions
+        self.theta = Coefficients(np.concatenate([np.zeros((X.shape[1], target.width)), start[None]]), np.zeros(0))
 
     def residuals(self) -> np.ndarray:
         """Give what is still unexplained."""
@@ -126,85 +125,136 @@ class Regression:
 
     def offer(self, column: np.ndarray, products: np.ndarray) -> None:
         """Take a column: (rows, predictors), and alpha times its direction's products with itself and those before."""
-        t = self.gram.shape[1]
-        gram = np.zeros((self.target.width, t + 1, t + 1))
-        gram[:, :t, :t] = self.gram
-        gram[:, t, t] = products[0]
-        gram[:, t, :t] = gram[:, :t, t] = products[1:].T
+        t = len(self.gram)
+        gram = np.zeros((t + 1, t + 1))
+        gram[:t, :t] = self.gram
+        gram[t, t] = products[0]
+        gram[t, :t] = gram[:t, t] = products[1:]
         self.gram = gram
-        self.offered = np.concatenate([self.offered, column.T[:, :, None]], axis=2)
-        self.theta = np.concatenate([self.theta, np.zeros((1, self.target.width))])
+        self.offered = np.concatenate([self.offered, column.reshape(1, -1)])
+        self.theta = Coefficients(self.theta.own, np.append(self.theta.taken, 0.0))
 
     def fit(self, tol: float) -> None:
         """Find all coefficients, by Newton's method; what is left would change predictors by less than ``tol``."""
-        n = len(self.X)
-        value = self._objective(self.theta)
+        value, gain = self._objective(self.theta), np.inf
         for _ in range(_STEPS):
-            mean = self.target.mean(self._predict(self.theta))
-            gradient = self._gather(self.target.y - mean) - self._pull(self.theta)
-            step = self._newton(mean, gradient)
-            gain = float((gradient * step).sum())
-            if not np.isfinite(gain) or gain < 0:
-                raise MisfitError
-            if gain <= tol * tol * n:
+            if gain <= tol * tol * len(self.X):
                 break
+            mean = self.target.mean(self._predict(self.theta))
+            gradient = self._gather(self.target.y - mean).plus(self._pull(self.theta), -1.0)
+            step = self._newton(mean, gradient)
+            gain = gradient.dot(step)
+            if not np.isfinite(gain) or gain < -_NOTHING * abs(value):
+                raise MisfitError
             length = 1.0
-            while (new := self._objective(self.theta + length * step)) > value - 1e-4 * length * gain:
+            while (new := self._objective(self.theta.plus(step, length))) > value - 1e-4 * length * gain:
                 length /= 2
-                if length < 1e-9:
+                if length < 1e-6:
                     return  # as good as numbers allow
-            self.theta, value = self.theta + length * step, new
-        if not self.target.numbers and self.target.width > 1:
-            self.theta[self.X.shape[1]] -= self.constant.mean()  # the same to all classes changes nothing
+            self.theta, value = self.theta.plus(step, length), new
 
-    def _newton(self, mean: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        """Solve for the step of Newton's method; exactly if a row has one predictor."""
-        curve = self.target.curve(mean)
-        solve = self._blocks(curve)
-        if self.target.width == 1:
-            return solve(gradient)
+    def _newton(self, mean: np.ndarray, gradient: Coefficients) -> Coefficients:
+        """Solve for the step of Newton's method: at once if that is quick, else step by step."""
+        F, width = with_constant(self.X), self.target.width
+        size, t = F.shape[1] * width, len(self.gram)
+        spread = self._spread(mean)
+        among = spread @ self.offered.T + self.gram
+        if is_quick(len(F), size):
+            H = np.empty((size + t, size + t))
+            H[:size, :size] = curvature(F, mean, self.target.numbers, self.alpha)
+            beside = F.T @ spread.reshape(t, len(F), width)  # (directions, columns, predictors)
+            H[size:, :size] = beside.transpose(0, 2, 1).reshape(t, size)
+            H[:size, size:] = H[size:, :size].T
+            H[size:, size:] = among
+            step = inverse(H) @ np.append(gradient.own.T, gradient.taken)
+            return Coefficients(balanced(step[:size].reshape(width, -1).T), step[size:])
+        blocks = [curvature(F, m[:, None], self.target.numbers, self.alpha) for m in mean.T]
+        inverses, apart = [inverse(block) for block in blocks], inverse(among)
 
-        def curved(v: np.ndarray) -> np.ndarray:
+        def solve(v: Coefficients) -> Coefficients:
+            found = np.stack([block @ column for block, column in zip(inverses, v.own.T, strict=True)], axis=1)
+            return Coefficients(balanced(found), apart @ v.taken)
+
+        def curved(v: Coefficients) -> Coefficients:
             z = self._predict(v)
-            return self._gather(mean * (z - (mean * z).sum(axis=1, keepdims=True))) + self._pull(v)
+            return self._gather(bent(mean, z, self.target.numbers)).plus(self._pull(v))
 
         return conjugate_gradients(curved, gradient, solve)
 
-    def _blocks(self, curve: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-        """Invert the second derivatives by the coefficients of one predictor at a time."""
-        d = self.X.shape[1]
-        inverses = []
-        for k, w in enumerate(curve.T):
-            F = np.concatenate([self.X, np.ones((len(self.X), 1)), self.offered[k]], axis=1)
-            H = (F * w[:, None]).T @ F
-            H[np.arange(d), np.arange(d)] += self.alpha
-            H[d + 1 :, d + 1 :] += self.gram[k]
-            inverses.append(inverse(H))
-        return lambda v: np.stack([inverse @ column for inverse, column in zip(inverses, v.T, strict=True)], axis=1)
+    def _spread(self, mean: np.ndarray) -> np.ndarray:
+        """Give the second derivative of the loss times every offered column."""
+        columns = self.offered.reshape(len(self.gram), *mean.shape)
+        return bent(mean, columns, self.target.numbers).reshape(self.offered.shape)
 
-    def _predict(self, theta: np.ndarray) -> np.ndarray:
-        d = self.X.shape[1]
-        others = np.matmul(self.offered, theta[d + 1 :].T[:, :, None])[:, :, 0].T
-        predictor: np.ndarray = self.X @ theta[:d] + theta[d] + others
+    def _predict(self, theta: Coefficients) -> np.ndarray:
+        others = (theta.taken @ self.offered).reshape(self.target.y.shape)
+        predictor: np.ndarray = self.X @ theta.own[:-1] + theta.own[-1] + others
         return predictor
 
-    def _gather(self, rows: np.ndarray) -> np.ndarray:
-        others = np.matmul(rows.T[:, None], self.offered)[:, 0].T
-        return np.concatenate([self.X.T @ rows, rows.sum(axis=0)[None], others])
+    def _gather(self, rows: np.ndarray) -> Coefficients:
+        own = np.concatenate([self.X.T @ rows, rows.sum(axis=0)[None]])
+        return Coefficients(own, self.offered @ rows.reshape(-1))
 
-    def _pull(self, theta: np.ndarray) -> np.ndarray:
-        """Give the derivative of the penalty."""
-        d = self.X.shape[1]
-        others = np.matmul(self.gram, theta[d + 1 :].T[:, :, None])[:, :, 0].T
-        return np.concatenate([self.alpha * theta[:d], np.zeros((1, theta.shape[1])), others])
+    def _pull(self, theta: Coefficients) -> Coefficients:
+        """Give the derivative of the penalty, which the constant has none of."""
+        own = self.alpha * theta.own
+        own[-1] = 0.0
+        return Coefficients(own, self.gram @ theta.taken)
 
-    def _objective(self, theta: np.ndarray) -> float:
-        return self.target.loss(self._predict(theta)) + 0.5 * float((theta * self._pull(theta)).sum())
+    def _objective(self, theta: Coefficients) -> float:
+        return self.target.loss(self._predict(theta)) + 0.5 * theta.dot(self._pull(theta))
+
+
+# -- second derivatives
+
+
+def bent(mean: np.ndarray, predictor: np.ndarray, numbers: bool) -> np.ndarray:
+    """Give the second derivative of the loss times a predictor, or several: (..., rows, predictors)."""
+    if numbers:
+        return predictor
+    if mean.shape[1] == 1:
+        return mean * (1.0 - mean) * predictor
+    return mean * (predictor - (mean * predictor).sum(axis=-1, keepdims=True))
+
+
+def curvature(F: np.ndarray, mean: np.ndarray, numbers: bool, alpha: float) -> np.ndarray:
+    """Give the second derivative by the coefficients of columns, of which the last is the constant; class by class."""
+    f, width = F.shape[1], mean.shape[1]
+    H = np.zeros((width, f, width, f))
+    for start in range(0, len(F), _ROWS):
+        some, m = F[start : start + _ROWS], mean[start : start + _ROWS]
+        bend = np.ones_like(m) if numbers else (m * (1.0 - m) if width == 1 else m)
+        for k, w in enumerate(bend.T):
+            H[k, :, k] += (some * w[:, None]).T @ some
+        if width > 1 and not numbers:
+            joint = (m[:, :, None] * some[:, None, :]).reshape(len(some), -1)
+            H -= (joint.T @ joint).reshape(H.shape)
+    square = H.reshape(width * f, width * f)
+    places = np.arange(width * f)
+    square[places, places] += np.where(places % f == f - 1, 0.0, alpha)
+    return square
+
+
+def is_quick(rows: int, size: int) -> bool:
+    """Whether all coefficients are better found at once than class by class."""
+    return size <= _AT_ONCE and rows * size * size <= _WORK
+
+
+def with_constant(X: np.ndarray) -> np.ndarray:
+    """Put a column of ones behind others."""
+    return np.concatenate([X, np.ones((len(X), 1))], axis=1)
+
+
+def balanced(values: np.ndarray) -> np.ndarray:
+    """Take off what is the same for all classes, which changes nothing; of one predictor nothing is taken."""
+    return values - values.mean(axis=1, keepdims=True) if values.shape[1] > 1 else values
 
 
 def inverse(H: np.ndarray) -> np.ndarray:
     """Invert a symmetric matrix without negative directions; those in which it is nothing stay out."""
     size = np.sqrt(np.maximum(np.diag(H), 0.0))
+    if not np.isfinite(H).all() or (np.diag(H) < 0).any():
+        raise MisfitError
     scale = np.where(size > 0, 1.0 / np.where(size > 0, size, 1.0), 0.0)
     values, vectors = np.linalg.eigh(H * scale * scale[:, None])
     if len(values) and values[0] < -1e-6 * values[-1]:
@@ -215,24 +265,24 @@ def inverse(H: np.ndarray) -> np.ndarray:
 
 
 def conjugate_gradients(
-    apply: Callable[[np.ndarray], np.ndarray], b: np.ndarray, solve: Callable[[np.ndarray], np.ndarray]
-) -> np.ndarray:
+    apply: Callable[[Coefficients], Coefficients], b: Coefficients, solve: Callable[[Coefficients], Coefficients]
+) -> Coefficients:
     """Solve a system that ``apply`` is, with the help of one that is easy and much like it."""
-    x, left = np.zeros_like(b), b
+    x, left = b.plus(b, -1.0), b
     z = solve(left)
-    p, size = z, float((left * z).sum())
-    goal = 1e-4 * size
+    p, size = z, left.dot(z)
+    goal = _ROUGHLY * size
     for _ in range(_INNER):
         if size <= goal:
             break
         q = apply(p)
-        bend = float((p * q).sum())
+        bend = p.dot(q)
         if bend <= 0:
             break
-        x, left = x + size / bend * p, left - size / bend * q
+        x, left = x.plus(p, size / bend), left.plus(q, -size / bend)
         z = solve(left)
-        size, before = float((left * z).sum()), size
-        p = z + size / before * p
+        size, before = left.dot(z), size
+        p = z.plus(p, size / before)
     return x
 
 
@@ -245,10 +295,11 @@ class Block:
     def __init__(self, X: np.ndarray, alpha: float, numbers: bool) -> None:
         self.X, self.alpha, self.numbers = X, alpha, numbers
         self.directions: list[np.ndarray] = []
+        self._known: list[np.ndarray] | None = None  # inverted second derivatives
 
-    def coefficients(self, taken: np.ndarray) -> np.ndarray:
+    def coefficients(self, taken: np.ndarray, width: int) -> np.ndarray:
         """Give the coefficients of the columns, having gone so far in each direction: (columns, predictors)."""
-        start = np.zeros((self.X.shape[1], taken.shape[1]))
+        start = np.zeros((self.X.shape[1], width))
         return sum((c * d for c, d in zip(taken, self.directions, strict=True)), start)
 
     def go(self, residuals: np.ndarray, taken: np.ndarray, factor: float) -> tuple[np.ndarray, np.ndarray]:
@@ -256,19 +307,21 @@ class Block:
 
         ``factor`` makes a direction larger, so that whole numbers tell small ones well.
         """
-        X, alpha = self.X, self.alpha
-        gradient = X.T @ residuals - alpha * self.coefficients(taken)
-        step = np.empty_like(gradient)
-        for k, r in enumerate(residuals.T):
-            if k == 0 or not self.numbers:
-                w = np.ones_like(r) if self.numbers else np.abs(r) * (1.0 - np.abs(r))
-                # the constant is found anew too, so directions are measured without it
-                mean = w @ X / max(float(w.sum()), 1e-300)
-                H = (X * w[:, None]).T @ X - w.sum() * np.outer(mean, mean)
-                H[np.diag_indices_from(H)] += alpha
-            step[:, k] = np.linalg.solve(H, gradient[:, k])
-        step *= factor
-        products = [factor * (gradient * step).sum(axis=0)]
-        products += [alpha * (step * other).sum(axis=0) for other in (step, *self.directions)]
+        gradient = balanced(self.X.T @ residuals - self.alpha * self.coefficients(taken, residuals.shape[1]))
+        step = factor * self._newton(residuals, gradient)
+        products = [factor * (gradient * step).sum()]
+        products += [self.alpha * (step * other).sum() for other in (step, *self.directions)]
         self.directions.append(step)
-        return X @ step, np.array(products)
+        return self.X @ step, np.array(products)
+
+    def _newton(self, residuals: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        """Solve for a step; residuals tell what is expected of each row. The constant goes along, and is not told."""
+        F, width = with_constant(self.X), residuals.shape[1]
+        if self._known is None or not self.numbers:
+            mean = np.where(residuals > 0, 1.0 - residuals, -residuals)
+            together = [mean] if is_quick(len(F), F.shape[1] * width) else np.split(mean, width, axis=1)
+            self._known = [inverse(curvature(F, m, self.numbers, self.alpha)) for m in together]
+        slopes = np.concatenate([gradient, np.zeros((1, width))])
+        parts = np.split(slopes.T.ravel(), len(self._known))
+        found = np.concatenate([H @ part for H, part in zip(self._known, parts, strict=True)])
+        return balanced(found.reshape(width, -1).T[:-1])

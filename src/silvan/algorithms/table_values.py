@@ -6,6 +6,7 @@ All of it looks at noisy integers and public numbers only.
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.linalg import cho_factor, cho_solve
 
 # -- round A: from a noisy histogram to groups of bins
 
@@ -32,10 +33,7 @@ def smooth(counts: np.ndarray, rows: float, variance: float, spikes: int) -> np.
             kernel[spikes:, spikes:] = np.exp(-near / length)
             kernel[range(spikes), range(spikes)] = _SPIKE
             kernel *= (height * mean) ** 2
-            noisy = kernel + variance * np.eye(n)
-            factor = np.linalg.cholesky(noisy)
-            solved = np.linalg.solve(noisy, off)
-            likelihood = -0.5 * off @ solved - np.log(np.diag(factor)).sum()
+            solved, likelihood = _solve(kernel + variance * np.eye(n), off)
             if likelihood > best:
                 best, answer = likelihood, mean + kernel @ solved
     return np.maximum(answer, 0.0)
@@ -98,7 +96,14 @@ def _posterior(
     """Give the mean of w, if residual = slope w + noise of variance spread, and w has covariance kernel."""
     among = kernel[np.ix_(used, used)]
     matrix = slope[:, None] * among * slope[None, :] + np.diag(spread)
-    return kernel[:, used] @ (slope * np.linalg.solve(matrix, residual))
+    return kernel[:, used] @ (slope * _solve(matrix, residual)[0])
+
+
+def _solve(matrix: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, float]:
+    """Solve by a matrix that is a covariance; also how likely the right side is by it, but for a constant."""
+    factor = cho_factor(matrix, lower=True)
+    solved = cho_solve(factor, right)
+    return solved, float(-0.5 * right @ solved - np.log(np.diag(factor[0])).sum())
 
 
 def class_shares(tables: Sequence[np.ndarray]) -> np.ndarray:
@@ -128,16 +133,14 @@ def numbers(
             scaled = kernel * (between * within) ** 2
             spread = n * within**2 + sum_variance + (mean**2 + (between * within) ** 2) * row_variance
             matrix = n[:, None] * scaled[np.ix_(used, used)] * n[None, :] + np.diag(spread)
-            factor = np.linalg.cholesky(matrix)
-            solved = np.linalg.solve(matrix, residual)
-            likelihood = -0.5 * residual @ solved - np.log(np.diag(factor)).sum()
+            solved, likelihood = _solve(matrix, residual)
             if likelihood > best:
                 best, answer = likelihood, scaled[:, used] @ (n * solved)
     return answer
 
 
-_WITHIN = (10.0, 20.0, 35.0, 60.0)
-_BETWEEN = (0.1, 0.3, 0.6, 1.2)
+_WITHIN = (12.0, 25.0, 50.0)
+_BETWEEN = (0.15, 0.4, 1.0)
 
 
 def believed(told: Sequence[tuple[float, float]]) -> float:

@@ -17,7 +17,7 @@ from silvan.algorithms.shared_bins import FLOOR, MAX_TREES, schema_of
 from silvan.data.bins import find_bins
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
-from silvan.federation.message import Blob, Request, Verb
+from silvan.federation.message import Blob, Course, Request, Verb
 from silvan.federation.party import Party
 from silvan.federation.store import digest
 from silvan.privacy.identity import digests_of
@@ -65,6 +65,15 @@ class Growing(Request, frozen=True, kw_only=True):
     def min_leaf(self) -> int:
         """Rows a leaf has at least, for the party's policy to judge."""
         return self.ground.settings.min_samples_leaf
+
+    def course(self) -> Course:
+        """Say where the question stands: after all partitions. A party may have no column in the first draws."""
+        return Course("forest", tuple(blob.hash for blob in self.ground.rounds), anywhere=True)
+
+    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
+        """Grow on the same ground as before; a level takes several questions."""
+        same = digest(wire.encode(msgspec.structs.replace(self.ground, rounds=[]))).encode()
+        return same if all(trace == same for trace in traces) else None
 
 
 @dataclass

@@ -6,14 +6,19 @@ from typing import Any
 
 import numpy as np
 
+from silvan.algorithms.columns import ColumnFederation
+from silvan.audit.assignment import assigned
 from silvan.audit.attribute import attribute
+from silvan.audit.backdoor import backdoored
 from silvan.audit.catalogue import ATTACKS
 from silvan.audit.draws import drawn_rows
+from silvan.audit.drill import drills
 from silvan.audit.exact import exact_thresholds
 from silvan.audit.finding import Finding
 from silvan.audit.limits import make_limits
 from silvan.audit.lonely import lonely_leaves
 from silvan.audit.membership import confidence, private_bound, support
+from silvan.audit.partitions import labels_from_partitions
 from silvan.audit.release import FEWEST, Case, Release, Rows, undefended
 from silvan.audit.report import Report
 from silvan.data.encode import encode_features, encode_label
@@ -21,6 +26,8 @@ from silvan.data.schema import Schema
 from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.federation.local import LocalFederation
+from silvan.learners import BOFRF, Learner, MergedForest
+from silvan.privacy.outbox import policy_of
 from silvan.tree.forest import Forest
 
 CONTROL_TREES = 50
@@ -65,32 +72,54 @@ def audit(
     (0.0, 'held')
     """
     bounds = make_limits(limits)
+    if isinstance(federation, ColumnFederation):
+        findings = [labels_from_partitions(model, federation, seed)]
+        n = len(federation.columns.training)
+        return _report(name, getattr(model, "forest_", None), n, 0, findings, bounds, seed)
     forest = model if isinstance(model, Forest) else getattr(model, "forest_", None)
     if not isinstance(forest, Forest):
-        raise InputError(
-            "audit takes a Forest or a fitted learner with a global forest; pass one site's forest instead"
-        )
+        raise InputError("audit takes a Forest, or a fitted learner with a global one; pass one site's forest instead")
     if (federation is None) == (members is None):
         raise InputError("audit needs either the federation or a table of members")
-    drawn = None
-    if federation is not None:
-        case = _case_of(federation, forest.schema, seed)
-        drawn = None if isinstance(model, Forest) else drawn_rows(model, federation)
-    else:
+    if federation is None:
         case = Case(_rows(forest.schema, members), _rows(forest.schema, others), seed)
-    findings = attack_forest(Release(forest.bare()), case, drawn)
+        findings = [*attack_forest(Release(forest.bare()), case), *drills(case, forest.schema, None)]
+    else:
+        case = _case_of(federation, forest.schema, seed)
+        learner = None if isinstance(model, Forest) else model
+        drawn = None if learner is None else drawn_rows(learner, federation)
+        findings = attack_forest(Release(forest.bare()), case, drawn)
+        findings += attack_federation(learner, federation, case)
     epsilon = getattr(model, "epsilon", None)
     if epsilon is not None:
         findings = [_bounded(f, float(epsilon)) for f in findings]
-    return Report(
-        name,
-        forest.hash,
-        len(forest),
-        len(case.members),
-        len(case.outsiders),
-        [replace(finding, limit=bounds[finding.attack]) for finding in findings],
-        seed,
+    return _report(name, forest, len(case.members), len(case.outsiders), findings, bounds, seed)
+
+
+def _report(
+    name: str, forest: Any, members: int, others: int, findings: list[Finding], limits: dict[str, float], seed: int
+) -> Report:
+    judged = [replace(finding, limit=limits[finding.attack]) for finding in findings]
+    known = isinstance(forest, Forest)
+    return Report(name, forest.hash if known else "", len(forest) if known else 0, members, others, judged, seed)
+
+
+def attack_federation(learner: Any, federation: LocalFederation, case: Case) -> list[Finding]:
+    """Run the attacks on how a release is made: each on a federation made again, so that nobody's books change."""
+    policy = policy_of(federation.site(federation.active[0]))
+    settings = None
+    if isinstance(learner, Learner) and getattr(learner, "epsilon", None) is None:
+        settings = learner._settings(federation.schema)
+    sent = isinstance(learner, MergedForest | BOFRF)
+    found = drills(case, federation.schema, settings, policy.leaf_digits if sent else None)
+    found.append(assigned(federation, case.seed))
+    enough = len(case.outsiders) >= FEWEST
+    found.append(
+        backdoored(learner, federation, case.outsiders)
+        if enough
+        else ATTACKS["backdoor"].silent(f"needs at least {FEWEST} rows that were not learnt from")
     )
+    return found
 
 
 def attack_forest(release: Release, case: Case, drawn: np.ndarray | None = None) -> list[Finding]:
@@ -121,6 +150,8 @@ def _control(case: Case, n_classes: int) -> Release | None:
 
 def _bounded(finding: Finding, epsilon: float) -> Finding:
     """Add what differential privacy promises of any attacker."""
+    if finding.attack == "lonely":
+        return replace(finding, value=None, note="what leaves say is counted with noise, so none rests on a row")
     if finding.attack not in ("membership", "support"):
         return finding
     said = f"by epsilon = {epsilon:g} no attacker is above {private_bound(epsilon):.3f}"

@@ -36,14 +36,14 @@ _KNOWN = (
         "ranges",
         "Reconstruction from boxes",
         "the trees; how many rows there are",
-        "cells of rows rebuilt, beyond guesses from the population",
+        "cells rebuilt, of those that guesses from the population miss",
         chance=0.0,
     ),
     Finding(
         "reconstruction",
         "Reconstruction from counts",
         "the trees; how many rows there are; yes/no columns",
-        "cells of rows rebuilt, beyond guesses from the population",
+        "cells rebuilt, of those that guesses from the population miss",
         chance=0.0,
     ),
     Finding(

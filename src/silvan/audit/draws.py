@@ -26,7 +26,7 @@ def drawn_rows(model: Any, federation: LocalFederation) -> np.ndarray | None:
 
 
 def _by_site(model: Any, federation: LocalFederation, n_trees: dict[str, int]) -> np.ndarray:
-    """A site's trees see rows of that site alone."""
+    """Put sites' draws together: a site's trees see rows of that site alone."""
     blocks = []
     for name, n in n_trees.items():
         site = federation.site(name)

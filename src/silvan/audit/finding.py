@@ -51,7 +51,7 @@ class Finding:
 
 
 def auc(members: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
-    """Give the share of pairs in which the member scores higher, ties half, and a 95 % interval (DeLong et al. 1988)."""
+    """Give the share of pairs in which the member is higher, ties half, and a 95 % interval (DeLong et al. 1988)."""
     below = np.searchsorted(np.sort(others), members, "left") + np.searchsorted(np.sort(others), members, "right")
     above = np.searchsorted(np.sort(members), others, "left") + np.searchsorted(np.sort(members), others, "right")
     by_member, by_other = below / (2 * len(others)), 1.0 - above / (2 * len(members))
@@ -75,10 +75,11 @@ def mean_gap(ours: np.ndarray, others: np.ndarray) -> tuple[float, float, float]
     return gap, gap - _Z * error, gap + _Z * error
 
 
-def mean(values: np.ndarray) -> tuple[float, float, float]:
-    """Give a mean and its 95 % interval."""
-    middle, error = float(values.mean()), math.sqrt(_variance(values))
-    return middle, middle - _Z * error, middle + _Z * error
+def gained(ours: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
+    """Give the share of what guesses miss that an attacker gets, and its 95 % interval; both by row."""
+    missed = max(1.0 - float(others.mean()), 1e-9)
+    middle, error = float((ours - others).mean()), math.sqrt(_variance(ours - others))
+    return middle / missed, (middle - _Z * error) / missed, (middle + _Z * error) / missed
 
 
 def _variance(values: np.ndarray) -> float:

@@ -1,11 +1,11 @@
-"""Membership inference: was this person among the rows that the forest was learnt from?
+"""Membership inference: whether a person is among the rows that the forest was learnt from.
 
 The attacker has the forest and a person's row with its label, and ranks people by how sure they are of having been
 there. ``confidence`` asks how well the forest knows the label; for that the forest's answers are enough. ``support``
-looks into the trees: a leaf without any row of the person's class proves that this tree did not see them, and where counts
-are told, a leaf with a single row of it says more than one with many. Success is the share of pairs of a member and an
-outsider in which the member ranks higher (AUC); chance is a half. With differential privacy of epsilon no attacker at
-all is above e^epsilon / (1 + e^epsilon).
+looks into the trees: a leaf without any row of the person's class proves that this tree did not see them, and where
+counts are told, a leaf with a single row of it says more than one with many. Success is the share of pairs of a
+member and an outsider in which the member ranks higher (AUC); chance is a half. With differential privacy of epsilon
+no attacker at all is above e^epsilon / (1 + e^epsilon).
 """
 
 import math

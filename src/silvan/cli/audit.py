@@ -23,9 +23,7 @@ def audit(
     others: Annotated[
         Path | None, typer.Option("--others", metavar="FILE", help="Rows of the same kind that were not learnt from.")
     ] = None,
-    site: Annotated[
-        str | None, typer.Option("--site", "-s", help="Audit the forest that this site should use.")
-    ] = None,
+    site: Annotated[str | None, typer.Option("--site", "-s", help="Audit the forest of this site.")] = None,
     thresholds: Annotated[
         Path | None, typer.Option("--thresholds", metavar="TOML", help="The site's limits; see docs/audit.md.")
     ] = None,
@@ -87,8 +85,8 @@ def _on_tables(
     from silvan.cli.predict import open_forest
 
     forest = open_forest(run, site)
-    rows = {"members": str(table), "others": None if others is None else str(others)}
-    return [attack(forest, **rows, limits=limits, name=site or run.name, seed=seed)]
+    rest = None if others is None else str(others)
+    return [attack(forest, members=str(table), others=rest, limits=limits, name=site or run.name, seed=seed)]
 
 
 def _on_study(path: Path, site: str | None, limits: dict[str, float], seed: int) -> list["Report"]:
@@ -109,7 +107,7 @@ def _on_study(path: Path, site: str | None, limits: dict[str, float], seed: int)
         )
     federation, model = restored(study, run, record)
     try:
-        settings = {"limits": limits, "seed": seed}
+        settings: dict[str, Any] = {"limits": limits, "seed": seed}
         if site is not None:
             return [attack(run.forest(site), federation, name=site, **settings)]
         if model.forest_ is not None:
@@ -152,7 +150,10 @@ def table_of(report: "Report") -> "RenderableType":
 def _sentence(report: "Report") -> "RenderableType":
     from rich.text import Text
 
+    silent = sum(f.verdict == "not run" for f in report.findings)
+    rest = f" {silent} could not be run." if silent else ""
     if report.passed:
-        return Text("No attack does better than the limits allow.", style="green")
+        ran = len(report.findings) - silent
+        return Text(f"Of {ran} attacks none did better than the limits allow.{rest}", style="green" if ran else "dim")
     names = ", ".join(f.attack for f in report.exceeded)
-    return Text(f"Limits exceeded: {names}. See docs/audit.md for what helps.", style="red")
+    return Text(f"Limits exceeded: {names}. See docs/audit.md for what helps.{rest}", style="red")

@@ -20,6 +20,7 @@ from silvan.federation import wire
 from silvan.federation.journal import LOST, SUM, Entry, Journal
 from silvan.federation.message import Blob, Envelope, Missing, Reply, Verb, blobs_in
 from silvan.federation.question import Asked, Check, Event, Question
+from silvan.federation.signed import Signer
 from silvan.federation.store import digest
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Federation(ABC):
         journal: Journal | None = None,
         quorum: int | None = None,
         timeout: float | None = None,
+        signer: Signer | None = None,
     ) -> None:
         self.sites = list(sites)
         if not self.sites:
@@ -77,7 +79,7 @@ class Federation(ABC):
                 f"sums must be 'trusted' for fewer than {sums.least} sites, got {sums.name!r} and {len(self.sites)}: "
                 "with two, each learns the other's part by taking its own off the sum"
             )
-        self.sums, self.study, self.quorum, self.timeout = sums, study, quorum, timeout
+        self.sums, self.study, self.quorum, self.timeout, self.signer = sums, study, quorum, timeout, signer
         self.journal = Journal() if journal is None else journal
         self.lost: dict[str, str] = {}
         self.rounds = self.exchanges = self.agreement_rounds = 0
@@ -169,7 +171,7 @@ class Federation(ABC):
             messages = {}
             for site in pending:
                 blobs = {h: self._blobs[h] for h in lacking[site]}
-                messages[site] = wire.encode(self._envelope(question, site, bodies[site], blobs))
+                messages[site] = self._sign(site, verb, self._envelope(question, site, bodies[site], blobs))
                 self._has[site].update(lacking[site])
                 question.received[site] += len(messages[site])
                 self._tell(Event("question", kind, self.rounds, site))
@@ -180,9 +182,10 @@ class Federation(ABC):
                 if site not in waiting:
                     continue  # a second answer to the same question changes nothing
                 question.sent[site] += len(data) if isinstance(data, bytes) else 0
-                outcome = question.read(site, data)
+                opened = self._open(site, data)
+                outcome = None if opened is None else question.read(site, opened)
                 if outcome is None:
-                    continue  # an answer to another question
+                    continue  # an answer to another question, or not the site's
                 del waiting[site]
                 if isinstance(outcome, Missing):
                     # whatever the question refers to, and nothing else, however much is asked for
@@ -215,6 +218,15 @@ class Federation(ABC):
             round=self.agreement_rounds if self._apart else self.rounds,
             whole="" if question.step is None else question.name,
         )
+
+    def _sign(self, site: str, verb: Verb, envelope: Envelope) -> bytes:
+        data = wire.encode(envelope)
+        return data if self.signer is None else self.signer.send(site, self.study, verb, data)
+
+    def _open(self, site: str, data: bytes | Exception) -> bytes | Exception | None:
+        if self.signer is None or isinstance(data, Exception):
+            return data
+        return self.signer.read(site, self.study, data)
 
     def explain(self, error: Exception) -> Exception:
         """Add what an engine knows about a failure."""

@@ -6,9 +6,9 @@ whatever an algorithm needs must be in the request, the table or the store.
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,12 +20,36 @@ from silvan.federation.question import Event
 from silvan.federation.site import Part, Site
 
 
+_SETTLED = ("schema", "differences", "rows", "columns")
+"""What sites are asked for before anything is learnt."""
+
+
 class LocalFederation(Federation):
     """A federation whose sites live in this process."""
 
     def __init__(self, members: dict[str, Site], sums: Sums, *, cold: bool = False, **settings: Any) -> None:
         super().__init__(members, sums, **settings)
         self.members, self.cold = members, cold
+        self._settle: Callable[[], None] | None = None
+
+    def settle_later(self, settle: Callable[[], None]) -> None:
+        """Have sites asked for what a study begins with when it is first needed, not before: owners approve first."""
+        self._settle = settle
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Find out what a study begins with."""
+            settle = self.__dict__.get("_settle")
+            if settle is None or name not in _SETTLED:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            self._settle = None
+            try:
+                settle()
+            except BaseException:
+                self._settle = settle
+                raise
+            return getattr(self, name)
 
     def deliver(self, messages: dict[str, bytes], verb: Verb) -> Iterator[tuple[str, bytes | Exception]]:
         """Let each site answer in turn."""

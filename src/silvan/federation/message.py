@@ -26,6 +26,7 @@ class Course(NamedTuple):
 
     name: str
     decided: tuple[str, ...] = ()
+    anywhere: bool = False  # whether a site may be asked for the first time when something was decided already
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

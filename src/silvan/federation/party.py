@@ -55,7 +55,18 @@ class Party(Site):
 
     def rebuilt(self) -> "Party":
         """Make the party anew from what outlives a restart."""
-        names = ("id_column", "given_key", "given_secret", "label", "exclude", "store", "outbox", "cover", "n_jobs")
+        names = (
+            "id_column",
+            "given_key",
+            "given_secret",
+            "label",
+            "exclude",
+            "store",
+            "outbox",
+            "cover",
+            "signer",
+            "n_jobs",
+        )
         return Party(self.name, self.source, **{name: getattr(self, name) for name in names})
 
     # -- keys

@@ -22,6 +22,7 @@ from silvan.errors import FormatError, InputError, RefusedError, SchemaError
 from silvan.federation import wire
 from silvan.federation.cover import Cover, Own
 from silvan.federation.message import Envelope, Missing, Reply, Request, Trouble, Verb, blobs_in
+from silvan.federation.signed import Letter, Signer
 from silvan.federation.store import MemoryStore, Store, digest
 
 log = logging.getLogger("silvan.site")
@@ -94,7 +95,7 @@ class Site:
     ``source`` is a data frame, a path or (X, y). ``test`` is the share of rows kept for judging, drawn by
     class and by ``split_seed`` and the site's name. ``sampling_key`` decides which rows are in which tree;
     all sites have the same one, and the coordinator does not need it. ``forest`` is one that the site brings.
-    With a ``cover`` its part of a sum leaves no other way.
+    With a ``cover`` its part of a sum leaves no other way. With a ``signer`` it takes and gives signed messages only.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Site:
         store: Store | None = None,
         outbox: Outbox | None = None,
         cover: Cover | None = None,
+        signer: Signer | None = None,
         n_jobs: int | None = None,
         forest: Any = None,
     ) -> None:
@@ -118,7 +120,7 @@ class Site:
         self.test, self.split_seed, self.n_jobs = test, split_seed, n_jobs
         self.sampling_key = np.zeros(2, np.uint64) if sampling_key is None else sampling_key
         self.store: Store = MemoryStore() if store is None else store
-        self.outbox, self.cover = outbox, cover
+        self.outbox, self.cover, self.signer = outbox, cover, signer
         self.cache = Cache()
         self.last_error: Exception | None = None
         self.watcher: Callable[[str, int, int], None] | None = None  # told what is done, how much, and of how much
@@ -192,7 +194,18 @@ class Site:
 
     def rebuilt(self) -> "Site":
         """Make the site anew from what outlives a restart: its settings, its table and its store."""
-        names = ("label", "exclude", "test", "split_seed", "sampling_key", "store", "outbox", "cover", "n_jobs")
+        names = (
+            "label",
+            "exclude",
+            "test",
+            "split_seed",
+            "sampling_key",
+            "store",
+            "outbox",
+            "cover",
+            "signer",
+            "n_jobs",
+        )
         return Site(self.name, self.source, forest=self.forest, **{name: getattr(self, name) for name in names})
 
     def blob(self, hash_: str) -> bytes:
@@ -206,9 +219,26 @@ class Site:
 
     def receive(self, data: bytes, verb: Verb) -> bytes:
         """Answer one message; never raises, and says nothing of the data when something goes wrong."""
+        if self.signer is None:
+            return self._receive(data, verb)
+        letter = Letter("", "", "", "", 0, b"", b"")
+        try:
+            letter = wire.decode(data, Letter)
+            self.signer.check(letter, verb, self.store)
+            answer = self._receive(letter.body, verb, letter.study)
+        except Exception as error:
+            self.last_error = error
+            log.exception("%s: could not take a message", self.name)
+            answer = _answer_to(letter.body, self.name, _trouble(error))
+        return self.signer.answer(letter.study, letter.nonce, answer)
+
+    def _receive(self, data: bytes, verb: Verb, study: str | None = None) -> bytes:
+        """Answer an envelope; one that was signed for another study is refused."""
         envelope, request, self.last_error = Envelope("", "", "", "", b""), None, None
         try:
             envelope = wire.decode(data, Envelope)
+            if study is not None and envelope.study != study:
+                raise RefusedError("the message was signed for another study")
             if envelope.kind not in _HANDLERS:
                 raise RefusedError("the site does not know this message; versions may differ")
             kind, handler = _HANDLERS[envelope.kind]
@@ -254,6 +284,8 @@ class Site:
         if (None if envelope.step is None else envelope.step.sums) != (None if cover is None else cover.name):
             way = "as it is" if cover is None else f"hidden, in {cover.name!r} sums"
             raise RefusedError(f"the site's answer leaves it only {way}")
+        if self.signer is not None and not set(envelope.over) <= set(self.signer.roster.sites):
+            raise RefusedError("the sum is over sites that are not on the site's roster")
         if self.outbox is not None:
             self.outbox.admit(self, request, envelope)
         if cover is not None:
@@ -261,6 +293,15 @@ class Site:
             return cover.answer(self, envelope, Own(self, request, handler, named))
         reply = handler(self, request)
         return reply if self.outbox is None else self.outbox.release(self, request, reply)
+
+
+def _answer_to(data: bytes, site: str, trouble: Trouble) -> bytes:
+    """Tell of trouble with a message that was not taken, so that whoever sent it knows which."""
+    try:
+        asked = wire.decode(data, Envelope)
+    except FormatError:
+        asked = Envelope("", "", "", "", b"")
+    return wire.encode(Envelope(asked.study, asked.question, site, Trouble.__name__, wire.encode(trouble)))
 
 
 def _trouble(error: Exception) -> Trouble:

@@ -80,9 +80,8 @@ class Learner(_Fitted):
         default = "gini" if schema.n_classes else "squared_error"
         if self.criterion is not None and (self.criterion == "squared_error") == bool(schema.n_classes):
             fits = "'gini', 'entropy' or 'log_loss'" if schema.n_classes else "'squared_error'"
-            raise InputError(
-                f"criterion must be None or {fits} for the label {schema.label.name!r}, got {self.criterion!r}"
-            )
+            kind = "classification" if schema.n_classes else "regression"
+            raise InputError(f"criterion {self.criterion!r} does not fit {kind}: leave it out, or use {fits}")
         names = set(Settings.__dataclass_fields__) & set(self.get_params(deep=False))
         values = {name: getattr(self, name) for name in names - {"criterion", "class_weight"}}
         weight = self.class_weight

@@ -50,11 +50,11 @@ def read_part(path: Path, read: Callable[[bytes], T]) -> T:
         raise kind(f"{path}: {error}") from None
 
 
-def read_parameters(folder: str | Path, make: Callable[..., T]) -> T:
+def read_parameters(folder: str | Path, make: type[T]) -> T:
     """Make a learner with the parameters that were written."""
     path = Path(folder) / _PARAMETERS
     parameters = read_part(path, lambda data: msgspec.json.decode(data, type=dict[str, Any]))
     try:
         return make(**parameters)
     except TypeError:
-        raise FormatError(f"{path}: not the parameters of such a model") from None
+        raise FormatError(f"{path}: not the parameters of a {make.__name__}") from None

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 _MODEL = "linear.silvan"
 
+_FINEST = 1e-8
+"""Sums of whole numbers tell nothing finer."""
+
 
 class VerticalLinear(BaseEstimator):
     """Logistic or linear regression, as the label is, of columns that stay with their parties.
@@ -80,19 +83,14 @@ class VerticalLinear(BaseEstimator):
 
     def fit(self, federation: Federation) -> Self:
         """Learn from all parties' columns."""
-        self._check()
+        _check(self.alpha, self.tol, self.max_iter)
         if not isinstance(federation, Federation):
             raise InputError(f"fit takes a federation (see federate_columns), got {type(federation).__name__}")
         columns = columns_of(federation)
         rounds, before = federation.rounds, federation.bytes
-        found = linear.fit(
-            federation,
-            columns,
-            federation.schema,
-            alpha=float(self.alpha),
-            tol=float(self.tol),
-            max_iter=int(self.max_iter),
-        )
+        alpha, tol, most = float(self.alpha), float(self.tol), int(self.max_iter)
+        with federation.working_on(type(self).__name__):
+            found = linear.fit(federation, columns, federation.schema, alpha=alpha, tol=tol, max_iter=most)
         if not found.converged:
             warnings.warn(
                 f"stopped after {found.steps} steps, before a step would have changed predictions by less than "
@@ -111,17 +109,6 @@ class VerticalLinear(BaseEstimator):
             site: {way: n - before[site][way] for way, n in ways.items()} for site, ways in federation.bytes.items()
         }
         return self
-
-    def _check(self) -> None:
-        for name in ("alpha", "tol"):
-            value: object = getattr(self, name)
-            if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < np.inf:
-                raise InputError(f"{name} must be a number above 0, got {value!r}")
-        if not self.tol < 1:
-            raise InputError(f"tol must be below 1, got {self.tol!r}")
-        most: object = self.max_iter
-        if not isinstance(most, Integral) or isinstance(most, bool) or most < 1:
-            raise InputError(f"max_iter must be a whole number of at least 1, got {most!r}")
 
     def _fitted(self) -> LinearModel:
         if not hasattr(self, "model_"):
@@ -195,7 +182,8 @@ class VerticalLinear(BaseEstimator):
         model = self._fitted()
         if isinstance(federation, ColumnFederation):
             hand_out_linear(federation, model, self.shares_)
-        return predict(federation, model, digests)
+        with federation.working_on(f"predicting by {type(self).__name__}"):
+            return predict(federation, model, digests)
 
     def _on_table(self, table: Any) -> np.ndarray:
         model = self._fitted()
@@ -233,7 +221,8 @@ class VerticalLinear(BaseEstimator):
             raise InputError("there are no test rows: set test=0.2 when the federation is made, or pass a table")
         with federation.counted_apart():
             scores = self._scores(federation, columns.test)
-        figures = judge(federation, columns.label_holder, model.schema, columns.test, scores)
+        with federation.working_on(f"judging {type(self).__name__}"):
+            figures = judge(federation, columns.label_holder, model.schema, columns.test, scores)
         if not isinstance(federation, ColumnFederation):
             return _frame([Row(OVERALL, FEDERATED, len(columns.test), figures)])
         rows = federation.test_rows()
@@ -276,6 +265,15 @@ class VerticalLinear(BaseEstimator):
                 learner.shares_[party] = share
         learner.model_, learner.schema_ = model, model.schema
         return learner
+
+
+def _check(alpha: Any, tol: Any, max_iter: Any) -> None:
+    if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 < float(alpha) < np.inf:
+        raise InputError(f"alpha must be a number above 0, got {alpha!r}")
+    if isinstance(tol, bool) or not isinstance(tol, Real) or not _FINEST <= float(tol) < 1:
+        raise InputError(f"tol must be a number from {_FINEST:g} to 1, got {tol!r}")
+    if isinstance(max_iter, bool) or not isinstance(max_iter, Integral) or int(max_iter) < 1:
+        raise InputError(f"max_iter must be a whole number of at least 1, got {max_iter!r}")
 
 
 def _judged(schema: Schema, site: str, scores: dict[str, np.ndarray], y: np.ndarray) -> list[Row]:

@@ -4,22 +4,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
-from urllib.parse import quote
 
-import msgspec
 import numpy as np
 
 from silvan.algorithms import vertical, vertical_encrypted
-from silvan.algorithms.columns import ColumnFederation, Columns
+from silvan.algorithms.columns import ColumnFederation
 from silvan.algorithms.figures import FEDERATED, Row
 from silvan.algorithms.vertical_judge import judge
 from silvan.algorithms.vertical_predict import find_leaves, find_leaves_classically, score_leaves
 from silvan.algorithms.vertical_shares import hand_out, share_of, show_shares
-from silvan.errors import FormatError, InputError
+from silvan.errors import InputError
 from silvan.federation.federation import OVERALL, Federation
-from silvan.files import write_whole
+from silvan.learners.answering import Answered, answer, columns_of
 from silvan.learners.base import Learner, _frame
-from silvan.privacy.identity import find_digests, in_any
+from silvan.learners.folder import read_parameters, read_part, share_file, write_model
 from silvan.tree.fit import Settings
 from silvan.tree.forest import Forest
 from silvan.tree.shares import Share, Structure, put_together
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 
 Method = Literal["one round", "classical"]
 
-_STRUCTURE, _PARAMETERS, _SHARE = "structure.silvan", "parameters.json", ".share.silvan"
+_STRUCTURE = "structure.silvan"
 
 
 class _InShares:
@@ -83,7 +81,7 @@ class VerticalForest(Learner, _InShares):
     key_bits: int = 2048
 
     def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
-        columns = _columns(federation)
+        columns = columns_of(federation)
         if self.labels == "encoded":
             structure = vertical.fit(federation, columns, self.schema_, settings, feature_key)
         elif self.labels == "encrypted":
@@ -148,11 +146,10 @@ class VerticalForest(Learner, _InShares):
         """
         if not isinstance(X, Federation):
             return super().predict(X, site)
-        structure = self._fitted()
-        frame, scores = self._answers(X, **how)
-        classes = structure.schema.label.classes
-        answers = scores[:, 0] if classes is None else [classes[code] for code in scores.argmax(axis=1)]
-        return _with(frame, {"prediction": answers})
+        classes = self._fitted().schema.label.classes
+        told = self._answers(X, **how)
+        answers = told.scores[:, 0] if classes is None else [classes[code] for code in told.scores.argmax(axis=1)]
+        return told.with_answers({"prediction": answers})
 
     def predict_proba(self, X: Any, site: str | None = None, **how: Any) -> Any:
         """Give class probabilities as ``predict`` gives classes: a data frame of ids and a column a class."""
@@ -161,29 +158,14 @@ class VerticalForest(Learner, _InShares):
         classes = self._fitted().schema.label.classes
         if classes is None:
             raise InputError("predict_proba is for classification; this forest predicts a number")
-        frame, scores = self._answers(X, **how)
-        return _with(frame, {str(name): scores[:, code] for code, name in enumerate(classes)})
+        told = self._answers(X, **how)
+        return told.with_answers({str(name): told.scores[:, code] for code, name in enumerate(classes)})
 
-    def _answers(
-        self, federation: Federation, method: Method = "one round", incomplete: bool = False
-    ) -> tuple["pl.DataFrame", np.ndarray]:
-        import polars as pl
-
-        columns = _columns(federation)
-        digests, lacking = columns.common, {}
+    def _answers(self, federation: Federation, method: Method = "one round", incomplete: bool = False) -> Answered:
+        told = answer(federation, lambda digests: self._scores(federation, digests, method), incomplete)
         if incomplete:
-            if columns.known is None:
-                raise InputError("incomplete=True needs match='keyed': with 'psi' nobody knows the rows not in common")
-            digests = in_any(columns.known)
-            absent = {party: find_digests(known, digests) < 0 for party, known in columns.known.items()}
-            self.lacking_ = {party: int(rows.sum()) for party, rows in absent.items()}
-            lacking = {"lacking": [", ".join(p for p, rows in absent.items() if rows[i]) for i in range(len(digests))]}
-        scores = self._scores(federation, digests, method)
-        if not isinstance(federation, ColumnFederation):
-            return pl.DataFrame({"row": [row.tobytes().hex() for row in digests.astype(">u8")], **lacking}), scores
-        order, ids = federation.listing(digests)
-        frame = pl.DataFrame({federation.id_column: ids, **{k: [v[i] for i in order] for k, v in lacking.items()}})
-        return frame, scores[order]
+            self.lacking_ = told.lacking
+        return told
 
     def _scores(self, federation: Federation, digests: np.ndarray, method: Method = "one round") -> np.ndarray:
         if method not in ("one round", "classical"):
@@ -203,7 +185,7 @@ class VerticalForest(Learner, _InShares):
         parties have the same rows, so they have the same figures; what they would have alone differs. With a ``table``
         of all columns every model is scored on that instead.
         """
-        columns = _columns(federation)
+        columns = columns_of(federation)
         if table is not None or columns.label_holder is None or not len(columns.test):
             return super().evaluate(federation, table)  # which says what is lacking
         with federation.counted_apart():
@@ -222,58 +204,18 @@ class VerticalForest(Learner, _InShares):
         A party's file is its own: it can take it away, or delete it, and what is left says nothing about its splits.
         The structure is written last, so a folder that was not finished holds no model.
         """
-        structure, folder = self._fitted(), Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        for party, share in self.shares_.items():
-            write_whole(folder / _file(party), share.to_bytes())
-        write_whole(folder / _PARAMETERS, msgspec.json.encode(self.get_params()))
-        write_whole(folder / _STRUCTURE, structure.to_bytes())
+        write_model(folder, _STRUCTURE, self._fitted(), self.shares_, self.get_params())
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """Read what ``save`` wrote; shares that are not there are not known."""
-        folder = Path(folder)
-        structure = _read(folder / _STRUCTURE, Structure.from_bytes)
+        structure = read_part(Path(folder) / _STRUCTURE, Structure.from_bytes)
         shares = {}
         for party in structure.parties:
-            if (folder / _file(party)).exists():
-                share = _read(folder / _file(party), Share.from_bytes)
-                structure.check_share(share, party)
-                shares[party] = share
-        parameters = _read(folder / _PARAMETERS, lambda data: msgspec.json.decode(data, type=dict[str, Any]))
-        try:
-            model = cls(**parameters)
-        except TypeError:
-            raise FormatError(f"{folder / _PARAMETERS}: not the parameters of a {cls.__name__}") from None
+            path = share_file(folder, party)
+            if path.exists():
+                shares[party] = read_part(path, Share.from_bytes)
+                structure.check_share(shares[party], party)
+        model = read_parameters(folder, cls)
         model._keep(structure, shares)
         return model
-
-
-def _file(party: str) -> str:
-    return quote(party, safe=" ") + _SHARE
-
-
-def _read(path: Path, read: Any) -> Any:
-    if not path.is_file():
-        raise InputError(f"there is no file {str(path)!r}; is {str(path.parent)!r} a saved model?")
-    try:
-        return read(path.read_bytes())
-    except (FormatError, msgspec.DecodeError) as error:
-        kind = type(error) if isinstance(error, FormatError) else FormatError
-        raise kind(f"{path}: {error}") from None
-
-
-def _with(frame: "pl.DataFrame", answers: dict[str, Any]) -> "pl.DataFrame":
-    import polars as pl
-
-    clash = [name for name in answers if name in frame.columns]
-    if clash:
-        raise InputError(f"the id column is called {clash[0]!r}, like an answer; rename it")
-    return pl.concat([frame[:, :1], pl.DataFrame(answers), frame[:, 1:]], how="horizontal")
-
-
-def _columns(federation: Federation) -> Columns:
-    columns = getattr(federation, "columns", None)
-    if columns is None:
-        raise InputError("a federation by columns is needed (see federate_columns), got one by rows")
-    return columns

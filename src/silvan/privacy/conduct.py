@@ -14,6 +14,8 @@ remembered is in the site's store, so a site that was restarted forgets nothing.
 not, is in docs/security.md.
 """
 
+from dataclasses import dataclass, field
+
 import msgspec
 
 from silvan.errors import RefusedError
@@ -44,6 +46,25 @@ class Company(msgspec.Struct, frozen=True):
     left: list[str]
 
 
+@dataclass(frozen=True)
+class Held:
+    """A question that breaks no rule, given what the site remembered: its name, and what to remember of it."""
+
+    named: str
+    store: Store
+    seen: dict[str, bytes | None] = field(default_factory=dict)
+    news: dict[str, bytes] = field(default_factory=dict)
+
+    def get(self, key: str) -> bytes | None:
+        """Read from the site's store, and note what was there."""
+        self.seen[key] = self.store.get(key)
+        return self.seen[key]
+
+    def stands(self) -> bool:
+        """Whether the site still remembers what it did then: no other question was answered meanwhile."""
+        return all(self.store.get(key) == value for key, value in self.seen.items())
+
+
 def hold(
     site: str,
     store: Store,
@@ -54,62 +75,63 @@ def hold(
     draws: bytes | None,
     tasks: int | None,
     losses: int | None,
-) -> dict[str, bytes]:
+) -> Held:
     """Refuse a question that breaks a rule; give what the site must remember of it once it is answered.
 
     ``draws`` names the noise that a sum is made of, if there is any: it is one statistic whatever else is asked. A
     study may have so many ``tasks``, and a task so many ``losses`` of sites; None for any number.
     """
-    named = digest(envelope.kind.encode() + b"\0" + envelope.body)
-    news = _one_meaning(store, envelope, named) | _few_tasks(store, envelope, tasks)
+    held = Held(digest(envelope.kind.encode() + b"\0" + envelope.body), store)
+    _one_meaning(held, envelope)
+    _few_tasks(held, envelope, tasks)
     if course is not None:
-        news |= _one_course(store, envelope, request, course, named)
+        _one_course(held, envelope, request, course)
     if request.verb == "total":
         over = sorted(envelope.over)
         if len(set(over)) < len(over) or site not in over:
             raise RefusedError("the site takes part in sums that name every site once, this one too")
-        news |= _one_set(store, envelope, draws, over)
-        news |= _fewer(store, envelope, over, losses)
-    return news
+        _one_set(held, envelope, draws, over)
+        _fewer(held, envelope, over, losses)
+    return held
 
 
-def _one_meaning(store: Store, envelope: Envelope, named: str) -> dict[str, bytes]:
+def _one_meaning(held: Held, envelope: Envelope) -> None:
     """Refuse a second question under a name that stood for another."""
     step = None if envelope.step is None else digest(envelope.step.body)
     # not the sites of a sum: some may be lost between two times of asking
-    meaning = digest(msgspec.json.encode([named, envelope.task, envelope.whole, step]))
+    meaning = digest(msgspec.json.encode([held.named, envelope.task, envelope.whole, step])).encode()
     key = _key("question", envelope.study, envelope.question)
-    if store.get(key) not in (None, meaning.encode()):
+    if held.get(key) not in (None, meaning):
         raise RefusedError("the site was asked something else under this name")
-    return {key: meaning.encode()}
+    held.news[key] = meaning
 
 
-def _few_tasks(store: Store, envelope: Envelope, most: int | None) -> dict[str, bytes]:
+def _few_tasks(held: Held, envelope: Envelope, most: int | None) -> None:
     """Refuse one task too many."""
     if not envelope.task:
-        return {}
+        return
     key = _key("tasks", envelope.study)
-    known = msgspec.msgpack.decode(store.get(key) or b"\x90", type=list[str])
+    known = msgspec.msgpack.decode(held.get(key) or b"\x90", type=list[str])
     if envelope.task in known:
-        return {}
+        return
     if most is not None and len(known) >= most:
         raise RefusedError(f"the site takes part in {most} tasks of this study, models and judgements, and no more")
-    return {key: msgspec.msgpack.encode([*known, envelope.task])}
+    held.news[key] = msgspec.msgpack.encode([*known, envelope.task])
 
 
-def _one_course(store: Store, envelope: Envelope, request: Request, course: Course, named: str) -> dict[str, bytes]:
+def _one_course(held: Held, envelope: Envelope, request: Request, course: Course) -> None:
     """Refuse a question that is not the next of its course."""
     key = _key("course", envelope.study, envelope.task, course.name)
-    data = store.get(key)
+    data, n = held.get(key), len(course.decided)
     if data is None:
-        trace = None if course.decided else request.follow([], further=True)
+        trace = request.follow([], further=True) if course.anywhere or not n else None
         if trace is None:
             raise RefusedError("the question goes on from something that the site has not answered")
-        return {key: msgspec.msgpack.encode(Trail(0, _joined(()), [trace], [named]))}
+        held.news[key] = msgspec.msgpack.encode(Trail(n, _joined(course.decided), [trace], [held.named]))
+        return
     trail = msgspec.msgpack.decode(data, type=Trail)
-    if named in trail.asked:
-        return {}
-    n = len(course.decided)
+    if held.named in trail.asked:
+        return
     if n < trail.n or _joined(course.decided[: trail.n]) != trail.decided:
         raise RefusedError("the question does not go on from where the site's answers ended")
     further = n > trail.n
@@ -121,33 +143,34 @@ def _one_course(store: Store, envelope: Envelope, request: Request, course: Cour
             else "the site has answered this in another form, and answers one form in a task"
         )
     traces = [trace] if further else [*trail.traces, trace]
-    return {key: msgspec.msgpack.encode(Trail(n, _joined(course.decided), traces, [*trail.asked, named]))}
+    trail = Trail(n, _joined(course.decided), traces, [*trail.asked, held.named])
+    held.news[key] = msgspec.msgpack.encode(trail)
 
 
-def _one_set(store: Store, envelope: Envelope, draws: bytes | None, over: list[str]) -> dict[str, bytes]:
+def _one_set(held: Held, envelope: Envelope, draws: bytes | None, over: list[str]) -> None:
     """Refuse to sum something over other sites than before; while a sum is on its way, it may lose some."""
-    what = digest(envelope.body if draws is None else draws)
-    key = _key("sum", envelope.study, envelope.kind, what)
-    question, data = envelope.whole or envelope.question, store.get(key)
+    key = _key("sum", envelope.study, held.named if draws is None else digest(draws))
+    question, data = envelope.whole or envelope.question, held.get(key)
     if data is not None:
         known = msgspec.msgpack.decode(data, type=Summed)
         if known.over == over:
-            return {}
+            return
         if known.question != question or not set(over) < set(known.over):
             raise RefusedError("the site sums one thing over one set of sites, and this was summed over another")
-    return {key: msgspec.msgpack.encode(Summed(question, over))}
+    held.news[key] = msgspec.msgpack.encode(Summed(question, over))
 
 
-def _fewer(store: Store, envelope: Envelope, over: list[str], losses: int | None) -> dict[str, bytes]:
+def _fewer(held: Held, envelope: Envelope, over: list[str], losses: int | None) -> None:
     """Refuse sites that were not in the task, or were left out; and too many that are."""
     key = _key("company", envelope.study, envelope.task)
-    data = store.get(key)
+    data = held.get(key)
     known = Company(over, over) if data is None else msgspec.msgpack.decode(data, type=Company)
     if not set(over) <= set(known.left):
         raise RefusedError("the sites of a task's sums only become fewer, and this sum has others")
     if losses is not None and len(known.first) - len(over) > losses:
         raise RefusedError(f"the site's policy lets a task lose {losses} sites at most")
-    return {key: msgspec.msgpack.encode(Company(known.first, over))}
+    if data is None or known.left != over:
+        held.news[key] = msgspec.msgpack.encode(Company(known.first, over))
 
 
 def _key(what: str, *names: str) -> str:

@@ -1,14 +1,15 @@
 """Leaf values of trees that leave a site: rounded, noised, or both, as its policy says.
 
 Exact shares tell how many rows a leaf has: 0.142857 is one of seven. Rounded to two digits they fit many sizes. Noise
-hides small differences as well. It is drawn from a secret of the site and the tree itself, so that a tree which is asked
-for again has the same noise and nothing is gained by asking often. Neither is differential privacy: the splits are as
-they were.
+hides small differences as well. It is drawn from a secret of the site and the tree itself, so that a tree which is
+asked for again has the same noise and nothing is gained by asking often. Neither is differential privacy: the splits
+are as they were.
 """
 
 import hmac
 import os
 from dataclasses import replace
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -18,7 +19,7 @@ from silvan.federation.site import Site
 from silvan.tree.forest import Forest
 from silvan.tree.save import from_bytes, to_bytes
 
-_SECRET = "secret of leaf noise"
+_KEPT_AS = "leaf noise"
 
 
 def blur(site: Site, reply: Reply, digits: int | None, noise: float) -> Reply:
@@ -54,7 +55,7 @@ def noised(forest: Forest, scale: float, secret: bytes) -> np.ndarray:
     shares = forest.classes is not None
     unit = 1.0 if shares else float(value.std())
     leaves = np.concatenate([[0], np.cumsum(np.add.reduceat(forest.feature < 0, forest.offsets[:-1]))])
-    for tree, (first, stop) in enumerate(zip(leaves, leaves[1:], strict=False)):
+    for tree, (first, stop) in enumerate(pairwise(leaves)):
         nodes = slice(*forest.offsets[tree : tree + 2])
         named = (forest.feature[nodes], forest.threshold[nodes], forest.missing_left[nodes], forest.value[first:stop])
         seed = hmac.digest(secret, b"".join(array.tobytes() for array in named), "sha256")
@@ -69,8 +70,8 @@ def noised(forest: Forest, scale: float, secret: bytes) -> np.ndarray:
 
 def _secret(site: Site) -> bytes:
     """Give the site's secret, made when it is first needed."""
-    kept = site.store.get(_SECRET)
+    kept = site.store.get(_KEPT_AS)
     if kept is None:
         kept = os.urandom(32)
-        site.store.put(_SECRET, kept)
+        site.store.put(_KEPT_AS, kept)
     return kept

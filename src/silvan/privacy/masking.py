@@ -60,10 +60,11 @@ class Turn(msgspec.Struct, frozen=True):
     codes: dict[str, bytes] = {}  # the confirmations that others made out for the site
     boxes: dict[str, bytes] = {}  # the shares that others sealed for it
 
-    def name(self, study: str) -> str:
+    def name(self, study: str, statistic: str) -> str:
         """Name the sum by all that it is about: no mask, box or confirmation of one is any in another."""
         members = [(member.site, member.key.hex()) for member in self.members]
-        return digest(msgspec.json.encode(["masked sum", study, self.sum, members, self.neighbours, self.width]))
+        about = [study, self.sum, members, self.neighbours, self.width, statistic]
+        return digest(msgspec.json.encode(["masked sum", *about]))
 
     def near(self, study: str) -> list[list[int]]:
         """List by place whom each member shares masks with: the same in all sums of a study."""
@@ -128,7 +129,7 @@ class MaskCover:
         if not _fits(turn.neighbours, n) or turn.neighbours < min(n - 1, self.neighbours or enough_neighbours(n)):
             raise RefusedError("the site would share masks with too few others")
         _pin(site, envelope.study, turn.members)
-        seat = _Seat(site, turn, envelope.study, place)
+        seat = _Seat(site, turn, envelope.study, own.statistic, place)
         if turn.what == "hide":
             return seat.hide(own)
         seat.settle()
@@ -164,9 +165,9 @@ class _Pair(NamedTuple):
 class _Seat:
     """A site's place in one sum."""
 
-    def __init__(self, site: Site, turn: Turn, study: str, place: int) -> None:
+    def __init__(self, site: Site, turn: Turn, study: str, statistic: str, place: int) -> None:
         self.site, self.turn, self.place = site, turn, place
-        self.sum, self.near = turn.name(study), turn.near(study)
+        self.sum, self.near = turn.name(study, statistic), turn.near(study)
         self.names = [member.site for member in turn.members]
 
     def hide(self, own: Own) -> Hidden:

@@ -15,7 +15,7 @@ from silvan.federation.site import Outbox, Site
 from silvan.federation.store import digest
 from silvan.privacy.approval import Approval, Approvals
 from silvan.privacy.budget import Budget
-from silvan.privacy.conduct import hold
+from silvan.privacy.conduct import Held, hold
 from silvan.privacy.leaves import blur
 from silvan.privacy.ledger import Ledger, Outcome, clean
 from silvan.privacy.noise import check_epsilon
@@ -113,6 +113,7 @@ class Gate(Outbox):
         self.ledger = Ledger() if ledger is None else ledger
         self.approvals = Approvals() if approvals is None else approvals
         self._lock = threading.Lock()
+        self._admitted: tuple[Envelope, Held] | None = None
 
     def approve(self, study: str, **what: Any) -> Approval:
         """Agree to a study, as the site's owner; ``what`` limits it, see ``Approval``."""
@@ -134,7 +135,7 @@ class Gate(Outbox):
         if request.verb == "total" and envelope.among < self.policy.min_sites:
             raise RefusedError(f"the site's policy asks for sums over at least {self.policy.min_sites} sites")
         self._admit_cost(site, request, envelope.among)
-        self._hold(site, request, envelope)
+        self._admitted = envelope, self._hold(site, request, envelope)
 
     def _admit_cost(self, site: Site, request: Request, among: int) -> None:
         """Refuse what the privacy budget does not cover."""
@@ -152,7 +153,7 @@ class Gate(Outbox):
                 "it in messages to allow it"
             )
 
-    def _hold(self, site: Site, request: Request, envelope: Envelope) -> dict[str, bytes]:
+    def _hold(self, site: Site, request: Request, envelope: Envelope) -> Held:
         """Hold the coordinator to what it asked before."""
         approval = self.approvals.find(envelope.study) if self.policy.approve else None
         limits = [self.policy.tasks, None if approval is None else approval.tasks]
@@ -168,6 +169,13 @@ class Gate(Outbox):
             losses=self.policy.losses,
         )
 
+    def _remembered(self, site: Site, request: Request, envelope: Envelope) -> dict[str, bytes]:
+        """Give what to remember of a question that was admitted, if nothing else was answered since."""
+        admitted = self._admitted
+        if admitted is not None and admitted[0] is envelope and admitted[1].stands():
+            return admitted[1].news
+        return self._hold(site, request, envelope).news
+
     def release(self, site: Site, request: Request, reply: Reply) -> Reply:
         """Let a reply leave; leaf values of trees as the policy says."""
         return blur(site, reply, self.policy.leaf_digits, self.policy.leaf_noise)
@@ -181,7 +189,7 @@ class Gate(Outbox):
             if isinstance(reply, Trouble):
                 outcome = "refused" if reply.code == "refused" else "failed"
             elif request is not None and not isinstance(reply, Missing):
-                site.store.put_all(self._hold(site, request, envelope))
+                site.store.put_all(self._remembered(site, request, envelope))
             what, how = _said(site, envelope, request, reply)
             self.ledger.write(
                 site=site.name,

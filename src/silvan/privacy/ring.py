@@ -91,8 +91,9 @@ class RingCover:
         box = _Box(site, hop, hop.name(envelope.study, own.statistic), place)
         kept = f"pad {digest(f'{box.sum} {own.hash}'.encode())}"
         if place == 0 and hop.sealed:
-            once = f"ended {digest(msgspec.json.encode([envelope.study, own.statistic]))}"
-            return _end(site, kept, once, box.open(), f"{box.sum} {digest(hop.sealed)}", own)
+            total = _end(site, kept, box.open(), digest(hop.sealed), own)
+            _limit_ends(site, envelope, own)
+            return total
         layout, counters = flatten(own.release(), len(hop.ring))
         if place == 0:
             counters = counters + offsets(_pad(site, kept, layout, counters).seed, len(counters))
@@ -142,16 +143,25 @@ def _pad(site: Site, kept: str, layout: Layout, counters: np.ndarray) -> Pad:
     return pad
 
 
-def _end(site: Site, kept: str, once: str, running: Running, box: str, own: Own) -> Reply:
+def _limit_ends(site: Site, envelope: Envelope, own: Own) -> None:
+    """Refuse to end sums of one statistic over several sets of sites: their difference is other sites' parts."""
+    once = f"ended {digest(msgspec.json.encode([envelope.study, own.statistic]))}"
+    sites = msgspec.json.encode(sorted(envelope.over))
+    if site.store.get(once) not in (None, sites):
+        raise RefusedError("the site has ended a sum of the same over other sites")
+    site.store.put(once, sites)
+
+
+def _end(site: Site, kept: str, running: Running, box: str, own: Own) -> Reply:
     """Take the offsets off and give the sum; once, so that no two sums are told apart by one site's part."""
     known = site.store.get(kept)
     if known is None:
         raise RefusedError("the site did not start this sum")
     pad = wire.decode(known, Pad)
     counters = _like(running, pad.layout)
-    if site.store.get(once) not in (None, box.encode()):
-        raise RefusedError("the site has ended this sum, with another outcome or other sites")
-    site.store.put(once, box.encode())
+    if site.store.get(f"{kept} ended") not in (None, box.encode()):
+        raise RefusedError("the site has ended this sum, with another outcome")
+    site.store.put(f"{kept} ended", box.encode())
     return unflatten(pad.layout, counters - offsets(pad.seed, len(counters)), own.request.reply)
 
 

@@ -1,0 +1,188 @@
+"""The attack table: every attack against releases of the same rows, with defences off and on.
+
+    SILVAN_DATA=folder python -m experiments.audit.run --seeds 3
+
+Writes ``results.csv`` and prints the tables of the README. Half of each site's rows are learnt from, half are the
+others; figures are means over seeds, which decide the split, the draws and all else. Sets that are not there are left
+out with a notice.
+"""
+
+import argparse
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+import silvan as sv
+from silvan.audit import boxes, counts
+from silvan.audit.assignment import assigned
+from silvan.audit.attribute import attribute
+from silvan.audit.audit import _case_of
+from silvan.audit.backdoor import backdoored
+from silvan.audit.draws import drawn_rows
+from silvan.audit.drill import BOX_COLUMNS, BOX_ROWS, _few, release_of
+from silvan.audit.exact import exact_thresholds
+from silvan.audit.finding import Finding
+from silvan.audit.lonely import lonely_leaves
+from silvan.audit.membership import confidence, support
+from silvan.audit.partitions import labels_from_partitions
+from silvan.audit.release import Release, undefended
+from silvan.data import datasets
+from silvan.errors import InputError
+from silvan.metrics import classification
+from silvan.tree.fit import Settings
+
+HERE = Path(__file__).parent
+SETS = ("breast_cancer", "pima", "ilpd")
+SITES = 4
+TREES = 50
+MOST_ROWS = 1500
+LEAVES = (2, 5, 20)
+
+Line = tuple[str, str, str, int, float | None, str]
+
+
+def tables(name: str, seed: int) -> tuple[dict[str, pl.DataFrame], sv.Schema]:
+    """Deal a set's rows out to sites, with a schema whose bounds count as public."""
+    data = datasets.load(name)
+    frame = pl.DataFrame(data.frame.to_native()).rename({data.label: "label"})
+    frame = frame.sample(min(len(frame), MOST_ROWS), shuffle=True, seed=seed)
+    numbers = [c for c in frame.columns if c != "label" and frame[c].dtype.is_numeric()]
+    frame = frame.select([*numbers, "label"])
+    ends = {c: (float(frame[c].min()), float(frame[c].max())) for c in numbers}  # type: ignore[arg-type]
+    features = [sv.Feature(c, bounds=(low, high if high > low else low + 1)) for c, (low, high) in ends.items()]
+    classes = tuple(sorted(frame["label"].unique().to_list()))
+    schema = sv.Schema(tuple(features), sv.Label("label", classes))
+    return {f"site {i}": frame[i::SITES] for i in range(SITES)}, schema
+
+
+def on_rows(name: str, seed: int) -> Iterator[Line]:
+    """Attack forests: undefended, of growing leaves, with rounded leaves, and with differential privacy."""
+    parts, schema = tables(name, seed)
+    plain = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, n_jobs=1)
+    case = _case_of(plain, schema, seed)
+    open_ = undefended(case.members, schema.n_classes, TREES, seed)
+    releases: dict[str, tuple[Release, np.ndarray | None]] = {
+        "off": (open_, None),
+        "off, without counts": (Release(open_.forest), None),
+    }
+    for leaf in LEAVES:
+        model = sv.MergedForest(n_estimators=TREES, min_samples_leaf=leaf, random_state=seed).fit(plain)
+        releases[f"leaf {leaf}"] = (Release(model.forest_.bare()), drawn_rows(model, plain))
+    strict = sv.Policy(min_leaf=20, leaf_digits=2)
+    fed = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, policy=strict, n_jobs=1)
+    model = sv.MergedForest(n_estimators=TREES, min_samples_leaf=20, random_state=seed).fit(fed)
+    releases["leaf 20, 2 digits"] = (Release(model.forest_.bare()), drawn_rows(model, fed))
+    try:
+        private = sv.HistogramForest(epsilon=1.0, random_state=seed).fit(plain)
+        releases["epsilon 1"] = (Release(private.forest_.bare()), None)
+    except (ImportError, InputError) as error:
+        print(f"{name}: no private tables ({error})", file=sys.stderr)
+    for label, (release, drawn) in releases.items():
+        proba = release.forest.scores(case.outsiders.X, 1)
+        yield name, "(AUC of the forest itself)", label, seed, classification(proba, case.outsiders.y)["auc"], ""
+        for attack in (confidence, support, attribute, exact_thresholds):
+            yield line(name, label, seed, attack(release, case))
+        yield line(name, label, seed, lonely_leaves(release, case.members, drawn))
+
+
+def small(name: str, seed: int) -> Iterator[Line]:
+    """Rebuild small tables."""
+    parts, schema = tables(name, seed)
+    fed = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, n_jobs=1)
+    case, numeric = _case_of(fed, schema, seed), list(range(len(schema.features)))
+    box = _few(case, numeric, BOX_ROWS, BOX_COLUMNS, False)
+    yes_no = _few(case, numeric, counts.ROWS, counts.COLUMNS, True)
+    plans = {f"leaf {leaf}{'' if draws else ', all rows'}": (leaf, draws) for leaf in LEAVES for draws in (False, True)}
+    for attack, few, n_trees in ((boxes.rebuilt, box, boxes.TREES), (counts.rebuilt_from_counts, yes_no, counts.TREES)):
+        yield line(name, "off", seed, attack(undefended(few.members, 2, n_trees, seed, bootstrap=False), few))
+        yield line(name, "off, drawn rows", seed, attack(undefended(few.members, 2, n_trees, seed), few))
+        for label, (leaf, draws) in plans.items():
+            settings = Settings(n_estimators=n_trees, min_samples_leaf=leaf, bootstrap=draws)
+            yield line(name, label, seed, attack(release_of(few.members, settings, seed), few))
+
+
+def together(name: str, seed: int) -> Iterator[Line]:
+    """Attack the way in which sites work together."""
+    parts, schema = tables(name, seed)
+    for sums in ("trusted", "ring", "masked"):
+        fed = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, sums=sums, n_jobs=1)
+        yield line(name, sums, seed, assigned(fed, seed))
+    fed = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, n_jobs=1)
+    others = _case_of(fed, schema, seed).outsiders
+    learners = {
+        "merged by claimed rows": sv.MergedForest(n_estimators=48, max_depth=6, weights="trees"),
+        "merged, equal": sv.MergedForest(n_estimators=48, max_depth=6),
+        "BOFRF": sv.BOFRF(n_estimators=12, max_depth=6),
+    }
+    for label, model in learners.items():
+        for kind in ("crude", "stealthy"):
+            yield line(name, f"{label}, {kind}", seed, backdoored(model, fed, others, kind))
+
+
+def by_columns(name: str, seed: int) -> Iterator[Line]:
+    """Attack labels in a vertical forest; the other party has every second column."""
+    parts, schema = tables(name, seed)
+    frame = pl.concat(parts.values())[:400].with_row_index("id")
+    classes = list(schema.label.classes or ())
+    frame = frame.with_columns(label=pl.col("label").replace_strict({c: i for i, c in enumerate(classes)}))
+    held = {"holder": ["id", *schema.names[::2], "label"], "curious": ["id", *schema.names[1::2]]}
+    fed = sv.federate_columns(
+        {party: frame.select(columns) for party, columns in held.items()},
+        id="id",
+        label="label",
+        policy=sv.Policy(min_leaf=1),
+        n_jobs=1,
+    )
+    for leaf in (1, *LEAVES):
+        model = sv.VerticalForest(n_estimators=20, max_depth=12, min_samples_leaf=leaf)
+        yield line(name, f"leaf {leaf}", seed, labels_from_partitions(model, fed, seed))
+
+
+def line(name: str, release: str, seed: int, found: Finding) -> Line:
+    """Make a line of the results."""
+    return name, found.attack, release, seed, found.value, found.note
+
+
+def table(results: pl.DataFrame, attack: str) -> str:
+    """Write one attack as a Markdown table: a line a release, a column a set."""
+    here = results.filter(pl.col("attack") == attack)
+    names = here["set"].unique(maintain_order=True).to_list()
+    lines = [f"| {attack} | " + " | ".join(names) + " |", "| --- |" + " --- |" * len(names)]
+    for release in here["release"].unique(maintain_order=True).to_list():
+        cells = []
+        for name in names:
+            values = here.filter((pl.col("release") == release) & (pl.col("set") == name))["value"].drop_nulls()
+            cells.append(f"{values.mean():.3f}" if len(values) else "–")
+        lines.append(f"| {release} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run all attacks on all sets."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--sets", nargs="*", default=SETS)
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    lines: list[Line] = []
+    for name in arguments.sets:
+        if name not in datasets.names():
+            print(f"{name}: not there, left out; set SILVAN_DATA", file=sys.stderr)
+            continue
+        for seed in range(arguments.seeds):
+            for part in (on_rows, small, together, by_columns):
+                lines += part(name, seed)
+            print(f"{name}, seed {seed}: done", file=sys.stderr)
+    columns = ["set", "attack", "release", "seed", "value", "note"]
+    results = pl.DataFrame(lines, schema=columns, orient="row")
+    results.write_csv(HERE / "results.csv", float_precision=4)
+    for attack in results["attack"].unique(maintain_order=True).to_list():
+        print(table(results, attack), end="\n\n")
+
+
+if __name__ == "__main__":
+    main()

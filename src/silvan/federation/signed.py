@@ -1,0 +1,139 @@
+"""Signed messages: who sent one, to whom, for which study, when, and in answer to what.
+
+Every party has a key and a roster of the others' (``keys.py``). A message is refused if its signature is not that of
+the party it names, if it is for somebody else or by another verb, if it is no newer than one that came before it in the
+study, or if it was signed at another time than now. An answer carries the nonce of the message it answers, so an older
+answer, or one to another question, is none. That one name stands for one question is the outbox's rule.
+
+Signing takes about 0.1 ms a message and checking 0.3 ms, whatever its size, beside one pass of SHA-256 over its bytes.
+"""
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from silvan.errors import InputError, RefusedError
+from silvan.federation import wire
+from silvan.federation.keys import COORDINATOR, Key, Roster, is_signed
+from silvan.federation.message import Verb
+from silvan.federation.store import Store, digest
+
+NONCE = 16
+TOLERANCE = 300.0
+"""Seconds by which the clocks of two parties may differ."""
+
+
+class Letter(msgspec.Struct, frozen=True):
+    """A message and all that is signed with it."""
+
+    sender: str
+    to: str
+    study: str
+    verb: str  # of a message to a site; empty: an answer
+    at: int  # nanoseconds since 1970, rising from message to message
+    nonce: bytes
+    body: bytes  # an envelope
+    signature: bytes = b""
+
+    def signed_bytes(self) -> bytes:
+        """Give what is signed."""
+        head = [self.sender, self.to, self.study, self.verb, self.at, self.nonce, hashlib.sha256(self.body).digest()]
+        return b"silvan message\0" + msgspec.msgpack.encode(head)
+
+
+class Signer:
+    """Signs what a party sends, and checks what it is sent.
+
+    Parameters
+    ----------
+    name
+        Whose it is: a site's name, or ``COORDINATOR``.
+    key
+        The party's own key.
+    roster
+        Everybody's public keys; the party's own must be among them.
+    tolerance
+        Seconds by which another party's clock may be off.
+    clock
+        Gives the time in nanoseconds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        key: Key,
+        roster: Roster,
+        tolerance: float = TOLERANCE,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        who = "the coordinator" if name == COORDINATOR else f"site {name!r}"
+        if roster.key_of(name) != key.public:
+            raise InputError(f"the roster has no key of {who}, or another one; was a new key made?")
+        if not tolerance > 0:
+            raise InputError(f"tolerance must be above 0 seconds, got {tolerance}")
+        self.name, self.roster, self.tolerance, self.clock = name, roster, tolerance, clock
+        self._key, self._last = key, 0
+        self._open: dict[str, bytes] = {}  # the nonce of the last message to each site
+
+    # -- the coordinator's side
+
+    def send(self, to: str, study: str, verb: Verb, body: bytes) -> bytes:
+        """Sign a message to a site; only an answer to this one will be taken from it."""
+        self._open[to] = secrets.token_bytes(NONCE)
+        return self._sign(to, study, verb, self._open[to], body)
+
+    def read(self, site: str, study: str, data: bytes) -> bytes | None:
+        """Give what a site answered to the last message; None if it is not that."""
+        try:
+            letter = wire.decode(data, Letter)
+        except ValueError:
+            return None
+        key, nonce = self.roster.sites.get(site), self._open.get(site)
+        names = (letter.sender, letter.to, letter.study, letter.verb)
+        if key is None or nonce is None or names != (site, self.name, study, ""):
+            return None
+        if not hmac.compare_digest(letter.nonce, nonce) or not is_signed(key, letter.signature, letter.signed_bytes()):
+            return None
+        return letter.body
+
+    # -- a site's side
+
+    def check(self, letter: Letter, verb: Verb, store: Store) -> None:
+        """Refuse a message that is not the coordinator's, for this site, by this verb, new and of now."""
+        if letter.sender != COORDINATOR or not is_signed(
+            self.roster.coordinator, letter.signature, letter.signed_bytes()
+        ):
+            raise RefusedError("the message is not signed by the coordinator that the site knows")
+        if (letter.to, letter.verb) != (self.name, verb) or len(letter.nonce) != NONCE:
+            raise RefusedError("the message is for another site, or was to come by another verb")
+        if abs(letter.at - self.clock()) > self.tolerance * 1e9:
+            raise RefusedError(
+                f"the message was signed at another time: it is late, or the clocks of the coordinator and the site "
+                f"differ by more than {self.tolerance:g} s"
+            )
+        kept = f"last message {digest(letter.study.encode())}"
+        last = store.get(kept)
+        if last is not None and letter.at <= int.from_bytes(last, "big"):
+            raise RefusedError("the message was sent before one that the site has had, or is the same again")
+        store.put(kept, letter.at.to_bytes(16, "big"))
+
+    def answer(self, study: str, nonce: bytes, body: bytes) -> bytes:
+        """Sign the answer to a message."""
+        return self._sign(COORDINATOR, study, "", nonce[:NONCE], body)
+
+    def _sign(self, to: str, study: str, verb: str, nonce: bytes, body: bytes) -> bytes:
+        self._last = max(self._last + 1, self.clock())
+        letter = Letter(self.name, to, study, verb, self._last, nonce, body)
+        return wire.encode(msgspec.structs.replace(letter, signature=self._key.sign(letter.signed_bytes())))
+
+
+def make_signers(sites: list[str], keys: dict[str, Key] | None = None) -> tuple[Signer, dict[str, Signer]]:
+    """Make keys for a federation in one process: the coordinator's signer, and those of the sites."""
+    own = {name: (keys or {}).get(name) or Key.generate() for name in sites}
+    coordinator = Key.generate()
+    roster = Roster(coordinator.public, {name: key.public for name, key in own.items()})
+    return Signer(COORDINATOR, coordinator, roster), {name: Signer(name, key, roster) for name, key in own.items()}
