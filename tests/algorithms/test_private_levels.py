@@ -198,7 +198,9 @@ def test_the_unit_of_input_noise_is_a_row_replaced():
 
 def test_cells_are_disguised_within_bounds():
     known, rng = schema("number"), np.random.default_rng(0)
-    X = np.stack([rng.normal(50, 400, 500), rng.normal(3, 9, 500), *(rng.integers(0, 2, 500) for _ in range(3))], axis=1)
+    X = np.stack(
+        [rng.normal(50, 400, 500), rng.normal(3, 9, 500), *(rng.integers(0, 2, 500) for _ in range(3))], axis=1
+    )
     X[::7] = np.nan
     worn = disguise(Part(X.astype(np.float32), np.full(500, 1e9), np.zeros(500, np.uint64)), known, 3.0)
     assert np.isfinite(worn.X).all()

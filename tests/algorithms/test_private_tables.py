@@ -115,7 +115,8 @@ def test_the_account_adds_up(task, n_rows, epsilon):
     assert any("number of rows" in q.what for q in account.queries) == (n_rows is None)
     text = str(account)
     assert f"epsilon {account.total:.6g} for one row added or removed" in text
-    assert "sequential" in text and "evaluate" in text
+    assert "sequential" in text
+    assert "evaluate" in text
 
 
 def test_asking_again_is_free_and_changes_nothing():
@@ -234,9 +235,10 @@ def test_values_beyond_the_bounds_count_as_these():
     frame = table(n=300)
     wild = frame.with_columns(pl.col("age") * 1000 - 10, pl.lit("elsewhere").alias("ward"))
     for task_schema, source in ((schema(), wild), (schema(), frame)):
-        (_, request, counts), *_ = [q for q in questions("binary", source, 1.0) if q[0] == "tables"]
+        (_, _request, counts), *_ = [q for q in questions("binary", source, 1.0) if q[0] == "tables"]
         assert counts.sum() == 3 * 300
-        assert (counts >= 0).all() and task_schema is not None
+        assert (counts >= 0).all()
+        assert task_schema is not None
     assert (whole_target(np.array([-1e9, 1075.0, 1e9]), schema("number")) == [-127, 0, 127]).all()
 
 
@@ -245,16 +247,21 @@ def test_values_beyond_the_bounds_count_as_these():
 
 def test_cuts_that_follow_from_bounds():
     cuts = public_cuts(sv.Feature("x", bounds=(0, 16)))
-    assert (np.diff(cuts) > 0).all() and cuts.dtype == np.float32
-    assert cuts[0] == 0 and cuts[-1] == 15  # the lower bound has a bin of its own
-    assert {1.0, 2.0, 8.0}.issubset(cuts.tolist()) and 0.5 in cuts
+    assert (np.diff(cuts) > 0).all()
+    assert cuts.dtype == np.float32
+    assert cuts[0] == 0
+    assert cuts[-1] == 15
+    assert {1.0, 2.0, 8.0}.issubset(cuts.tolist())
+    assert 0.5 in cuts
     straddling = public_cuts(sv.Feature("x", bounds=(-16, 16)))
-    assert 0.0 in straddling and (np.abs(straddling) < 1).sum() > 6
+    assert 0.0 in straddling
+    assert (np.abs(straddling) < 1).sum() > 6
     assert len(public_cuts(sv.Feature("x", bounds=(0, 16)), 24)) == 23
     assert public_cuts(sv.Feature("x", edges=(1.0, 2.5))).tolist() == [1.0, 2.5]
     assert even_cuts(sv.Feature("x", bounds=(0, 9)), 3).tolist() == [3.0, 6.0]
     tiny = public_cuts(sv.Feature("x", bounds=(1e30, 1.0000001e30)))
-    assert len(tiny) >= 1 and (np.diff(tiny) > 0).all()
+    assert len(tiny) >= 1
+    assert (np.diff(tiny) > 0).all()
 
 
 # -- tables as trees
@@ -292,7 +299,7 @@ def test_a_table_is_a_tree(own):
 
 def test_cells_agree_with_counting_rows():
     frame = table(n=200)
-    (_, request, counts), *_ = [q for q in questions("binary", frame, 1.0) if q[0] == "tables"]
+    (_, _request, counts), *_ = [q for q in questions("binary", frame, 1.0) if q[0] == "tables"]
     site = Site("here", frame)
     part = site.part(schema())
     lost = np.isnan(part.X[:, 0])
@@ -327,7 +334,8 @@ def test_cells_are_shrunk_together():
     kernel = table_values.prior([2, 2], 0.2, 0.3)
     clear = table_values.log_odds(counts, np.array([0.5, 0.5]), kernel, 1e-9)
     drowned = table_values.log_odds(counts, np.array([0.5, 0.5]), kernel, 1e8)
-    assert (np.sign(clear[:2, 1]) == [-1, 1]).all() and abs(clear[2, 1]) < 0.1
+    assert (np.sign(clear[:2, 1]) == [-1, 1]).all()
+    assert abs(clear[2, 1]) < 0.1
     np.testing.assert_allclose(clear[:, 0], -clear[:, 1])
     assert np.abs(drowned).max() < 0.05
     assert (table_values.log_odds(np.zeros((4, 3)), np.full(3, 1 / 3), kernel, 1.0) == 0).all()
@@ -347,7 +355,8 @@ def test_calibration_rises():
     odds = table_values.calibrate(counts, knots, 2.0)
     np.testing.assert_allclose(odds, 0.5 + 0.4 * knots, atol=0.1)
     wild = table_values.calibrate(np.random.default_rng(0).integers(-50, 50, (10, 2)), knots, 1000.0)
-    assert (np.diff(wild) > 0).all() and np.isfinite(wild).all()
+    assert (np.diff(wild) > 0).all()
+    assert np.isfinite(wild).all()
     assert np.isfinite(table_values.calibrate(np.zeros((10, 2)), knots, 1.0)).all()
 
 
@@ -415,7 +424,7 @@ def test_a_site_that_answers_nonsense_is_named():
             return answer(data, verb)
 
     member.receive = lies
-    with pytest.raises(FederationError, match="site 'site 1'.*not those asked for"):
+    with pytest.raises(FederationError, match=r"site 'site 1'.*not those asked for"):
         sv.HistogramForest(epsilon=1.0).fit(fed)
 
 

@@ -247,7 +247,7 @@ def test_a_budget_for_all_studies(tmp_path):
     second = federate(**settings)  # as if all had been restarted
     assert sv.HistogramForest(epsilon=0.7).fit(second).forest_ == forest  # the same questions
     assert spent(second) == pytest.approx(0.7)
-    with pytest.raises(RefusedError, match="site 'site 0' refused .*used up"):
+    with pytest.raises(RefusedError, match=r"site 'site 0' refused .*used up"):
         sv.HistogramForest(epsilon=0.7, random_state=1).fit(second)
     assert (spent(second) <= 1.0).all()
     assert len(list((tmp_path / "budgets").glob("site*.sqlite"))) == 3

@@ -145,7 +145,8 @@ def test_words_come_from_the_operating_system(monkeypatch):
     asked = []
     monkeypatch.setattr("os.urandom", lambda n: asked.append(n) or b"\x55" * n)
     noise_shares(5, Fraction(3), 2)
-    assert asked and all(n % 8 == 0 for n in asked)
+    assert asked
+    assert all(n % 8 == 0 for n in asked)
 
 
 # -- mechanisms

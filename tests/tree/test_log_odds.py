@@ -151,6 +151,7 @@ def test_what_cannot_be_done_with_it(tmp_path):
 def test_some_of_its_trees():
     forest = added()
     some = forest.take([0, 2])
-    assert isinstance(some, Forest) and some.combine == "log_odds"
+    assert isinstance(some, Forest)
+    assert some.combine == "log_odds"
     X = random_rows(forest, 0, n=50)
     np.testing.assert_allclose(some.scores(X), naive(some, X), rtol=1e-9)

@@ -25,6 +25,7 @@ from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
+from silvan.privacy.outbox import policy_of
 from silvan.tree.fit import Settings
 from silvan.tree.forest import Forest
 from silvan.tree.save import from_bytes, to_bytes
@@ -41,7 +42,8 @@ class Contender(msgspec.Struct, frozen=True):
 class Figures(Reply, frozen=True, kw_only=True):
     """A site's figures, a row a model: the metrics in their order, or moments where a number is predicted.
 
-    And between which two numbers the gain over the site's own model lies; no numbers where test rows are few.
+    And between which two numbers the gain over the site's own model lies; no numbers where test rows are few. Where the
+    site's policy finds them too few to judge by, there are no figures at all: no numbers, or moments of no rows.
     """
 
     rows: int
@@ -118,7 +120,11 @@ def judge(site: Site, request: Judge) -> Figures:
     else:
         rows = [metrics.moments(a.scores[:, 0], y).tolist() for a in told]
     between = intervals([a.scores for a in told], request.against, y, schema.n_classes, site.sampling_key, site.n_jobs)
-    return Figures(rows=len(y), figures=np.array(rows, np.float64), intervals=between)
+    figures = np.array(rows, np.float64).reshape(len(told), -1)
+    if not policy_of(site).judges(y, schema.n_classes):
+        # not refused: a site with few rows would end everybody's evaluation
+        figures, between = np.full_like(figures, np.nan if schema.n_classes else 0.0), np.full_like(between, np.nan)
+    return Figures(rows=len(y), figures=figures, intervals=between)
 
 
 @answers(Tally)

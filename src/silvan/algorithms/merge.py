@@ -53,7 +53,7 @@ class GrowTrees(Request, frozen=True, kw_only=True):
     def said(self, reply: Any = None) -> str:
         """Say what is asked for, or answered."""
         size = "" if reply is None else f" ({len(reply.forest):,} bytes)"
-        return f"{self.n_trees:,} trees of the site's own{size}: splits and leaf values, no counts; how many rows it has"
+        return f"{self.n_trees:,} trees of the site's own{size}: splits and leaf values, no counts; its number of rows"
 
     def course(self) -> Course:
         """Grow trees once."""

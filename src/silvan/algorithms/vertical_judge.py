@@ -7,11 +7,12 @@ import numpy as np
 from silvan import metrics
 from silvan.algorithms.columns import encode_labels, rows_blob
 from silvan.data.schema import Label, Schema
-from silvan.errors import FormatError
+from silvan.errors import FormatError, RefusedError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.party import party_of
 from silvan.federation.site import Site, answers
+from silvan.privacy.outbox import policy_of
 
 # -- messages
 
@@ -32,6 +33,10 @@ class JudgeScores(Request, frozen=True, kw_only=True):
     label: Label
     scores: np.ndarray
 
+    def course(self) -> Course:
+        """Judge once: scores that differ for one row show its label."""
+        return Course(self.kind())
+
 
 # -- at the label holder
 
@@ -43,6 +48,10 @@ def judge_scores(site: Site, request: JudgeScores) -> Judgement:
     scores, width = request.scores, len(request.label.classes or (0,))
     if scores.shape != (len(y), width) or scores.dtype != np.float64 or not np.isfinite(scores).all():
         raise FormatError("the scores do not match the rows")
+    if not policy_of(site).judges(y, len(request.label.classes or ())):
+        raise RefusedError(
+            "the rows kept for judging are fewer than the party's policy lets figures of merit leave for"
+        )
     if request.label.classes is None:
         return Judgement(figures=metrics.moments(scores[:, 0], y))
     if ((scores < 0) | (scores > 1)).any():

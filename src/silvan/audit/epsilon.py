@@ -2,9 +2,9 @@
 
 Two tables that differ in one row are told with noise many times. If an epsilon is right, no outcome is more than
 exp(epsilon) times as likely for the one as for the other. The outcome that is looked at is the most telling there is, a
-likelihood ratio beyond a threshold; the threshold is chosen on one half of the draws and judged on the other, with exact
-(Clopper-Pearson) bounds on both probabilities. A bound above the epsilon that is claimed proves the claim wrong; one
-below proves nothing, so the audit is also run on accounts that are wrong on purpose.
+likelihood ratio beyond a threshold; the threshold is chosen on one half of the draws and judged on the other, with
+exact (Clopper-Pearson) bounds on both probabilities. A bound above the epsilon that is claimed proves the claim wrong;
+one below proves nothing, so the audit is also run on accounts that are wrong on purpose.
 """
 
 from collections.abc import Callable

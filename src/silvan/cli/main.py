@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from silvan.cli import advise, audit, demo, evaluate, fit, predict, report
+from silvan.cli import advise, audit, demo, evaluate, fit, predict, report, site
 from silvan.errors import SilvanError
 
 INTERRUPTED = 130
@@ -47,6 +47,7 @@ app.command()(predict.predict)
 app.command()(evaluate.evaluate)
 app.command()(report.report)
 app.command()(audit.audit)
+app.add_typer(site.app, name="site")
 
 
 def _version(wanted: bool) -> None:

@@ -19,7 +19,6 @@ from silvan.federation.message import Verb
 from silvan.federation.question import Event
 from silvan.federation.site import Part, Site
 
-
 _SETTLED = ("schema", "differences", "rows", "columns")
 """What sites are asked for before anything is learnt."""
 

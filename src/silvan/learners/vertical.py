@@ -190,7 +190,8 @@ class VerticalForest(Learner, _InShares):
             return super().evaluate(federation, table)  # which says what is lacking
         with federation.counted_apart():
             scores = self._scores(federation, columns.test)
-        figures = judge(federation, columns.label_holder, self._fitted().schema, columns.test, scores)
+        with federation.working_on(f"judging {type(self).__name__}"):
+            figures = judge(federation, columns.label_holder, self._fitted().schema, columns.test, scores)
         if not isinstance(federation, ColumnFederation):
             return _frame([Row(OVERALL, FEDERATED, len(columns.test), figures)])
         rows = self._on_test_rows(federation, self._contenders(federation))

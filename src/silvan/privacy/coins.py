@@ -168,7 +168,7 @@ def _responses(
     begun = 0
     for i in range(out.shape[0]):
         told = np.int64(_below(U(n_codes), words, at))
-        while told != codes[i] and not _exp_coin(num, den, words, at):
+        while told != codes[i] and at[0] <= words.shape[0] and not _exp_coin(num, den, words, at):
             told = np.int64(_below(U(n_codes), words, at))
         if at[0] > words.shape[0]:
             return i, begun

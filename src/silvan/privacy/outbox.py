@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from silvan.errors import InputError, RefusedError
 from silvan.federation.message import Envelope, Missing, Reply, Request, Trouble
@@ -43,8 +44,8 @@ class Policy:
     approve
         Whether the owner approves each study before anything of it is answered, see ``Gate.approve``.
     min_test, min_class
-        Fewest test rows, and fewest of a class among them, that figures of merit leave for: of a single row, they tell
-        its class.
+        Fewest test rows, and fewest of a class that is among them, by which the site judges models: figures of merit of
+        a single row tell its class, so set ``min_test`` to 10 or more where that matters.
     tasks
         How many models and judgements a study may have; None for any number.
     losses
@@ -61,8 +62,8 @@ class Policy:
     min_sites: int = 1
     epsilon: float | None = None
     approve: bool = False
-    min_test: int = 10
-    min_class: int = 2
+    min_test: int = 1
+    min_class: int = 1
     tasks: int | None = None
     losses: int | None = None
     leaf_digits: int | None = None
@@ -89,6 +90,14 @@ class Policy:
         """Whether a kind of message is answered."""
         messages = ("*",) if self.messages is None else self.messages
         return kind in messages or ("*" in messages and kind not in CLOSED_BY_DEFAULT)
+
+    def judges(self, y: np.ndarray, n_classes: int) -> bool:
+        """Whether figures of merit of these test rows may leave; without classes, of as many numbers."""
+        if n_classes and len(y):
+            sizes = np.bincount(y, minlength=n_classes)
+            if sizes[sizes > 0].min() < self.min_class:
+                return False
+        return len(y) >= self.min_test
 
     def tells(self, kind: str) -> bool:
         """Whether a kind of message that is answered without noise is answered beside the privacy budget."""

@@ -1,0 +1,39 @@
+"""Some thousand mutated messages; ``python tests/fuzz_wire.py --n 1000000`` throws more."""
+
+import pytest
+from fuzz_wire import Crash, Fuzzer
+
+from silvan.federation import signed
+from silvan.federation.message import Envelope
+
+
+@pytest.fixture(scope="module")
+def fuzzer():
+    return Fuzzer(seed=1)
+
+
+def test_mutated_messages(fuzzer):
+    fuzzer.run(3000)
+    seen = fuzzer.seen
+    for what in (
+        "site: refused",
+        "site: format",
+        "coordinator: refused",
+        "coordinator: forgery ignored",
+        "reader: read",
+    ):
+        assert seen[what] > 10, what
+
+
+def test_a_forgery_would_be_noticed(fuzzer, monkeypatch):
+    """The test above, tested: without a look at signatures it fails."""
+    monkeypatch.setattr(signed, "is_signed", lambda *_: True)
+    monkeypatch.setattr(signed.hmac, "compare_digest", lambda *_: True)
+    with pytest.raises(Crash, match="took a forged"):
+        fuzzer.run(5000)
+
+
+def test_something_that_raises_would_be_noticed(fuzzer, monkeypatch):
+    monkeypatch.setattr("silvan.federation.site._trouble", lambda error: Envelope("", "", "", "", b""))
+    with pytest.raises(Exception):  # noqa: B017, PT011
+        fuzzer.run(3000)
