@@ -13,8 +13,11 @@ from benchmarks.common import synthetic
 TREES, DEPTH, FEATURES, BINS = 100, 8, 5, 64
 
 
-def run(rows: int, workers: int) -> float:
-    """Train the benchmark's forest over worker processes; seconds from binning to the last tree."""
+def run(rows: int, workers: int, by_columns: bool = False) -> float:
+    """Train the benchmark's forest over worker processes; seconds from binning to the last tree.
+
+    Workers have some of the rows each, or some of the columns, the first one the label.
+    """
     context = multiprocessing.get_context("spawn")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -22,7 +25,8 @@ def run(rows: int, workers: int) -> float:
     server = context.Process(target=_serve, args=(workers, port))
     server.start()
     results: Any = context.Queue()
-    parts = [context.Process(target=_work, args=(rank, workers, port, rows, results)) for rank in range(workers)]
+    told = [(rank, workers, port, rows, by_columns, results) for rank in range(workers)]
+    parts = [context.Process(target=_work, args=one) for one in told]
     try:
         time.sleep(1.0)
         for part in parts:
@@ -40,12 +44,15 @@ def _serve(workers: int, port: int) -> None:
     run_federated_server(workers, port)
 
 
-def _work(rank: int, workers: int, port: int, rows: int, results: Any) -> None:
+def _work(rank: int, workers: int, port: int, rows: int, by_columns: bool, results: Any) -> None:
     import xgboost
 
     X, y = synthetic(rows)
-    mine = np.arange(rows) % workers == rank
-    X, y = X[mine], y[mine]
+    n_columns = X.shape[1]
+    if by_columns:
+        X = np.ascontiguousarray(X[:, rank::workers])
+    else:
+        X, y = X[rank::workers], y[rank::workers]
     with xgboost.collective.CommunicatorContext(
         dmlc_communicator="federated",
         federated_server_address=f"localhost:{port}",
@@ -54,22 +61,24 @@ def _work(rank: int, workers: int, port: int, rows: int, results: Any) -> None:
     ):
         xgboost.collective.allreduce(np.zeros(1), xgboost.collective.Op.SUM)  # wait until all are there
         start = time.perf_counter()
-        table = xgboost.QuantileDMatrix(X, y, max_bin=BINS, nthread=1)
+        split = xgboost.core.DataSplitMode.COL if by_columns else xgboost.core.DataSplitMode.ROW
+        table = xgboost.QuantileDMatrix(X, y, max_bin=BINS, nthread=1, data_split_mode=split)
         parameters = {
             "objective": "binary:logistic",
             "num_parallel_tree": TREES,
             "max_depth": DEPTH,
             "subsample": 0.632,
-            "colsample_bynode": FEATURES / X.shape[1],
+            "colsample_bynode": FEATURES / n_columns,
             "learning_rate": 1.0,
             "reg_lambda": 0,
             "base_score": 0.5,
             "max_bin": BINS,
             "nthread": 1,
+            "tree_method": "hist",
         }
         xgboost.train(parameters, table, num_boost_round=1)
         results.put(time.perf_counter() - start)
 
 
 if __name__ == "__main__":
-    print(run(int(sys.argv[1]), int(sys.argv[2])))
+    print(run(int(sys.argv[1]), int(sys.argv[2]), "columns" in sys.argv))

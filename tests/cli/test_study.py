@@ -98,7 +98,7 @@ WRONG = [
     ('[sites]\na = "a.csv"\n[learner]\nkind = "MergedForest"\nweights = 1', "s.toml:5: weights must be"),
     ('learner = 3\n[sites]\na = "a.csv"', "s.toml:1: learner must be a section"),
     ('[sites]\na = "a.csv"\n[policy]\nmin_leav = 3', "s.toml:4: unknown key 'min_leav' in [policy]; did you mean"),
-    ('[sites]\na = "a.csv"\n[policy]\nmin_leaf = 0', "s.toml:4: min_leaf and min_sites must be at least 1"),
+    ('[sites]\na = "a.csv"\n[policy]\nmin_leaf = 0', "s.toml:4: min_leaf must be at least 1"),
     (
         '[sites]\na = "a.csv"\n[policy]\nmessages = ["GrowLevl"]',
         "there is no message 'GrowLevl'; did you mean 'GrowLevel'?",
