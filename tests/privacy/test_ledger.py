@@ -91,7 +91,7 @@ def test_every_kind_is_said_in_plain_words(name):
         assert len(words) > 40
         assert line.what[0].islower() or line.what[0].isdigit()
         assert not re.search(r"[{}<>\[\]]|None|array|dtype|0x|\bnp\b", words), words
-        assert re.search(r"shown to the coordinator|summed with 2 other sites", words)
+        assert re.search(r"shown to the coordinator|summed with (2 other sites|1 other site)", words)
     assert any(line.task.startswith(type(learner).__name__) for line in lines_of(fed, "site 0"))
 
 

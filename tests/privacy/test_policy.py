@@ -162,7 +162,7 @@ def test_few_test_rows_have_no_figures(task):
     assert frame["gain_low"].is_null().all() or frame["gain_low"].is_nan().all()
     assert not any(overall[name].is_nan().any() for name in names[:2])  # over all sites there are
     allowed, _ = figures(federate(tables, test=0.25, policy=sv.Policy(min_test=9)))
-    assert not allowed[names[0]].is_nan().all()
+    assert not allowed[names[-1]].is_nan().all()  # of few rows the first, AUC, may be undefined
 
 
 def test_few_rows_of_a_class_have_no_figures_if_the_policy_says_so():
@@ -181,7 +181,7 @@ def test_ten_rows_are_enough():
 
 
 def test_the_label_holder_judges_no_handful_of_rows():
-    fed = federate_by_columns(split(wide(n=40), 2), test=0.1)
+    fed = federate_by_columns(split(wide(n=40), 2), test=0.1, policy=sv.Policy(min_test=10))
     model = sv.VerticalForest(2, max_depth=2).fit(fed)
     assert len(fed.columns.test) < 10
     with pytest.raises(RefusedError, match="the rows kept for judging are fewer"):

@@ -35,7 +35,7 @@ class Policy:
     messages
         Kinds of messages it answers; "*" stands for all but those closed by default, and is the default.
     min_leaf
-        Fewest rows in a leaf of a tree that leaves the site.
+        Fewest rows in a leaf of a tree that leaves the site; in sums over sites only if it is above the default.
     min_sites
         Fewest sites in a sum that the site takes part in.
     epsilon
@@ -139,8 +139,10 @@ class Gate(Outbox):
         if not self.policy.allows(request.kind()):
             raise RefusedError(f"the site's policy does not allow {request.kind()}")
         leaf = getattr(request, "min_leaf", None)
-        if leaf is not None and leaf < self.policy.min_leaf:
-            raise RefusedError(f"the site's policy asks for leaves of at least {self.policy.min_leaf} rows")
+        # the default is for what is shown: a leaf of one row among all sites' rows is asked for by who sets it
+        least = self.policy.min_leaf if request.verb == "ask" or self.policy.min_leaf > Policy.min_leaf else 1
+        if leaf is not None and leaf < least:
+            raise RefusedError(f"the site's policy asks for leaves of at least {least} rows: set min_samples_leaf")
         if request.verb == "total" and envelope.among < self.policy.min_sites:
             raise RefusedError(f"the site's policy asks for sums over at least {self.policy.min_sites} sites")
         self._admit_cost(site, request, envelope.among)

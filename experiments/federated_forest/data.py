@@ -1,0 +1,81 @@
+"""The tables of the Federated Forest paper that are at hand, and columns dealt out to parties."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from silvan.data import datasets
+
+ID = "row"
+
+NAMES = {
+    "ionosphere": "ionosphere",
+    "spambase": "spambase",
+    "waveform": "waveform_v1",
+    "parkinson": "parkinson_speech_subject_mean",
+    "kdd cup 99": "kddcup99_10pct",
+    "superconduct": "superconductivity_20pct",
+    "covertype": "covtype",
+}
+
+SAMPLED = {"kdd cup 99": 10_000, "covertype": 10_000}
+"""Rows that are drawn of large tables."""
+
+DOMAINS = {
+    "baseline": 20,
+    "intensity": 3,
+    "formant frequencies": 4,
+    "bandwidth": 4,
+    "vocal fold": 22,
+    "MFCC": 84,
+    "wavelet": 182,
+    "TQWT": 432,
+}
+"""The eight domains of the Parkinson speech columns, in their order, and how many columns each has."""
+
+
+def load(name: str) -> pl.DataFrame:
+    """Read a table and number its rows; ``label`` is the label."""
+    found = datasets.load(NAMES[name])
+    frame = pl.from_pandas(found.frame.to_pandas()).rename({found.label: "label"})
+    if name == "kdd cup 99":
+        # the label of the table is attack or not; what kind of attack is in a file of its own, row by row
+        kinds = Path(os.environ["SILVAN_DATA"]) / "kddcup99_10pct_attack_type.csv.gz"
+        frame = frame.with_columns(label=pl.read_csv(kinds)["attack_type"])
+    if name in SAMPLED:
+        frame = _sample(frame, SAMPLED[name])
+    return frame.with_columns(pl.Series(ID, np.arange(len(frame))))
+
+
+def _sample(frame: pl.DataFrame, rows: int) -> pl.DataFrame:
+    """Draw rows, up to fifty of every class and the others as they come, so that no class is lost."""
+    order = np.random.default_rng(0).permutation(len(frame))
+    seen: dict[object, int] = {}
+    first, rest = [], []
+    for place, label in zip(order.tolist(), frame["label"][order].to_list(), strict=True):
+        seen[label] = seen.get(label, 0) + 1
+        (first if seen[label] <= 50 else rest).append(place)
+    return frame[sorted(first + rest[: rows - len(first)])]
+
+
+def dealt(frame: pl.DataFrame, parties: int, seed: int) -> dict[str, pl.DataFrame]:
+    """Deal the columns out at random, as many to each; the first party has the label."""
+    names = [name for name in frame.columns if name not in (ID, "label")]
+    order = np.random.default_rng(seed).permutation(len(names))
+    tables = {}
+    for k in range(parties):
+        own = [names[i] for i in sorted(order[k::parties])]
+        tables[f"party {k + 1}"] = frame.select(ID, *own, *(["label"] if k == 0 else []))
+    return tables
+
+
+def domains(frame: pl.DataFrame, parties: int) -> dict[str, pl.DataFrame]:
+    """Give each of the first so many domains of the Parkinson columns to a party of its own."""
+    names, start, tables = [n for n in frame.columns if n not in (ID, "label")], 0, {}
+    for k, (domain, width) in enumerate(list(DOMAINS.items())[:parties]):
+        own = names[start : start + width]
+        tables[domain] = frame.select(ID, *own, *(["label"] if k == 0 else []))
+        start += width
+    return tables
