@@ -1,7 +1,7 @@
 """Some thousand mutated messages; ``python tests/fuzz_wire.py --n 1000000`` throws more."""
 
 import pytest
-from fuzz_wire import Crash, Fuzzer
+from fuzz_wire import CrashError, Fuzzer
 
 from silvan.federation import signed
 from silvan.federation.message import Envelope
@@ -29,7 +29,7 @@ def test_a_forgery_would_be_noticed(fuzzer, monkeypatch):
     """The test above, tested: without a look at signatures it fails."""
     monkeypatch.setattr(signed, "is_signed", lambda *_: True)
     monkeypatch.setattr(signed.hmac, "compare_digest", lambda *_: True)
-    with pytest.raises(Crash, match="took a forged"):
+    with pytest.raises(CrashError, match="took a forged"):
         fuzzer.run(5000)
 
 

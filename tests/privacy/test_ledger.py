@@ -315,10 +315,10 @@ def test_a_study_with_ledgers_on_disk(tmp_path):
 
 @pytest.fixture
 def folder(tmp_path):
-    fed = federate(TABLES, ledgers=tmp_path, sums="ring", test=0.25)
-    sv.HistogramForest(2, max_depth=1).fit(fed).evaluate(fed)
+    fed = federate(TABLES, ledgers=tmp_path, sums="ring", test=0.25, policy=sv.Policy(min_leaf=3))
+    sv.HistogramForest(2, max_depth=1, min_samples_leaf=3).fit(fed).evaluate(fed)
     with pytest.raises(RefusedError):
-        sv.HistogramForest(2, max_depth=1, min_samples_leaf=1).fit(fed)
+        sv.HistogramForest(2, max_depth=1).fit(fed)
     return tmp_path / "site 1"
 
 

@@ -126,18 +126,6 @@ def test_approvals_on_disk_by_command(tmp_path):
 # -- test rows
 
 
-def small(n_test, n=60, positives=None):
-    """A site whose test part has so many rows, beside one with many."""
-    big = table(n=120).drop_nulls()
-    rng = np.random.default_rng(0)
-    rows = big.sample(n, seed=0, with_replacement=True)
-    if positives is not None:
-        label = np.array(["no"] * n)
-        label[rng.permutation(n)[:positives]] = "yes"
-        rows = rows.with_columns(label=pl.Series(label))
-    return {"small": rows[: 4 * n_test], "big": big}
-
-
 def figures(fed, learner=None):
     frame = (learner or sv.HistogramForest(3, max_depth=3)).fit(fed).evaluate(fed)
     return frame.filter(pl.col("site") == "small"), frame.filter(pl.col("site") == "all")
@@ -145,8 +133,7 @@ def figures(fed, learner=None):
 
 def test_without_the_floor_one_row_tells_its_class():
     """Two models that say the same to everybody: accuracy is 0 or 1, and so the label is known."""
-    policy = sv.Policy(min_test=1)
-    fed = federate({"small": table(n=4), "big": table(n=120)}, policy=policy, test=0.25)
+    fed = federate({"small": table(n=4), "big": table(n=120)}, test=0.25)
     frame, _ = figures(fed)
     assert frame["rows"].unique().to_list() == [1]
     assert set(frame["accuracy"]) <= {0.0, 1.0}
@@ -175,7 +162,8 @@ def test_few_rows_of_a_class_have_no_figures_if_the_policy_says_so():
 
 
 def test_ten_rows_are_enough():
-    frame, _ = figures(federate({"small": table(n=40), "big": table(n=160)}, test=0.25))
+    tables = {"small": table(n=40), "big": table(n=160)}
+    frame, _ = figures(federate(tables, test=0.25, policy=sv.Policy(min_test=10)))
     assert frame["rows"].unique().to_list() == [10]
     assert not frame["accuracy"].is_nan().any()
 

@@ -207,8 +207,8 @@ def test_stages_need_their_arrays_in_their_types_and_others_have_none(tmp_path):
 
 def test_a_newer_version_is_refused_by_name(valid, tmp_path):
     metadata, arrays = content(valid[0])
-    with pytest.raises(VersionError, match=r"f: written in version 3 .* reads up to 2; upgrade silvan"):
-        read(tmp_path / "f", forge({**metadata, "version": "3"}, arrays))
+    with pytest.raises(VersionError, match=r"f: written in version 4 .* reads up to 3; upgrade silvan"):
+        read(tmp_path / "f", forge({**metadata, "version": "4"}, arrays))
     # even if it holds what this version has never heard of
     arrays["calibration"] = np.zeros(3, np.float16)
     del arrays["sets"]
