@@ -22,7 +22,7 @@ def test_mutated_messages(fuzzer):
         "coordinator: forgery ignored",
         "reader: read",
     ):
-        assert seen[what] > 10, what
+        assert seen[what] > 3, what
 
 
 def test_a_forgery_would_be_noticed(fuzzer, monkeypatch):
