@@ -8,6 +8,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import settings
 
 settings.register_profile("silvan", deadline=None)  # nothing is timed in a test, and kernels compile when called
@@ -31,3 +32,22 @@ def pytest_configure(config: pytest.Config) -> None:
             path.unlink(missing_ok=True)
     if cache is not None:
         cache.set(KEY, digest.hexdigest())
+
+
+BY_CHANCE = ("test_private_", "test_noise", "test_epsilon", "test_budget")
+"""Files whose tests draw noise from the operating system and so may fail by chance, though rarely."""
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Believe a failure that chance may have caused when it comes three times running."""
+    if not item.path.name.startswith(BY_CHANCE):
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for _ in range(3):
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+        if not any(report.failed for report in reports):
+            break
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True

@@ -65,7 +65,9 @@ def test_levels_cost_by_level_tree_and_feature(task):
         assert query.sensitivity == 12 * (127 if "sums" in query.what else 1)
         assert query.alpha == pytest.approx(math.exp(-query.epsilon / query.sensitivity))
     of_level = [sum(q.epsilon for q in account.queries if q.what.startswith(f"level {i}")) for i in range(1, 6)]
-    np.testing.assert_allclose(of_level, 0.2)
+    asked = [cost for cost in of_level if cost]  # by chance trees may end before the last level
+    np.testing.assert_allclose(asked, 0.2)
+    assert of_level[: len(asked)] == asked
     assert "alpha" in str(account)
 
 
