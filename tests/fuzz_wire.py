@@ -38,8 +38,8 @@ from silvan.federation.signed import Letter
 from silvan.federation.site import _HANDLERS
 from silvan.tree.save import from_bytes, to_bytes
 
-SLOW = 20.0
-"""Seconds after which a message counts as one that hangs."""
+SLOW, STUCK = 20.0, 900.0
+"""Seconds of work after which a message counts as one that hangs, and seconds after which the program gives up."""
 
 KINDS = {kind.reply.__name__: kind for kind, _ in _HANDLERS.values()}
 
@@ -59,14 +59,14 @@ def watched() -> Iterator[None]:
     def ring(*_: object) -> None:
         raise Hang
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, SLOW)
-    faulthandler.dump_traceback_later(3 * SLOW, exit=True)
+    before = signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_PROF, SLOW)  # of work: the machine may be busy with something else
+    faulthandler.dump_traceback_later(STUCK, exit=True)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
         faulthandler.cancel_dump_traceback_later()
 
 

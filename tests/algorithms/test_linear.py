@@ -1,12 +1,14 @@
 """Linear models of parties that keep their columns: scikit-learn's of the joined table, and what travels."""
 
 import hashlib
+from typing import ClassVar
 
 import msgspec
 import numpy as np
 import polars as pl
 import pytest
 from columns import ID, Recorded, federate, lying, split, wide
+from lies import answers_to_lies
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 from studies import TASKS, Stop, parts, table
@@ -76,7 +78,7 @@ def test_number_of_parties(task, n_parties):
 @pytest.mark.parametrize("task", TASKS)
 def test_however_the_parties_run(task):
     usual = sv.VerticalLinear(tol=1e-3).fit(federate(split(wide(task), 3)))
-    for settings in ({"cold": True}, {"sums": "ring", "cold": True}, {"timeout": 60}):
+    for settings in ({"cold": True}, {"sums": "ring", "cold": True}, {"sums": "masked"}, {"timeout": 60}):
         model = sv.VerticalLinear(tol=1e-3).fit(federate(split(wide(task), 3), **settings))
         assert np.array_equal(coefficients(model), coefficients(usual))
         assert model.rounds_ == usual.rounds_
@@ -565,6 +567,27 @@ def test_a_coordinator_that_asks_nonsense(nonsense):
     fed = federate(split(wide(), 2), twisted(*NONSENSE[nonsense]))
     with pytest.raises((sv.SiteError, sv.RefusedError), match=r"could not read what it was sent|refused"):
         sv.VerticalLinear().fit(fed)
+
+
+@pytest.mark.parametrize("task", ["binary", "number"])
+@pytest.mark.parametrize("site", ["party 0", "party 1"])
+def test_a_coordinator_that_lies(task, site):
+    """Whatever is asked, a party answers, or says that it cannot."""
+
+    class Raw(ColumnFederation):
+        record: ClassVar[list] = []
+
+        def deliver(self, messages, verb):
+            self.record += [(name, "received", data) for name, data in messages.items()]
+            yield from super().deliver(messages, verb)
+
+    fed = federate(split(wide(task, n=60), 2), Raw)
+    Raw.record.clear()
+    model = sv.VerticalLinear(tol=1e-2).fit(fed)
+    model.predict(fed)
+    codes = answers_to_lies(fed, Raw.record, site)
+    assert codes.count("format") > 150
+    assert "internal" not in codes
 
 
 def test_one_course_of_steps():

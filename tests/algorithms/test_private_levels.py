@@ -126,7 +126,8 @@ def settled(hist, features, n_bins, lead):
             sums.append(hist[at : at + n_bins[f]].sum(axis=0))
             at += n_bins[f]
         mean = np.rint(np.mean(sums, axis=0)).astype(int)
-        mean[: lead or None] = np.maximum(mean[: lead or None], 0)
+        rows = mean[: lead or None]
+        rows[:] = np.maximum(rows, 0) if (rows > 0).any() else 1
         if lead:
             mean[1] = np.clip(mean[1], -127 * mean[0], 127 * mean[0])
         totals.append(mean)

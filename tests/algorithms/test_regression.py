@@ -19,6 +19,14 @@ from silvan.algorithms.regression import (
     with_constant,
 )
 from silvan.data.schema import Label
+from silvan.threads import algebra_threads
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with algebra_threads(1):
+        yield
+
 
 LABELS = {"number": Label("y"), "two": Label("y", (0, 1)), "several": Label("y", (0, 1, 2, 3))}
 
@@ -65,7 +73,7 @@ def fit(X, y, kind, sizes, alpha=1.0, tol=1e-9, most=60):
 
 @pytest.mark.parametrize("kind", LABELS)
 @pytest.mark.parametrize("alpha", [0.01, 10.0])
-@pytest.mark.parametrize("sizes", [(6, 6), (1, 11), (11, 1), (3, 3, 3, 3), (0, 12), (12,)], ids=str)
+@pytest.mark.parametrize("sizes", [(6, 6), (11, 1), (3, 3, 3, 3), (0, 12), (12,)], ids=str)
 def test_coefficients_are_those_of_all_columns(kind, alpha, sizes):
     X, y = problem(kind)
     if len(sizes) == 1:
@@ -87,8 +95,8 @@ def test_as_many_directions_as_columns_are_enough_for_numbers():
 
 @pytest.mark.parametrize("kind", LABELS)
 def test_more_columns_than_rows(kind):
-    X, y = problem(kind, n=60, d=150)
-    found, _ = fit(X, y, kind, (75, 75), tol=1e-7, most=200)
+    X, y = problem(kind, n=40, d=90)
+    found, _ = fit(X, y, kind, (45, 45), tol=1e-7, most=200)
     expected = reference(X, y, kind, 1.0)
     assert np.allclose(X @ (found - found.mean(axis=1, keepdims=True) * (kind == "several")), X @ expected, atol=1e-4)
 

@@ -54,8 +54,12 @@ def settle_counts(hist: np.ndarray, features: np.ndarray, n_bins: np.ndarray, le
             n += 1
         for s in range(size):
             totals[s] = np.int64(np.rint(sums[s] / max(n, 1)))
+        rows = 0
         for s in range(n_counts):
             totals[s] = max(totals[s], 0)
+            rows += totals[s]
+        if rows == 0:  # a node that noise emptied knows nothing, but it is there
+            totals[:n_counts] = 1
         if lead:
             totals[1] = min(max(totals[1], -most * totals[0]), most * totals[0])
         at = begin

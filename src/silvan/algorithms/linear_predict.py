@@ -11,6 +11,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.party import party_of
 from silvan.federation.site import Site, answers
+from silvan.threads import algebra_threads
 
 # -- messages
 
@@ -39,7 +40,9 @@ def sum_predictors(site: Site, request: SumPredictors) -> Predictors:
     """Say what the party's columns add to the predictors."""
     party = party_of(site)
     share = linear_share_of(party, request.model)
-    return Predictors(parts=to_whole(share.predict(encode_rows(party, share.design.schema, request.rows)), FINE))
+    X = encode_rows(party, share.design.schema, request.rows)
+    with algebra_threads(party.n_jobs):
+        return Predictors(parts=to_whole(share.predict(X), FINE))
 
 
 # -- at the coordinator

@@ -244,9 +244,7 @@ def make_target(y: np.ndarray, label: Label) -> Labels:
     return Labels(Target(members, False), start, present.astype(np.int64), np.array([0.0, 1.0]))
 
 
-def fit_here(
-    X: np.ndarray, y: np.ndarray, schema: Schema, *, alpha: float, tol: float
-) -> tuple[LinearModel, LinearShare]:
+def fit_here(X: np.ndarray, y: np.ndarray, schema: Schema, alpha: float, tol: float) -> tuple[LinearModel, LinearShare]:
     """Fit the regression of encoded rows that are in one place: the baseline."""
     design, columns = Design.of(X, schema)
     narrow = Narrow.of(columns)

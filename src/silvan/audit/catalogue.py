@@ -57,7 +57,7 @@ _KNOWN = (
         "labels",
         "Labels from partitions",
         "row partitions that a party is sent; no label",
-        "rows put on the right side of two",
+        "rows put on the right side of two, mean of both classes",
         chance=0.5,
     ),
     Finding(

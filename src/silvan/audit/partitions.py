@@ -2,12 +2,13 @@
 
 Two ways. ``certain``: a node that is left unsplit though it has rows enough, and depth to go, must be of one class;
 its rows are linked, and links of many trees join up. ``likely``: rows that often end up together are put on one side
-of the second eigenvector of how often they do. The attacker has partitions, the settings, and which rows are in which
-tree (parties share that key), and no label.
+of the second eigenvector of how often they do. The first is taken if it links most rows. The attacker has partitions,
+the settings, and which rows are in which tree (parties share that key), and no label.
 
-Success: the share of rows put on the right side of two, whatever the sides are called; chance is a half, and a little
-more for few rows. What columns predict of labels is told in any case. So labels are shuffled first: what is found then,
-partitions alone have told. The figure with labels as they are stands in the note.
+Success: the share of rows put on the right side of two, whatever the sides are called, as the mean of both classes'
+shares; chance is a half, and a little more for few rows. What columns predict of labels is told in any case. So
+labels are shuffled first: what is found then, partitions alone have told. The figure with labels as they are stands
+in the note.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from silvan.algorithms.columns import ColumnFederation
 from silvan.algorithms.vertical_rows import Round
 from silvan.algorithms.vertical_shares import KeepShare
 from silvan.audit.catalogue import ATTACKS
-from silvan.audit.finding import Finding, share
+from silvan.audit.finding import Finding, mean_gap
 from silvan.data.table import read_table
 from silvan.federate_by_columns import federate_columns
 from silvan.federation import wire
@@ -46,12 +47,13 @@ def labels_from_partitions(model: Any, federation: ColumnFederation, seed: int =
         return told.silent("needs two classes, and a party that has no label")
     if len(federation.columns.training) > MOST:
         return told.silent(f"for at most {MOST} rows")
-    right, n = _grouped(model, federation, curious, seed)
-    as_is, _ = _grouped(model, federation, curious, seed, shuffle=False)
+    n = len(federation.columns.training)
+    found = _grouped(model, federation, curious, seed)
+    as_is = _grouped(model, federation, curious, seed, shuffle=False)
     bare = clone(model).set_params(min_samples_leaf=1)
-    control, _ = _grouped(bare, federation, curious, seed, Policy(min_leaf=1))
-    note = f"labels shuffled, so that no column predicts them; as they are {as_is / n:.0%}"
-    return told.told(share(right, n), n, note).against(told.told(share(control, n), n))
+    control = _grouped(bare, federation, curious, seed, Policy(min_leaf=1))
+    note = f"labels shuffled, so that no column predicts them; as they are {as_is[0]:.0%}"
+    return told.told(found, n, note).against(told.told(control, n))
 
 
 def _grouped(
@@ -62,8 +64,8 @@ def _grouped(
     policy: Policy | None = None,
     *,
     shuffle: bool = True,
-) -> tuple[int, int]:
-    """Give how many rows are put on the right side, and of how many."""
+) -> tuple[float, float, float]:
+    """Give the share of rows that are put on the right side, by class, and its interval."""
     parties = {name: federation.party(name) for name in federation.active}
     one = next(iter(parties.values()))
     again = federate_columns(
@@ -87,9 +89,38 @@ def _grouped(
     rounds = [wire.decode(again._blobs[blob.hash], Round) for blob in ground.rounds]
     drawn = drawn_by(again, curious, ground)
     truth = again.joined(again.columns.training).y == 1
-    guess = likely(groups(rounds, drawn), len(truth))
-    right = int((guess == truth).sum())
-    return max(right, len(truth) - right), len(truth)
+    return sides_right(sides(groups(rounds, drawn), len(truth), ground.settings), truth)
+
+
+def sides(found: Groups, n: int, settings: Settings) -> np.ndarray:
+    """Put rows on two sides: by what is certain, if that links most rows, and by what is likely if not.
+
+    Two rows that are alike but for their labels cannot be split; a node of them links both classes into one. If so, what
+    should be certain is taken as likely: sets that should be of one class, and how often rows are in one together.
+    """
+    cluster = certain(found, n, settings)
+    sizes = np.bincount(cluster, minlength=n)
+    largest = np.argsort(-sizes, kind="stable")[:2]
+    if sizes[largest].sum() * 2 <= n:
+        return likely(found, n)
+    if sizes[largest[0]] > _ALL * n:
+        least = _least(settings)
+        return likely([(rows, unsplit) for rows, unsplit in found if unsplit and len(rows) >= least], n, True)
+    guess: np.ndarray = cluster == largest[0]
+    return guess
+
+
+_ALL = 0.85
+"""A cluster of more rows than this is two that were linked by mistake."""
+
+
+def sides_right(guess: np.ndarray, truth: np.ndarray) -> tuple[float, float, float]:
+    """Give the mean over both classes of the share that is on the right side, and its 95 % interval."""
+    hits = [(guess == truth)[truth == side].astype(np.float64) for side in (False, True)]
+    if sum(float(h.mean()) for h in hits) < 1.0:
+        hits = [1.0 - h for h in hits]  # nobody says which side is which
+    value, low, high = mean_gap(hits[0], -hits[1])
+    return value / 2, low / 2, high / 2
 
 
 def _shuffled(party: Party, seed: int) -> Any:
@@ -145,7 +176,7 @@ def groups(rounds: list[Round], drawn: np.ndarray) -> Groups:
 
 def certain(found: Groups, n: int, settings: Settings) -> np.ndarray:
     """Cluster rows by sets that must be of one class."""
-    least = max(settings.min_samples_split, 2 * settings.min_samples_leaf)
+    least = _least(settings)
     cluster = np.arange(n)
     for rows, unsplit in found:
         if unsplit and len(rows) >= least:
@@ -153,8 +184,13 @@ def certain(found: Groups, n: int, settings: Settings) -> np.ndarray:
     return cluster
 
 
-def likely(found: Groups, n: int) -> np.ndarray:
-    """Cut the rows in two by how often they are together."""
+def _least(settings: Settings) -> int:
+    """Give the rows from which on a node would be split if it were not of one class."""
+    return max(settings.min_samples_split, 2 * settings.min_samples_leaf)
+
+
+def likely(found: Groups, n: int, clear: bool = False) -> np.ndarray:
+    """Cut the rows in two by how often they are together: in halves, or where there is a ``clear`` cut."""
     together = np.zeros((n, n))
     for rows, _ in found:
         together[np.ix_(rows, rows)] += 1 / len(rows)
@@ -162,5 +198,5 @@ def likely(found: Groups, n: int) -> np.ndarray:
     root = np.sqrt(together.sum(axis=1) + 1e-9)
     _, vectors = np.linalg.eigh(together / root[:, None] / root)
     side = vectors[:, -2] / root
-    guess: np.ndarray = side > np.median(side)
+    guess: np.ndarray = side > (0.0 if clear else np.median(side))
     return guess

@@ -26,6 +26,7 @@ from silvan.federation.federation import OVERALL, Federation
 from silvan.learners.answering import answer, columns_of
 from silvan.learners.base import _frame
 from silvan.learners.folder import read_parameters, read_part, share_file, write_model
+from silvan.threads import algebra_threads
 from silvan.tree.draw import make_key
 
 if TYPE_CHECKING:
@@ -233,17 +234,18 @@ class VerticalLinear(BaseEstimator):
         """Judge this model, the parties' own and that of the joined table, on encoded rows of all columns."""
         schema, own = self._fitted().schema, federation.owners
         learned = federation.joined(federation.columns.training)
-        joined = {FEDERATED: self._on_rows(X), "pooled": self._alone(learned.X, learned.y, schema, X)}
+
+        def alone(schema: Schema, mine: slice) -> np.ndarray:
+            with algebra_threads(federation.party(federation.sites[0]).n_jobs):
+                model, share = fit_here(learned.X[:, mine], learned.y, schema, float(self.alpha), float(self.tol))
+                return model.scores(share.predict(X[:, mine]))
+
+        joined = {FEDERATED: self._on_rows(X), "pooled": alone(schema, slice(None))}
         rows: list[Row] = []
         for party in federation.alone_at:
             mine = slice(own[party].start, own[party].stop)
-            alone = self._alone(learned.X[:, mine], learned.y, federation.schema_of(party), X[:, mine])
-            rows += _judged(schema, party, {LOCAL: alone, **joined}, y)
+            rows += _judged(schema, party, {LOCAL: alone(federation.schema_of(party), mine), **joined}, y)
         return rows + _judged(schema, OVERALL, joined, y)
-
-    def _alone(self, X: np.ndarray, y: np.ndarray, schema: Schema, new: np.ndarray) -> np.ndarray:
-        model, share = fit_here(X, y, schema, alpha=float(self.alpha), tol=float(self.tol))
-        return model.scores(share.predict(new))
 
     # -- files
 
