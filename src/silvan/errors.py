@@ -13,6 +13,7 @@
     └── FederationError              a study cannot go on
         ├── AgreementError           the sites' tables do not fit together
         ├── RefusedError             a site refused, and says why
+        │   └── RepeatedError        a message that came before, or after a newer one
         └── SiteError                a site failed, stalled or answered nonsense; ``site`` names it
 
 An error names the parameter, column or field, what was received, and what to do. ``InputError`` means that
@@ -63,6 +64,10 @@ class AgreementError(FederationError):
 
 class RefusedError(FederationError):
     """A site refused to answer; its reason is one of a fixed list and holds no data."""
+
+
+class RepeatedError(RefusedError):
+    """A message came a second time, or after one that was sent later."""
 
 
 class SiteError(FederationError):

@@ -95,7 +95,7 @@ def _grouped(
 def sides(found: Groups, n: int, settings: Settings) -> np.ndarray:
     """Put rows on two sides: by what is certain, if that links most rows, and by what is likely if not.
 
-    Two rows that are alike but for their labels cannot be split; a node of them links both classes into one. If so, what
+    Two rows that are alike but for their labels cannot be split; a node of them links both classes. If so, what
     should be certain is taken as likely: sets that should be of one class, and how often rows are in one together.
     """
     cluster = certain(found, n, settings)

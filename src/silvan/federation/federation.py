@@ -19,7 +19,7 @@ from silvan.errors import FederationError, InputError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.journal import LOST, SUM, Entry, Journal
 from silvan.federation.message import Blob, Envelope, Missing, Reply, Verb, blobs_in
-from silvan.federation.question import Asked, Check, Event, Question
+from silvan.federation.question import Asked, Check, Event, Question, Tries, UnreachedError
 from silvan.federation.signed import Signer
 from silvan.federation.store import digest
 
@@ -163,10 +163,8 @@ class Federation(ABC):
             bodies[site] = encoded[id(request)]
         wanted = {site: blobs_in(request) for site, request in question.requests.items()}
         lacking = {site: [h for h in wanted[site] if h not in self._has[site]] for site in wanted}
-        pending = list(question.requests)
-        for _ in range(3):
-            if not pending:
-                return
+        pending, tries, begun = list(question.requests), Tries(self.timeout), self.now()
+        while pending:
             self.exchanges += 1
             messages = {}
             for site in pending:
@@ -175,7 +173,8 @@ class Federation(ABC):
                 self._has[site].update(lacking[site])
                 question.received[site] += len(messages[site])
                 self._tell(Event("question", kind, self.rounds, site))
-            start, again = time.monotonic(), []
+            again: list[str] = []
+            unreached: dict[str, UnreachedError] = {}
             failed: dict[str, Exception] = {}
             waiting = dict.fromkeys(pending)
             for site, data in self.deliver(messages, verb):
@@ -191,17 +190,24 @@ class Federation(ABC):
                     # whatever the question refers to, and nothing else, however much is asked for
                     lacking[site] = [] if set(wanted[site]).isdisjoint(outcome.hashes) else wanted[site]
                     again.append(site)
+                elif isinstance(outcome, UnreachedError):
+                    unreached[site] = outcome
                 elif isinstance(outcome, Exception):
                     failed[site] = outcome
                 else:
                     reply, body = outcome
-                    self._tell(Event("answer", kind, self.rounds, site, time.monotonic() - start))
+                    self._tell(Event("answer", kind, self.rounds, site, self.now() - begun))
                     yield site, reply, Entry(type(reply).__name__, body, question.sent[site], question.received[site])
             failed |= {site: SiteError(site, f"did not answer {kind}") for site in waiting}
+            pending = [site for site in bodies if site in again or site in unreached]
+            failed |= tries.over(kind, again, unreached, self.now() - begun)
             self._lose(failed, question)
-            pending = again
-        failed = {site: SiteError(site, f"{kind}: keeps asking for data it was sent") for site in pending}
-        self._lose(failed, question)
+            pending = [site for site in pending if site not in failed]
+            for site in unreached:
+                if site in pending:
+                    self._tell(Event("waiting", str(unreached[site]), self.rounds, site, self.now() - begun))
+            if unreached and pending:
+                self.pause(tries.waits(unreached))
 
     def _envelope(self, question: Asked, site: str, body: bytes, blobs: dict[str, bytes]) -> Envelope:
         over = list(question.requests if question.over is None else question.over)
@@ -231,6 +237,14 @@ class Federation(ABC):
     def explain(self, error: Exception) -> Exception:
         """Add what an engine knows about a failure."""
         return error
+
+    def now(self) -> float:
+        """Give the time in seconds, by a clock that only goes on."""
+        return time.monotonic()
+
+    def pause(self, seconds: float) -> None:
+        """Wait before messages that did not arrive are sent again."""
+        time.sleep(seconds)
 
     # -- books
 

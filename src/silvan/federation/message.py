@@ -97,6 +97,10 @@ class Envelope(msgspec.Struct, frozen=True):
         return len(self.over)
 
 
+STALE = "stale"
+"""Code of trouble with a message that came before, or after a newer one: the coordinator sends it anew."""
+
+
 class Trouble(msgspec.Struct, frozen=True):
     """A site could not answer: a code and a fixed text, never a value from its data."""
 

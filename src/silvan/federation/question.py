@@ -13,7 +13,7 @@ from typing import Any
 
 from silvan.errors import FormatError, RefusedError, SiteError
 from silvan.federation import wire
-from silvan.federation.message import Envelope, Missing, Reply, Request, Step, Trouble
+from silvan.federation.message import STALE, Envelope, Missing, Reply, Request, Step, Trouble
 from silvan.federation.store import digest
 
 
@@ -21,8 +21,8 @@ from silvan.federation.store import digest
 class Event:
     """Something worth showing: a question sent, an answer in, a site lost, or how far a site in this process is."""
 
-    what: str  # "question", "answer", "lost", "progress"
-    kind: str  # of message; of progress: what is being done
+    what: str  # "question", "answer", "waiting", "lost", "progress"
+    kind: str  # of message; of progress: what is being done; of waiting: for what
     round: int
     site: str = ""
     seconds: float = 0.0
@@ -38,6 +38,52 @@ Check = Callable[[str, Any], object]
 
 Of a sum whose parts nobody sees it is told the sum, and ``OVERALL`` in place of a site.
 """
+
+
+_MOST_MISSING, _MOST_STALE = 3, 20
+
+
+class UnreachedError(Exception):
+    """A message may not have arrived, or its answer is not there yet: it is sent again. The text says why."""
+
+
+class StaleError(UnreachedError):
+    """A site says that it has had a message before, or a newer one: copies came by other ways."""
+
+
+class Tries:
+    """How often messages of one question are sent again before their sites are given up.
+
+    What did not arrive is sent again until the ``timeout``. A site that says that it lacks what it was sent, or that a
+    message is stale, is believed a few times only.
+    """
+
+    def __init__(self, timeout: float | None) -> None:
+        self._timeout, self._claims, self._pauses = timeout, Counter[str](), 0
+
+    def over(
+        self, kind: str, again: list[str], unreached: Mapping[str, UnreachedError], seconds: float
+    ) -> dict[str, Exception]:
+        """Give the sites that are given up, and why."""
+        self._claims.update(again)
+        self._claims.update(site for site, error in unreached.items() if isinstance(error, StaleError))
+        failed: dict[str, Exception] = {}
+        for site in again:
+            if self._claims[site] >= _MOST_MISSING:
+                failed[site] = SiteError(site, f"{kind}: keeps asking for data it was sent")
+        for site, error in unreached.items():
+            if isinstance(error, StaleError) and self._claims[site] >= _MOST_STALE:
+                failed[site] = SiteError(site, f"{kind}: keeps calling messages stale")
+            elif self._timeout is not None and seconds >= self._timeout:
+                failed[site] = SiteError(site, f"did not answer {kind} within {self._timeout:g} s: {error}")
+        return failed
+
+    def waits(self, unreached: Mapping[str, UnreachedError]) -> float:
+        """Give the seconds to wait before the next time: more each time, up to two."""
+        if all(isinstance(error, StaleError) for error in unreached.values()):
+            return 0.0
+        self._pauses += 1
+        return float(min(0.05 * 2**self._pauses, 2.0))
 
 
 @dataclass(frozen=True)
@@ -97,6 +143,8 @@ class Asked:
     def _trouble(self, site: str, trouble: Trouble) -> Exception:
         kind = self.kind.__name__
         text = "".join(c for c in trouble.text if c.isprintable())[:200]  # it may be made to harm a terminal
+        if trouble.code == STALE:
+            return StaleError(text)
         if trouble.code == "refused":
             return RefusedError(f"site {site!r} refused {kind}: {text}")
         return SiteError(site, f"{kind}: {text}")

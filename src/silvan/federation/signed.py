@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from silvan.errors import InputError, RefusedError
+from silvan.errors import InputError, RefusedError, RepeatedError
 from silvan.federation import wire
 from silvan.federation.keys import COORDINATOR, Key, Roster, is_signed
 from silvan.federation.message import Verb
@@ -118,7 +118,7 @@ class Signer:
         kept = f"last message {digest(letter.study.encode())}"
         last = store.get(kept)
         if last is not None and letter.at <= int.from_bytes(last, "big"):
-            raise RefusedError("the message was sent before one that the site has had, or is the same again")
+            raise RepeatedError("the message was sent before one that the site has had, or is the same again")
         store.put(kept, letter.at.to_bytes(16, "big"))
 
     def answer(self, study: str, nonce: bytes, body: bytes) -> bytes:
