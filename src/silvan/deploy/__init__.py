@@ -1,0 +1,1 @@
+"""Federations of machines: invitations, certificates, processes, and studies that go on whatever happens."""

@@ -1,0 +1,176 @@
+"""Certificates by which FLARE's processes know each other: the federation's own authority signs one for each.
+
+A key is made where it is used and never leaves; what travels is a request to sign it.
+"""
+
+import ipaddress
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+
+from silvan.errors import FormatError, InputError
+
+KEY_BITS = 2048
+DAYS, ROOT_DAYS = 1095, 3650
+_EARLY = timedelta(minutes=5)  # clocks differ
+
+
+def make_key(path: Path) -> rsa.RSAPrivateKey:
+    """Make a key, in a new file that only its owner may read."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    )
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(pem)
+    return key
+
+
+def load_key(path: Path) -> rsa.RSAPrivateKey:
+    """Read a key."""
+    key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    if not isinstance(key, rsa.RSAPrivateKey):
+        raise FormatError(f"{path}: a key of another kind")
+    return key
+
+
+def make_request(key: rsa.RSAPrivateKey, name: str) -> bytes:
+    """Ask for a certificate in a name."""
+    request = x509.CertificateSigningRequestBuilder().subject_name(_subject(name, name)).sign(key, hashes.SHA256())
+    return request.public_bytes(serialization.Encoding.PEM)
+
+
+@dataclass(frozen=True)
+class Authority:
+    """The federation's own authority: a key that signs, and the certificate that everybody knows."""
+
+    key: rsa.RSAPrivateKey
+    certificate: x509.Certificate
+
+    @classmethod
+    def create(cls, folder: Path, name: str, days: int = ROOT_DAYS) -> "Authority":
+        """Make one, in a new folder."""
+        folder.mkdir(mode=0o700, parents=True)
+        key = make_key(folder / "root.key")
+        now = datetime.now(UTC)
+        certificate = (
+            _builder(_subject(name), _subject(name), key.public_key(), now, days)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        (folder / "root.crt").write_bytes(pem(certificate))
+        return cls(key, certificate)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Authority":
+        """Read one."""
+        return cls(load_key(folder / "root.key"), read_certificate((folder / "root.crt").read_bytes()))
+
+    def sign(self, request: bytes, name: str, hosts: tuple[str, ...] = (), role: str = "", days: int = DAYS) -> bytes:
+        """Sign a request for a certificate in one name, whatever name it asks for."""
+        try:
+            asked = x509.load_pem_x509_csr(request)
+        except ValueError:
+            raise FormatError("not a request for a certificate") from None
+        key = asked.public_key()
+        if not asked.is_signature_valid or not isinstance(key, rsa.RSAPublicKey):
+            raise FormatError("a request for a certificate that is not signed by its own key")
+        certificate = (
+            _builder(_subject(name, name, role), self.certificate.subject, key, datetime.now(UTC), days)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([_host(h) for h in (hosts or (name,))]), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
+            .sign(self.key, hashes.SHA256())
+        )
+        return pem(certificate)
+
+
+def read_certificate(data: bytes) -> x509.Certificate:
+    """Read a certificate."""
+    try:
+        return x509.load_pem_x509_certificate(data)
+    except ValueError:
+        raise FormatError("not a certificate") from None
+
+
+def check_certificate(certificate: x509.Certificate, root: x509.Certificate, now: datetime | None = None) -> None:
+    """Refuse a certificate that another authority signed, or that is not valid now."""
+    now = datetime.now(UTC) if now is None else now
+    name = common_name(certificate)
+    try:
+        certificate.verify_directly_issued_by(root)
+    except (ValueError, TypeError, InvalidSignature):
+        raise InputError(f"the certificate of {name!r} is not of this federation; was it made by another?") from None
+    for one, what in ((certificate, f"the certificate of {name!r}"), (root, "the federation's own certificate")):
+        if now > one.not_valid_after_utc:
+            raise InputError(
+                f"{what} expired on {one.not_valid_after_utc:%Y-%m-%d}; ask the coordinator for a new invitation and "
+                "join again"
+            )
+        if now < one.not_valid_before_utc:
+            raise InputError(f"{what} is not valid yet: this machine's clock is behind; set it")
+
+
+def common_name(certificate: x509.Certificate) -> str:
+    """Give the name that a certificate is for."""
+    found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(found[0].value) if found else ""
+
+
+def pem(certificate: x509.Certificate) -> bytes:
+    """Write a certificate."""
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _subject(name: str, organisation: str = "", role: str = "") -> x509.Name:
+    parts = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
+    if organisation:
+        parts.append(x509.NameAttribute(NameOID.ORGANIZATION_NAME, organisation))
+    if role:  # where FLARE looks for it
+        parts.append(x509.NameAttribute(NameOID.UNSTRUCTURED_NAME, role))
+    return x509.Name(parts)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: rsa.RSAPublicKey, now: datetime, days: int
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _EARLY)
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def _usage(signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _host(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)

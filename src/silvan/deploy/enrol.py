@@ -1,0 +1,182 @@
+"""Joining over the network: a small HTTPS service beside the server, and the site's side of it.
+
+It listens on the port after the server's. A site trusts it by the certificate in its invitation; it knows a site by the
+invitation's secret, once. It gives away nothing but public keys.
+"""
+
+import http.client
+import json
+import logging
+import ssl
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from silvan.deploy.hub import Hub
+from silvan.errors import FederationError, InputError, SilvanError
+
+log = logging.getLogger("silvan.enrol")
+
+_MOST = 1 << 16
+CLOCKS = 120.0
+"""Seconds by which clocks may differ when a site joins; messages are refused from 300 on."""
+
+
+def versions() -> dict[str, str]:
+    """Give the versions that all machines of a federation must share."""
+    found = {}
+    for name in ("silvan", "nvflare"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = ""
+    return found
+
+
+def check_versions(here: dict[str, str], there: dict[str, str], who: str) -> None:
+    """Refuse versions that differ."""
+    for name, ours in here.items():
+        if there.get(name) != ours:
+            raise InputError(
+                f"{name} is {ours or 'not installed'} here and {there.get(name) or 'not installed'} at {who}; install "
+                f"the same (pip install '{name}=={there.get(name) or ours}')"
+            )
+
+
+def check_clock(now: float, who: str) -> None:
+    """Refuse a clock that is far off."""
+    off = time.time() - now
+    if abs(off) > CLOCKS:
+        way = "ahead of" if off > 0 else "behind"
+        raise InputError(f"this machine's clock is {abs(off) / 60:.0f} minutes {way} that of {who}; set it (NTP)")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: Hub
+    timeout = 20
+    server_version = "silvan"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Say how the federation stands: versions, time, and everybody's public keys."""
+        if self.path != "/roster":
+            self._say(404, {"error": "there is nothing here"})
+            return
+        content = self.hub.read()
+        sites = {name: {"key": m.key, "seal": m.seal} for name, m in content.sites.items()}
+        roster = {"coordinator": self.hub.key.public.hex(), "sites": sites}
+        self._say(200, {"time": time.time(), "versions": versions(), "roster": roster})
+
+    def do_POST(self) -> None:
+        """Let a site join."""
+        try:
+            length = int(self.headers.get("Content-Length") or 0)
+            if self.path != "/join" or not 0 < length <= _MOST:
+                raise InputError("there is nothing here")
+            asked = json.loads(self.rfile.read(length))
+            if not isinstance(asked, dict) or not all(isinstance(v, str | dict) for v in asked.values()):
+                raise InputError("not a request to join")
+            check_versions(versions(), asked.get("versions") or {}, f"site {asked.get('site')!r}")
+            signed = self.hub.admit(
+                asked["site"], asked["secret"], asked["key"], asked["seal"], asked["request"].encode()
+            )
+            self._say(200, {"certificate": signed.decode()})
+        except (SilvanError, KeyError, ValueError, TypeError, AttributeError) as error:
+            text = str(error) if isinstance(error, SilvanError) else "not a request to join"
+            self._say(400, {"error": text})
+        except OSError:
+            log.exception("could not let a site join")
+            self._say(500, {"error": "the coordinator failed; its log says why"})
+
+    def _say(self, code: int, content: dict[str, Any]) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  as http.server calls it
+        """Note requests in the log."""
+        log.info("%s %s", self.address_string(), format % args)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    context: ssl.SSLContext
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Shake hands in the request's own thread: a caller who is slow about it holds up nobody."""
+        request.settimeout(20)
+        with self.context.wrap_socket(request, server_side=True) as secured:
+            super().finish_request(secured, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Note in the log what went wrong."""
+        log.info("a request could not be answered", exc_info=True)
+
+
+def make_server(hub: Hub) -> ThreadingHTTPServer:
+    """Make the service of a federation; raises ``InputError`` if its port is in use."""
+    content, startup = hub.read(), hub.path / "server" / "startup"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(startup / "server.crt", startup / "server.key")
+    handler = type("Handler", (_Handler,), {"hub": hub})
+    host = content.host if content.host in ("localhost", "127.0.0.1") else ""
+    try:
+        server = _Server((host, content.port + 1), handler)
+    except OSError as error:
+        raise InputError(
+            f"port {content.port + 1} cannot be used ({(error.strerror or '').lower()}); is the federation running "
+            "already? `silvan study status` tells"
+        ) from None
+    server.context = context
+    return server
+
+
+def call(host: str, port: int, root: str, path: str, content: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Ask the service something; one line says what to do if it does not answer."""
+    context = ssl.create_default_context(cadata=root)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    where = f"{host}:{port}"
+    connection = http.client.HTTPSConnection(host, port, timeout=20, context=context)
+    try:
+        body = None if content is None else json.dumps(content).encode()
+        connection.request("GET" if body is None else "POST", path, body)
+        response = connection.getresponse()
+        answer = json.loads(response.read(_MOST * 16))
+    except ssl.SSLCertVerificationError as error:
+        raise FederationError(_not_trusted(where, error)) from None
+    except (TimeoutError, OSError, http.client.HTTPException, ValueError) as error:
+        said = getattr(error, "strerror", None) or type(error).__name__
+        raise FederationError(
+            f"the coordinator at {where} does not answer ({str(said).lower()}); has it run `silvan study start`, and "
+            "may this machine connect there?"
+        ) from None
+    finally:
+        connection.close()
+    if response.status != 200:
+        raise FederationError(f"the coordinator refused: {answer.get('error')}")
+    return dict(answer)
+
+
+def _not_trusted(where: str, error: ssl.SSLCertVerificationError) -> str:
+    if "expired" in error.verify_message:
+        return f"the certificate of {where} expired; the coordinator must make a new one, or a clock is wrong"
+    if "not yet valid" in error.verify_message:
+        return f"the certificate of {where} is not valid yet: this machine's clock is behind; set it"
+    return f"{where} is not the coordinator that invited you ({error.verify_message}); ask it for a new invitation"
+
+
+def main() -> None:
+    """Serve until stopped."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    make_server(Hub(Path(sys.argv[1]))).serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""What runs inside FLARE's jobs: the coordinator's side of a study, and a site's. Jobs name these classes.
+
+Everything that must survive is outside FLARE's folders: the coordinator's journal and results in the run folder, a
+site's store and books in the site's.
+"""
+
+import fcntl
+import logging
+import os
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from silvan.cli import steps
+from silvan.cli.progress import Progress as Bars
+from silvan.deploy.far import FarStudy, parse_far_study
+from silvan.deploy.hub import Hub
+from silvan.deploy.member import Member
+from silvan.deploy.record import begin, note_test_rows
+from silvan.errors import FederationError, InputError, SilvanError
+from silvan.federate import make_sums
+from silvan.federation.agree import agree
+from silvan.federation.flare import AbortedError, Answering, Controlling, FlareFederation
+from silvan.federation.journal import Journal
+from silvan.federation.keys import COORDINATOR
+from silvan.federation.parcels import Desk, Slip
+from silvan.federation.question import Event
+from silvan.federation.signed import Signer
+from silvan.federation.site import Site
+from silvan.files import write_whole
+from silvan.report.html import write_report
+from silvan.report.run import JOURNAL, Run
+from silvan.tree.draw import make_key
+
+log = logging.getLogger("silvan.jobs")
+
+PROGRESS = "progress.json"
+
+
+class Progress(msgspec.Struct):
+    """How a study stands, for whoever waits for it."""
+
+    job: str
+    stage: str = "starting"
+    round: int = 0
+    waiting: dict[str, str] = {}  # for which sites, and why
+    lost: dict[str, str] = {}
+    error: str = ""
+    final: bool = False  # it has ended, and will not go on if it is submitted again
+    seconds: dict[str, float] = {}  # when things happened: seconds since 1970
+
+
+class Teller:
+    """Writes progress to the run folder, not too often."""
+
+    def __init__(self, run: Run, job: str) -> None:
+        self._path, self._last = run.file(PROGRESS), 0.0
+        self.now = Progress(job)
+
+    def stage(self, name: str) -> None:
+        """Begin something else."""
+        self.now.stage = name
+        self.now.seconds[name] = time.time()
+        self.write()
+
+    def on(self, event: Event) -> None:
+        """Take in what a federation tells."""
+        self.now.round = event.round
+        if event.what == "waiting":
+            self.now.waiting[event.site] = event.kind
+        elif event.what == "answer":
+            self.now.waiting.pop(event.site, None)
+        elif event.what == "lost":
+            self.now.lost[event.site] = event.kind
+        if time.monotonic() - self._last > 0.5 or event.what in ("waiting", "lost"):
+            self.write()
+
+    def write(self) -> None:
+        """Write how it stands."""
+        self._last = time.monotonic()
+        write_whole(self._path, msgspec.json.encode(self.now))
+
+
+class Coordinator(Controlling):
+    """The coordinator's side of a study, in the server's process of a job."""
+
+    def __init__(self, study: str, sites: list[str], without: dict[str, str], version: str) -> None:
+        super().__init__(study)
+        self.sites, self.without, self.version = sites, without, version
+
+    def work(self, workspace: Path, job: str) -> None:
+        """Run the study; how it ended is in the run folder."""
+        hub, study = Hub(workspace.parent), parse_far_study(self.study)
+        run = Run(hub.path / "runs" / study.folder)
+        run.folder.mkdir(parents=True, exist_ok=True)
+        with _alone(run.folder):
+            teller = Teller(run, job)
+            try:
+                self._run(hub, study, run, teller)
+            except AbortedError as error:
+                teller.now.error = str(error)
+                teller.stage("interrupted")
+                raise
+            except SilvanError as error:
+                teller.now.error, teller.now.final = str(error), True
+                teller.stage("failed")
+                raise
+            except Exception as error:
+                log.exception("the study failed")
+                teller.now.error, teller.now.final = f"a mistake in silvan: {type(error).__name__}: {error}", True
+                teller.stage("failed")
+                raise
+
+    def _run(self, hub: Hub, study: FarStudy, run: Run, teller: Teller) -> None:
+        plan = study.study
+        sums, _ = make_sums(plan.sums)
+        roster = hub.roster(self.sites)
+        journal = Journal(run.file(JOURNAL))
+        journal.belongs_to(f"{study.id} {version('silvan')} {self.sites}")
+        federation = FlareFederation(
+            self,
+            self.sites,
+            sums,
+            self.without,
+            study=study.id,
+            journal=journal,
+            quorum=study.quorum,
+            timeout=study.timeout,
+            signer=Signer(COORDINATOR, hub.key, roster),
+        )
+        federation.watch(teller.on)
+        try:
+            teller.stage("agreeing on columns")
+            federation.schema, federation.differences, federation.rows = agree(federation, plan.label, plan.task)
+            record = begin(study, federation)
+            run.write(record)
+            teller.stage("training")
+            model = plan.learner(federation.schema)
+            start = time.monotonic()
+            model.fit(federation)
+            steps.note_training(record, run, federation, model, time.monotonic() - start)
+            run.write(record)
+            teller.stage("judging")
+            if plan.test > 0:
+                steps.judge(record, federation, model, Bars())
+                note_test_rows(record)
+                run.write_evaluation(record.evaluation)
+            record.status = "done"
+            run.write(record)
+            write_report(run)
+            teller.now.final = True
+            teller.stage("done")
+        finally:
+            federation.close()
+
+
+class _alone:  # noqa: N801  used like a function
+    """Hold a run folder: two jobs of one study do not run at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / ".lock"
+
+    def __enter__(self) -> None:
+        self._handle = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._handle)
+            raise FederationError("another job of this study is running") from None
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._handle)
+
+
+class SiteExecutor(Answering):
+    """A site's side of a study, in the site's process of a job."""
+
+    def __init__(self, study: str, sites: list[str], without: dict[str, str], version: str) -> None:
+        super().__init__(study)
+        self.sites, self.version = sites, version
+
+    def desk(self, workspace: Path) -> Desk:
+        """Make the site from its folder; it answers when its owner agrees."""
+        member = Member(workspace.parent)
+        try:
+            study = parse_far_study(self.study)
+            _check_version(self.version)
+            member.note_study(study)
+            roster = member.roster() or member.pin_roster()
+            if roster is None:
+                raise InputError("not all sites have joined")
+            site = make_site(member, study)
+            site.signer = Signer(member.name, member.folder.key, roster)
+        except SilvanError as error:
+            log.error("%s", error)
+            text = str(error) if isinstance(error, FederationError) else _PLAIN
+            return Desk(lambda data, verb: b"", lambda: Slip("refused", text=text))
+        approvals, policy = member.folder.approvals, member.policy
+
+        def ready() -> Slip | None:
+            if policy.approve and approvals.find(study.id) is None:
+                return Slip("waiting", text="its owner has not approved the study yet")
+            return None
+
+        return Desk(site.receive, ready)
+
+
+_PLAIN = "it cannot take part; its own log says why"
+
+
+def _check_version(theirs: str) -> None:
+    ours = version("silvan")
+    if ours != theirs:
+        raise FederationError(f"it has silvan {ours}, the coordinator {theirs}; install the same")
+
+
+def make_site(member: Member, study: FarStudy, n_jobs: int | None = None) -> Site:
+    """Make a site from its folder and a study."""
+    plan, roster = study.study, member.roster()
+    _, cover = make_sums(plan.sums, None if roster is None else roster.seals)
+    return Site(
+        member.name,
+        source_of(member.settings),
+        store=member.store,
+        label=plan.label,
+        exclude=plan.exclude,
+        test=plan.test,
+        split_seed=plan.random_state,
+        sampling_key=make_key(plan.random_state, "rows"),
+        outbox=member.gate(),
+        cover=cover,
+        n_jobs=n_jobs,
+    )
+
+
+def source_of(settings: dict[str, Any]) -> Any:
+    """Give the table that a site's settings name."""
+    return settings["table"]

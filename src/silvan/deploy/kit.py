@@ -1,0 +1,209 @@
+"""FLARE's startup folders, as silvan wants them: its own classes and nothing else, no code from outside, no logs sent.
+
+Written from the ground up rather than by FLARE's provisioning, which makes all keys in one place and keeps them: here a
+site's key never leaves the site. The format is that of FLARE 2.9.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+JOBS = "silvan.deploy.jobs."
+PROJECT = "silvan"
+ADMIN = "coordinator@silvan"
+SCHEME = "tcp"
+
+_NOBODY = {
+    "submit_job": "none",
+    "clone_job": "none",
+    "manage_job": "none",
+    "download_job": "none",
+    "view": "none",
+    "operate": "none",
+    "shell_commands": "none",
+    "byoc": "none",
+    "server-predeployed-flwr": "none",
+}
+
+
+def write_server(folder: Path, host: str, port: int) -> None:
+    """Write the server's folder; its key and certificate are ``startup/server.key`` and ``.crt``."""
+    server = {
+        "name": PROJECT,
+        "service": {"target": f"{host}:{port}", "scheme": SCHEME},
+        "admin_server": host,
+        "admin_port": port,
+        "ssl_private_key": "server.key",
+        "ssl_cert": "server.crt",
+        "ssl_root_cert": "rootCA.pem",
+        "connection_security": "mtls",
+    }
+    _write(folder / "startup" / "fed_server.json", {"format_version": 2, "servers": [server]})
+    kept = folder / "kept"
+    storage = "nvflare.app_common.storages.filesystem_storage.FilesystemStorage"
+    persistor = "nvflare.app_common.state_persistors.storage_state_persistor.StorageStatePersistor"
+    snapshots = {"path": storage, "args": {"root_dir": str(kept / "snapshots"), "uri_root": "/"}}
+    components = [
+        _component(
+            "job_scheduler",
+            "nvflare.app_common.job_schedulers.job_scheduler.DefaultJobScheduler",
+            max_jobs=4,
+            min_schedule_interval=0.1,
+            max_schedule_interval=1.0,
+        ),
+        _component(
+            "job_manager",
+            "nvflare.apis.impl.job_def_manager.SimpleJobDefManager",
+            uri_root=str(kept / "jobs"),
+            job_store_id="job_store",
+        ),
+        _component("job_store", storage),
+        _component(
+            "process_launcher", "nvflare.app_common.job_launcher.server_process_launcher.ServerProcessJobLauncher"
+        ),
+    ]
+    resources = {
+        **_classes(),
+        "servers": [
+            {
+                "admin_storage": "transfer",
+                "max_num_clients": 1000,
+                "heart_beat_timeout": 60,
+                "download_job_url": "http://localhost/",
+                "admin_timeout": 10.0,
+            }
+        ],
+        "snapshot_persistor": {"path": persistor, "args": {"uri_root": "/", "storage": snapshots}},
+        "components": components,
+    }
+    _write_local(folder, resources)
+
+
+def write_site(folder: Path, name: str, host: str, port: int) -> None:
+    """Write a site's folder; its key and certificate are ``startup/client.key`` and ``.crt``."""
+    fed = {
+        "format_version": 2,
+        "servers": [{"name": PROJECT, "service": {"target": f"{host}:{port}", "scheme": SCHEME}, "identity": host}],
+        "client": {
+            "ssl_private_key": "client.key",
+            "ssl_cert": "client.crt",
+            "ssl_root_cert": "rootCA.pem",
+            "fqsn": name,
+            "is_leaf": True,
+            "connection_security": "mtls",
+        },
+    }
+    _write(folder / "startup" / "fed_client.json", fed)
+    gpu = "nvflare.app_common.resource_managers.gpu_resource_manager.GPUResourceManager"
+    components = [
+        _component("resource_manager", gpu, num_of_gpus=0, mem_per_gpu_in_GiB=0, expiration_period=300),
+        _component(
+            "resource_consumer", "nvflare.app_common.resource_consumers.gpu_resource_consumer.GPUResourceConsumer"
+        ),
+        _component(
+            "process_launcher", "nvflare.app_common.job_launcher.client_process_launcher.ClientProcessJobLauncher"
+        ),
+    ]
+    resources = {
+        **_classes(),
+        "allow_log_streaming": False,
+        "client": {"retry_timeout": 30, "compression": "Gzip"},
+        "components": components,
+    }
+    _write_local(folder, resources)
+
+
+def write_admin(folder: Path, host: str, port: int) -> None:
+    """Write the folder of whoever submits studies; key and certificate are ``startup/client.key`` and ``.crt``."""
+    admin = {
+        "project_name": PROJECT,
+        "username": ADMIN,
+        "server_identity": host,
+        "scheme": SCHEME,
+        "host": host,
+        "port": port,
+        "connection_security": "mtls",
+        "uid_source": "user_input",
+        "with_file_transfer": True,
+        "upload_dir": "transfer",
+        "download_dir": "transfer",
+        "client_key": "client.key",
+        "client_cert": "client.crt",
+        "ca_cert": "rootCA.pem",
+    }
+    _write(folder / "startup" / "fed_admin.json", {"format_version": 1, "admin": admin})
+    (folder / "transfer").mkdir(exist_ok=True)
+    limits = {
+        "idle_timeout": 900.0,
+        "login_timeout": 10.0,
+        "with_debug": False,
+        "authenticate_msg_timeout": 2.0,
+        "prompt": "> ",
+    }
+    _write(folder / "local" / "resources.json", {"format_version": 1, "admin": limits})
+
+
+def write_job(folder: Path, study: str, sites: list[str], arguments: dict[str, Any]) -> None:
+    """Write a job: the names of two classes, and the study they work on."""
+    meta = {
+        "name": "silvan",
+        "resource_spec": {},
+        "min_clients": len(sites),
+        "mandatory_clients": sites,
+        "deploy_map": {"app": ["server", *sites]},
+    }
+    _write(folder / "meta.json", meta)
+    config = folder / "app" / "config"
+    workflow = {"id": "study", "path": f"{JOBS}Coordinator", "args": {"study": study, **arguments}}
+    _write(config / "config_fed_server.json", {"format_version": 2, "workflows": [workflow], "components": []})
+    executor = {"path": f"{JOBS}SiteExecutor", "args": {"study": study, **arguments}}
+    tasks = [{"tasks": ["silvan"], "executor": executor}]
+    _write(config / "config_fed_client.json", {"format_version": 2, "executors": tasks, "components": []})
+
+
+def _classes() -> dict[str, Any]:
+    return {"format_version": 2, "class_list_enforcement_mode": "enforce", "class_allow_list": [JOBS]}
+
+
+def _component(id_: str, path: str, **arguments: Any) -> dict[str, Any]:
+    return {"id": id_, "path": path, "args": arguments}
+
+
+def _write_local(folder: Path, resources: dict[str, Any]) -> None:
+    """Write what a machine's owner may change: resources, rights, logs."""
+    local = folder / "local"
+    _write(local / "resources.json", resources)
+    lead = {
+        **_NOBODY,
+        "submit_job": "any",
+        "manage_job": "any",
+        "view": "any",
+        "operate": "any",
+    }
+    roles = {"project_admin": _NOBODY, "org_admin": _NOBODY, "lead": lead, "member": _NOBODY}
+    _write(local / "authorization.json", {"format_version": "1.0", "permissions": roles})
+    _write(local / "log_config.json", _LOG)
+    (folder / "transfer").mkdir(exist_ok=True)
+
+
+_FILE = {
+    "class": "logging.handlers.RotatingFileHandler",
+    "formatter": "plain",
+    "maxBytes": 10_000_000,
+    "backupCount": 3,
+}
+_LOG = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+    "handlers": {
+        "logFileHandler": {**_FILE, "level": "INFO", "filename": "log.txt"},
+        "errorFileHandler": {**_FILE, "level": "ERROR", "filename": "error_log.txt"},
+    },
+    "loggers": {"root": {"level": "INFO", "handlers": ["logFileHandler", "errorFileHandler"]}},
+}
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n")

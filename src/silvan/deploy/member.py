@@ -1,0 +1,225 @@
+"""A site's own folder once it has joined a federation.
+
+::
+
+    site.toml          the table and the policy: the owner edits it
+    member.json        the federation, where it is, and whom to trust
+    site.key, site.pub the site's key
+    store.sqlite       secrets, and what a coordinator is held to
+    budget.sqlite      what was spent of the privacy budget
+    ledger, approvals  what left, and what the owner agreed to
+    roster.json        everybody's public keys, as first seen
+    asked/             studies that came in, word for word
+    kit/               FLARE's folder
+"""
+
+import tomllib
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from silvan.cli.lines import key_lines
+from silvan.cli.values import Problems, check_policy
+from silvan.deploy import kit
+from silvan.deploy.certificates import make_key, make_request, read_certificate
+from silvan.deploy.enrol import call, check_clock, check_versions, versions
+from silvan.deploy.far import FarStudy
+from silvan.deploy.hub import Invite
+from silvan.deploy.words import in_words
+from silvan.errors import FederationError, FormatError, InputError
+from silvan.federation.durable import FileStore
+from silvan.federation.keys import Roster, read_public
+from silvan.files import write_whole
+from silvan.privacy.budget import Budget
+from silvan.privacy.folder import SiteFolder
+from silvan.privacy.outbox import Gate, Policy
+from silvan.privacy.seal import public_key
+
+MEMBER, SETTINGS, ROSTER, STORE, BUDGET = "member.json", "site.toml", "roster.json", "store.sqlite", "budget.sqlite"
+
+_COMMENT = """# What the site brings, and what it lets out. Restart the site after a change.
+# The policy's keys are explained in docs/study.md, the table's in docs/tables.md.
+"""
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """What ``member.json`` holds."""
+
+    federation: str
+    site: str
+    host: str
+    port: int
+    root: str
+    coordinator: str
+
+
+class Member:
+    """A site's folder."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).resolve()
+        try:
+            self.membership = msgspec.json.decode((self.path / MEMBER).read_bytes(), type=Membership)
+        except FileNotFoundError:
+            raise InputError(f"{path}: no site here; `silvan site join INVITE` makes one") from None
+        except msgspec.DecodeError:
+            raise FormatError(f"{self.path / MEMBER}: damaged; restore it from a backup, or join again") from None
+
+    @classmethod
+    def join(cls, path: Path, invite: Invite, table: str, query: str | None, policy: dict[str, Any]) -> "Member":
+        """Join a federation: make keys on the spot, have them signed, write the site's folder."""
+        if (path / MEMBER).exists():
+            raise InputError(f"{path}: a site is here already; name another folder")
+        where = (invite.host, invite.port, invite.root)
+        status = call(*where, "/roster")
+        check_clock(float(status["time"]), "the coordinator")
+        check_versions(versions(), status["versions"], "the coordinator")
+        path.mkdir(parents=True, exist_ok=True)
+        path.chmod(0o700)
+        path = path.resolve()
+        startup = path / "kit" / "startup"
+        kit.write_site(path / "kit", invite.site, invite.host, invite.port - 1)
+        (startup / "client.key").unlink(missing_ok=True)
+        request = make_request(make_key(startup / "client.key"), invite.site)
+        folder, store = SiteFolder(path), FileStore(path / STORE)
+        signed = call(
+            *where,
+            "/join",
+            {
+                "site": invite.site,
+                "secret": invite.secret,
+                "key": folder.key.public.hex(),
+                "seal": public_key(store).hex(),
+                "request": request.decode(),
+                "versions": versions(),
+            },
+        )
+        store.close()
+        certificate = str(signed["certificate"]).encode()
+        read_certificate(certificate)
+        (startup / "client.crt").write_bytes(certificate)
+        (startup / "rootCA.pem").write_text(invite.root)
+        write_whole(path / SETTINGS, _settings(table, query, policy).encode())
+        membership = Membership(
+            invite.federation, invite.site, invite.host, invite.port - 1, invite.root, invite.coordinator
+        )
+        write_whole(path / MEMBER, msgspec.json.format(msgspec.json.encode(membership)) + b"\n")
+        return cls(path)
+
+    @property
+    def name(self) -> str:
+        """The site's name."""
+        return self.membership.site
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The table and the policy, checked."""
+        path = self.path / SETTINGS
+        try:
+            text = path.read_bytes().decode()
+            data = tomllib.loads(text)
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise InputError(f"{path}: cannot be read ({error}); see docs/deployment.md for an example") from None
+        problems = Problems(path, key_lines(text))
+        known = ("table", "query", "memory", "policy")
+        for key in data:
+            if key not in known:
+                problems.unknown((key,), list(known))
+        for key in ("table", "query", "memory"):
+            if key in data and not isinstance(data[key], str):
+                problems.add((key,), f"{key} must be text, got {data[key]!r}")
+        if "table" not in data:
+            problems.add(("table",), "table is missing: a path, or the address of a database")
+        data["policy"] = check_policy(data.get("policy", {}), problems)
+        problems.stop()
+        return data
+
+    @property
+    def policy(self) -> Policy:
+        """What the site lets out."""
+        return Policy(**self.settings["policy"])
+
+    @cached_property
+    def folder(self) -> SiteFolder:
+        """Key, ledger and approvals."""
+        return SiteFolder(self.path)
+
+    @cached_property
+    def store(self) -> FileStore:
+        """What the site remembers."""
+        return FileStore(self.path / STORE)
+
+    def budget(self) -> Budget:
+        """Give what was spent, over all studies."""
+        return Budget(self.policy.epsilon, self.path / BUDGET, self.name)
+
+    def gate(self) -> Gate:
+        """Make the site's outbox."""
+        return Gate(self.policy, self.budget(), self.folder.ledger, self.folder.approvals)
+
+    @property
+    def words(self) -> str:
+        """The fingerprint of the site's keys."""
+        return in_words(self.folder.key.public + public_key(self.store))
+
+    # -- the others
+
+    def roster(self) -> Roster | None:
+        """Give everybody's keys as first seen; None if not all had joined yet."""
+        return Roster.load(self.path / ROSTER) if (self.path / ROSTER).exists() else None
+
+    def latest_roster(self) -> Roster | None:
+        """Ask the coordinator for everybody's keys; None if not all have joined yet."""
+        own = self.membership
+        status = call(own.host, own.port + 1, own.root, "/roster")
+        check_clock(float(status["time"]), "the coordinator")
+        check_versions(versions(), status["versions"], "the coordinator")
+        told = status["roster"]
+        if told["coordinator"] != own.coordinator:
+            raise FederationError("the coordinator's key is not the one in the invitation; speak to its owner")
+        if not all(member["key"] for member in told["sites"].values()):
+            return None
+        return Roster(
+            read_public(told["coordinator"]),
+            {name: read_public(member["key"]) for name, member in told["sites"].items()},
+            {name: read_public(member["seal"]) for name, member in told["sites"].items()},
+        )
+
+    def pin_roster(self, again: bool = False) -> Roster | None:
+        """Keep everybody's keys when all have joined; from then on others are refused, unless ``again``."""
+        pinned, latest = self.roster(), self.latest_roster()
+        if latest is None:
+            return pinned
+        if pinned is not None and pinned != latest and not again:
+            raise FederationError(
+                "the coordinator tells of other keys than before: a site joined, left or joined again; ask why, then "
+                "compare the words and accept with `silvan site start --new-roster`"
+            )
+        mine = latest.sites.get(self.name)
+        if mine != self.folder.key.public:
+            raise FederationError("the coordinator does not know this site's key; was the site taken out?")
+        latest.save(self.path / ROSTER)
+        return latest
+
+    # -- studies
+
+    def note_study(self, study: FarStudy) -> None:
+        """Keep a study's text for the owner to read."""
+        (self.path / "asked").mkdir(exist_ok=True)
+        write_whole(self.path / "asked" / f"{study.folder}.toml", study.text.encode())
+
+
+def _settings(table: str, query: str | None, policy: dict[str, Any]) -> str:
+    lines = [_COMMENT, f"table = {_toml(table)}"]
+    if query is not None:
+        lines.append(f"query = {_toml(query)}")
+    lines += ["", "[policy]"]
+    lines += [f"{key} = {_toml(value)}" for key, value in policy.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """Write a value: text, numbers, truth values and lists of text look the same in JSON."""
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,221 @@
+"""Seeing a study through: hand it in, wait, and hand it in again when FLARE, a site or the machine gave way.
+
+FLARE resumes nothing. All that was answered is in the study's journal, so a job that is handed in again goes on where
+the last one stopped, and ends with the same forest.
+"""
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+
+import msgspec
+
+from silvan.deploy import kit
+from silvan.deploy.far import FarStudy
+from silvan.deploy.hub import Hub
+from silvan.deploy.jobs import PROGRESS, Progress
+from silvan.errors import FederationError, InputError
+from silvan.federation.flare import Session
+from silvan.files import write_whole
+from silvan.report.run import RUN, Run
+
+RECENT = 30.0
+"""Seconds since a site was last heard of, after which it counts as away."""
+
+_RUNNING = {"SUBMITTED", "APPROVED", "DISPATCHED", "RUNNING"}
+STALE = 40.0
+"""Seconds after which a job that tells nothing, while FLARE says that it runs, is asked after."""
+
+
+class Supervisor:
+    """Sees one study through.
+
+    Parameters
+    ----------
+    hub
+        The coordinator's folder.
+    study
+        The study.
+    tell
+        Told, in a line, whenever something changes.
+    """
+
+    def __init__(self, hub: Hub, study: FarStudy, tell: Callable[[str], None] = lambda text: None) -> None:
+        self.hub, self.study, self._tell = hub, study, tell
+        content = hub.read()
+        self.sites = study.sites or list(content.sites)
+        hub.roster(self.sites)
+        if study.quorum is not None and study.quorum > len(self.sites):
+            raise InputError(f"quorum must be at most the number of sites, {len(self.sites)}, got {study.quorum}")
+        self.run = Run(hub.path / "runs" / study.folder)
+        self._away: dict[str, float] = {}
+        self._session: Session | None = None
+        self._said = ""
+        self.jobs: list[str] = []
+
+    def see_through(self) -> Run:
+        """Run the study to its end; raises what ended it otherwise."""
+        self.run.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.run.file("study.toml"), self.study.text.encode())
+        if self._done():
+            return self.run
+        try:
+            job = self._running_job()
+            while True:
+                if job is None:
+                    without = self._wait_for_sites()
+                    job = self._submit(without)
+                progress = self._follow(job)
+                if progress is not None and progress.final:
+                    if progress.error:
+                        raise FederationError(progress.error)
+                    return self.run
+                self._say("the job ended before the study did; it is handed in again and goes on")
+                job = None
+        finally:
+            self._close()
+
+    def _done(self) -> bool:
+        with contextlib.suppress(Exception):
+            return self.run.file(RUN).exists() and self.run.read().status == "done"
+        return False
+
+    def progress(self) -> Progress | None:
+        """Read how the study stands."""
+        try:
+            return msgspec.json.decode(self.run.file(PROGRESS).read_bytes(), type=Progress)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    # -- one job
+
+    def _running_job(self) -> str | None:
+        """Give the job of this study that an earlier command handed in and that still runs."""
+        with contextlib.suppress(OSError):
+            job = self.run.file("job").read_text().strip()
+            if job and self._status(job) in _RUNNING:
+                return job
+        return None
+
+    def _wait_for_sites(self) -> dict[str, str]:
+        """Wait until all sites are there; give those that the study goes on without, and why."""
+        begun = time.monotonic()
+        while True:
+            there = self._connected()
+            missing = [site for site in self.sites if site not in there]
+            if not missing:
+                return {}
+            waited = time.monotonic() - begun
+            if waited > self.study.timeout:
+                left = len(self.sites) - len(missing)
+                why = f"was not there for {self.study.timeout:g} s"
+                if self.study.quorum is None or left < self.study.quorum:
+                    raise FederationError(f"{_listed(missing)} {why}; start it (`silvan site start`) and run again")
+                return dict.fromkeys(missing, why)
+            self._say(f"waiting for {_listed(missing)} to connect")
+            time.sleep(0.25)
+
+    def _submit(self, without: dict[str, str]) -> str:
+        folder = self.run.file("job-files")
+        shutil.rmtree(folder, ignore_errors=True)
+        there = [site for site in self.sites if site not in without]
+        arguments = {"sites": self.sites, "without": without, "version": version("silvan")}
+        kit.write_job(folder, self.study.text, there, arguments)
+        while True:
+            with contextlib.suppress(ConnectionError):
+                job = self._open().submit(folder)
+                write_whole(self.run.file("job"), f"{job}\n".encode())
+                self.jobs.append(job)
+                self._say("handed in")
+                return job
+            self._lost_touch()
+
+    def _follow(self, job: str) -> Progress | None:
+        """Wait for the end of a job; give what it told last."""
+        heard = time.monotonic()
+        before = None
+        while True:
+            progress = self.progress()
+            mine = progress if progress is not None and progress.job == job else None
+            if mine is not None and mine.final:
+                return mine
+            if mine != before:
+                before, heard = mine, time.monotonic()
+            if mine is not None:
+                self._say(_line(mine))
+            status = self._status(job)
+            if status and status not in _RUNNING:
+                time.sleep(0.2)  # what it wrote last may come a moment after
+                progress = self.progress()
+                return progress if progress is not None and progress.job == job else None
+            if time.monotonic() - heard > STALE and not self._coordinating():
+                self._say("the job is gone; FLARE only thinks that it runs")
+                with contextlib.suppress(ConnectionError):
+                    self._open().abort(job)
+                return mine
+            time.sleep(0.15)
+
+    def _coordinating(self) -> bool:
+        """Whether some process holds the study's run folder."""
+        import fcntl
+        import os
+
+        handle = os.open(self.run.file(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
+    # -- FLARE
+
+    def _open(self) -> Session:
+        if self._session is None:
+            self._session = Session(self.hub.path / "admin", kit.ADMIN)
+        return self._session
+
+    def _close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _lost_touch(self) -> None:
+        self._say("the server does not answer; is it running? (`silvan study start`)")
+        self._close()
+        time.sleep(1.0)
+
+    def _status(self, job: str) -> str:
+        """Give how a job stands; empty while the server does not answer."""
+        try:
+            return self._open().status(job).split(":")[0]
+        except ConnectionError:
+            self._lost_touch()
+            return ""
+
+    def _connected(self) -> list[str]:
+        try:
+            heard = self._open().sites()
+        except ConnectionError:
+            self._lost_touch()
+            return []
+        return [site for site, at in heard.items() if time.time() - at < RECENT]
+
+    def _say(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            self._tell(text)
+
+
+def _listed(sites: list[str]) -> str:
+    return f"site{'s' if len(sites) > 1 else ''} {', '.join(sites)}"
+
+
+def _line(progress: Progress) -> str:
+    text = progress.stage if not progress.round else f"{progress.stage}, round {progress.round}"
+    if progress.waiting:
+        text += "; waiting for " + ", ".join(f"{site} ({why})" for site, why in progress.waiting.items())
+    return text

@@ -1,0 +1,85 @@
+"""A site's store in a file (SQLite): what was put is there after a crash, whole."""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from silvan.errors import FormatError
+
+_APPLICATION = 0x53494C53  # how SQLite files say whose they are: "SILS"
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS kept (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    key TEXT NOT NULL UNIQUE,
+    value BLOB NOT NULL
+);
+"""
+
+
+class FileStore:
+    """A store that outlives the process; only its owner may read it.
+
+    The oldest blobs make room when there are too many: a site that lacks one asks for it.
+    """
+
+    def __init__(self, path: str | Path, room: int = 1 << 30) -> None:
+        self.path, self._room = Path(path), room
+        self._lock = threading.Lock()
+        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # there are secrets in it
+        # any thread may use it, one at a time
+        self._db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)
+        with self._using() as db:
+            whose = db.execute("PRAGMA application_id").fetchone()[0]
+            if whose != _APPLICATION and db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]:
+                raise sqlite3.DatabaseError("it is a database of something else")
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=FULL")
+            db.execute(f"PRAGMA application_id={_APPLICATION}")
+            db.executescript(_SCHEMA)
+
+    def get(self, key: str) -> bytes | None:
+        """Give what was put, or None."""
+        with self._using() as db:
+            row = db.execute("SELECT value FROM kept WHERE key = ?", (key,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def put(self, key: str, value: bytes) -> None:
+        """Keep a value for good."""
+        self.put_all({key: value})
+
+    def put_all(self, values: dict[str, bytes]) -> None:
+        """Keep several values, all or none."""
+        if not values:
+            return
+        with self._using() as db, db:
+            db.execute("BEGIN IMMEDIATE")
+            db.executemany("INSERT OR REPLACE INTO kept (key, value) VALUES (?, ?)", list(values.items()))
+            if any(key.startswith("blob ") for key in values):
+                self._make_room(db)
+
+    def _make_room(self, db: sqlite3.Connection) -> None:
+        listed = db.execute("SELECT number, length(value) FROM kept WHERE key LIKE 'blob %' ORDER BY number DESC")
+        size = 0
+        for i, (number, length) in enumerate(listed.fetchall()):
+            size += length
+            if i and size > self._room:
+                db.execute("DELETE FROM kept WHERE number <= ? AND key LIKE 'blob %'", (number,))
+                return
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    @contextmanager
+    def _using(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                yield self._db
+            except sqlite3.OperationalError as error:
+                raise OSError(f"{self.path}: {error}") from None
+            except sqlite3.DatabaseError as error:
+                raise FormatError(f"{self.path}: cannot be used as a site's store ({error})") from None

@@ -1,0 +1,147 @@
+"""Messages in parcels: what is too large to travel at once is cut, carried piece by piece, and put together again.
+
+Whoever carries a parcel brings back a slip. The last parcel of a message is answered; a long answer is fetched piece
+by piece. Both ends keep one message at a time, and a site that was restarted in between says that it lacks what came
+before: the message is then sent again.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from silvan.errors import FormatError, RefusedError
+from silvan.federation import wire
+from silvan.federation.message import Verb
+from silvan.federation.question import UnreachedError
+from silvan.federation.store import digest
+
+PIECE = 8 << 20
+"""Bytes that travel at once."""
+
+
+PING = ""
+"""Names a parcel that only finds out whether the site is there."""
+
+
+class Parcel(msgspec.Struct, frozen=True):
+    """A piece of a message to a site; of no pieces (``count`` 0): a wish for a piece of the answer."""
+
+    id: str
+    index: int
+    count: int = 0
+    verb: Verb = "ask"
+    data: bytes = b""
+
+
+class Slip(msgspec.Struct, frozen=True):
+    """What comes back: a piece of the answer, or what to do."""
+
+    what: Literal["kept", "answer", "lacking", "waiting", "refused"]
+    count: int = 0
+    data: bytes = b""
+    text: str = ""  # of waiting and refusals: why
+
+
+Carry = Callable[[bytes], bytes]
+"""Brings bytes to a site and those that it gives back; raises ``UnreachedError`` if that cannot be done now."""
+
+
+def pieces(data: bytes, size: int = PIECE) -> list[bytes]:
+    """Cut bytes; of nothing there is one piece."""
+    return [data[at : at + size] for at in range(0, len(data), size)] or [b""]
+
+
+def post(carry: Carry, data: bytes, verb: Verb, size: int = PIECE) -> bytes:
+    """Bring a message to a site, and give its answer."""
+    name, cut = digest(data), pieces(data, size)
+    slip = Slip("lacking")
+    for index, piece in enumerate(cut):
+        slip = _slip(carry(wire.encode(Parcel(name, index, len(cut), verb, piece))))
+        if slip.what != ("answer" if index == len(cut) - 1 else "kept"):
+            break
+    answer = [_piece(slip)]
+    if not 1 <= slip.count <= wire.MAX_MESSAGE // size + 1:
+        raise FormatError("an answer in so many pieces is none")
+    for index in range(1, slip.count):
+        answer.append(_piece(_slip(carry(wire.encode(Parcel(name, index))))))
+    return b"".join(answer)
+
+
+def ping(carry: Carry) -> None:
+    """See whether a site is there; raises ``UnreachedError`` if not."""
+    _slip(carry(wire.encode(Parcel(PING, 0))))
+
+
+def _slip(data: bytes) -> Slip:
+    return wire.decode(data, Slip)
+
+
+def _piece(slip: Slip) -> bytes:
+    text = "".join(c for c in slip.text if c.isprintable())[:200]
+    if slip.what == "waiting":
+        raise UnreachedError(text)
+    if slip.what == "refused":
+        raise RefusedError(text)
+    if slip.what != "answer":
+        raise UnreachedError("the site was restarted while a message came in")
+    return slip.data
+
+
+class Desk:
+    """Takes parcels in at a site, and hands out answers; one message after the other.
+
+    Parameters
+    ----------
+    receive
+        Answers a message that came by a verb.
+    ready
+        Says, by a slip, why the site does not answer yet, or at all; None if it does.
+    size
+        Bytes of an answer that leave at once.
+    """
+
+    def __init__(
+        self,
+        receive: Callable[[bytes, Verb], bytes],
+        ready: Callable[[], Slip | None] = lambda: None,
+        size: int = PIECE,
+    ) -> None:
+        self._receive, self._ready, self._size = receive, ready, size
+        self._lock = threading.Lock()
+        self._coming: tuple[str, dict[int, bytes]] = ("", {})
+        self._leaving: tuple[str, list[bytes]] = ("", [])
+
+    def take(self, data: bytes) -> bytes:
+        """Take a parcel and give the slip; raises ``FormatError`` for anything else."""
+        parcel = wire.decode(data, Parcel)
+        if parcel.id == PING:  # answered at once, however busy the site is
+            return wire.encode(Slip("kept"))
+        with self._lock:
+            return wire.encode(self._take(parcel) if parcel.count else self._fetch(parcel))
+
+    def _take(self, parcel: Parcel) -> Slip:
+        held = self._ready()
+        if held is not None:
+            return held
+        if not (1 <= parcel.count <= wire.MAX_MESSAGE // self._size + 1 and 0 <= parcel.index < parcel.count):
+            raise FormatError("a parcel says that it is of too many, or is not one of them")
+        name, come = self._coming
+        if name != parcel.id or parcel.index == 0:
+            self._coming = name, come = parcel.id, {}
+        come[parcel.index] = parcel.data
+        if parcel.index < parcel.count - 1:
+            return Slip("kept")
+        self._coming = "", {}
+        if len(come) < parcel.count or sum(map(len, come.values())) > wire.MAX_MESSAGE:
+            return Slip("lacking")
+        message = b"".join(come[index] for index in range(parcel.count))
+        self._leaving = parcel.id, pieces(self._receive(message, parcel.verb), self._size)
+        return Slip("answer", len(self._leaving[1]), self._leaving[1][0])
+
+    def _fetch(self, wish: Parcel) -> Slip:
+        name, cut = self._leaving
+        if wish.id != name or not 0 <= wish.index < len(cut):
+            return Slip("lacking")
+        return Slip("answer", len(cut), cut[wish.index])
