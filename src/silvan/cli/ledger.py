@@ -14,6 +14,7 @@ from silvan.report.words import said_bytes
 if TYPE_CHECKING:
     from silvan.privacy.approval import Approval
     from silvan.privacy.ledger import Line, Verified
+    from silvan.report.run import Kind
 
 _STYLES = {"refused": "yellow", "failed": "red"}
 
@@ -41,6 +42,15 @@ def lines_table(lines: list["Line"], total: int) -> RenderableType:
     parts.append(Text(f"{len(lines):,} lines{shown}: {said}; {said_bytes(sum(line.bytes for line in lines))} in all."))
     parts.append(Text("Times are UTC. --verify says whether any line was changed or is missing.", style="dim"))
     return Group(*parts)
+
+
+def kinds_table(kinds: list["Kind"]) -> RenderableType:
+    """Show what answers hold and who sees them, by kind of message."""
+    table = _table("What would leave", "Who sees it")
+    for kind in kinds:
+        seen = "the coordinator" if kind.verb == "ask" else "only the sum over sites is used"
+        table.add_row(Text(clean(kind.answers)), seen)
+    return table
 
 
 def verdict(found: "Verified", key: str) -> RenderableType:

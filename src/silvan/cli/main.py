@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from silvan.cli import advise, audit, demo, evaluate, fit, predict, report, site
+from silvan.cli import advise, audit, demo, doctor, evaluate, federation, fit, member, predict, report, site
 from silvan.errors import SilvanError
 
 INTERRUPTED = 130
@@ -47,7 +47,11 @@ app.command()(predict.predict)
 app.command()(evaluate.evaluate)
 app.command()(report.report)
 app.command()(audit.audit)
+app.command()(doctor.doctor)
+for command in member.COMMANDS:
+    site.app.command()(command)
 app.add_typer(site.app, name="site")
+app.add_typer(federation.app, name="study")
 
 
 def _version(wanted: bool) -> None:

@@ -79,6 +79,13 @@ def approve(
     from silvan.privacy.folder import folder_at
 
     approvals = folder_at(folder).approvals
+    if (folder / "member.json").exists():
+        from silvan.cli.member import show_asked, whole_name
+
+        if study is None:
+            show_asked(folder)
+            return
+        study = whole_name(folder, study)
     if study is None:
         if withdraw:
             raise InputError("name the study to withdraw")

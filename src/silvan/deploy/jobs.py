@@ -10,16 +10,15 @@ import os
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from silvan.cli import steps
 from silvan.cli.progress import Progress as Bars
 from silvan.deploy.far import FarStudy, parse_far_study
 from silvan.deploy.hub import Hub
 from silvan.deploy.member import Member
+from silvan.deploy.progress import Teller
 from silvan.deploy.record import begin, note_test_rows
+from silvan.deploy.tables import source_of
 from silvan.errors import FederationError, InputError, SilvanError
 from silvan.federate import make_sums
 from silvan.federation.agree import agree
@@ -27,61 +26,13 @@ from silvan.federation.flare import AbortedError, Answering, Controlling, FlareF
 from silvan.federation.journal import Journal
 from silvan.federation.keys import COORDINATOR
 from silvan.federation.parcels import Desk, Slip
-from silvan.federation.question import Event
 from silvan.federation.signed import Signer
 from silvan.federation.site import Site
-from silvan.files import write_whole
 from silvan.report.html import write_report
 from silvan.report.run import JOURNAL, Run
 from silvan.tree.draw import make_key
 
 log = logging.getLogger("silvan.jobs")
-
-PROGRESS = "progress.json"
-
-
-class Progress(msgspec.Struct):
-    """How a study stands, for whoever waits for it."""
-
-    job: str
-    stage: str = "starting"
-    round: int = 0
-    waiting: dict[str, str] = {}  # for which sites, and why
-    lost: dict[str, str] = {}
-    error: str = ""
-    final: bool = False  # it has ended, and will not go on if it is submitted again
-    seconds: dict[str, float] = {}  # when things happened: seconds since 1970
-
-
-class Teller:
-    """Writes progress to the run folder, not too often."""
-
-    def __init__(self, run: Run, job: str) -> None:
-        self._path, self._last = run.file(PROGRESS), 0.0
-        self.now = Progress(job)
-
-    def stage(self, name: str) -> None:
-        """Begin something else."""
-        self.now.stage = name
-        self.now.seconds[name] = time.time()
-        self.write()
-
-    def on(self, event: Event) -> None:
-        """Take in what a federation tells."""
-        self.now.round = event.round
-        if event.what == "waiting":
-            self.now.waiting[event.site] = event.kind
-        elif event.what == "answer":
-            self.now.waiting.pop(event.site, None)
-        elif event.what == "lost":
-            self.now.lost[event.site] = event.kind
-        if time.monotonic() - self._last > 0.5 or event.what in ("waiting", "lost"):
-            self.write()
-
-    def write(self) -> None:
-        """Write how it stands."""
-        self._last = time.monotonic()
-        write_whole(self._path, msgspec.json.encode(self.now))
 
 
 class Coordinator(Controlling):
@@ -223,7 +174,7 @@ def make_site(member: Member, study: FarStudy, n_jobs: int | None = None) -> Sit
     _, cover = make_sums(plan.sums, None if roster is None else roster.seals)
     return Site(
         member.name,
-        source_of(member.settings),
+        source_of(member.settings["table"], member.settings.get("query")),
         store=member.store,
         label=plan.label,
         exclude=plan.exclude,
@@ -234,8 +185,3 @@ def make_site(member: Member, study: FarStudy, n_jobs: int | None = None) -> Sit
         cover=cover,
         n_jobs=n_jobs,
     )
-
-
-def source_of(settings: dict[str, Any]) -> Any:
-    """Give the table that a site's settings name."""
-    return settings["table"]

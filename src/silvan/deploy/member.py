@@ -25,7 +25,7 @@ from silvan.cli.values import Problems, check_policy
 from silvan.deploy import kit
 from silvan.deploy.certificates import make_key, make_request, read_certificate
 from silvan.deploy.enrol import call, check_clock, check_versions, versions
-from silvan.deploy.far import FarStudy
+from silvan.deploy.far import FarStudy, parse_far_study
 from silvan.deploy.hub import Invite
 from silvan.deploy.words import in_words
 from silvan.errors import FederationError, FormatError, InputError
@@ -209,6 +209,11 @@ class Member:
         """Keep a study's text for the owner to read."""
         (self.path / "asked").mkdir(exist_ok=True)
         write_whole(self.path / "asked" / f"{study.folder}.toml", study.text.encode())
+
+    def asked(self) -> list[FarStudy]:
+        """Give the studies that came in, the oldest first."""
+        files = sorted((self.path / "asked").glob("*.toml"), key=lambda path: path.stat().st_mtime)
+        return [parse_far_study(path.read_text()) for path in files]
 
 
 def _settings(table: str, query: str | None, policy: dict[str, Any]) -> str:

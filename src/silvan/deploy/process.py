@@ -16,6 +16,10 @@ SERVER = ["-u", "-m", "nvflare.private.fed.app.server.server_train"]
 CLIENT = ["-u", "-m", "nvflare.private.fed.app.client.client_train"]
 
 
+_CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
+"""What this process started; the rest is found by its number."""
+
+
 class Background:
     """One process of a folder; ``name`` is that of its files there."""
 
@@ -45,24 +49,34 @@ class Background:
                 stderr=log,
                 start_new_session=True,
             )
+        _CHILDREN[process.pid] = process
         write_whole(self._pid, f"{process.pid} {_begun(process.pid)}\n".encode())
         return process.pid
 
     def stop(self, patience: float = 10.0) -> bool:
         """End the process and all that it started; say whether there was one."""
+        family = self.family()
+        for way in (signal.SIGTERM, signal.SIGKILL):
+            _signal(family, way, patience)
+        self._pid.unlink(missing_ok=True)
+        return bool(family)
+
+    def kill(self) -> None:
+        """End the process and all that it started at once, as if the machine had lost power."""
+        _signal(self.family(), signal.SIGKILL, 10.0)
+
+    def family(self) -> dict[int, str]:
+        """Give the process and all that it started, by number, and when each began."""
         pid = self.pid
         if pid is None:
-            self._pid.unlink(missing_ok=True)
-            return False
-        for way in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, way)
-            end = time.monotonic() + patience
-            while time.monotonic() < end and _group_lives(pid):
-                _reap(pid)
-                time.sleep(0.05)
-        self._pid.unlink(missing_ok=True)
-        return True
+            return {}
+        parents = _parents()
+        family = {pid: _begun(pid)}
+        while True:
+            more = [pid for pid, parent in parents.items() if parent in family and pid not in family]
+            if not more:
+                return family
+            family |= {pid: _begun(pid) for pid in more}
 
     def last_words(self) -> str:
         """Give the last line of the log."""
@@ -122,14 +136,32 @@ def _lives(pid: int) -> bool:
     return True
 
 
-def _group_lives(pid: int) -> bool:
-    try:
-        os.killpg(pid, 0)
-    except OSError:
-        return False
-    return True
+def _parents() -> dict[int, int]:
+    """Give the parent of every process."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            found[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+def _signal(family: dict[int, str], way: signal.Signals, patience: float) -> None:
+    """Send a signal to processes that are still those, and wait until they have ended."""
+    left = [pid for pid, begun in family.items() if _begun(pid) == begun]
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, way)
+    end = time.monotonic() + patience
+    while time.monotonic() < end and any(_begun(pid) == family[pid] for pid in left):
+        for pid in left:
+            _reap(pid)
+        time.sleep(0.05)
+    for pid in left:
+        _reap(pid)
 
 
 def _reap(pid: int) -> None:
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
+    """Let go of a child that has ended."""
+    child = _CHILDREN.get(pid)
+    if child is not None and child.poll() is not None:
+        del _CHILDREN[pid]

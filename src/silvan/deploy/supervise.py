@@ -15,7 +15,7 @@ import msgspec
 from silvan.deploy import kit
 from silvan.deploy.far import FarStudy
 from silvan.deploy.hub import Hub
-from silvan.deploy.jobs import PROGRESS, Progress
+from silvan.deploy.progress import PROGRESS, Progress, line_of
 from silvan.errors import FederationError, InputError
 from silvan.federation.flare import Session
 from silvan.files import write_whole
@@ -25,8 +25,8 @@ RECENT = 30.0
 """Seconds since a site was last heard of, after which it counts as away."""
 
 _RUNNING = {"SUBMITTED", "APPROVED", "DISPATCHED", "RUNNING"}
-STALE = 40.0
-"""Seconds after which a job that tells nothing, while FLARE says that it runs, is asked after."""
+STALE, SILENT = 40.0, 3.0
+"""Seconds without news after which a job is looked for: one that has told nothing yet, and one that has."""
 
 
 class Supervisor:
@@ -144,13 +144,14 @@ class Supervisor:
             if mine != before:
                 before, heard = mine, time.monotonic()
             if mine is not None:
-                self._say(_line(mine))
+                self._say(line_of(mine))
             status = self._status(job)
             if status and status not in _RUNNING:
                 time.sleep(0.2)  # what it wrote last may come a moment after
                 progress = self.progress()
                 return progress if progress is not None and progress.job == job else None
-            if time.monotonic() - heard > STALE and not self._coordinating():
+            patience = STALE if mine is None else SILENT
+            if time.monotonic() - heard > patience and not self._coordinating():
                 self._say("the job is gone; FLARE only thinks that it runs")
                 with contextlib.suppress(ConnectionError):
                     self._open().abort(job)
@@ -212,10 +213,3 @@ class Supervisor:
 
 def _listed(sites: list[str]) -> str:
     return f"site{'s' if len(sites) > 1 else ''} {', '.join(sites)}"
-
-
-def _line(progress: Progress) -> str:
-    text = progress.stage if not progress.round else f"{progress.stage}, round {progress.round}"
-    if progress.waiting:
-        text += "; waiting for " + ", ".join(f"{site} ({why})" for site, why in progress.waiting.items())
-    return text

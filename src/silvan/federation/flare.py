@@ -5,6 +5,8 @@ text. Messages are FLARE's auxiliary ones, bytes in and bytes out; who sent them
 FLARE's.
 """
 
+import contextlib
+import io
 import logging
 import queue
 import threading
@@ -35,7 +37,7 @@ _DATA = "data"
 WAIT = 30.0
 """Seconds that a message is waited for before it is sent again; a site that is still at work answers then."""
 
-_AT_ONCE, GONE = 5.0, 15.0
+_AT_ONCE, GONE = 2.0, 10.0
 """Seconds within which a site that is there says so, and after which one that does not has left."""
 
 _NOT_NOW = {
@@ -69,19 +71,17 @@ class FlareFederation(Federation):
     ) -> None:
         super().__init__(sites, sums, **settings)
         self._controller, self._without = controller, without
-        self._away: dict[str, float] = {}  # since when sites cannot be reached
-        self._pool = ThreadPoolExecutor(len(sites), thread_name_prefix="silvan-post")
+        self._heard: dict[str, float] = {}  # when sites were last heard of
+        self._pool = ThreadPoolExecutor(2 * len(sites), thread_name_prefix="silvan-post")
 
     def deliver(self, messages: dict[str, bytes], verb: Verb) -> Iterator[tuple[str, bytes | Exception]]:
-        """Send all messages at once; yield answers as they come."""
+        """Send all messages at once; yield answers as they come, and look after sites that are long about it."""
         done: queue.SimpleQueue[tuple[str, bytes | Exception]] = queue.SimpleQueue()
         wait = WAIT if self.timeout is None else min(WAIT, self.timeout)
 
         def bring(site: str, data: bytes) -> None:
             try:
                 done.put((site, post(lambda piece: self._controller.carry(site, piece, wait), data, verb)))
-            except UnreachedError as error:
-                done.put((site, self._gone(site, error)))
             except RefusedError as error:
                 done.put((site, RefusedError(f"site {site!r} takes no part: {error}")))
             except FormatError as error:
@@ -89,30 +89,41 @@ class FlareFederation(Federation):
             except Exception as error:
                 done.put((site, error))
 
+        pending = set(messages)
         for site, data in messages.items():
             if site in self._without:
                 done.put((site, SiteError(site, self._without[site])))
             else:
                 self._pool.submit(bring, site, data)
-        for _ in messages:
-            site, answer = done.get()
-            if isinstance(answer, AbortedError):
+        while pending:
+            try:
+                site, answer = done.get(timeout=_AT_ONCE)
+            except queue.Empty:
+                self._look_after(pending)
+                continue
+            if isinstance(answer, UnreachedError):
+                self._look_after({site})
+            elif isinstance(answer, AbortedError):
                 raise answer
+            else:
+                self._heard[site] = self.now()
+            pending.discard(site)
             yield site, answer
 
-    def _gone(self, site: str, error: UnreachedError) -> Exception:
-        """Tell a site that is slow from one that has left the job, which never comes back to it."""
-        try:
-            ping(lambda piece: self._controller.carry(site, piece, _AT_ONCE))
-        except UnreachedError:
-            since = self._away.setdefault(site, self.now())
-            if self.now() - since > GONE:
-                return AbortedError(f"site {site!r} has left the job")
-        except AbortedError as ended:
-            return ended
-        else:
-            self._away.pop(site, None)
-        return error
+    def _look_after(self, sites: set[str]) -> None:
+        """Tell sites that are slow from those that have left the job, which never come back to it."""
+
+        def look(site: str) -> None:
+            with contextlib.suppress(UnreachedError):
+                ping(lambda piece: self._controller.carry(site, piece, _AT_ONCE))
+                self._heard[site] = self.now()
+
+        begun = self.now()
+        for looking in [self._pool.submit(look, site) for site in sites]:
+            looking.result()
+        for site in sites:
+            if self.now() - self._heard.setdefault(site, begun) > GONE:
+                raise AbortedError(f"site {site!r} has left the job")
 
     def pause(self, seconds: float) -> None:
         """Wait, unless the job ends."""
@@ -229,7 +240,8 @@ class Session:
     """
 
     def __init__(self, kit: Path, user: str, timeout: float = 10.0) -> None:
-        self._session = _trying(lambda: new_secure_session(user, str(kit), timeout=timeout))
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints
+            self._session = _trying(lambda: new_secure_session(user, str(kit), timeout=timeout))
 
     def sites(self) -> dict[str, float]:
         """Give the sites that are connected, and when each was last heard of (seconds since 1970)."""

@@ -1,0 +1,144 @@
+"""Is everything in order? Each check says what is, or what is wrong and what to do."""
+
+import os
+import platform
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from silvan.deploy.certificates import check_certificate, common_name, read_certificate
+from silvan.deploy.enrol import CLOCKS, call, check_versions, versions
+from silvan.deploy.hub import HUB, Hub, roster_words
+from silvan.deploy.local import process_of, processes_of
+from silvan.deploy.member import MEMBER, Member
+from silvan.deploy.process import port_in_use
+from silvan.errors import InputError, SilvanError
+
+LEAST_DISK = 1 << 30
+SOON = timedelta(days=30)
+
+
+class Check(NamedTuple):
+    """One thing that was looked at."""
+
+    what: str
+    state: str  # "good", "look" or "bad"
+    said: str
+
+
+def examine(path: Path) -> list[Check]:
+    """Look at a coordinator's or a site's folder, or at the installation alone."""
+    checks = [_trying("versions", _versions), _trying("disk", lambda: _disk(path))]
+    if (path / HUB).exists():
+        checks += _hub(Hub(path))
+    elif (path / MEMBER).exists():
+        checks += _member(Member(path))
+    else:
+        checks.append(Check("folder", "look", f"{path} is neither a coordinator's folder nor a site's"))
+    return checks
+
+
+def _hub(hub: Hub) -> Iterator[Check]:
+    content = hub.read()
+    yield _trying("permissions", lambda: _private([hub.path / "coordinator.key", hub.path / "authority" / "root.key"]))
+    for name in ("server/startup/server.crt", "admin/startup/client.crt"):
+        yield _trying("certificate", partial(_certificate, hub.path / name, hub.path / "authority" / "root.crt"))
+    running = [process.name for process in processes_of(hub) if process.pid is not None]
+    for port, name in ((content.port, "server"), (content.port + 1, "enrol")):
+        used = port_in_use("localhost", port)
+        if name in running:
+            said = "ours" if used else "our process does not listen; see its log"
+            yield Check("port", "good" if used else "bad", f"{port}: {said}")
+        elif used:
+            yield Check("port", "bad", f"{port} is in use by another program; stop that, or name another port at init")
+        else:
+            yield Check("port", "look", f"{port} is free: the coordinator is not running (`silvan study start`)")
+    away = [site for site, member in content.sites.items() if not member.key]
+    if away:
+        yield Check("roster", "look", f"not joined yet: {', '.join(away)}")
+    else:
+        yield Check("roster", "good", f"{len(content.sites)} sites; in words: {roster_words(hub.roster())}")
+
+
+def _member(member: Member) -> Iterator[Check]:
+    startup = member.path / "kit" / "startup"
+    private = [member.path / "site.key", member.path / "store.sqlite", startup / "client.key"]
+    yield _trying("permissions", lambda: _private(private))
+    yield _trying("certificate", lambda: _certificate(startup / "client.crt", startup / "rootCA.pem"))
+    yield _trying("settings", lambda: f"table {member.settings['table']}")
+    own = member.membership
+    try:
+        status = call(own.host, own.port + 1, own.root, "/roster")
+    except SilvanError as error:
+        yield Check("coordinator", "bad", str(error))
+    else:
+        yield Check("coordinator", "good", f"{own.host}:{own.port + 1} answers")
+        yield _trying("versions there", lambda: _same(status["versions"]))
+        off = time.time() - float(status["time"])
+        said = f"{abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} the coordinator's"
+        state = "good" if abs(off) < CLOCKS / 4 else "look" if abs(off) < CLOCKS else "bad"
+        yield Check("clock", state, said if state == "good" else f"{said}; set it (NTP)")
+        yield _trying("roster", lambda: _roster(member))
+    pid = process_of(member).pid
+    yield Check("process", "good" if pid else "look", f"runs ({pid})" if pid else "not running (`silvan site start`)")
+
+
+def _same(there: dict[str, str]) -> str:
+    check_versions(versions(), there, "the coordinator")
+    return "the same as here"
+
+
+def _roster(member: Member) -> str:
+    pinned, latest = member.roster(), member.latest_roster()
+    if pinned is None and latest is None:
+        return "not all sites have joined yet"
+    if pinned is not None and latest is not None and pinned != latest:
+        raise InputError("the coordinator tells of other keys than those kept here; see `silvan site start --help`")
+    known = pinned or latest
+    return "" if known is None else f"{len(known.sites)} sites; in words: {roster_words(known)}"
+
+
+def _versions() -> str:
+    found = versions()
+    if not found["nvflare"]:
+        raise InputError("nvflare is not installed: pip install 'silvan[flare]'")
+    return f"silvan {found['silvan']}, nvflare {found['nvflare']}, Python {platform.python_version()}"
+
+
+def _disk(path: Path) -> str:
+    free = shutil.disk_usage(path if path.exists() else Path.cwd()).free
+    said = f"{free / (1 << 30):.1f} GiB free"
+    if free < LEAST_DISK:
+        raise InputError(f"{said}; make room: a site that cannot write its books answers nothing")
+    return said
+
+
+def _private(paths: list[Path]) -> str:
+    if os.name != "posix":
+        return "not checked on this system"
+    for path in paths:
+        if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise InputError(f"others on this machine can read {path}; run: chmod 600 {path}")
+    return "only you can read the keys"
+
+
+def _certificate(path: Path, root: Path) -> str:
+    certificate, authority = read_certificate(path.read_bytes()), read_certificate(root.read_bytes())
+    check_certificate(certificate, authority)
+    ends = min(certificate.not_valid_after_utc, authority.not_valid_after_utc)
+    said = f"{common_name(certificate)} until {ends:%Y-%m-%d}"
+    if ends - datetime.now(UTC) < SOON:
+        raise InputError(f"{said}: soon; ask for a new invitation and join again")
+    return said
+
+
+def _trying(what: str, look: Callable[[], str]) -> Check:
+    try:
+        return Check(what, "good", look())
+    except (SilvanError, OSError) as error:
+        return Check(what, "bad", str(error))
