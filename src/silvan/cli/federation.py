@@ -81,15 +81,20 @@ def revoke(site: Annotated[str, typer.Argument(metavar="SITE")], folder: In = Pa
 
 
 @app.command()
-def start(folder: In = Path()) -> None:
+def start(
+    folder: In = Path(),
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay until stopped, for containers.")] = False,
+) -> None:
     """Start the coordinator's processes in the background: sites can join and connect."""
     from silvan.deploy.hub import Hub
-    from silvan.deploy.local import start_hub
+    from silvan.deploy.local import start_hub, stay
 
     hub = Hub(folder)
-    start_hub(hub)
+    processes = start_hub(hub)
     content = hub.read()
     _say(f"Running: studies on port {content.port}, joining on port {content.port + 1}. Logs: {hub.path}/*.log")
+    if foreground:
+        stay(processes)
 
 
 @app.command()

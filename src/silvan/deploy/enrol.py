@@ -75,6 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             length = int(self.headers.get("Content-Length") or 0)
             if self.path != "/join" or not 0 < length <= _MOST:
+                self.rfile.read(min(max(length, 0), 16 * _MOST))  # or whoever sent it does not hear the answer
                 raise InputError("there is nothing here")
             asked = json.loads(self.rfile.read(length))
             if not isinstance(asked, dict) or not all(isinstance(v, str | dict) for v in asked.values()):

@@ -15,6 +15,7 @@ from silvan.cli import steps
 from silvan.cli.progress import Progress as Bars
 from silvan.deploy.far import FarStudy, parse_far_study
 from silvan.deploy.hub import Hub
+from silvan.deploy.measure import measure
 from silvan.deploy.member import Member
 from silvan.deploy.progress import Teller
 from silvan.deploy.record import begin, note_test_rows
@@ -31,6 +32,9 @@ from silvan.federation.site import Site
 from silvan.report.html import write_report
 from silvan.report.run import JOURNAL, Run
 from silvan.tree.draw import make_key
+
+MEASURE = "SILVAN_MEASURE"
+"""Set for the coordinator's processes, it has the wire measured after every study: for benchmarks."""
 
 log = logging.getLogger("silvan.jobs")
 
@@ -90,8 +94,10 @@ class Coordinator(Controlling):
             run.write(record)
             teller.stage("training")
             model = plan.learner(federation.schema)
+            federation.spent.clear()
             start = time.monotonic()
             model.fit(federation)
+            teller.now.spent = {**federation.spent, "all": time.monotonic() - start}
             steps.note_training(record, run, federation, model, time.monotonic() - start)
             run.write(record)
             teller.stage("judging")
@@ -102,6 +108,8 @@ class Coordinator(Controlling):
             record.status = "done"
             run.write(record)
             write_report(run)
+            if MEASURE in os.environ:
+                teller.now.measured = measure(federation)
             teller.now.final = True
             teller.stage("done")
         finally:

@@ -1,6 +1,8 @@
 """A whole federation on one machine: the coordinator and every site, each a process of its own, with mutual TLS."""
 
+import signal
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,6 +55,23 @@ def process_of(member: Member) -> Background:
 def stop_all(processes: list[Background]) -> int:
     """End processes; say how many there were."""
     return sum(process.stop() for process in processes)
+
+
+def stay(processes: list[Background]) -> None:
+    """Wait until one of the processes ends or somebody stops us, then end them all."""
+
+    def leave(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        while all(process.pid is not None for process in processes):
+            time.sleep(0.5)
+        raise FederationError("a process ended by itself; the logs say why")
+    except KeyboardInterrupt:
+        pass
+    finally:
+        stop_all(processes)
 
 
 def free_port() -> int:

@@ -11,6 +11,7 @@ import logging
 import queue
 import threading
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,9 +25,10 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.fuel.flare_api.flare_api import new_secure_session
 
 from silvan.errors import FederationError, FormatError, RefusedError, SiteError
+from silvan.federation import wire
 from silvan.federation.federation import Federation, Sums
 from silvan.federation.message import Verb
-from silvan.federation.parcels import Desk, ping, post
+from silvan.federation.parcels import Desk, Parcel, ping, post
 from silvan.federation.question import UnreachedError
 
 log = logging.getLogger("silvan.flare")
@@ -71,6 +73,9 @@ class FlareFederation(Federation):
     ) -> None:
         super().__init__(sites, sums, **settings)
         self._controller, self._without = controller, without
+        self.spent: defaultdict[str, float] = defaultdict(
+            float
+        )  # seconds: the slowest site of every wave, and the rest of the wave
         self._heard: dict[str, float] = {}  # when sites were last heard of
         self._pool = ThreadPoolExecutor(2 * len(sites), thread_name_prefix="silvan-post")
 
@@ -78,10 +83,13 @@ class FlareFederation(Federation):
         """Send all messages at once; yield answers as they come, and look after sites that are long about it."""
         done: queue.SimpleQueue[tuple[str, bytes | Exception]] = queue.SimpleQueue()
         wait = WAIT if self.timeout is None else min(WAIT, self.timeout)
+        worked: dict[str, float] = {}
 
         def bring(site: str, data: bytes) -> None:
             try:
-                done.put((site, post(lambda piece: self._controller.carry(site, piece, wait), data, verb)))
+                answer, seconds = post(lambda piece: self._controller.carry(site, piece, wait), data, verb)
+                worked[site] = seconds
+                done.put((site, answer))
             except RefusedError as error:
                 done.put((site, RefusedError(f"site {site!r} takes no part: {error}")))
             except FormatError as error:
@@ -89,7 +97,7 @@ class FlareFederation(Federation):
             except Exception as error:
                 done.put((site, error))
 
-        pending = set(messages)
+        pending, begun = set(messages), self.now()
         for site, data in messages.items():
             if site in self._without:
                 done.put((site, SiteError(site, self._without[site])))
@@ -108,6 +116,9 @@ class FlareFederation(Federation):
             else:
                 self._heard[site] = self.now()
             pending.discard(site)
+            if not pending:
+                self.spent["sites"] += max(worked.values(), default=0.0)
+                self.spent["wire"] += self.now() - begun - max(worked.values(), default=0.0)
             yield site, answer
 
     def _look_after(self, sites: set[str]) -> None:
@@ -124,6 +135,19 @@ class FlareFederation(Federation):
         for site in sites:
             if self.now() - self._heard.setdefault(site, begun) > GONE:
                 raise AbortedError(f"site {site!r} has left the job")
+
+    def ping_all(self) -> None:
+        """Ask every site whether it is there, at once, and wait for all."""
+
+        def look(site: str) -> None:
+            ping(lambda piece: self._controller.carry(site, piece, WAIT))
+
+        for looking in [self._pool.submit(look, site) for site in self.active]:
+            looking.result()
+
+    def load(self, site: str, data: bytes) -> None:
+        """Bring bytes to a site, which keeps them for a moment and gives nothing back."""
+        self._controller.carry(site, wire.encode(Parcel("load", 0, 2, "ask", data)), WAIT)
 
     def pause(self, seconds: float) -> None:
         """Wait, unless the job ends."""

@@ -6,6 +6,7 @@ before: the message is then sent again.
 """
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Literal
 
@@ -42,6 +43,7 @@ class Slip(msgspec.Struct, frozen=True):
     count: int = 0
     data: bytes = b""
     text: str = ""  # of waiting and refusals: why
+    seconds: float = 0.0  # of an answer: how long the site was at work
 
 
 Carry = Callable[[bytes], bytes]
@@ -53,8 +55,8 @@ def pieces(data: bytes, size: int = PIECE) -> list[bytes]:
     return [data[at : at + size] for at in range(0, len(data), size)] or [b""]
 
 
-def post(carry: Carry, data: bytes, verb: Verb, size: int = PIECE) -> bytes:
-    """Bring a message to a site, and give its answer."""
+def post(carry: Carry, data: bytes, verb: Verb, size: int = PIECE) -> tuple[bytes, float]:
+    """Bring a message to a site; give its answer, and how many seconds the site says that it was at work."""
     name, cut = digest(data), pieces(data, size)
     slip = Slip("lacking")
     for index, piece in enumerate(cut):
@@ -66,7 +68,7 @@ def post(carry: Carry, data: bytes, verb: Verb, size: int = PIECE) -> bytes:
         raise FormatError("an answer in so many pieces is none")
     for index in range(1, slip.count):
         answer.append(_piece(_slip(carry(wire.encode(Parcel(name, index))))))
-    return b"".join(answer)
+    return b"".join(answer), slip.seconds
 
 
 def ping(carry: Carry) -> None:
@@ -137,8 +139,9 @@ class Desk:
         if len(come) < parcel.count or sum(map(len, come.values())) > wire.MAX_MESSAGE:
             return Slip("lacking")
         message = b"".join(come[index] for index in range(parcel.count))
+        begun = time.monotonic()
         self._leaving = parcel.id, pieces(self._receive(message, parcel.verb), self._size)
-        return Slip("answer", len(self._leaving[1]), self._leaving[1][0])
+        return Slip("answer", len(self._leaving[1]), self._leaving[1][0], seconds=time.monotonic() - begun)
 
     def _fetch(self, wish: Parcel) -> Slip:
         name, cut = self._leaving
