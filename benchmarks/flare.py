@@ -21,6 +21,7 @@ from silvan.deploy.supervise import Supervisor
 STUDY = """
 name = "benchmark"
 random_state = {seed}
+sampling = "published"
 
 [learner]
 kind = "HistogramForest"

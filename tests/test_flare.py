@@ -46,7 +46,7 @@ LEARNERS = {
 def study(learner, more="", test=0.25):
     kind, parameters = LEARNERS[learner]
     lines = "\n".join(f"{key} = {value}" for key, value in parameters.items())
-    return parse_far_study(f'name = "{learner}"\ntest = {test}\n{more}\n[learner]\nkind = "{kind}"\n{lines}\n')
+    return parse_far_study(f'name = "{learner}"\nsampling = "published"\ntest = {test}\n{more}\n[learner]\nkind = "{kind}"\n{lines}\n')
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ LAYERS = [
     {"privacy"},
     {"algorithms"},
     {"estimators", "federate", "federate_by_columns", "learners"},
-    {"audit", "cli", "report", "web"},
+    {"audit", "cli", "deploy", "report", "web"},
     {"__init__", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -28,6 +28,7 @@ def test_every_letter_counts():
         ("timeout = -1", "timeout must be seconds above 0"),
         ('id = "x"', "id is for .parties."),
         ("unheard = 1", "unheard"),
+        ('sampling = "maybe"', "sampling must be 'secret' or 'published'"),
         ('sums = "magic"', "sums"),
     ],
 )

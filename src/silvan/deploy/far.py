@@ -1,7 +1,8 @@
 """A study file for sites on other machines: what is learnt and how. Which table that is, each site says for itself.
 
-The same file as for ``silvan fit``, without tables, and with three more keys: ``sites`` (a list; all that have joined
-otherwise), ``quorum`` and ``timeout``. What a site lets out is the site's own policy, so the file has none.
+The same file as for ``silvan fit``, without tables, and with four more keys: ``sites`` (a list; all that have joined
+otherwise), ``quorum``, ``timeout`` and ``sampling``. What a site lets out is the site's own policy, so the file has
+none.
 """
 
 import tomllib
@@ -15,7 +16,7 @@ from silvan.cli.values import KEYS, Problems, check_learner, check_top
 from silvan.errors import InputError
 from silvan.federation.store import digest
 
-_FAR = ("sites", "quorum", "timeout")
+_FAR = ("sites", "quorum", "timeout", "sampling")
 _NOT_FAR = {
     "table": "each site names its own table when it joins; leave table out",
     "site": "each site names its own table when it joins; leave site out",
@@ -37,6 +38,7 @@ class FarStudy:
     sites: list[str] | None
     quorum: int | None
     timeout: float
+    secret: bool = True  # whether only sites know which rows are in which tree
 
     @property
     def id(self) -> str:
@@ -82,10 +84,13 @@ def parse_far_study(text: str, path: Path = Path("study.toml")) -> FarStudy:
         problems.add(("quorum",), f"quorum must be a whole number of at least 1, got {quorum!r}")
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         problems.add(("timeout",), f"timeout must be seconds above 0, got {timeout!r}")
+    sampling = data.get("sampling", "secret")
+    if sampling not in ("secret", "published"):
+        problems.add(("sampling",), f"sampling must be 'secret' or 'published', got {sampling!r}")
     problems.stop()
     name, output = top.pop("name", path.stem), top.pop("output", Path())
     study = Study(path, name, {}, kind, parameters, {}, Path(output), lines=problems.lines, **top)
-    return FarStudy(study, text, sites, quorum, float(timeout))
+    return FarStudy(study, text, sites, quorum, float(timeout), sampling == "secret")
 
 
 def _names(value: Any) -> bool:

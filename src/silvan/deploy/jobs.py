@@ -13,6 +13,7 @@ from pathlib import Path
 
 from silvan.cli import steps
 from silvan.cli.progress import Progress as Bars
+from silvan.data.size import read_size
 from silvan.deploy.far import FarStudy, parse_far_study
 from silvan.deploy.hub import Hub
 from silvan.deploy.measure import measure
@@ -29,6 +30,7 @@ from silvan.federation.keys import COORDINATOR
 from silvan.federation.parcels import Desk, Slip
 from silvan.federation.signed import Signer
 from silvan.federation.site import Site
+from silvan.privacy.sampling import share_sampling, use_kept
 from silvan.report.html import write_report
 from silvan.report.run import JOURNAL, Run
 from silvan.tree.draw import make_key
@@ -92,6 +94,8 @@ class Coordinator(Controlling):
             federation.schema, federation.differences, federation.rows = agree(federation, plan.label, plan.task)
             record = begin(study, federation)
             run.write(record)
+            if study.secret:
+                share_sampling(federation)
             teller.stage("training")
             model = plan.learner(federation.schema)
             federation.spent.clear()
@@ -153,6 +157,8 @@ class SiteExecutor(Answering):
                 raise InputError("not all sites have joined")
             site = make_site(member, study)
             site.signer = Signer(member.name, member.folder.key, roster)
+            if study.secret:
+                use_kept(site, study.id)
         except SilvanError as error:
             log.error("%s", error)
             text = str(error) if isinstance(error, FederationError) else _PLAIN
@@ -192,4 +198,6 @@ def make_site(member: Member, study: FarStudy, n_jobs: int | None = None) -> Sit
         outbox=member.gate(),
         cover=cover,
         n_jobs=n_jobs,
+        memory=read_size(member.settings["memory"]) if "memory" in member.settings else None,
+        folder=member.path,
     )
