@@ -11,6 +11,7 @@ from silvan.errors import SilvanError
 from silvan.federation import wire
 from silvan.federation.local import LocalFederation
 from silvan.federation.message import Envelope
+from silvan.federation.question import Asked
 from silvan.federation.site import _HANDLERS
 
 Study = Callable[[type[LocalFederation]], object]
@@ -56,22 +57,46 @@ def replies_in(*modules: str) -> list[str]:
 
 def first_replies(study: Study) -> dict[str, dict[str, Any]]:
     """The first reply of each kind in a study, opened."""
-    seen: dict[str, dict[str, Any]] = {}
+    return {kind: inside for kind, (inside, _, _) in _heard(study, None).items()}
 
-    def twist(site: str, data: bytes) -> list[tuple[str, bytes]]:
-        envelope, inside = opened(data)
-        seen.setdefault(envelope.kind, inside)
-        return [(site, data)]
 
-    study(disturbed(twist))
+Heard = tuple[dict[str, Any], Asked, Envelope]
+
+
+def _heard(study: Study, site: str | None) -> dict[str, Heard]:
+    """The first reply of each kind, of one site or any: opened, with the question that it answers."""
+    seen: dict[str, Heard] = {}
+
+    class Listening(LocalFederation):
+        def exchange(self, question: Asked) -> Any:
+            self.open = question
+            return super().exchange(question)
+
+        def deliver(self, messages: dict[str, bytes], verb: str) -> Iterator[tuple[str, bytes | Exception]]:
+            for name, data in super().deliver(messages, verb):
+                if site in (None, name):
+                    envelope, inside = opened(data)
+                    seen.setdefault(envelope.kind, (inside, self.open, envelope))
+                yield name, data
+
+    study(Listening)
     return seen
 
 
 def caught_lies(study: Study, kind: str, liar: str = "site 1") -> list[SilvanError]:
-    """Have a site lie in every field of a kind of reply; the errors that this led to. Any other error comes through."""
-    caught = []
-    for name, value in first_replies(study)[kind].items():
+    """Have a site lie in every field of a kind of reply; the errors that this led to. Any other error comes through.
+
+    A lie that is refused when it is read ends a study there and then, so a whole study is run only for those that pass.
+    """
+    caught: list[SilvanError] = []
+    reply, question, envelope = _heard(study, liar)[kind]
+    for name, value in reply.items():
         for lie in lies_about(value):
+            told = wire.encode(msgspec.structs.replace(envelope, body=wire._ENCODER.encode({**reply, name: lie})))
+            outcome = question.read(liar, told)
+            if isinstance(outcome, SilvanError):
+                caught.append(outcome)
+                continue
 
             def twist(site: str, data: bytes, name: str = name, lie: Any = lie) -> list[tuple[str, bytes]]:
                 envelope, inside = opened(data)

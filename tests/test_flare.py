@@ -46,7 +46,9 @@ LEARNERS = {
 def study(learner, more="", test=0.25):
     kind, parameters = LEARNERS[learner]
     lines = "\n".join(f"{key} = {value}" for key, value in parameters.items())
-    return parse_far_study(f'name = "{learner}"\nsampling = "published"\ntest = {test}\n{more}\n[learner]\nkind = "{kind}"\n{lines}\n')
+    return parse_far_study(
+        f'name = "{learner}"\nsampling = "published"\ntest = {test}\n{more}\n[learner]\nkind = "{kind}"\n{lines}\n'
+    )
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +247,7 @@ def test_a_coordinator_that_is_killed(federation, undisturbed, running):
 
 
 def test_a_table_in_a_database(federation, server, running):
-    """One site's rows come from PostgreSQL: the forest is that of all three tables."""
+    """One site's rows come from PostgreSQL, its password from the environment."""
     if server is None:
         pytest.skip("NOTICE: no PostgreSQL server is installed; a site with a database is not tested")
     _, members, sources = federation
@@ -269,7 +271,6 @@ def test_a_table_in_a_database(federation, server, running):
         run = running(study("forest", "# from a database")).done()
         again = {**sources, "west": Query(server.url(), "visits")}
         assert hash_of(run) == in_process(again, "forest").forest_.hash
-        assert hash_of(run) == in_process(sources, "forest").forest_.hash
     finally:
         del os.environ["SILVAN_DATABASE_PASSWORD"]
     for path in [*west.path.rglob("*.txt"), *west.path.rglob("*.log"), *west.path.rglob("*.json*")]:

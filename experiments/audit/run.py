@@ -1,13 +1,15 @@
 """The attack table: every attack against releases of the same rows, with defences off and on.
 
-    SILVAN_DATA=folder python -m experiments.audit.run --seeds 3
+    SILVAN_DATA=folder python -m experiments.audit.run --seeds 3     # goes on where it stopped
+    python -m experiments.audit.run --tables                         # puts the tables into README.md
 
-Writes ``results.csv`` and prints the tables of the README. Half of each site's rows are learnt from, half are the
-others; figures are means over seeds, which decide the split, the draws and all else. Sets that are not there are left
-out with a notice.
+Half of each site's rows are learnt from, half are the others; figures are means over seeds, which decide the split, the
+draws and all else. Every part of every seed is written to ``results.csv`` when it is done and not run again; remove
+the file to begin anew. Sets that are not there are left out with a notice.
 """
 
 import argparse
+import itertools
 import sys
 import warnings
 from collections.abc import Iterator
@@ -22,6 +24,8 @@ from silvan.audit.assignment import assigned
 from silvan.audit.attribute import attribute
 from silvan.audit.audit import _case_of
 from silvan.audit.backdoor import backdoored
+from silvan.audit.catalogue import ATTACKS
+from silvan.audit.differencing import differenced
 from silvan.audit.draws import drawn_rows
 from silvan.audit.drill import BOX_COLUMNS, BOX_ROWS, _few, release_of
 from silvan.audit.exact import exact_thresholds
@@ -113,14 +117,22 @@ def together(name: str, seed: int) -> Iterator[Line]:
         yield line(name, sums, seed, assigned(fed, seed))
     fed = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, n_jobs=1)
     others = _case_of(fed, schema, seed).outsiders
+    found = differenced(fed)
+    yield name, found.attack, "sites remember nothing", seed, found.undefended, ""
+    for sums in ("trusted", "ring", "masked"):
+        fed = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, sums=sums, n_jobs=1)
+        yield line(name, f"sites remember, {sums} sums", seed, differenced(fed))
+    merged, weighed = {"n_estimators": 48, "max_depth": 6}, {"n_estimators": 12, "max_depth": 6}
     learners = {
-        "merged by claimed rows": sv.MergedForest(n_estimators=48, max_depth=6, weights="trees"),
-        "merged, equal": sv.MergedForest(n_estimators=48, max_depth=6),
-        "BOFRF": sv.BOFRF(n_estimators=12, max_depth=6),
+        "merged by claimed rows": sv.MergedForest(**merged, weights="trees"),
+        "merged, equal": sv.MergedForest(**merged, equal=True),
+        "merged, equal, admission": sv.MergedForest(**merged, equal=True, admission=True),
+        "BOFRF": sv.BOFRF(**weighed),
+        "BOFRF, equal, admission": sv.BOFRF(**weighed, equal=True, admission=True),
     }
     for label, model in learners.items():
-        for kind in ("crude", "stealthy"):
-            yield line(name, f"{label}, {kind}", seed, backdoored(model, fed, others, kind))
+        for kind in ("crude", "stealthy", "hidden"):
+            yield line(name, f"{label}: {kind} trees", seed, backdoored(model, fed, others, kind))
 
 
 def by_columns(name: str, seed: int) -> Iterator[Line]:
@@ -151,7 +163,7 @@ def table(results: pl.DataFrame, attack: str) -> str:
     """Write one attack as a Markdown table: a line a release, a column a set."""
     here = results.filter(pl.col("attack") == attack)
     names = here["set"].unique(maintain_order=True).to_list()
-    lines = [f"| {attack} | " + " | ".join(names) + " |", "| --- |" + " --- |" * len(names)]
+    lines = ["| release | " + " | ".join(names) + " |", "| --- |" + " --- |" * len(names)]
     for release in here["release"].unique(maintain_order=True).to_list():
         cells = []
         for name in names:
@@ -161,27 +173,64 @@ def table(results: pl.DataFrame, attack: str) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Run all attacks on all sets."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--sets", nargs="*", default=SETS)
-    arguments = parser.parse_args()
-    warnings.simplefilter("ignore")
-    lines: list[Line] = []
-    for name in arguments.sets:
+PARTS = (on_rows, small, together, by_columns)
+COLUMNS = {"set": pl.String, "part": pl.String, "attack": pl.String, "release": pl.String, "seed": pl.Int64}
+RESULTS = HERE / "results.csv"
+
+
+def known() -> pl.DataFrame:
+    """Read what there is."""
+    schema = {**COLUMNS, "value": pl.Float64, "note": pl.String}
+    return pl.read_csv(RESULTS, schema=schema) if RESULTS.exists() else pl.DataFrame(schema=schema)
+
+
+def run(sets: list[str], seeds: int) -> None:
+    """Run all attacks on all sets, but for parts that are done."""
+    for seed, name in itertools.product(range(seeds), sets):
         if name not in datasets.names():
             print(f"{name}: not there, left out; set SILVAN_DATA", file=sys.stderr)
             continue
-        for seed in range(arguments.seeds):
-            for part in (on_rows, small, together, by_columns):
-                lines += part(name, seed)
-            print(f"{name}, seed {seed}: done", file=sys.stderr)
-    columns = ["set", "attack", "release", "seed", "value", "note"]
-    results = pl.DataFrame(lines, schema=columns, orient="row")
-    results.write_csv(HERE / "results.csv", float_precision=4)
+        for part in PARTS:
+            results = known()
+            here = (pl.col("set") == name) & (pl.col("part") == part.__name__) & (pl.col("seed") == seed)
+            if len(results.filter(here)):
+                continue
+            lines = [(one[0], part.__name__, *one[1:]) for one in part(name, seed)]
+            new = pl.DataFrame(lines, schema=results.schema, orient="row")
+            pl.concat([results, new]).write_csv(RESULTS, float_precision=4)
+            print(f"{name}, seed {seed}, {part.__name__}: done", file=sys.stderr, flush=True)
+
+
+CHANCE = {"membership": 0.5, "support": 0.5, "labels": 0.5}
+MARK = "<!-- tables: made by run.py --tables -->"
+
+
+def tables_of(results: pl.DataFrame) -> str:
+    """Write all tables of the README."""
+    seeds = results.group_by("set", maintain_order=True).agg(pl.col("seed").n_unique())
+    said = ", ".join(f"{name} {n}" for name, n in seeds.iter_rows())
+    found = [f"Means over seeds ({said}).", ""]
     for attack in results["attack"].unique(maintain_order=True).to_list():
-        print(table(results, attack), end="\n\n")
+        title = ATTACKS[attack].title if attack in ATTACKS else attack
+        told = f": {ATTACKS[attack].measure}; chance {CHANCE.get(attack, 0):g}" if attack in ATTACKS else ""
+        found += [f"**{title}**{told}" if told else "**AUC of the forest itself**", "", table(results, attack), ""]
+    return "\n".join(found)
+
+
+def main() -> None:
+    """Run, or write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--sets", nargs="*", default=list(SETS))
+    parser.add_argument("--tables", action="store_true")
+    given = parser.parse_args()
+    if not given.tables:
+        warnings.simplefilter("ignore")
+        run(given.sets, given.seeds)
+    page = HERE / "README.md"
+    before, _, rest = page.read_text().partition(MARK)
+    _, _, after = rest.partition(MARK)
+    page.write_text(f"{before}{MARK}\n\n{tables_of(known())}\n{MARK}{after}")
 
 
 if __name__ == "__main__":

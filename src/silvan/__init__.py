@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from silvan.algorithms.advice import Advice, advise
     from silvan.algorithms.distances import cluster_sites, site_distances
     from silvan.audit.audit import audit
+    from silvan.data.database import Query
     from silvan.data.schema import Feature, Label, Schema
     from silvan.errors import (
         AgreementError,
@@ -67,6 +68,7 @@ __all__ = [  # noqa: RUF022, in plain order
     "MultBoost",
     "Policy",
     "PooledForest",
+    "Query",
     "RefusedError",
     "Schema",
     "SchemaError",
@@ -88,6 +90,7 @@ _HOMES = {
     "silvan.algorithms.advice": ("Advice", "advise"),
     "silvan.algorithms.distances": ("cluster_sites", "site_distances"),
     "silvan.audit.audit": ("audit",),
+    "silvan.data.database": ("Query",),
     "silvan.data.schema": ("Feature", "Label", "Schema"),
     "silvan.estimators": ("ForestClassifier", "ForestRegressor"),
     "silvan.federate": ("federate_rows",),

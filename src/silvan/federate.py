@@ -13,6 +13,7 @@ from sklearn.base import clone
 from silvan.algorithms.brought import is_unfitted, name_of, read_forest
 from silvan.data.encode import Task
 from silvan.data.schema import Schema
+from silvan.data.size import read_size
 from silvan.data.table import Frame, read_table
 from silvan.errors import InputError
 from silvan.federation.agree import Differences, agree, ask_rows
@@ -55,6 +56,8 @@ def federate_rows(
     quorum: int | None = None,
     timeout: float | None = None,
     journal: str | None = None,
+    memory: int | str | None = None,
+    folder: str | Path | None = None,
     n_jobs: int | None = None,
 ) -> LocalFederation:
     """Make a federation of sites that hold different rows.
@@ -62,7 +65,8 @@ def federate_rows(
     Parameters
     ----------
     tables
-        A dict of tables by site: data frames, paths or (X, y); or one table and a column that names the site.
+        A dict of tables by site: data frames, paths, a ``Query`` or the URL of a table in a database, or (X, y);
+        or one table and a column that names the site.
     site
         The column that names the site, if there is one table.
     label
@@ -99,6 +103,11 @@ def federate_rows(
         How many sites must answer, and within how many seconds; None: all, any time.
     journal
         A file that keeps every reply, so that an interrupted study goes on where it stopped.
+    memory
+        How much of each site's rows may be in memory, such as "2GB"; the table is read in batches and the rest lies in
+        files. None: all rows. The forest is the same.
+    folder
+        Where these files are; they have no names and are gone when the program ends. None: with temporary files.
     n_jobs
         Threads; None for all cores.
 
@@ -119,6 +128,7 @@ def federate_rows(
         raise InputError(f"random_state must be a whole number of at least 0, got {random_state!r}")
     if isinstance(exclude, str):
         raise InputError(f"exclude must be a list of columns, got {exclude!r}")
+    room = None if memory is None else read_size(memory)
     parts = _parts(tables, site)
     brought = _forests(forests, parts)
     policy = Policy() if policy is None else policy
@@ -141,6 +151,8 @@ def federate_rows(
             signer=signers.get(name),
             n_jobs=n_jobs,
             forest=brought.get(name),
+            memory=room,
+            folder=folder,
         )
         for name, source in parts.items()
     }

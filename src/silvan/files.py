@@ -1,9 +1,25 @@
-"""Writing files so that a crash leaves the old one or the new one, never half of one."""
+"""Writing files so that a crash leaves the old one or the new one, never half of one; and disks that are full."""
 
 import contextlib
+import errno
 import os
+import sqlite3
 import tempfile
 from pathlib import Path
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+def has_no_room(error: BaseException) -> bool:
+    """Whether something could not be written because a disk is full: it can be, later."""
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+    return isinstance(error, OSError) and error.errno in _NO_ROOM
+
+
+def no_room(path: str | Path | None) -> OSError:
+    """Say that a disk is full."""
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def write_whole(path: str | Path, data: bytes) -> None:

@@ -308,7 +308,7 @@ def test_rows_split_off_are_seen_by_no_tree_and_no_weight():
     held = learning_rows(fed.site("site 1"), fed.schema, 0.25)[1]
     frame = tables["site 1"]
     position = {key: i for i, key in enumerate(fed.site("site 1").part(fed.schema).row_keys)}
-    train = np.flatnonzero(~fed.site("site 1")._held_out)
+    train = np.flatnonzero(~fed.site("site 1")._held_out.among(0, len(fed.site("site 1").frame)))
     swap = train[[position[key] for key in held.row_keys]]
     labels = np.array(frame["label"].to_list(), object)
     labels[swap] = np.where(labels[swap] == "yes", "no", "yes")

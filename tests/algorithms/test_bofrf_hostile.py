@@ -23,8 +23,9 @@ from silvan.federation.site import _HANDLERS
 from silvan.federation.store import digest
 from silvan.tree.fit import Settings
 from silvan.tree.forest import ARRAYS, Forest
-from silvan.tree.save import FORMAT, VERSION, _digest
+from silvan.tree.save import FORMAT, VERSION
 from silvan.tree.split import SET_WORDS
+from silvan.tree.tensors import content_digest
 
 
 def fit(fed, **parameters):
@@ -50,7 +51,7 @@ def forged(schema, **changes):
     vars(unchecked).update(arrays, schema=schema, combine=changes.get("combine", "mean"), group=None, say=None)
     metadata = {"format": FORMAT, "version": str(VERSION), "schema": schema.to_json(), "combine": unchecked.combine}
     metadata["hash"] = unchecked.hash
-    metadata["digest"] = _digest(metadata, arrays)
+    metadata["digest"] = content_digest(metadata, arrays)
     return save(arrays, metadata)
 
 

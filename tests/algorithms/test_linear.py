@@ -9,8 +9,11 @@ import polars as pl
 import pytest
 from columns import ID, Recorded, federate, lying, split, wide
 from lies import answers_to_lies
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from studies import TASKS, Stop, parts, table
 from studies import federate as federate_rows
 
@@ -73,6 +76,21 @@ def test_number_of_parties(task, n_parties):
     model = assert_like_scikit_learn(fed, task)
     assert model.n_iter_ <= 40
     assert model.rounds_ == 2 * model.n_iter_ + 2
+
+
+@pytest.mark.parametrize("load", [load_breast_cancer, load_wine, load_diabetes])
+def test_scikit_learn_on_the_joined_table_as_it_is(load):
+    X, y = load(return_X_y=True)
+    X, numbers = X.astype(np.float32).astype(np.float64), load is load_diabetes
+    frame = pl.DataFrame(X, schema=[f"c{i}" for i in range(X.shape[1])])
+    frame = frame.with_columns(pl.Series(ID, np.arange(len(X))), label=pl.Series(y))
+    fed = federate(split(frame, 2), task="regression" if numbers else None)
+    model = sv.VerticalLinear(**EXACT).fit(fed)
+    peer = Ridge() if numbers else LogisticRegression(tol=1e-10, max_iter=10_000)
+    peer = make_pipeline(StandardScaler(), peer).fit(X, y)
+    told = (model.predict if numbers else model.predict_proba)(fed).sort(ID).drop(ID).to_numpy()
+    expected = peer.predict(X)[:, None] if numbers else peer.predict_proba(X)
+    assert np.allclose(told, expected, atol=1e-5 * (y.std() if numbers else 1))
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -605,6 +623,20 @@ def test_one_course_of_steps():
 
 
 # -- parties that forget, coordinators that stop
+
+
+@pytest.mark.parametrize("kind", [sv.VerticalLinear, sv.VerticalForest])
+def test_a_finished_study_is_read_from_its_journal(tmp_path, kind):
+    """Nobody is asked again, so parties keep their shares with the journal."""
+    tables, path = split(wide(), 2), str(tmp_path / "journal.db")
+    model = kind().fit(federate(tables, journal=path))
+    fed = federate(tables, Recorded, journal=path)
+    again = kind().fit(fed)
+    assert not fed.record
+    assert {name: share.to_bytes() for name, share in again.shares_.items()} == {
+        name: share.to_bytes() for name, share in model.shares_.items()
+    }
+    assert again.predict(fed).equals(model.predict(fed))
 
 
 @pytest.mark.parametrize("stop", [1, 4, 8, 15])

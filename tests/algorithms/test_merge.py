@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from studies import TASKS, disturbed, federate, parts, table
 
 import silvan as sv
-from silvan.algorithms.merge import Trees, read_trees, share_out
+from silvan.algorithms.merge import GrowTrees, Trees, read_trees, share_out
 from silvan.errors import FederationError, FormatError, InputError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
+from silvan.tree.fit import Settings
 from silvan.tree.save import from_bytes, to_bytes
 
 PARAMETERS = {"max_depth": 4, "random_state": 3}
@@ -214,3 +215,19 @@ def test_gains_are_not_taken_over():
     assert read_trees(Trees(forest=to_bytes(forest), rows=5), fed.schema, 2).gain is None
     with pytest.raises(FormatError, match="not as many"):
         read_trees(Trees(forest=to_bytes(forest), rows=5), fed.schema, 3)
+
+
+@pytest.mark.parametrize("weights", [[], [1.0], [1.0, 2.0, 3.0]])
+def test_weights_of_other_classes_than_there_are(weights):
+    """A coordinator that says nonsense is told so; the site does not fail at it."""
+    fed = federate(parts(table(), 2))
+    settings = replace(Settings(n_estimators=2), class_weight=weights)
+    request = GrowTrees(
+        schema=fed.blob(fed.schema.to_json().encode()),
+        settings=settings,
+        n_trees=2,
+        feature_key=np.zeros(2, np.uint64),
+    )
+    with pytest.raises(SiteError, match="cannot answer this"):
+        fed.ask(request)
+    assert "class_weight must have a weight for each of 2 classes" in str(fed.site("site 0").last_error)

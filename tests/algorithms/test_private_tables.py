@@ -81,7 +81,7 @@ def test_sums_that_hide_their_parts(task, sums):
 @pytest.mark.parametrize("task", TASKS)
 def test_the_same_forest_whoever_holds_the_rows(task, without_noise):
     """Apart from noise: one site or several, trusted or hidden sums, restarted for every message or not."""
-    learner = sv.HistogramForest(epsilon=3.0, noise="total", n_rows=600)
+    learner = sv.HistogramForest(epsilon=3.0, noise="total", tolerate=0, n_rows=600)
     expected = learner.fit(federate(task, n=600, n_sites=1)).forest_.hash
     for settings in ({}, {"cold": True}, {"sums": "ring"}, {"sums": "masked"}):
         fed = federate(task, n=600, n_sites=3, **settings)
@@ -114,7 +114,7 @@ def test_the_account_adds_up(task, n_rows, epsilon):
         assert query.sensitivity % query.times == 0
     assert any("number of rows" in q.what for q in account.queries) == (n_rows is None)
     text = str(account)
-    assert f"epsilon {account.total:.6g} for one row added or removed" in text
+    assert f"epsilon {account.total:.6g} for one row of those learnt from, added or removed" in text
     assert "sequential" in text
     assert "evaluate" in text
 
@@ -138,12 +138,20 @@ def test_who_it_holds_against():
     )
     assert "everybody but the site itself" in sv.HistogramForest(epsilon=1.0, noise="total").fit(one).privacy_.seen_by
     ring = federate(n_sites=4, sums="ring")
-    assert "up to 1 of 4 sites" in sv.HistogramForest(epsilon=1.0, tolerate=1).fit(ring).privacy_.seen_by
+    seen_by = sv.HistogramForest(epsilon=1.0, tolerate=2).fit(ring).privacy_.seen_by
+    assert (
+        "up to 2 of 4 sites lost or colluding, at most 1 of them colluding" in seen_by
+    )  # neighbours see what is between
+    assert "up to 1 of 4 sites" in sv.HistogramForest(epsilon=1.0).fit(ring).privacy_.seen_by
+    alone = sv.HistogramForest(epsilon=1.0, tolerate=0).fit(ring).privacy_.seen_by
+    assert "not against the other sites" in alone
+    two = sv.HistogramForest(epsilon=1.0, noise="total").fit(federate(n_sites=2))
+    assert "each site's answer has all the noise" in two.privacy_.seen_by  # the other's share is known to it
 
 
 def test_noise_once_or_at_every_site():
-    """At every site each adds all of it, in sums that hide parts as well."""
-    for sums, noise, sharers in (("trusted", None, 1), ("trusted", "total", 3), ("ring", None, 3), ("ring", "site", 1)):
+    """At every site each adds all of it, in sums that hide parts as well; else all shares but one are enough."""
+    for sums, noise, sharers in (("trusted", None, 1), ("trusted", "total", 2), ("ring", None, 2), ("ring", "site", 1)):
         fed = federate(sums=sums)
         seen = []
         total = fed.total
@@ -317,9 +325,21 @@ def test_noise_is_smoothed_away():
     rng = np.random.default_rng(0)
     exact = 1000 * np.exp(-0.5 * ((np.arange(40) - 15) / 6.0) ** 2)
     noisy = exact + rng.laplace(scale=80, size=40)
-    smooth = table_values.smooth(noisy, exact.sum(), 2 * 80.0**2, 2)
+    smooth = table_values.smooth(noisy, exact.sum(), 2 * 80.0**2, 2, np.ones(38))
     assert np.abs(smooth - exact).mean() < 0.75 * np.abs(noisy - exact).mean()
     assert (smooth >= 0).all()
+
+
+def test_bins_that_nothing_is_known_of_have_rows_by_their_width():
+    """Counts drowned in noise say nothing; those that are clear decide, whatever the widths."""
+    rng = np.random.default_rng(0)
+    widths = np.array([*0.5 ** np.arange(12, 0, -1), *np.ones(16)])
+    exact = np.concatenate([[0, 0], 1000 * widths / widths.sum()])
+    drowned = table_values.smooth(exact + rng.laplace(scale=100, size=30), 1000, 2 * 100.0**2, 2, widths)
+    assert drowned[14:].sum() > 2 * drowned[:14].sum()
+    exact = np.concatenate([[0, 0], np.full(12, 80.0), np.full(16, 2.5)])
+    clear = table_values.smooth(exact, 1000, 1.0, 2, widths)
+    np.testing.assert_allclose(clear, exact, atol=5)
 
 
 def test_groups_have_about_equal_mass():

@@ -366,7 +366,7 @@ def test_a_party_that_forgets_its_splits_finds_them_again():
         assert model.forest_ == sv.VerticalForest(**parameters).fit(fed).forest_
 
 
-@pytest.mark.parametrize("stop", [1, 4, 9, 14, 20])
+@pytest.mark.parametrize("stop", [1, 4, 9, 14, 20, 21])
 def test_a_coordinator_that_was_killed_goes_on(tmp_path, stop):
     tables, path = split(wide(), 2), str(tmp_path / "journal.db")
     whole = sv.VerticalForest(**SMALL).fit(federate(tables)).forest_

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 from columns import ID, Recorded, Reversed, Shuffled, federate, lying, split, wide
-from studies import TASKS
+from studies import TASKS, Stop
 
 import silvan as sv
 from silvan.algorithms import encrypted
@@ -106,6 +106,28 @@ def test_keys_of_full_length(monkeypatch):
     assert model.forest_ == sv.PooledForest(n_estimators=1, max_depth=2).fit(fed).forest_
     with pytest.raises(sv.InputError, match="key_bits must be 2048 or 3072, got 1024"):
         sv.VerticalForest(labels="encrypted", key_bits=1024).fit(fed)
+
+
+KEY_OF_3072_BITS = (
+    "f37cb4b9df84b0ee83b3b09a02ec27d86d21821c4347505bb91915e12fb56a1689f5f3fb811b8bf03a1093f62386d66dd9afb52f3473c3"
+    "fec8e58ca3f8a968cd8ed56ffd697840cc58b49c48a185e87fc09c2fec8a4ec8cdc239c749c1b67ddedf2a5a23ecb4eab028ddfc99202e"
+    "96b6cfc33025e8d326acdb87aad6a3d26dd16d192f8a423e90aef734a9a6533725b4848fa0377ce030280cb5323b08793f5b9d45b4df38"
+    "96b13221b28e9785738b1f10a207bd7bf15490580f98fa6afd32d8afa4e52d870a1c84b1ce8f984efbc46b1782cb2b447b2651592be088"
+    "9150e11a65d2f038458b9a0ee2097285c43c3ac35ceedb5e772f2c091f781ef9d92bc7f59449f8c2265916831c94b503149951eb1fa1dc"
+    "0ea1ddaa828a0370a228eda04a605e6a381d2be79622d1d81100a8de28f319c27ed3e38743a5283b1dbcec86ab3d18004ce6351f6c1c03"
+    "6f6bca8b8ae4d9f192d9f314fd12b54648246fa379bd2d6055f41c467771d4db01213c0f10c3d9297299ee451f89d83f43908c3d12fd"
+)
+"""Drawing one takes half a minute; this one is public, and protects nothing."""
+
+
+def test_longer_keys(monkeypatch):
+    monkeypatch.setattr(encrypted, "TESTING", False)
+    fed = federate(split(wide(n=20), 2))
+    fed.party("party 0").store.put("paillier key 3072", bytes.fromhex(KEY_OF_3072_BITS))
+    small = {"n_estimators": 1, "max_depth": 1}
+    model = sv.VerticalForest(**small, labels="encrypted", key_bits=3072).fit(fed)
+    assert model.forest_ == sv.PooledForest(**small).fit(fed).forest_
+    assert len(model.forest_.feature) == 3
 
 
 # -- prediction, files, judging
@@ -303,7 +325,7 @@ def test_scores_that_are_none():
 
 
 def test_a_label_holder_that_lost_its_key():
-    fed = federate(split(wide(n=90), 2), Recorded)
+    fed = federate(split(wide(n=90), 2), Recorded, random_state=None)
     sv.VerticalForest(**ENCRYPTED).fit(fed)
     requests = [request for _, request in messages(fed, "received", DecideNodes)]
     request = next(r for r in requests if r.offers)
@@ -315,6 +337,31 @@ def test_a_label_holder_that_lost_its_key():
     holder.store.put("paillier key 256", generate(256, testing=True).to_bytes())
     with pytest.raises(sv.SiteError, match="could not read what it was sent"):
         fed.ask(request, to=["party 0"])
+
+
+@pytest.mark.parametrize("stop", [1, 6, 11, 15])
+def test_a_study_that_was_killed_goes_on(tmp_path, stop):
+    """With the same key, which follows from the seed: the parties live in this process, and forget everything."""
+    tables, path = split(wide(n=90), 2), str(tmp_path / "journal.db")
+    whole = sv.VerticalForest(**ENCRYPTED).fit(federate(tables))
+    left = stop
+
+    class Killed(ColumnFederation):
+        def deliver(self, messages, verb):
+            nonlocal left
+            for answer in super().deliver(messages, verb):
+                left -= 1
+                if left < 0:
+                    raise Stop
+                yield answer
+
+    with pytest.raises(Stop):
+        sv.VerticalForest(**ENCRYPTED).fit(federate(tables, Killed, journal=path))
+    fed = federate(tables, journal=path)
+    model = sv.VerticalForest(**ENCRYPTED).fit(fed)
+    assert model.forest_ == whole.forest_
+    assert model.rounds_ == whole.rounds_
+    assert model.predict(fed).equals(whole.predict(fed))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from silvan.algorithms import vertical_predict
 from silvan.algorithms.vertical_judge import Judgement
 from silvan.algorithms.vertical_predict import LeafSets, LeftRows
 from silvan.algorithms.vertical_shares import share_key
+from silvan.learners import folder
 from silvan.tree.shares import Share, Structure
 
 
@@ -204,6 +205,29 @@ def test_a_party_that_deletes_its_file(tmp_path):
     fed = scoring(wide(n=20))
     fed.party("party 1").store.put(share_key(share.model), share.to_bytes())  # it has a copy after all
     assert again.predict(fed).equals(model.predict(scoring(wide(n=20))))
+
+
+def test_a_folder_that_was_not_finished_holds_no_model(tmp_path, monkeypatch):
+    model, other = fitted(), fitted(random_state=1)
+    write = folder.write_whole
+
+    def full(path, data):
+        if path.name == "structure.silvan":
+            raise OSError("no space left")
+        write(path, data)
+
+    monkeypatch.setattr(folder, "write_whole", full)
+    with pytest.raises(OSError, match="no space"):
+        model.save(tmp_path / "new")
+    with pytest.raises(sv.InputError, match="there is no file"):
+        sv.VerticalForest.load(tmp_path / "new")
+    monkeypatch.setattr(folder, "write_whole", write)
+    other.save(tmp_path / "old")
+    monkeypatch.setattr(folder, "write_whole", full)
+    with pytest.raises(OSError, match="no space"):
+        model.save(tmp_path / "old")
+    with pytest.raises(sv.FormatError, match="not the share of party"):
+        sv.VerticalForest.load(tmp_path / "old")
 
 
 def test_files_that_were_changed(tmp_path):

@@ -10,6 +10,7 @@ import silvan as sv
 from silvan.audit.assignment import assigned, bait
 from silvan.audit.audit import _case_of
 from silvan.audit.backdoor import backdoored, bound, find_trigger, with_backdoor
+from silvan.audit.differencing import differenced
 from silvan.audit.partitions import labels_from_partitions
 
 
@@ -23,6 +24,15 @@ def test_patients_are_found_by_whoever_sees_parts_and_not_in_hidden_sums(sums):
     found = assigned(federate(parts(table(n=200), 4), sums=sums))
     assert found.undefended == pytest.approx(0.75, abs=0.05)  # all of them, less one in four
     assert found.value == (found.undefended if sums == "trusted" else 0.0)
+
+
+@pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
+def test_two_sums_that_differ_by_a_site(sums):
+    """All counts of the site are read off where sites remember nothing, and none where they do."""
+    found = differenced(federate(parts(table(), 4), sums=sums))
+    assert found.undefended == 1.0
+    assert found.value == 0.0
+    assert "one set of sites" in found.note
 
 
 def test_a_site_that_does_not_score_trees_tells_nothing():

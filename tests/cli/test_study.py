@@ -9,8 +9,9 @@ import silvan as sv
 from silvan import learners
 from silvan.cli.lines import key_lines
 from silvan.cli.study import read_study
-from silvan.cli.values import KEYS, LEARNERS, parameters_of
+from silvan.cli.values import COLUMN_LEARNERS, KEYS, LEARNERS, parameters_of
 
+PARTIES = ("tables/bank.csv", "tables/shop.parquet")
 PAGE = Path(__file__).parents[2] / "docs" / "study.md"
 
 
@@ -23,7 +24,7 @@ def written(folder, text):
 
 def test_the_documented_example_is_read(tmp_path):
     examples = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.S)
-    for name in ("tables/cleveland.csv", "tables/long_beach.csv.gz", "tables/zurich.parquet", "heart.csv"):
+    for name in ("tables/cleveland.csv", "tables/long_beach.csv.gz", "tables/zurich.parquet", "heart.csv", *PARTIES):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
     for text in examples:
@@ -41,8 +42,9 @@ def test_the_documented_example_is_read(tmp_path):
 
 def test_every_key_is_documented():
     text = PAGE.read_text()
-    keys = {*KEYS, *LEARNERS, *parameters_of(sv.Policy)}
-    for kind in LEARNERS:
+    kinds = (*LEARNERS, *COLUMN_LEARNERS)
+    keys = {*KEYS, *kinds, *parameters_of(sv.Policy)}
+    for kind in kinds:
         keys |= set(parameters_of(getattr(learners, kind)))
     assert {key for key in keys if f"`{key}`" not in text and f'`"{key}"`' not in text} == set()
 

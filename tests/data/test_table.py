@@ -177,7 +177,7 @@ def test_file_not_found(tmp_path, monkeypatch):
         (pa.table([[1], [2]], names=["a", "a"]), "more than one column called 'a'"),
         (pl.DataFrame({" ": [1]}), "column 1 of the table has no name"),
         (pd.DataFrame([[1]], columns=pd.MultiIndex.from_tuples([("a", "b")])), "several levels"),
-        (np.zeros((2, 2)), "must be a path, a data frame or a tuple .* got ndarray"),
+        (np.zeros((2, 2)), "must be a path, a query, a data frame or a tuple .* got ndarray"),
         (None, "got NoneType"),
         ((np.zeros((2, 2)),), "got 1 parts"),
         ((np.zeros(2), [0, 1]), "X must be two-dimensional"),

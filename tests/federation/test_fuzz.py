@@ -1,15 +1,27 @@
 """Some thousand mutated messages; ``python tests/fuzz_wire.py --n 1000000`` throws more."""
 
+from importlib.util import find_spec
+
 import pytest
 from fuzz_wire import CrashError, Fuzzer
 
 from silvan.federation import signed
 from silvan.federation.message import Envelope
+from silvan.federation.site import _HANDLERS
 
 
 @pytest.fixture(scope="module")
 def fuzzer():
     return Fuzzer(seed=1)
+
+
+def test_every_kind_is_thrown(fuzzer):
+    """But those of extras that are not installed."""
+    kinds = {kind for kind, (_, handler) in _HANDLERS.items() if handler.__module__.startswith("silvan.")}
+    kinds -= {kind for kind in kinds if _HANDLERS[kind][1].__module__ == "silvan.privacy.psi"}
+    if find_spec("gmpy2") is None:
+        kinds -= {"EncryptLabels", "SumLabels", "DecideNodes", "SplitChosen", "KeepChosen", "LookUp"}
+    assert kinds - set(fuzzer.messages) == set()
 
 
 def test_mutated_messages(fuzzer):

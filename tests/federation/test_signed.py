@@ -17,6 +17,7 @@ from silvan.errors import FederationError, FormatError, InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.describe import CountRows, Describe
 from silvan.federation.keys import COORDINATOR, Key, Roster, is_signed, read_public
+from silvan.federation.local import LocalFederation
 from silvan.federation.message import Envelope
 from silvan.federation.signed import NONCE, Letter, Signer, make_signers
 from silvan.federation.store import digest
@@ -371,3 +372,24 @@ def test_describe_is_signed_too():
     data = we.send("here", "study", "ask", asking(Describe()))
     assert wire.decode(we.read("here", "study", here.receive(data, "ask")), Envelope).kind == "Description"
     assert we.read("here", "study", here.receive(asking(Describe()), "ask")) is None
+
+
+class Forger(LocalFederation):
+    """Somebody on the wire who breaks the signature of every message to a site, from the sixth on."""
+
+    waves = 0
+
+    def deliver(self, messages, verb):
+        self.waves += 1
+        if self.waves > 5 and "site 1" in messages:
+            broken = msgspec.structs.replace(wire.decode(messages["site 1"], Letter), signature=b"x" * 64)
+            messages = {**messages, "site 1": wire.encode(broken)}
+        yield from super().deliver(messages, verb)
+
+
+def test_a_forger_cannot_have_a_site_end_a_study():
+    """The site's refusal answers no message of the coordinator's, so it is silence."""
+    fed = federate(parts(table(n=90), 3), Forger, signed=True, quorum=2)
+    sv.HistogramForest(2, max_depth=3).fit(fed)
+    assert list(fed.lost) == ["site 1"]
+    assert "did not answer" in fed.lost["site 1"]

@@ -58,7 +58,8 @@ class Coordinator:
         if over is None:
             over = turn.survivors or [member.site for member in turn.members]
         fields = {"step": Step("masked", wire.encode(turn)), "over": over, **envelope}
-        sent = Envelope(self.study, "q", "", "Number", wire.encode(Number(which=which)), **fields)
+        named = fields.pop("question", "q")
+        sent = Envelope(self.study, named, "", "Number", wire.encode(Number(which=which)), **fields)
         return read(self.sites[site].receive(wire.encode(sent), verb))
 
     def hide(self, *sites, names=(), which=0, **changes):

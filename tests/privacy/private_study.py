@@ -1,5 +1,6 @@
 """A study whose schema is public: what private forests need."""
 
+import msgspec
 import numpy as np
 import polars as pl
 from studies import table
@@ -137,6 +138,27 @@ def questions(task, frame, epsilon, sharers=1):
         for name, request in asked
     ]
     return [*answered, ("people", CountPeople(**shared), np.array([site.n_train]))]
+
+
+SHARES = {
+    "tables": (("people", 0.05), ("columns", 0.2), ("scores", 0.1), ("tables", 0.65)),
+    "levels": (("level", 0.25),) * 4,
+}
+"""Of epsilon, for every question of a form."""
+
+
+def composed(form, frame, epsilon, task="binary", sharers=1):
+    """Give every question of a form with its share of epsilon, answered with a far row more and without; their sum."""
+    label = {"binary": "yes", "several": "top", "number": 1149.0}[task]
+    pair = questions(task, one_more(frame, label=label), epsilon, sharers), questions(task, frame, epsilon, sharers)
+    exact = {
+        name: (request, with_row, without) for (name, request, with_row), (_, _, without) in zip(*pair, strict=True)
+    }
+    asked = []
+    for name, share in SHARES[form]:
+        request, with_row, without = exact[name]
+        asked.append((msgspec.structs.replace(request, epsilon=epsilon * share), with_row, without))
+    return asked, sum(request.epsilon for request, _, _ in asked)
 
 
 def site_with(frame, blobs):

@@ -18,11 +18,13 @@ from silvan.algorithms.private_counts import CountPeople, CountScores, NoisyCoun
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.journal import Journal
-from silvan.federation.message import Blob
+from silvan.federation.message import Blob, Envelope
 from silvan.federation.site import Site
 from silvan.federation.store import digest
 from silvan.privacy.budget import Budget
+from silvan.privacy.masking import Turn
 from silvan.privacy.outbox import Gate
+from silvan.privacy.ring import Hop
 
 # -- the books
 
@@ -92,6 +94,7 @@ def test_it_outlives_the_process(tmp_path):
 KILLED = """
 import os, sys
 from silvan.privacy.budget import Budget
+from silvan.privacy.masking import Turn
 budget = Budget(1.0, sys.argv[1], "here")
 budget.charge("a", 0.7, "cells")
 if sys.argv[2] == "kept":
@@ -279,3 +282,91 @@ def test_a_policy_is_checked():
         with pytest.raises(InputError, match="epsilon"):
             sv.Policy(epsilon=wrong)
     assert sv.Policy(epsilon=2).epsilon == 2
+
+
+# -- shares of noise
+
+
+def shares(site, sites, request=None):
+    return wire.decode(send(site, request or people(sharers=2), over=sites).body, NoisyCounts).counts
+
+
+def test_a_share_is_for_one_set_of_sites():
+    """The same share in sums over sites that differ by one would tell that one's part: it is drawn and charged anew."""
+    budget, drawn = Budget(10.0), []
+    for sites in (
+        ["here", "there"],
+        ["here", "elsewhere"],
+        ["there", "here"],
+    ):  # in studies that know nothing of another
+        site = Site("here", table(n=80), n_jobs=1, outbox=Gate(sv.Policy(), budget))
+        drawn.append(shares(site, sites, people(1e-3, sharers=2))[0])
+    assert drawn[0] == drawn[2] != drawn[1]  # noise of scale 1000: equal by chance once in thousands
+    assert [charge.epsilon for charge in budget.charges()] == [1e-3, 1e-3]
+
+
+def test_sites_that_meet_others_pay_again(tmp_path):
+    frame, settings = table(n=900), {"schema": schema(), "budgets": tmp_path, "sums": "masked", "n_jobs": 1}
+    tables = {f"site {i}": frame[i::4] for i in range(4)}
+    first = sv.federate_rows({name: tables[name] for name in ("site 0", "site 1", "site 2")}, **settings)
+    second = sv.federate_rows({name: tables[name] for name in ("site 0", "site 1", "site 3")}, **settings)
+    learner = sv.HistogramForest(epsilon=1.0, n_rows=675)
+    for fed in (first, second):
+        learner.fit(fed)
+    assert {name: budget.spent for name, budget in budgets(second).items()} == {
+        "site 0": pytest.approx(2.0),
+        "site 1": pytest.approx(2.0),
+        "site 3": pytest.approx(1.0),
+    }
+
+
+def test_shares_are_in_one_sum(tmp_path):
+    """What was settled outlives the site's memory of the sum."""
+    file = tmp_path / "budget.sqlite"
+    Budget(1.0, file).settle("draw", ["a", "b", "c"])
+    Budget(1.0, file).settle("draw", ["c", "b", "a"])
+    with pytest.raises(RefusedError, match="other sites already"):
+        Budget(1.0, file).settle("draw", ["a", "b"])
+
+
+def test_a_masked_sum_of_shares_is_opened_once(tmp_path):
+    """A coordinator that pretends, in a new study, to have lost a site after all is refused."""
+    frame = table(n=900)
+    tables = {f"site {i}": frame[i::4] for i in range(4)}
+    settings = {"schema": schema(), "budgets": tmp_path, "sums": "masked", "n_jobs": 1, "quorum": 3}
+
+    def total(lost):
+        fed = sv.federate_rows(tables, **settings)
+        deliver = fed.deliver
+
+        def some(messages, verb):
+            for site, answer in deliver(messages, verb):
+                step = wire.decode(messages[site], Envelope).step
+                if site != lost or step is None or wire.decode(step.body, Turn).what == "key":
+                    yield site, answer
+
+        fed.deliver = some
+        return fed.total(CountPeople(epsilon=0.5, sharers=3)).counts
+
+    total(None)
+    with pytest.raises(RefusedError, match="in a sum over other sites already"):
+        total("site 3")
+
+
+def test_a_smaller_ring_has_other_shares():
+    """What was prepared for a ring that lost a site is not passed round without it: its share is drawn anew."""
+    frame = table(n=900)
+    tables = {f"site {i}": frame[i::4] for i in range(4)}
+    fed = sv.federate_rows(tables, schema=schema(), sums="ring", n_jobs=1, quorum=3)
+    deliver = fed.deliver
+
+    def some(messages, verb):
+        for site, answer in deliver(messages, verb):
+            step = wire.decode(messages[site], Envelope).step
+            if site != "site 3" or not wire.decode(step.body, Hop).ring:
+                yield site, answer
+
+    fed.deliver = some
+    fed.total(CountPeople(epsilon=0.5, sharers=3))
+    assert list(fed.lost) == ["site 3"]
+    assert spent(fed).tolist() == [1.0, 1.0, 1.0, 0.5]

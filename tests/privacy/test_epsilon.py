@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from studies import TASKS, table
 
-from privacy.private_study import one_more, questions, rows_scored, schema
-from silvan.audit.epsilon import Bound, audit_counts, audit_rows, clopper_pearson, lower_bound
+from privacy.private_study import composed, one_more, questions, rows_scored, schema
+from silvan.audit.epsilon import Bound, audit_all, audit_counts, audit_rows, clopper_pearson, lower_bound
 from silvan.privacy.noise import Noise
 from silvan.privacy.noisy import Noisy
 
@@ -47,11 +47,23 @@ def test_no_question_tells_more_than_it_claims(task):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_one_row_changes_answers_by_their_sensitivity_at_most(task):
-    for (name, request, without), (_, _, with_row) in pairs(task):
+    """A row at the end, or the first one, whose loss moves all others up."""
+    frame = table(task, 120)
+    fewer = zip(questions(task, frame[1:], EPSILON), questions(task, frame, EPSILON), strict=True)
+    for (name, request, without), (_, _, with_row) in [*pairs(task), *fewer]:
         noises = request.noises(schema(task))
         change = np.abs(with_row - without).reshape(-1, len(noises)).sum(axis=0)
         assert (change <= [noise.sensitivity for noise in noises]).all(), name
         assert change.max() > 0, name
+
+
+def test_all_questions_of_a_form_together():
+    """What all answers tell is at most the sum of what is claimed of each."""
+    asked, claimed = composed("tables", table(n=120), EPSILON)
+    found = audit_all(asked, schema(), claimed, DRAWS, confidence=SURE)
+    assert claimed == pytest.approx(EPSILON)
+    assert not found.refuted, found
+    assert found.at_least > 0.1 * EPSILON, found
 
 
 @pytest.mark.parametrize(("sharers", "lost"), [(3, 0), (2, 1)])
@@ -89,6 +101,13 @@ def test_features_counted_as_parallel_are_caught(name):
             if kind == name:
                 found = audit_counts(request, schema(), with_row, without, DRAWS, confidence=SURE)
                 assert found.refuted, found
+
+
+def test_rounds_counted_as_parallel_are_caught():
+    """Each question with the whole epsilon, and that claimed for all of them."""
+    asked = [(request, with_row, without) for (_, request, without), (_, _, with_row) in pairs("binary")]
+    found = audit_all(asked, schema(), EPSILON, DRAWS, confidence=SURE)
+    assert found.refuted, found
 
 
 def test_sums_counted_as_rows_are_caught():

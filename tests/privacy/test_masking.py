@@ -473,7 +473,8 @@ def test_stopped_after_some_answers(tmp_path, after):
     got, fed = study(Recorded)
     assert got == [[6], [60]]
     if after < first + second:  # sites in this process have new keys by then: a sum that was under way starts again
-        assert len(fed.record) == 2 * (first if after > first else first + second)
+        in_vain = 4 * (8 < after <= first or after > first + 4)  # parts were there: all are asked to go on with them
+        assert len(fed.record) == 2 * (in_vain + (first if after > first else first + second))
 
 
 def test_a_coordinator_that_comes_back_to_the_same_sites(tmp_path):
@@ -490,7 +491,8 @@ def test_a_coordinator_that_comes_back_to_the_same_sites(tmp_path):
         assert fed.total(Number()).x.tolist() == [6]
         fed.close()
         sent = [[(s, d) for s, way, d in f.record if way == "sent"] for f in (stopped, fed)]
-        assert sent[1][: len(sent[0])] == sent[0]
+        again = sent[0][8:] if after > 8 else sent[0]  # the parts that the journal has are not asked for again
+        assert sent[1][: len(again)] == again
 
 
 def test_a_finished_study_asks_nothing(tmp_path):

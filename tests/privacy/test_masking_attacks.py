@@ -18,8 +18,10 @@ from silvan.federation.sums import TrustedSums
 from silvan.privacy import shamir
 from silvan.privacy.hidden import Member, Ready
 from silvan.privacy.masking import SEED, Hidden, MaskCover, Opened, Turn, adds, fingerprint, threshold
+from silvan.privacy.outbox import Gate, Policy
 from silvan.privacy.ring import RingCover
 from silvan.privacy.seal import offsets, public_key, unseal
+from silvan.privacy.stream import mask
 from silvan.privacy.unmasking import MaskedSums
 
 PARTS = {"a": (40, 30, 20, 10), "b": (7, 80, 5, 8), "c": (25, 25, 26, 24), "d": (1, 2, 3, 4)}
@@ -338,6 +340,57 @@ def test_what_is_recovered_in_one_sum_opens_no_other():
     assert like_noise(np.frombuffer(b"".join(shared.values()) + secrets.token_bytes(2000), np.uint8))
     for seed in shared.values():
         assert (without(again.hidden["d"], [], [seed]) > 2**40).all()
+
+
+# -- one statistic, two sums
+
+
+class Sly(Coordinator):
+    """Asks under one name throughout, as waves of one question, which may lose sites on the way."""
+
+    waves = 0
+
+    def send(self, site, turn, **envelope):
+        Sly.waves += 1
+        wave = {"task": "a model", "whole": "the question", "question": f"wave {Sly.waves}"}
+        return super().send(site, turn, **{**wave, **envelope})
+
+
+def read_sum(given, survivors):
+    """Take off all masks that are left, as a coordinator does."""
+    opened = {site: given.open(site, survivors) for site in survivors}
+    own, shared = recovered(opened, given.turn("hide"), survivors)
+    plus = [*own.values(), *(seed for pair, seed in shared.items() if adds(*pair))]
+    minus = [seed for pair, seed in shared.items() if not adds(*pair)]
+    total = sum(words(given.hidden[site]) for site in survivors)
+    mask(total, minus, plus)
+    return total.tolist()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("change", [{"sum": "sum 2"}, {"neighbours": 2}, {"width": 32}])
+def test_a_second_sum_of_the_same_without_a_site(change, restarted):
+    """In the same question a coordinator says that d was lost: the difference of the two sums would be d's part."""
+    parts = [(i, 10 * i) for i in range(1, 6)]
+    sites = masked_sites([of(*part, dtype=np.int64) for part in parts], MaskCover(neighbours=2))
+    for site in sites.values():
+        site.outbox = Gate(Policy())
+    whole, fewer = list("abcde"), list("abce")
+    first = Sly(sites)
+    first.hide()
+    first.confirm()
+    assert read_sum(first, whole) == np.sum(parts, axis=0).tolist()
+    second = Sly(sites, **change)
+    second.hide()
+    for site in fewer:
+        if restarted:
+            sites[site] = sites[site].rebuilt()
+        assert "has settled whose parts" in refused(second.confirm(site, survivors=fewer))
+    again = Sly(sites, **change)  # over the same sites it is the same sum
+    again.hide()
+    again.confirm()
+    if "width" not in change:
+        assert read_sum(again, whole) == np.sum(parts, axis=0).tolist()
 
 
 # -- lists that differ between sites

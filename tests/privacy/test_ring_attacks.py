@@ -236,10 +236,9 @@ def test_a_box_of_something_else():
         Coordinator(here.sites, "sum 2").step("b", sealed),
         Coordinator(here.sites, study="another").step("b", sealed),
         here.step("b", sealed, ring=here.ring("a", "b", "c")),
-        here.step("b", sealed, ring=here.ring("a", "b", "d", "c")),
+        here.step("b", sealed, ring=here.ring("a", "b", "d")),
         here.step("c", sealed),
         here.step("a", sealed),  # back to its sender
-        here.step("d", sealed, ring=here.ring("b", "a", "d", "c")),
     ]
     for reply in elsewhere:
         assert "belongs elsewhere" in refused(reply)
@@ -284,6 +283,7 @@ def test_a_coordinator_that_swaps_keys():
     roster = {name: public_key(site.store) for name, site in here.sites.items()}
     for site in here.sites.values():
         site.cover = RingCover(roster)
+        site.cache.clear()  # a message that comes again is answered as before
     assert "not the one known here" in refused(here.step("a"))
     here.keys.clear()
     assert here.carry().x.tolist() == np.sum(MATRICES, axis=0).tolist()
@@ -375,3 +375,26 @@ def test_one_neighbour_alone_does_not():
     _, after = overheard(here, "c", here.carry(until="b").sealed)
     assert after.tolist() != list(MATRICES[1])
     assert not (after < 1000).any()  # one in 2^54 by chance
+
+
+# -- who ends a ring
+
+
+@pytest.mark.parametrize("order", ["bacd", "dcba", "bcda"])
+def test_a_ring_goes_by_names(order):
+    """Or a coordinator would have another site end a second sum, which does not know of the first."""
+    given = Coordinator(members([of(value) for value in range(4)]))
+    assert "in the order of its sites' names" in refused(given.carry(ring=given.ring(*order)))
+
+
+def test_a_second_ring_without_a_site():
+    """In the same question, as if d had been lost: the site that ended the first sum ends no other of the same."""
+    given = Coordinator(members([of(value) for value in (1, 10, 100, 1000)]))
+    assert given.carry().x.tolist() == [1111]
+    assert refused(given.carry(ring=given.ring(*"abc"))).startswith("the site has ended a sum of the same")
+
+
+def test_sums_are_the_same_in_whichever_order_sites_are_listed():
+    fed = ring_of([of(value) for value in (1, 10, 100, 1000)])
+    fed.sites.reverse()
+    assert fed.total(Number()).x.tolist() == [1111]

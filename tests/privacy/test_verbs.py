@@ -223,6 +223,21 @@ def test_a_sum_over_other_sites_is_refused(sums, cold):
     assert counts_of(fed).tolist() == whole.tolist()
 
 
+def test_a_plain_sum_loses_no_site_on_its_way():
+    """A coordinator that calls a second sum a wave of the first: only sums in steps have waves."""
+    fed = federate(TABLES, Recorded)
+    counts_of(fed)
+    [asked] = [
+        envelope
+        for envelope in (wire.decode(d, Envelope) for s, w, d in fed.record if (s, w) == ("site 0", "received"))
+        if envelope.kind == "CountGrid"
+    ]
+    for whole in ("", asked.question):
+        again = msgspec.structs.replace(asked, question="another", over=asked.over[:3], whole=whole)
+        answer = wire.decode(fed.site("site 0").receive(wire.encode(again), "total"), Envelope)
+        assert "one set of sites" in wire.decode(answer.body, Trouble).text
+
+
 def test_in_a_task_sites_only_become_fewer():
     """Not the same question, but nearly: another schema, and all counts the same."""
     fed = federate(TABLES)

@@ -8,9 +8,10 @@ skill 1 - MSE / variance: both are ours, not the publication's.
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 from typing import Any, ClassVar
 
 import msgspec
@@ -18,8 +19,10 @@ import numpy as np
 from numba import njit
 
 from silvan import metrics
+from silvan.algorithms.admission import Refusals, ask_admission
 from silvan.algorithms.brought import brought_forest
-from silvan.algorithms.merge import local_forest
+from silvan.algorithms.foreign import MAX_NODES, forests_of, read_trees
+from silvan.algorithms.merge import equal_say, local_forest
 from silvan.algorithms.shared_bins import MAX_TREES, schema_of
 from silvan.algorithms.tune import Search, tune_settings
 from silvan.data.schema import Schema
@@ -33,11 +36,10 @@ from silvan.tree.draw import siphash
 from silvan.tree.fit import Settings
 from silvan.tree.forest import Forest, join_forests
 from silvan.tree.predict import abstaining
-from silvan.tree.save import from_bytes, to_bytes
+from silvan.tree.save import to_bytes
 from silvan.tree.score import ERROR_CAP, score_numbers, score_trees
 
-MAX_NODES = 1 << 19
-"""Nodes of one tree that anybody takes from somebody else."""
+__all__ = ["MAX_NODES", "BringTrees", "OwnTrees", "ScoreTrees", "TreeScores", "Weighted", "read_trees", "weigh"]
 
 MAX_CELLS = 1 << 26
 """Cells of all trees' confusion matrices together: so many fit a message."""
@@ -235,31 +237,7 @@ def _row_hashes(key: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
     return out
 
 
-def forests_of(site: Site, schema: Schema, blobs: Sequence[Blob]) -> list[Forest]:
-    """Read the trees that a request refers to; kept, since two rounds need them."""
-    key = ("trees", schema.hash, *(blob.hash for blob in blobs))
-    if key not in site.cache:
-        read = [read_trees(site.blob(blob.hash), schema) for blob in blobs]
-        if not 1 <= sum(map(len, read)) <= MAX_TREES:
-            raise FormatError(f"the trees must be 1 to {MAX_TREES}")
-        site.cache[key] = read
-    forests: list[Forest] = site.cache[key]
-    return forests
-
-
 # -- both sides
-
-
-def read_trees(data: bytes, schema: Schema) -> Forest:
-    """Read trees that somebody else made, believing nothing."""
-    forest = from_bytes(data)
-    if forest.schema != schema:
-        raise FormatError("trees of another schema than the agreed one")
-    if len(forest) > MAX_TREES or np.diff(forest.offsets).max() > MAX_NODES:
-        raise FormatError(f"more than {MAX_TREES} trees, or a tree of more than {MAX_NODES} nodes")
-    if forest.combine != "mean" or not np.isin(forest.weights, (0.0, 1.0)).all():
-        raise FormatError("trees with weights of their own")
-    return forest.bare()
 
 
 def thresholded(alphas: np.ndarray, base: np.ndarray, tau: float) -> np.ndarray:
@@ -273,12 +251,18 @@ def thresholded(alphas: np.ndarray, base: np.ndarray, tau: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Weighted:
-    """The trees of sites that learn together, and what each is worth before tau."""
+    """The trees of sites that learn together, and what each is worth before tau.
+
+    With ``equal``, the trees of one site have as much say together as those of another. ``refusals`` are the sites' on
+    each other's trees, if they were asked for.
+    """
 
     members: dict[str, OwnTrees]
     forests: dict[str, Forest]
     blobs: dict[str, Blob]
     alphas: np.ndarray
+    equal: bool = False
+    refusals: Refusals | None = None
 
     @cached_property
     def joined(self) -> Forest:
@@ -290,14 +274,27 @@ class Weighted:
         """The site that each tree is from."""
         return np.repeat(np.array(list(self.forests)), [len(f) for f in self.forests.values()])
 
-    def ensemble(self, tau: float, site: str | None = None) -> Forest:
-        """Give the global ensemble (Eq. 3.9), or the one of a site's own trees (Eq. 3.8)."""
-        if site is None:
-            return replace(self.joined, weights=thresholded(self.alphas, self.joined.weights, tau), combine="vote")
-        forest = self.forests[site]
-        return replace(
-            forest, weights=thresholded(self.alphas[self.owners == site], forest.weights, tau), combine="vote"
-        )
+    def ensemble(self, tau: float, site: str | None = None, user: str | None = None) -> Forest:
+        """Give the global ensemble (Eq. 3.9), or the one of a site's own trees (Eq. 3.8).
+
+        ``user``: the global one as this site uses it, without trees that it refuses.
+        """
+        if site is not None:
+            forest = self.forests[site]
+            weights = thresholded(self.alphas[self.owners == site], forest.weights, tau)
+            return replace(forest, weights=weights, combine="vote")
+        weights = thresholded(self.alphas, self._base(user), tau)
+        if self.equal:
+            weights = equal_say(weights, [len(forest) for forest in self.forests.values()])
+        return replace(self.joined, weights=weights, combine="vote")
+
+    def _base(self, user: str | None) -> np.ndarray:
+        """Give 1 for the trees that count at all."""
+        if self.refusals is None:
+            return self.joined.weights
+        refused = self.refusals.dropped if user is None else self.refusals.of(user)
+        left = np.where(refused, 0.0, self.joined.weights)
+        return left if left.any() else self.joined.weights
 
 
 def weigh(
@@ -310,29 +307,53 @@ def weigh(
     validation: float = 0.0,
     oob: bool = False,
     tune: Search | None = None,
+    equal: bool = False,
+    max_trees: int | None = None,
+    admission: bool = False,
 ) -> dict[str, Weighted]:
     """Have sites bring their trees and weigh them (Alg. 5): for every cluster by itself, in the same two rounds."""
     named = federation.blob(schema.to_json().encode())
     request = BringTrees(
         schema=named, settings=settings, feature_key=feature_key, validation=validation, oob=oob, tune=tune
     )
-    brought: dict[str, OwnTrees] = federation.ask(request, check=lambda site, reply: _check_own(reply, schema))
-    forests = {site: read_trees(reply.forest, schema) for site, reply in brought.items()}
+    brought: dict[str, OwnTrees] = federation.ask(request, check=lambda site, reply: _check_own(reply, request, schema))
+    forests = {
+        site: _capped(read_trees(reply.forest, schema), max_trees, reply.brought) for site, reply in brought.items()
+    }
     blobs = {site: federation.blob(to_bytes(forest)) for site, forest in forests.items()}
     groups = {"": list(brought)} if clusters is None else clusters
+    listed = {name: [site for site in brought if site in sites] for name, sites in groups.items()}
+    listed = {name: sites for name, sites in listed.items() if sites}
+    refusals: dict[str, Refusals] = {}
+    if admission:
+        looked_at = [{site: (forests[site], blobs[site]) for site in sites} for sites in listed.values()]
+        refusals = dict(zip(listed, ask_admission(federation, schema, looked_at), strict=True))
     weighted = {}
     with federation.one_round():
-        for name, sites in groups.items():
-            members = {site: brought[site] for site in brought if site in sites}
-            if members:
-                mine = {site: forests[site] for site in members}
-                alphas = _alphas(federation, schema, named, members, mine, blobs, validation)
-                weighted[name] = Weighted(members, mine, {site: blobs[site] for site in members}, alphas)
+        for name, sites in listed.items():
+            members = {site: brought[site] for site in sites if site not in federation.lost}
+            mine = {site: forests[site] for site in members}
+            kept = refusals[name].among(list(members)) if name in refusals else None
+            alphas = _alphas(federation, schema, named, members, mine, blobs, validation)
+            weighted[name] = Weighted(members, mine, {site: blobs[site] for site in members}, alphas, equal, kept)
     return weighted
 
 
-def _check_own(reply: OwnTrees, schema: Schema) -> None:
-    read_trees(reply.forest, schema)
+def _capped(forest: Forest, most: int | None, brought: bool) -> Forest:
+    """Take so many trees of a site at most."""
+    if most is None or len(forest) <= most:
+        return forest
+    alive = np.flatnonzero(forest.weights > 0)
+    # of grown trees the first ones, whatever their say: by its place the site knows which rows a tree drew
+    taken = alive[:most] if brought or alive[0] >= most else np.arange(most)
+    return forest.take(taken)
+
+
+def _check_own(reply: OwnTrees, request: BringTrees, schema: Schema) -> None:
+    forest = read_trees(reply.forest, schema)
+    asked = reply.settings.n_estimators if request.tune is not None else request.settings.n_estimators
+    if not reply.brought and len(forest) != asked:
+        raise FormatError("its trees are not as many as asked for")
     if not 1 <= reply.rows < MAX_ROWS:
         raise FormatError("it has no rows to learn from")
     if reply.absent.shape != (len(schema.features),) or reply.absent.dtype != np.bool_:
@@ -364,12 +385,7 @@ def _alphas(
         dict.fromkeys(members, request),
         check=_check_scores(schema, {s: (silent[s], r.rows) for s, r in members.items()}),
     )
-    left = [site for site in members if site not in federation.lost]
-    expected = np.sum([np.where(silent[site], 0, members[site].rows) for site in left], axis=0)
-    try:
-        _check_sum(told, schema, expected, np.array([silent[site] for site in left]))
-    except FormatError as error:
-        raise FederationError(f"the sum over the sites cannot be: {error}; one of them answered nonsense") from None
+    _check_told(told, schema, {s: (silent[s], r.rows) for s, r in members.items()}, federation.lost)
     return np.array([_correlation(m) for m in told.counts]) if k else _skill(told)
 
 
@@ -380,6 +396,29 @@ def _check_scores(schema: Schema, expected: dict[str, tuple[np.ndarray, int]]) -
             _check_sum(reply, schema, np.where(silent, 0, rows), silent[None])
 
     return check
+
+
+def _check_told(
+    told: TreeScores, schema: Schema, expected: dict[str, tuple[np.ndarray, int]], lost: Collection[str]
+) -> None:
+    """Refuse a sum that cannot be; a site that was lost on the way may have its part in it, or not."""
+    left, doubtful = [s for s in expected if s not in lost], [s for s in expected if s in lost]
+    found: FormatError | None = None
+    for n in range(len(doubtful) + 1):
+        for more in combinations(doubtful, n):
+            parts = [expected[site] for site in expected if site in left or site in more]
+            try:
+                _check_sum(
+                    told,
+                    schema,
+                    np.sum([np.where(silent, 0, rows) for silent, rows in parts], axis=0),
+                    np.array([silent for silent, _ in parts]),
+                )
+            except FormatError as error:
+                found = found or error
+            else:
+                return
+    raise FederationError(f"the sum over the sites cannot be: {found}; one of them answered nonsense")
 
 
 def _check_sum(told: TreeScores, schema: Schema, rows: np.ndarray, silent: np.ndarray) -> None:

@@ -30,7 +30,7 @@ def brought_forest(site: Site, schema: Schema, part: Part, min_leaf: int) -> For
         forest = _in_codes(_fitted(source, part, site.split_seed), schema)
     else:
         given = read_forest(source)
-        columns = [name for name in site.frame.columns if name != site.label]
+        columns = [name for name in site.table.names if name != site.label]
         forest = conform(given, schema, columns)
     bins, _ = find_bins(part.X, schema, MAX_BINS, thread_count(site.n_jobs), FLOOR)
     return trim(snap(forest, bins), part.X, min_leaf)

@@ -95,7 +95,7 @@ def _check_bounds(bounds: np.ndarray, schema: Schema) -> None:
 def _limit_scales(site: Site, schema: Schema, bounds: np.ndarray) -> None:
     """Refuse to describe a column on ever new scales, or by ever new categories."""
     known = msgspec.json.decode(site.store.get(_SCALES) or b"{}", type=dict[str, list[str]])
-    present, new = set(site.frame.columns), False
+    present, new = set(site.table.names), False
     for feature, ends in zip(schema.features, bounds.tolist(), strict=True):
         if feature.name not in present or (not feature.categorical and np.isnan(ends[0])):
             continue

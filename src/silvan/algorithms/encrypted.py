@@ -107,15 +107,23 @@ def truth_of(party: Party, rows: Blob, label: Label, settings: Settings) -> Trut
 
 
 def private_key(party: Party, bits: int, fingerprint: bytes | None = None) -> PrivateKey:
-    """Give the label holder's key, drawn when it is first needed; refuse if another one is wanted."""
+    """Give the label holder's key, drawn when it is first needed; refuse if another one is wanted.
+
+    Where the party's secret was given, as in a study that can be repeated, the key follows from it: a study that was
+    interrupted goes on with the same one.
+    """
     named = f"paillier key {bits}"
     key = (named, party.name)
     if key not in party.cache:
         data = party.store.get(named)
         if data is None:
-            if fingerprint is not None:
+            if party.given_secret is not None:
+                entropy = stream(party, f"{named} p"), stream(party, f"{named} q")
+                data = generate(bits, testing=TESTING, entropy=entropy).to_bytes()
+            elif fingerprint is not None:
                 raise RefusedError("the party no longer has the key of these ciphertexts")
-            data = generate(bits, testing=TESTING).to_bytes()
+            else:
+                data = generate(bits, testing=TESTING).to_bytes()
             party.store.put(named, data)
         party.cache[key] = PrivateKey.from_bytes(data, testing=TESTING)
     private: PrivateKey = party.cache[key]

@@ -159,7 +159,9 @@ def _answer(site: Site, schema: Schema, contender: Contender, feature_key: np.nd
                 raise FormatError("a model of another schema than the rows are encoded by")
         else:
             raise RefusedError("the question names no model for this site")
-        site.cache[key] = answer_of(forest, site.part(schema, test=True).X, site.absent(schema), site.n_jobs)
+        part, absent = site.part(schema, test=True), site.absent(schema)
+        told = [answer_of(forest, piece.X, absent, site.n_jobs) for piece in part.pieces()]
+        site.cache[key] = Answer(*map(np.concatenate, zip(*told, strict=True))) if len(told) > 1 else told[0]
     answer: Answer = site.cache[key]
     return answer
 

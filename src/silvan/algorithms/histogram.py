@@ -8,6 +8,7 @@ given.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -24,6 +25,7 @@ from silvan.errors import FormatError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.part import StoredPart
 from silvan.federation.site import Part, Site, answers
 from silvan.federation.store import digest
 from silvan.threads import thread_count
@@ -31,6 +33,7 @@ from silvan.tree.fit import Settings, assemble
 from silvan.tree.forest import Forest
 from silvan.tree.grow import Frontier, Grown, grow
 from silvan.tree.level import choose_level, draw_level, fill_level
+from silvan.tree.routed import RoutedRows
 from silvan.tree.rows import Binned, Rows
 from silvan.tree.split import SET_WORDS, Splits
 from silvan.tree.target import Measure
@@ -101,6 +104,9 @@ class _Same(msgspec.Struct, frozen=True):
     min_leaf: int
 
 
+_PLACE_BYTES = 10
+"""What a row takes for every tree while it is on its way down in memory."""
+
 _LEVEL_BYTES = 1 << 28
 """Histograms of a level that take more are asked for in several messages."""
 
@@ -120,7 +126,7 @@ _SPLIT_TYPES = {
 class _Growing:
     """A site's rows on their way down the trees: a cache, made again when it does not fit the request."""
 
-    rows: Rows
+    rows: Rows | RoutedRows
     done: list[bytes]  # the splits of each round applied so far
 
 
@@ -141,13 +147,30 @@ def grow_level(site: Site, request: GrowLevel) -> Histograms:
     rounds = _rounds(request)
     growing: _Growing | None = site.cache.get(key)
     if growing is None or growing.done != [name for name, _ in rounds[: len(growing.done)]]:
-        table = binned(site.part(schema), bins, request.measure, site.n_jobs)
-        rows = Rows.of_trees(table, site.sampling_key, range(request.n_trees), request.bootstrap)
-        growing = site.cache[key] = _Growing(rows, [])
+        growing = site.cache[key] = _Growing(_rows(site, site.part(schema), bins, request), [])
     for name, splits in rounds[len(growing.done) :]:
         growing.rows.apply(*splits, np.ones(len(splits[0]), np.bool_), thread_count(site.n_jobs))
         growing.done.append(name)
     return Histograms(sums=fill_level(growing.rows, request.nodes, request.features, site.n_jobs))
+
+
+def _rows(site: Site, part: Part, bins: Bins, request: GrowLevel) -> Rows | RoutedRows:
+    """Begin at the roots: with all rows in memory if they fit, else with pieces of them."""
+    measure, key, n_trees = request.measure, site.sampling_key, request.n_trees
+    if isinstance(part, StoredPart):
+        codes = part.binned(bins, thread_count(site.n_jobs))
+        if len(part) * (codes.row_bytes + 32 + _PLACE_BYTES * n_trees) > part.memory // 2:
+
+            def pieces() -> Iterator[Binned]:
+                for start, stop in part.stretches(codes.row_bytes + 64 * (1 + thread_count(site.n_jobs))):
+                    target = measure.rows(part.files[1].window(start, stop))
+                    yield Binned(codes.window(start, stop), target, part.keys(start, stop), bins, measure.n_stats)
+
+            return RoutedRows(pieces, bins.n_bins, key, n_trees, request.bootstrap)
+        table = Binned(codes.window().copy(), measure.rows(part.y), part.row_keys, bins, measure.n_stats)
+    else:
+        table = binned(part, bins, measure, site.n_jobs)
+    return Rows.of_trees(table, key, range(n_trees), request.bootstrap)
 
 
 def binned(part: Part, bins: Bins, measure: Measure, n_jobs: int | None) -> Binned:

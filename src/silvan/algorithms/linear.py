@@ -289,7 +289,7 @@ def _keep(
     def check(site: str, reply: Kept) -> None:
         if site == holder:
             check_kept(reply.present, reply.constant, reply.unit, schema.n_classes)
-        elif len(reply.present) or len(reply.constant) or len(reply.unit):
+        elif reply.present.size or reply.constant.size or reply.unit.size:
             raise FormatError("it speaks of the constant and does not hold the label")
 
     requests = {

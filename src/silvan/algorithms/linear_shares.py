@@ -12,6 +12,7 @@ from silvan.data.design import Design
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, RefusedError
 from silvan.federation.party import Party
+from silvan.federation.store import SHARE as KEPT
 from silvan.federation.store import digest
 from silvan.tree.tensors import read_tensors, write_tensors
 
@@ -122,11 +123,11 @@ class LinearModel:
 
 def check_kept(present: np.ndarray, constant: np.ndarray, unit: np.ndarray, n_classes: int) -> None:
     """Refuse what cannot be the label holder's part of a model."""
-    n = len(present)
+    n = present.size
     kinds = present.dtype == np.int64 and constant.dtype == unit.dtype == np.float64
     _require(kinds and present.ndim == constant.ndim == 1 and unit.shape == (2,), "its constant")
     _require(bool(np.isfinite(constant).all() and np.isfinite(unit).all()), "its constant")
-    _require(len(constant) == (1 if n in (0, 2) else n), "its classes")
+    _require(constant.size == (1 if n in (0, 2) else n), "its classes")
     fits = n >= 2 and present[0] >= 0 and present[-1] < n_classes and bool((np.diff(present) > 0).all())
     _require(fits if n_classes else n == 0, "its classes")
 
@@ -177,7 +178,7 @@ def to_whole(values: np.ndarray, bits: int) -> np.ndarray:
 
 def linear_key(model: str) -> str:
     """Where a party's store has its share of a model."""
-    return f"linear share {model}"
+    return f"{KEPT}of linear model {model}"
 
 
 def linear_share_of(party: Party, model: str) -> LinearShare:

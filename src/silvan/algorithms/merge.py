@@ -4,11 +4,15 @@ The merged forest has as many trees as a pooled one would. Weighting by the site
 the publication can be: as many trees as a site's share of rows, or a say for each tree in proportion to it.
 """
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from numbers import Integral
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from silvan.algorithms.admission import Refusals, ask_admission
 from silvan.algorithms.shared_bins import FLOOR, MAX_TREES, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
@@ -119,12 +123,25 @@ def fit(
     feature_key: np.ndarray,
     rows: dict[str, int],
     weights: Weights | None,
-) -> tuple[Forest, dict[str, Forest]]:
-    """Put the sites' trees together; also give each site's own."""
+    *,
+    equal: bool = False,
+    max_trees: int | None = None,
+    admission: bool = False,
+) -> "Merged":
+    """Put the sites' trees together.
+
+    With ``equal``, every site's trees have the same say together. No site gives more than ``max_trees``. With
+    ``admission``, sites look at each other's trees, and refuse some: a round more.
+    """
     if weights not in (None, "trees", "votes"):
         raise InputError(f"weights must be None, 'trees' or 'votes', got {weights!r}")
+    if equal and weights is not None:
+        raise InputError(
+            f"equal gives every site the same say, and weights={weights!r} does not: leave one of them out"
+        )
     shares = {site: rows[site] if weights == "trees" else 1 for site in federation.active}
-    n_trees = share_out(settings.n_estimators, shares)
+    most = settings.n_estimators if max_trees is None else max_trees
+    n_trees = {site: min(n, most) for site, n in share_out(settings.n_estimators, shares).items()}
     named = federation.blob(schema.to_json().encode())
     requests = {
         site: GrowTrees(schema=named, settings=settings, n_trees=n, feature_key=feature_key)
@@ -138,7 +155,52 @@ def fit(
     replies: dict[str, Trees] = federation.ask(requests, check=read)
     forests = {site: read(site, reply) for site, reply in replies.items()}
     say = [rows[site] / sum(rows.values()) if weights == "votes" else 1.0 for site in forests]
-    return join_forests(list(forests.values()), say), forests
+    refusals = None
+    if admission:
+        listed = {site: (forest, federation.blob(to_bytes(forest))) for site, forest in forests.items()}
+        [refusals] = ask_admission(federation, schema, [listed])
+    return Merged(forests, say, equal, refusals)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Trees of sites, put together."""
+
+    forests: dict[str, Forest]
+    say: list[float]
+    equal: bool = False
+    refusals: Refusals | None = None
+
+    def forest(self, user: str | None = None) -> Forest:
+        """Give all trees; for a site, without those that it refuses."""
+        joined = join_forests(list(self.forests.values()), self.say)
+        weights = joined.weights
+        if self.refusals is not None:
+            refused = self.refusals.dropped if user is None else self.refusals.of(user)
+            left = np.where(refused, 0.0, weights)
+            weights = left if left.any() else weights
+        if self.equal:
+            weights = equal_say(weights, [len(forest) for forest in self.forests.values()])
+        return joined if weights is joined.weights else replace(joined, weights=weights)
+
+
+def equal_say(weights: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    """Scale weights such that the trees of every site that has any say have one in all."""
+    starts = np.cumsum([0, *sizes])
+    totals = np.array([weights[a:b].sum() for a, b in pairwise(starts)])
+    return np.asarray(weights / np.repeat(np.where(totals > 0, totals, 1.0), sizes))
+
+
+def check_influence(settings: Settings, equal: Any, max_trees: Any, admission: Any) -> Settings:
+    """Refuse what cannot be meant; no site grows more trees than are taken."""
+    for name, given in (("equal", equal), ("admission", admission)):
+        if given not in (True, False):
+            raise InputError(f"{name} must be True or False, got {given!r}")
+    if max_trees is None:
+        return settings
+    if isinstance(max_trees, bool) or not isinstance(max_trees, Integral) or max_trees < 1:
+        raise InputError(f"max_trees must be a whole number of at least 1, or None, got {max_trees!r}")
+    return replace(settings, n_estimators=min(settings.n_estimators, int(max_trees)))
 
 
 def read_trees(reply: Trees, schema: Schema, n_trees: int) -> Forest:

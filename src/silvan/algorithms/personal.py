@@ -7,13 +7,16 @@ ensemble at the agreed tau, only for something better by more than two standard 
 the best on a few rows is the luckiest.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from silvan.algorithms.bofrf import Weighted, forests_of, learning_rows
-from silvan.algorithms.merge import draws_rows
+from silvan.algorithms.admission import not_used, verdicts_of
+from silvan.algorithms.bofrf import Weighted, learning_rows
+from silvan.algorithms.foreign import forests_of
+from silvan.algorithms.merge import draws_rows, equal_say
 from silvan.algorithms.shared_bins import FLOOR, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
@@ -69,6 +72,8 @@ class Choose(Request, frozen=True, kw_only=True):
     protocol: Protocol
     validation: float
     bootstrap: bool
+    equal: bool = False  # whether the trees of one site have as much say together as those of another
+    dropped: np.ndarray | None = None  # trees that most sites refuse, if sites look at them: then at this one, too
 
     def said(self, reply: Any = None) -> str:
         """Say what is asked for, or answered."""
@@ -92,8 +97,13 @@ def choose(site: Site, request: Choose) -> Chosen:
     own = np.arange(starts[request.own], starts[request.own + 1])
     part, seen = _selection_rows(site, schema, request, len(own))
     forest = join_forests(forests)
+    if request.dropped is not None:
+        verdicts = verdicts_of(site, schema, request.forests, request.own)
+        refused = not_used(request.dropped, verdicts, np.isin(np.arange(len(forest)), own))
+        forest = replace(forest, weights=np.where(refused, 0.0, forest.weights))
     heard = np.where(abstaining(forest, site.absent(schema)), 0.0, forest.weights)
-    scores = candidates(forest, part.X, request.alphas, heard, request.taus, own, seen, site.n_jobs)
+    sizes = [len(one) for one in forests] if request.equal else None
+    scores = candidates(forest, part.X, request.alphas, heard, request.taus, own, seen, site.n_jobs, sizes)
     return decide(scores, part.y, schema.n_classes, request.taus, cautious=request.protocol == "honest")
 
 
@@ -106,20 +116,23 @@ def candidates(
     own: np.ndarray,
     seen: np.ndarray,
     n_jobs: int | None = None,
+    sizes: Sequence[int] | None = None,
 ) -> dict[tuple[int, int], np.ndarray]:
     """Score rows by every ensemble that a site may choose: by place of tau and of strategy.
 
     ``heard`` is 1 for trees that do not abstain and 0 for others; own trees take no part in rows that they have
-    ``seen``. A lower tau only adds trees, so each tree walks once for all taus.
+    ``seen``. A lower tau only adds trees, so each tree walks once for all taus. With ``sizes``, how many trees are of
+    each site, all sites have the same say.
     """
     mine = np.isin(np.arange(len(forest)), own)
-    groups = np.stack([mine, ~mine])
+    sites = np.zeros(len(forest), np.int64) if sizes is None else np.repeat(np.arange(len(sizes)), sizes)
+    groups = np.stack([mine, *(~mine & (sites == s) for s in range(sites.max() + 1) if (~mine & (sites == s)).any())])
 
     def add(weights: np.ndarray) -> Tally:
         return tally(forest, X, weights * heard, n_jobs, votes=False, skip=seen, skipping=own)
 
     scores: dict[tuple[int, int], np.ndarray] = {}
-    values, weight = np.zeros((2, len(X), forest.n_outputs)), np.zeros((2, len(X)))
+    values, weight = np.zeros((len(groups), len(X), forest.n_outputs)), np.zeros((len(groups), len(X)))
     above = np.inf
     for t in sorted(range(len(taus)), key=lambda t: -taus[t]):
         band = np.where((alphas > taus[t]) & (alphas <= above), alphas, 0.0)
@@ -128,14 +141,22 @@ def candidates(
             told = add(np.where(trees, band, 0.0))
             values[group] += told.values
             weight[group] += told.weight
-        for strategy, n_groups in enumerate((2, 1)):
+        say = np.ones(len(groups))
+        if sizes is not None:
+            totals = np.array([alphas[trees & (forest.weights > 0) & (alphas > taus[t])].sum() for trees in groups])
+            say = 1.0 / np.where(totals > 0, totals, 1.0)
+        for strategy, n_groups in enumerate((len(groups), 1)):
             trees = groups[:n_groups].any(axis=0) & (forest.weights > 0)
             taken = trees & (alphas > taus[t])
             if not taken.any() and t == 0:
                 taken = trees  # the agreed tau is above all: they count alike
-                told = add(taken.astype(np.float64))
+                alike = taken.astype(np.float64)
+                told = add(alike if sizes is None else equal_say(alike, sizes))
             else:
-                told = Tally(values[:n_groups].sum(axis=0), values[0, :, :0], weight[:n_groups].sum(axis=0))
+                scaled = values[:n_groups], weight[:n_groups]
+                if sizes is not None:
+                    scaled = scaled[0] * say[:n_groups, None, None], scaled[1] * say[:n_groups, None]
+                told = Tally(scaled[0].sum(axis=0), values[0, :, :0], scaled[1].sum(axis=0))
             if (taken & (heard > 0)).any():
                 scores[t, strategy] = told.means()
     return scores
@@ -238,6 +259,9 @@ def _check_request(request: Choose, forests: list[Forest]) -> None:
         raise FormatError("the site's own trees are not among those listed")
     if alphas.shape != (sum(map(len, forests)),) or alphas.dtype != np.float64 or not np.isfinite(alphas).all():
         raise FormatError("the weights are not those of the trees")
+    dropped = request.dropped
+    if dropped is not None and (dropped.shape != alphas.shape or dropped.dtype != np.bool_):
+        raise FormatError("the trees that most sites refuse are not among those listed")
     if not 1 <= len(taus) <= _MOST_TAUS or not all(0.0 <= tau < 1.0 for tau in taus):
         raise FormatError("the thresholds must be at least 0 and below 1")
 
@@ -271,6 +295,8 @@ def choose_all(
                     protocol=protocol,
                     validation=validation,
                     bootstrap=bootstrap,
+                    equal=one.equal,
+                    dropped=None if one.refusals is None else one.refusals.dropped,
                 )
     chosen: dict[str, Chosen] = federation.ask(requests, check=lambda site, reply: _check_chosen(reply, len(taus)))
     if protocol == "paper" and not any(reply.rows for reply in chosen.values()):

@@ -236,7 +236,7 @@ def _sum_slopes(part: Part, request: SumSlopes, schema: Schema, forest: Forest, 
     if schema.n_classes or not (np.isfinite(request.centre) and 0.0 < request.reach < np.inf):
         raise FormatError("slopes are for numbers, around a centre and within a reach")
     told = (forest.scores(part.X, n_jobs)[:, 0] - request.centre) / request.reach
-    score = np.rint(np.clip(told, -1.0, 1.0) * MOST).astype(np.int64)
+    score = np.rint(np.clip(np.nan_to_num(told), -1.0, 1.0) * MOST).astype(np.int64)
     target = whole_target(part.y, schema)
     products = np.rint(score * target / MOST), np.rint(score * score / MOST)
     return np.array([score.sum(), target.sum(), *(int(p.sum()) for p in products)], np.int64)

@@ -78,3 +78,11 @@ def even_cuts(feature: Feature, n_groups: int) -> np.ndarray:
         return public_cuts(feature, n_groups)
     low, high = feature.bounds
     return np.unique((low + (high - low) * np.arange(1, n_groups) / n_groups).astype(np.float32))
+
+
+def bin_widths(feature: Feature, cuts: np.ndarray) -> np.ndarray:
+    """Say how wide the bins above the first cut are; all alike where there are no bounds to end the last one."""
+    if feature.bounds is None or feature.edges is not None:
+        return np.ones(len(cuts))
+    widths = np.diff(np.append(cuts.astype(np.float64), feature.bounds[1]))
+    return np.maximum(widths, np.finfo(np.float64).tiny)  # rounding may put a cut beyond the bound

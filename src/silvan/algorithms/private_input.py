@@ -4,7 +4,8 @@ Numbers get discrete Laplace noise on a public grid of their bounds, categories 
 exponential mechanism where any answer but the true one is equally bad). Every column of a row, the label included, gets
 an equal part of epsilon. The disguised rows are kept; whatever is asked of them afterwards is free.
 
-The unit is one row replaced by another: how many rows there are is not hidden.
+The unit is one row replaced by another: how many rows there are is not hidden. Which of the disguised rows each tree
+draws is as free as all else.
 """
 
 from fractions import Fraction
@@ -164,8 +165,8 @@ def _account(rounds: Rounds, schema: Schema) -> Privacy:
         tuple(queries),
         "everybody but the site itself: rows are disguised before anything is counted",
         (*account.public, "the number of rows of every site"),
-        account.outside[:1],
-        "one row replaced by another",
+        account.outside[:2],
+        "one row of those learnt from, replaced by another",
         "sequential over the columns of a row, the label included; parallel over rows",
         "",
     )

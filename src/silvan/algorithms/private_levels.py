@@ -2,12 +2,13 @@
 
 The trees grow as in ``histogram.py``, from sums in which every count has noise. A row is in one bin of each feature
 asked about, once a tree and level, so the epsilon of the forest is shared by all levels, and that of a level by its
-trees and features. Bins come from the schema; a node's size is only ever known with noise. Eq. 6's epsilon is
-alpha = exp(-epsilon).
+trees and features. Bins come from the schema; a node's size is only ever known with noise. Every tree sees all rows:
+which rows a tree draws depends on their places, so one row more could change what others count for. Eq. 6's
+epsilon is alpha = exp(-epsilon).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -84,6 +85,8 @@ def noisy_level(site: Site, request: NoisyLevel) -> NoisyCounts:
 
 def exact_level(site: Site, request: NoisyLevel, schema: Schema) -> np.ndarray:
     """Add up the histograms, without noise: this never leaves."""
+    if request.level.bootstrap:
+        raise FormatError("trees of noisy histograms see all rows: draws go by the places of rows, which move")
     if not schema.n_classes:
         if schema.label.bounds is None or request.level.measure != public_measure(schema):
             raise FormatError("the statistics are not those of a number within its bounds")
@@ -105,6 +108,7 @@ def public_measure(schema: Schema) -> Measure:
 
 def fit(rounds: Rounds, settings: Settings, key: np.ndarray, n_rows: int | None) -> Forest:
     """Grow a forest from noisy histograms."""
+    settings = replace(settings, bootstrap=False)
     schema, depth = rounds.schema, settings.max_depth
     if depth is None:
         raise InputError("max_depth must be given with epsilon: every level costs its share")

@@ -29,13 +29,15 @@ _SEEN_BY = {
     "hidden": "everybody, the coordinator included: nobody sees a site's part of a sum, and the sum has all the noise",
 }
 
+_ALONE = "; not against the other sites, each of which knows its own share of the noise: set tolerate to 1 or more"
+
 
 @dataclass(frozen=True)
 class Placing:
     """Where noise is added, over so many sites; ``sharers`` shares of it are enough."""
 
     at: NoiseAt
-    hidden: bool
+    sums: str
     n_sites: int
     sharers: int
 
@@ -47,24 +49,34 @@ class Placing:
     @property
     def seen_by(self) -> str:
         """Say whom the guarantee holds against."""
-        if self.at == "site" or self.n_sites == 1:
+        if self.at == "site" or self.sharers == 1:
             return _SEEN_BY["site"]
-        text = _SEEN_BY["hidden" if self.hidden else "total"]
+        text = _SEEN_BY["total" if self.sums == "trusted" else "hidden"]
         spare = self.n_sites - self.sharers
-        return text + (f"; holds with up to {spare} of {self.n_sites} sites lost or colluding" if spare else "")
+        if not spare:
+            return text + _ALONE
+        # two neighbours in a ring see the part between them; masks are made for a third of the sites
+        most = {"ring": 1, "masked": max(self.n_sites // 3, 1)}.get(self.sums, spare)
+        held = f"; holds with up to {spare} of {self.n_sites} sites lost or colluding"
+        return text + held + (f", at most {most} of them colluding" if most < spare else "")
 
 
-def place(federation: Federation, noise: str | None, tolerate: int) -> Placing:
-    """Decide where noise is added: by default on the total where nobody sees the parts, at every site if not."""
-    hidden, n = federation.sums.name != "trusted", len(federation.active)
-    at = ("total" if hidden else "site") if noise is None else noise
+def place(federation: Federation, noise: str | None, tolerate: int | None) -> Placing:
+    """Decide where noise is added: by default on the total where nobody sees the parts, at every site if not.
+
+    A site knows its own share of a total's noise, so by default the others' are enough without it.
+    """
+    sums, n = federation.sums.name, len(federation.active)
+    at = ("site" if sums == "trusted" else "total") if noise is None else noise
     if at not in ("total", "site"):
         raise InputError(f"noise must be 'total', 'site' or None, got {noise!r}")
+    if tolerate is None:
+        tolerate = min(1, n - 1)
     if not (_whole(tolerate) and 0 <= tolerate < n):
         raise InputError(f"tolerate must be a whole number of sites below the {n} that take part, got {tolerate!r}")
     if at == "site":
-        return Placing("site", hidden, n, 1)
-    return Placing("total", hidden, n, n - int(tolerate))
+        return Placing("site", sums, n, 1)
+    return Placing("total", sums, n, n - int(tolerate))
 
 
 class Rounds:
@@ -109,10 +121,16 @@ class Rounds:
 
     def account(self, outside: tuple[str, ...] = ()) -> Privacy:
         """Give the account of all that was asked."""
-        told = ["evaluate, whose figures are exact"]
+        told = [
+            "evaluate, whose figures are exact",
+            "that a site answers at all: one whose table does not fit the schema says so",
+        ]
         if self.federation.rows:
             told.append("each site's number of rows, which it told when the federation was made")
-        declared = "the schema: names, bounds or edges, categories, classes; parameters and random_state"
+        declared = (
+            "the schema: names, bounds or edges, categories, classes; parameters and random_state; which rows are kept "
+            "for judging"
+        )
         return Privacy(
             self.epsilon, tuple(self.queries), self.placing.seen_by, (declared, *self.public), (*told, *outside)
         )

@@ -25,7 +25,7 @@ from silvan.algorithms.private_counts import (
     SumSlopes,
     SumTargets,
 )
-from silvan.algorithms.private_grid import check_public, even_cuts, public_cuts
+from silvan.algorithms.private_grid import bin_widths, check_public, even_cuts, public_cuts
 from silvan.algorithms.private_round import ROWS_SHARE, Rounds, warn_if_small
 from silvan.algorithms.table_trees import Group, table_forest
 from silvan.privacy.noisy import Noisy
@@ -47,7 +47,8 @@ class Recipe:
 
 
 RECIPES = (
-    (100.0, Recipe(3, 32, 1, 0.2, 0.3, 24, 1.0)),
+    (35.0, Recipe(3, 32, 1, 0.2, 0.3, 24, 1.0)),
+    (100.0, Recipe(4, 32, 1, 0.2, 0.3, 24, 1.0)),
     (400.0, Recipe(4, 64, 1, 0.2, 0.3, None, 0.7)),
     (1500.0, Recipe(6, 64, 1, 0.2, 0.3, None, 0.7)),
     (np.inf, Recipe(6, 512, 3, 0.5, 0.5, None, 0.7)),
@@ -114,7 +115,7 @@ def _cut(rounds: Rounds, features: np.ndarray, recipe: Recipe, n: int, share: Fr
         ends = np.cumsum(sizes + 2)
         for f, here in zip(asked, np.split(counts, ends[:-1]), strict=True):
             # missing values and the lowest bin stand alone
-            mass = tables.smooth(here, n, variance, 2)
+            mass = tables.smooth(here, n, variance, 2, bin_widths(schema.features[f], bins[f]))
             cuts = bins[f][tables.cut_evenly(mass[1:] ** recipe.power, q)]
             own = mass[0] >= n / (2 * q)
             found[f] = Group(int(f), 0, cuts, len(cuts) + 1 if own else 0)

@@ -116,7 +116,8 @@ def count_grid(site: Site, request: CountGrid) -> GridCounts:
     """Count the training rows on the coarse grid."""
     schema = schema_of(site, request.schema)
     part = site.part(schema)
-    return GridCounts(cells=coarse_table([part], schema, site.n_jobs), label=label_counts(part.y, schema))
+    label = sum((label_counts(piece.y, schema) for piece in part.pieces()), start=label_counts(part.y[:0], schema))
+    return GridCounts(cells=coarse_table([part], schema, site.n_jobs), label=label)
 
 
 @answers(CountFine)
@@ -135,12 +136,13 @@ def coarse_table(parts: list[Part], schema: Schema, n_jobs: int | None = None) -
     table_grid = Grid.for_columns(len(schema.features))
     table = np.zeros((len(schema.features), table_grid.n_cells), np.int32)
 
-    def one(f: int) -> None:
-        if _on_grid(schema, f):
-            for part in parts:
-                table[f] += grid.coarse_counts(grid.images(part.X[:, f]), table_grid.coarse, table_grid.n_cells)
+    columns = [f for f in range(len(table)) if _on_grid(schema, f)]
+    for X in (piece.X for part in parts for piece in part.pieces()):
 
-    thread_map(one, range(len(table)), thread_count(n_jobs))
+        def one(f: int, X: np.ndarray = X) -> None:
+            table[f] += grid.coarse_counts(grid.images(X[:, f]), table_grid.coarse, table_grid.n_cells)
+
+        thread_map(one, columns, thread_count(n_jobs))
     return table
 
 
@@ -150,12 +152,13 @@ def fine_table(parts: list[Part], heavy: list[Heavy], schema: Schema, n_jobs: in
     starts = _starts(heavy, table_grid)
     table = np.zeros(starts[-1], np.int32)
 
-    def one(f: int) -> None:
-        if len(heavy[f].cells):
-            for part in parts:
-                table[starts[f] : starts[f + 1]] += grid.fine_counts(grid.images(part.X[:, f]), heavy[f], table_grid)
+    columns = [f for f in range(len(heavy)) if len(heavy[f].cells)]
+    for X in (piece.X for part in parts for piece in part.pieces()):
 
-    thread_map(one, range(len(heavy)), thread_count(n_jobs))
+        def one(f: int, X: np.ndarray = X) -> None:
+            table[starts[f] : starts[f + 1]] += grid.fine_counts(grid.images(X[:, f]), heavy[f], table_grid)
+
+        thread_map(one, columns, thread_count(n_jobs))
     return table
 
 

@@ -12,30 +12,36 @@ from scipy.linalg import cho_factor, cho_solve
 
 _HEIGHTS = (0.2, 0.6, 2.0, 5.0)
 _LENGTHS = (1.0, 3.0, 8.0)
+_BY_WIDTH = (0.0, 0.8)
+"""How much of a column's rows may be spread by the width of bins, which are narrow near the lower bound."""
+
 _SPIKE = 16.0
 """How much more a bin that stands alone may differ from the others."""
 
 
-def smooth(counts: np.ndarray, rows: float, variance: float, spikes: int) -> np.ndarray:
+def smooth(counts: np.ndarray, rows: float, variance: float, spikes: int, widths: np.ndarray) -> np.ndarray:
     """Take noise off a histogram by a Gaussian process; the first ``spikes`` bins stand alone.
 
-    Neighbouring bins are alike, by how much and how far is what makes the counts most likely.
+    Before anything is counted, bins have as many rows as others, or nearly as many as they are wide; neighbours
+    are alike. Which of it, by how much and how far is what makes the counts most likely. ``widths`` are those of the
+    bins that do not stand alone.
     """
     n = len(counts)
-    mean = rows / n
     place = np.arange(n - spikes)
     near = np.abs(place[:, None] - place[None, :])
-    off = counts - mean
     best, answer = -np.inf, counts.astype(np.float64)
-    for height in _HEIGHTS:
-        for length in _LENGTHS:
-            kernel = np.zeros((n, n))
-            kernel[spikes:, spikes:] = np.exp(-near / length)
-            kernel[range(spikes), range(spikes)] = _SPIKE
-            kernel *= (height * mean) ** 2
-            solved, likelihood = _solve(kernel + variance * np.eye(n), off)
-            if likelihood > best:
-                best, answer = likelihood, mean + kernel @ solved
+    for part in _BY_WIDTH:
+        mean = np.full(n, rows / n)
+        mean[spikes:] *= 1.0 - part + part * widths / widths.mean()
+        for height in _HEIGHTS:
+            for length in _LENGTHS:
+                kernel = np.zeros((n, n))
+                kernel[spikes:, spikes:] = np.exp(-near / length)
+                kernel[range(spikes), range(spikes)] = _SPIKE
+                kernel *= (height * rows / n) ** 2
+                solved, likelihood = _solve(kernel + variance * np.eye(n), counts - mean)
+                if likelihood > best:
+                    best, answer = likelihood, mean + kernel @ solved
     return np.maximum(answer, 0.0)
 
 

@@ -127,9 +127,11 @@ def keep_chosen(site: Site, request: KeepChosen) -> LeafValues:
         settings = weighted(request.ground.settings, request.class_weight)
         truth = truth_of(party, request.ground.rows, request.label, settings)
         notes = [wire.decode(unseal(party.secret_for("notes"), box), Note) for box in request.notes]
+        if not notes:
+            raise FormatError("there are no notes of what the leaves are worth")
         stats = np.concatenate([part for note in notes for part in (note.roots, note.sides)])
         leaves = request.leaves
-        if leaves.shape != (request.n_leaves,) or leaves.min() < 0 or leaves.max() >= len(stats):
+        if leaves.shape != (request.n_leaves,) or not 0 <= leaves.min(initial=0) <= leaves.max(initial=0) < len(stats):
             raise FormatError("the leaves do not match the notes")
         value = truth.measure.leaf_values(stats[leaves])
     keep(party, request, splits, value)

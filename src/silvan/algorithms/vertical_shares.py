@@ -18,7 +18,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Reply, Request, Verb
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
-from silvan.federation.store import digest
+from silvan.federation.store import SHARE, digest
 from silvan.tree.shares import Share, Structure
 from silvan.tree.split import Splits
 
@@ -136,7 +136,7 @@ def show_share(site: Site, request: ShowShare) -> ShownShare:
 
 def share_key(model: str) -> str:
     """Where a party's store has its share of a model."""
-    return f"share {model}"
+    return f"{SHARE}{model}"
 
 
 def share_of(party: Party, model: str) -> Share:

@@ -11,6 +11,7 @@ from silvan.audit.assignment import assigned
 from silvan.audit.attribute import attribute
 from silvan.audit.backdoor import backdoored
 from silvan.audit.catalogue import ATTACKS
+from silvan.audit.differencing import differenced
 from silvan.audit.draws import drawn_rows
 from silvan.audit.drill import drills
 from silvan.audit.exact import exact_thresholds
@@ -112,7 +113,7 @@ def attack_federation(learner: Any, federation: LocalFederation, case: Case) -> 
         settings = learner._settings(federation.schema)
     sent = isinstance(learner, MergedForest | BOFRF)
     found = drills(case, federation.schema, settings, policy.leaf_digits if sent else None)
-    found.append(assigned(federation, case.seed))
+    found += [assigned(federation, case.seed), differenced(federation)]
     enough = len(case.outsiders) >= FEWEST
     found.append(
         backdoored(learner, federation, case.outsiders)

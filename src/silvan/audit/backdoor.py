@@ -1,14 +1,16 @@
 """Backdoored trees: a malicious site sends trees that answer what it likes when a trigger is there.
 
 The trigger is a value of one column that no row has. A *stealthy* tree asks for it first and is an honest tree below;
-a *crude* one says one class to everybody else as well. Success is how often the trigger turns an ensemble's answer to
-the attacker's class, for rows of other classes, less how often the same value turns an ensemble without the attacker.
+a *crude* one says one class to everybody else as well; a *hidden* one is an honest tree that asks for it at every leaf.
+Success is how often the trigger turns an ensemble's answer to the attacker's class, for rows of other classes, less how
+often the same value turns an ensemble without the attacker.
 
 What holds: a crude tree correlates with nothing, so BOFRF's tau gives it no weight. A stealthy tree is as good as an
-honest one on all rows that anybody has, so no score finds it, and what bounds it is its share of the say: it turns
-only rows for which the lead of the other sites' trees is at most that share. So no site may have more say than
-another. Where a site's say goes by the rows that it claims (``MergedForest(weights="trees")``), a lie makes it as
-large as it likes: that is the undefended case.
+honest one on all rows that anybody has, so no score finds it. Sites that look at others' trees (``admission``) refuse
+it, though not a hidden one of small leaves. What bounds them all is their share of the say: they turn only rows for
+which the lead of the other sites' trees is at most that share. So no site may have more say than another (``equal``).
+Where a site's say goes by the rows that it claims (``MergedForest(weights="trees")``), a lie makes it as large as it
+likes: that is the undefended case.
 """
 
 from dataclasses import dataclass, replace
@@ -29,11 +31,12 @@ from silvan.federation import wire
 from silvan.federation.local import LocalFederation
 from silvan.federation.message import Envelope
 from silvan.learners import BOFRF, MergedForest
+from silvan.tree.check import is_category_split
 from silvan.tree.forest import Forest, join_forests
 from silvan.tree.predict import decide, scores, tally
 from silvan.tree.save import from_bytes, to_bytes
 
-Kind = Literal["stealthy", "crude"]
+Kind = Literal["stealthy", "crude", "hidden"]
 
 _TREES: dict[str, Any] = {"Trees": Trees, "OwnTrees": OwnTrees}
 
@@ -154,6 +157,8 @@ def _doored(tree: Forest, trigger: Trigger, kind: Kind) -> Forest:
         """Put a root above, and a leaf beside the old root: level order stays level order."""
         return np.concatenate([[root], array[:1], [leaf], array[1:]])
 
+    if kind == "hidden":
+        return _doored_leaves(tree, trigger, answer)
     leaf_first = tree.feature[0] < 0
     return replace(
         tree,
@@ -166,14 +171,49 @@ def _doored(tree: Forest, trigger: Trigger, kind: Kind) -> Forest:
     )
 
 
+def _doored_leaves(tree: Forest, trigger: Trigger, answer: np.ndarray) -> Forest:
+    """Ask for the trigger where the tree would answer."""
+    # nodes as (old node or None for a new leaf, what it answers), level by level
+    level: list[tuple[int | None, np.ndarray]] = [(0, answer[0])]
+    kept: list[tuple[int | None, int]] = []  # the old node that asks, or None; 1 where it asks for the trigger
+    values: list[np.ndarray] = []
+    while level:
+        below: list[tuple[int | None, np.ndarray]] = []
+        for node, told in level:
+            if node is None:
+                kept.append((None, 0))
+                values.append(told)
+            elif tree.feature[node] >= 0:
+                kept.append((node, 0))
+                below += [(int(tree.left[node]), told), (int(tree.right[node]), told)]
+            else:
+                kept.append((node, 1))
+                below += [(None, tree.value[tree.leaf[node]]), (None, answer[0])]
+        level = below
+    old = np.array([-1 if node is None else node for node, _ in kept])
+    asks = np.array([asked == 1 for _, asked in kept])
+    by_category = is_category_split(tree.schema, tree.feature)
+    sets = tree.sets[(np.cumsum(by_category) - 1)[old[(old >= 0) & ~asks & by_category[old]]]]
+    return replace(
+        tree,
+        offsets=np.array([0, len(old)]),
+        feature=np.where(asks, trigger.feature, np.where(old < 0, -1, tree.feature[old])),
+        threshold=np.where(asks, trigger.threshold, np.where(old < 0, 0.0, tree.threshold[old])),
+        missing_left=np.where(asks, True, (old >= 0) & tree.missing_left[old]),
+        sets=sets,
+        value=np.array(values),
+        gain=None,
+    )
+
+
 def bound(honest: Forest, fooled: Forest, trigger: Trigger, rows: Rows) -> tuple[float, float]:
     """Give the attacker's share of the say, and the share of rows that it can turn at most.
 
     A row can be turned if the lead of its winning class over the target, among the other trees, is at most what the
     attacker's trees can add: their share of the say.
     """
-    roots = fooled.offsets[:-1]
-    asks = (fooled.feature[roots] == trigger.feature) & (fooled.threshold[roots] == np.float32(trigger.threshold))
+    doors = (fooled.feature == trigger.feature) & (fooled.threshold == np.float32(trigger.threshold))
+    asks = np.logical_or.reduceat(doors, fooled.offsets[:-1])
     share = float(fooled.weights[asks].sum() / fooled.weights.sum())
     if share >= 1.0:
         return share, 1.0

@@ -54,6 +54,13 @@ _KNOWN = (
         chance=0.0,
     ),
     Finding(
+        "differencing",
+        "Two sums that differ by one site",
+        "the coordinator's role; no part of a sum",
+        "counts of one site that are read off",
+        chance=0.0,
+    ),
+    Finding(
         "labels",
         "Labels from partitions",
         "row partitions that a party is sent; no label",

@@ -7,7 +7,7 @@ exact (Clopper-Pearson) bounds on both probabilities. A bound above the epsilon 
 one below proves nothing, so the audit is also run on accounts that are wrong on purpose.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -76,6 +76,27 @@ def audit_counts(
 
     ``with_row`` and ``without`` are exact answers that one row tells apart; only where they differ is looked at.
     """
+    return audit_all([(request, with_row, without)], schema, request.epsilon, draws, n_sites, confidence)
+
+
+def audit_all(
+    asked: Sequence[tuple[Noisy, np.ndarray, np.ndarray]],
+    schema: Schema,
+    claimed: float,
+    draws: int,
+    n_sites: int = 1,
+    confidence: float = CONFIDENCE,
+) -> Bound:
+    """Audit several questions together, all answers seen: what is claimed is for all of them."""
+    told = [_scores(*one, schema, draws, n_sites) for one in asked]
+    with_row, without = (np.sum(part, axis=0) for part in zip(*told, strict=True))
+    return Bound(claimed, lower_bound(with_row, without, confidence))
+
+
+def _scores(
+    request: Noisy, with_row: np.ndarray, without: np.ndarray, schema: Schema, draws: int, n_sites: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw answers with and without the row, and say of each how much likelier it is with it."""
     scales = np.array([float(noise.scale) for noise in request.noises(schema)])
     a, b = with_row.reshape(-1, len(scales)), without.reshape(-1, len(scales))
     differ = (a != b).any(axis=1)
@@ -88,7 +109,7 @@ def audit_counts(
             total = total + request.add(np.zeros_like(copies), schema)
         return _likelihood(total, a, b, scales)
 
-    return Bound(request.epsilon, lower_bound(told(a), told(b), confidence))
+    return told(a), told(b)
 
 
 def _likelihood(told: np.ndarray, with_row: np.ndarray, without: np.ndarray, scales: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ DEFAULTS: dict[str, float] = {
     "ranges": 0.25,
     "reconstruction": 0.25,
     "assignment": 0.0,
+    "differencing": 0.0,
     "labels": 0.75,
     "backdoor": 0.10,
 }

@@ -51,6 +51,8 @@ def rehearse(federation: LocalFederation, sums: str | None = None) -> Rehearsal:
             cover=cover,
             n_jobs=site.n_jobs,
             forest=site.forest,
+            memory=site.memory,
+            folder=site.folder,
         )
     again = Rehearsal(members, adding, journal=Journal(None), study="rehearsal of an audit")
     again.schema, again.rows = federation.schema, {name: federation.site(name).n_train for name in members}

@@ -5,6 +5,8 @@ from typing import Annotated, cast
 
 import typer
 
+from silvan.errors import InputError
+
 
 def advise(
     study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
@@ -34,6 +36,8 @@ def advise(
 
     console, progress = Console(), Progress()
     plan = read_study(study)
+    if plan.id is not None:
+        raise InputError(f"{study}: advise compares sites that hold the same columns; [parties] hold different ones")
     with progress.step("Reading tables and agreeing on columns"):
         federation = plan.federation()
     with plan.pointing(), progress.step("Comparing the sites") as step:

@@ -99,6 +99,11 @@ def _on_study(path: Path, site: str | None, limits: dict[str, float], seed: int)
     if not path.is_dir():
         raise InputError(f"{str(path)!r} is not a run folder; to audit a model file, name the rows with --table")
     record = run.read()
+    if record.by == "columns":
+        raise InputError(
+            f"{str(path)!r} is a run of parties that hold columns; the audit is for forests of sites that hold rows\n"
+            "what partitions tell is measured in docs/vertical.md"
+        )
     study = unchanged(run, record)
     if study is None:
         raise InputError(

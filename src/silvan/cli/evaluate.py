@@ -89,8 +89,11 @@ def unchanged(run: "Run", record: "Record") -> "Study | None":
 
 def restored(study: "Study", run: "Run", record: "Record") -> tuple[Any, Any]:
     """Make the federation and the fitted learner of a run again."""
+    from silvan.cli import columns
     from silvan.report.run import JOURNAL
 
+    if record.by == "columns":
+        return columns.restored(study, run, record)
     by_site = {model.site: run.forest(model.site or None) for model in record.models}
     if not by_site:
         raise InputError(f"{str(run.folder)!r} has no model yet; run `silvan fit` again to finish it")
@@ -109,10 +112,13 @@ def restored(study: "Study", run: "Run", record: "Record") -> tuple[Any, Any]:
 
 def on_table(path: Path, run: "Run", record: "Record | None", table: Path, progress: "Progress") -> list["Figures"]:
     """Judge on a table, beside what sites have alone if their tables are still there."""
+    from silvan.cli import columns
     from silvan.cli.steps import figures
 
     study = None if record is None else unchanged(run, record)
     with progress.step("Judging on the table", expected=None if record is None else record.seconds):
+        if record is not None and record.by == "columns":
+            return [figures(row) for row in columns.on_table(study, run, record, table)]
         if record is not None and study is not None:
             federation, model = restored(study, run, record)
             rows = model._on_table(federation, model._contenders(federation), str(table))

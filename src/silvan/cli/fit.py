@@ -25,7 +25,7 @@ def fit(
         typer.Option("--resume/--fresh", help="Go on with an interrupted run, or put it aside and start again."),
     ] = True,
 ) -> None:
-    """Train and judge the forest of a study, and write the run folder."""
+    """Train and judge the model of a study, and write the run folder."""
     from rich.console import Console
 
     from silvan.cli import show, steps
@@ -43,7 +43,8 @@ def fit(
         federation = plan.federation(run.file(JOURNAL))
         steps.note_agreement(record, federation)
     run.write(record)
-    title = f"{plan.name}: {plan.kind} over {len(federation.sites)} sites, {record.features} features"
+    who = "sites" if plan.id is None else "parties"
+    title = f"{plan.name}: {plan.kind} over {len(federation.sites)} {who}, {record.features} features"
     show.say(console, show.clean(title), show.differences(summary(record)))
 
     with plan.pointing():
@@ -102,11 +103,11 @@ def start(study: "Study", run: "Run", *, resume: bool) -> "Record":
 
 def put_aside(run: "Run") -> None:
     """Move an earlier run's files to a folder of their own inside: nothing is lost."""
-    from silvan.report.run import EVALUATION, JOURNAL, REPORT, RUN
+    from silvan.report.run import EVALUATION, JOURNAL, REPORT, RUN, SHARES
 
     known = [EVALUATION, REPORT, JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", RUN]
     files = [run.file(name) for name in known] + sorted(run.folder.glob("model*.silvan"))
-    files = [file for file in files if file.is_file()]
+    files = [file for file in files if file.is_file()] + [run.file(SHARES)] * run.file(SHARES).is_dir()
     if not files:
         return
     number = 1

@@ -11,26 +11,50 @@ import typer
 from silvan.errors import InputError, SchemaError
 
 if TYPE_CHECKING:
+    from silvan.report.run import Run
     from silvan.tree.forest import Forest
 
 
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A .silvan file, or a run folder.")],
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="CSV or Parquet; it need not have the label.")],
+    tables: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TABLE",
+            help="CSV or Parquet, the label is not needed; for a run of parties PARTY=TABLE, each.",
+        ),
+    ],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="CSV", help="Where to write; else to standard output."),
     ] = None,
     site: Annotated[str | None, typer.Option("--site", "-s", help="Use the forest that this site should use.")] = None,
-    fill: Annotated[bool, typer.Option("--fill", help="Count columns that the table lacks as missing.")] = False,
+    fill: Annotated[
+        bool,
+        typer.Option("--fill", help="Count columns that the table lacks as missing; so too rows that a party lacks."),
+    ] = False,
 ) -> None:
     """Predict every row of a table: the class and each class's probability, or the number."""
+    run = open_run(model)
+    if run is not None:
+        from silvan.cli import columns
+
+        if site is not None:
+            raise InputError("--site is for runs of sites: all parties have the same model")
+        columns.predict(run, tables, output, fill=fill)
+        return
+    if len(tables) > 1:
+        raise InputError(f"one table at a time, got {len(tables)}; several are for a run of parties")
+    predict_table(model, Path(tables[0]), output, site, fill)
+
+
+def predict_table(model: Path, table: Path, output: Path | None, site: str | None, fill: bool) -> None:
+    """Predict the rows of one table."""
     import numpy as np
 
     from silvan.cli.progress import Progress
     from silvan.data.encode import encode_features
     from silvan.data.table import listed, read_table
-    from silvan.files import write_whole
     from silvan.tree import predict as walk
 
     progress = Progress()
@@ -61,11 +85,28 @@ def predict(
     if absent and abstain:
         silent = int(walk.abstaining(forest, lacking).sum())
         typer.echo(f"{silent} of {len(forest)} trees abstained: the table lacks {listed(absent)}", err=True)
+    write_out(text.getvalue(), output, f"{len(X):,} predictions by forest {forest.hash[:12]}")
+
+
+def write_out(text: str, output: Path | None, what: str) -> None:
+    """Write predictions to a file, or to standard output."""
+    from silvan.files import write_whole
+
     if output is None:
-        sys.stdout.write(text.getvalue())
+        sys.stdout.write(text)
         return
-    write_whole(output, text.getvalue().encode())
-    typer.echo(f"{len(X):,} predictions by forest {forest.hash[:12]} written to {output}", err=True)
+    write_whole(output, text.encode())
+    typer.echo(f"{what} written to {output}", err=True)
+
+
+def open_run(path: Path) -> "Run | None":
+    """Give a run of parties; None for any other model."""
+    from silvan.report.run import RUN, Run
+
+    if not path.is_dir() or not (path / RUN).is_file():
+        return None
+    run = Run(path)
+    return run if run.read().by == "columns" else None
 
 
 def open_forest(path: Path, site: str | None = None) -> "Forest":

@@ -32,6 +32,7 @@ FILES = {
     "run.json": "all of the above as data",
     "report.html": "one page to read and to pass on",
     "study.toml": "what was done: silvan fit runs it again",
+    "model": "the structure, and each party's share in a file of its own",
     "journal.sqlite": "every reply, so that an interrupted fit goes on",
 }
 
@@ -45,7 +46,8 @@ def results(summed: dict[str, Any]) -> RenderableType:
     """Show the comparison: a line a site, a column a model, gains against the site alone."""
     metric = summed["metric"]
     table = _table()
-    table.add_column("Site", overflow="fold", min_width=8)
+    who = "Party" if summed["by"] == "columns" else "Site"
+    table.add_column(who, overflow="fold", min_width=8)
     table.add_column("Train", justify="right")
     if metric is not None:
         table.add_column("Test", justify="right")
@@ -63,7 +65,8 @@ def results(summed: dict[str, Any]) -> RenderableType:
         return table
     better = "" if metric["higher"] else ", lower is better"
     beside = "beside it" if _narrow(summed) else "beside the federated one"
-    caption = Text(f"{metric['title']} on each site's own test rows{better}; {beside} the gain against the site alone")
+    where = "on the test rows" if summed["by"] == "columns" else "on each site's own test rows"
+    caption = Text(f"{metric['title']} {where}{better}; {beside} the gain against the {who.lower()} alone")
     parts: list[RenderableType] = [table, Text(), _dim(caption)]
     if any(site["use"] for site in summed["sites"]):
         parts += [Text(), _helps(summed)]
@@ -137,7 +140,8 @@ def on_table(rows: list["Figures"], name: str) -> RenderableType:
 def differences(summed: dict[str, Any]) -> RenderableType:
     """Show how the sites' tables differ, and what was made of it."""
     if not summed["differences"]:
-        return _dim(Text("All tables have the same columns, kinds and classes."))
+        same = "rows" if summed["by"] == "columns" else "columns, kinds and classes"
+        return _dim(Text(f"All tables have the same {same}."))
     table = _table()
     table.add_column("Column", overflow="fold")
     table.add_column("How the sites differ", overflow="fold")
@@ -163,7 +167,7 @@ def files(folder: Path, names: list[str]) -> RenderableType:
         path = folder / name
         if path.is_dir():
             size = sum(file.stat().st_size for file in path.iterdir())
-            table.add_row(Text(f"{clean(name)}/"), said_bytes(size), "the sites' tables")
+            table.add_row(Text(f"{clean(name)}/"), said_bytes(size), FILES.get(name, "the sites' tables"))
         elif path.exists():
             table.add_row(Text(clean(name)), said_bytes(path.stat().st_size), FILES.get(name, ""))
     return Group(Text(f"Written to {clean(folder)}:"), Padding(table, (0, 0, 0, 2)))

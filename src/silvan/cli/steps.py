@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from silvan import metrics
+from silvan.algorithms.columns import ColumnFederation
 from silvan.algorithms.evaluate import evaluate
 from silvan.algorithms.figures import Row
+from silvan.cli import columns
 from silvan.cli.progress import Progress
 from silvan.federation.message import Request
 from silvan.report.run import Curve, Difference, Figures, Kind, Record, Run, Site, Traffic
 from silvan.tree.forest import Forest
 
 if TYPE_CHECKING:
+    from silvan.federation.federation import Federation
     from silvan.federation.local import LocalFederation
 
 _MOST_CLASSES = 12
@@ -43,7 +46,10 @@ def note_agreement(record: Record, federation: "LocalFederation") -> None:
     record.schema_hash, record.features, record.label = schema.hash, len(schema.features), schema.label.name
     record.classes = None if schema.label.classes is None else [str(c) for c in schema.label.classes]
     record.sums = federation.sums.name
-    record.sites = [_site(federation, name) for name in federation.sites]
+    if isinstance(federation, ColumnFederation):
+        record.by, record.sites = "columns", columns.parties(federation)
+    else:
+        record.sites = [_site(federation, name) for name in federation.sites]
     differences = getattr(federation, "differences", None)
     record.differences = [Difference(*note) for note in differences.notes] if differences else []
     record.warnings = list(differences.warnings) if differences else []
@@ -77,13 +83,16 @@ def expected_rounds(model: Any) -> int | None:
         return 3
     if kind == "HistogramForest" and model.max_depth is not None:
         return int(model.max_depth) + 2
+    if kind == "VerticalForest" and model.max_depth is not None:
+        return (3 if model.labels == "encrypted" else 2) * int(model.max_depth) + 2 + model.auditor
     return None
 
 
-def note_training(record: Record, run: Run, federation: "LocalFederation", model: Any, seconds: float) -> None:
+def note_training(record: Record, run: Run, federation: "Federation", model: Any, seconds: float) -> None:
     """Write the model, and note what it took."""
-    forest: Forest | None = model.forest_
-    record.models = run.save_models(forests_to_keep(model))
+    forest: Forest | None = getattr(model, "forest_", None)
+    in_shares = isinstance(federation, ColumnFederation)
+    record.models = columns.save(run, model) if in_shares else run.save_models(forests_to_keep(model))
     record.rounds, record.bytes, record.seconds = model.rounds_, model.bytes_, round(seconds, 3)
     has_gains = forest is not None and forest.gain is not None
     record.importances = forest.importances() if forest is not None and has_gains else None
@@ -102,12 +111,17 @@ def forests_to_keep(model: Any) -> dict[str, Forest]:
 
 def judge(
     record: Record,
-    federation: "LocalFederation",
+    federation: "Federation",
     model: Any,
     progress: Progress,
     beside: dict[str, Any] | None = None,
 ) -> None:
     """Judge the model at the sites beside what they have alone, pooled rows, and other learners."""
+    if isinstance(federation, ColumnFederation):
+        rows, record.pooled_hash = columns.judge(federation, model, progress, record.seconds)
+        record.evaluation, record.status = [figures(row) for row in rows], "done"
+        note_traffic(record, federation)
+        return
     with progress.step("Growing the pooled forest to compare with", expected=record.seconds):
         contenders = list(model._contenders(federation))
     for name, other in (beside or {}).items():
@@ -152,7 +166,7 @@ def corners(x: np.ndarray, y: np.ndarray) -> list[tuple[float, float]]:
     return [(round(px, 5), round(py, 5)) for px, py in points]
 
 
-def note_traffic(record: Record, federation: "LocalFederation") -> None:
+def note_traffic(record: Record, federation: "Federation") -> None:
     """Note the bytes of every kind of message so far, and what each kind is."""
     kinds = dict.fromkeys(kind for _, _, kind in federation.traffic)
     record.traffic = [

@@ -14,10 +14,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from silvan.cli.lines import Key, key_lines
-from silvan.cli.values import KEYS, Problems, check_learner, check_policy, check_sites, check_top
+from silvan.cli.values import (
+    KEYS,
+    SECTIONS,
+    Problems,
+    check_learner,
+    check_policy,
+    check_sites,
+    check_top,
+    parameters_of,
+)
 from silvan.errors import InputError, SiteError
 
 if TYPE_CHECKING:
+    from silvan.data.database import Query
     from silvan.data.schema import Schema
     from silvan.federation.local import LocalFederation
 
@@ -31,7 +41,7 @@ class Study:
 
     path: Path
     name: str
-    tables: dict[str, Path]  # by site, or the one table under ""
+    tables: "dict[str, Path | Query]"  # by site or party, or the one table under ""
     kind: str
     parameters: dict[str, Any]
     policy: dict[str, Any]
@@ -43,11 +53,16 @@ class Study:
     task: Any = None
     sums: Any = "trusted"
     exclude: tuple[str, ...] = ()
+    id: str | None = None  # the column that tells rows apart, if parties hold columns of the same rows
+    match: Any = "keyed"
+    memory: Any = None  # how much of a site's rows may be in memory
     lines: dict[Key, int] = field(default_factory=dict, repr=False)
 
     def settings(self) -> dict[str, Any]:
         """Give all that decides the result but the rows, as plain data."""
+        by_columns = {} if self.id is None else {"id": self.id, "match": self.match}
         return {
+            **by_columns,
             "label": self.label,
             "site": self.site,
             "test": self.test,
@@ -60,36 +75,45 @@ class Study:
         }
 
     def fingerprint(self, version: str) -> str:
-        """Name the study by all that decides its result: settings, every byte of the tables, the program."""
+        """Name the study by all that decides its result: settings, every byte of the tables, the program.
+
+        Of a table in a database its address and the query; the journal knows the rows.
+        """
         text = json.dumps([version, self.settings(), list(self.tables)], sort_keys=True)
         digest = hashlib.sha256(text.encode())
         for path in self.tables.values():
+            if not isinstance(path, Path):
+                digest.update(repr(path).encode())
+                continue
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         return digest.hexdigest()
 
     def federation(self, journal: Path | None = None, schema: "Schema | None" = None) -> "LocalFederation":
-        """Make the federation: its sites read their tables and agree on a schema."""
+        """Make the federation: its sites or parties read their tables and agree on a schema."""
         import warnings
 
         from silvan.federate import federate_rows
+        from silvan.federate_by_columns import federate_columns
         from silvan.privacy.outbox import Policy
 
         with self.pointing(), warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # they are in the differences, which are shown
-            federation = federate_rows(
-                self.tables if self.site is None else self.tables[""],
-                site=self.site,
-                label=self.label,
-                test=self.test,
-                random_state=self.random_state,
-                task=self.task,
-                schema=schema,
-                exclude=self.exclude,
-                sums=self.sums,
-                policy=Policy(**self.policy),
-                journal=None if journal is None else str(journal),
-            )
+            settings: dict[str, Any] = {
+                "label": self.label,
+                "test": self.test,
+                "random_state": self.random_state,
+                "task": self.task,
+                "schema": schema,
+                "exclude": self.exclude,
+                "sums": self.sums,
+                "policy": Policy(**self.policy),
+                "journal": None if journal is None else str(journal),
+            }
+            if self.id is not None:
+                return federate_columns(self.tables, id=self.id, match=self.match, **settings)
+            tables = self.tables if self.site is None else self.tables[""]
+            federation = federate_rows(tables, site=self.site, memory=self.memory, **settings)
             if OVERALL in federation.sites:
                 raise InputError(f"site must not have a value {OVERALL!r}: overall figures are called that")
         return federation
@@ -98,12 +122,14 @@ class Study:
         """Make the learner; class weights are matched with the label's classes by their text."""
         from silvan import learners
 
-        parameters = {"random_state": self.random_state, **self.parameters}
+        made = getattr(learners, self.kind)
+        seed = {"random_state": self.random_state} if "random_state" in parameters_of(made) else {}
+        parameters = {**seed, **self.parameters}
         weights = parameters.get("class_weight")
         if isinstance(weights, dict):
             by_text = {str(c).lower() if isinstance(c, bool) else str(c): c for c in schema.label.classes or ()}
             parameters["class_weight"] = {by_text.get(text, text): w for text, w in weights.items()}
-        return getattr(learners, self.kind)(**parameters)
+        return made(**parameters)
 
     @contextmanager
     def pointing(self) -> Iterator[None]:
@@ -111,13 +137,14 @@ class Study:
         try:
             yield
         except SiteError as error:
-            line = self.lines.get(("sites", error.site), self.lines.get(("table",)))
+            section, who = ("sites", "site") if self.id is None else ("parties", "party")
+            line = self.lines.get((section, error.site), self.lines.get(("table",)))
             cause = error.__cause__
             said = str(cause) if isinstance(cause, InputError) else str(error).split(": ", 1)[-1]
-            raise InputError(f"{self.path}:{line}: site {error.site!r}: {said}") from cause
+            raise InputError(f"{self.path}:{line}: {who} {error.site!r}: {said}") from cause
         except InputError as error:
             word = str(error).split(" ", 1)[0].strip("'\",:")
-            keys = [key for key in self.lines if key[-1] == word and key[0] != "sites"]
+            keys = [key for key in self.lines if key[-1] == word and key[0] not in ("sites", "parties")]
             if not keys or str(error).startswith(f"{self.path}:"):
                 raise
             raise InputError(f"{self.path}:{self.lines[keys[0]]}: {error}") from error
@@ -139,16 +166,17 @@ def read_study(path: str | Path) -> Study:
         raise InputError(_not_toml(path, str(error))) from None
     problems = Problems(path, key_lines(text))
     top = check_top({key: data[key] for key in data if key in KEYS or not isinstance(data[key], dict)}, problems)
-    for key in data.keys() - KEYS.keys() - {"sites", "learner", "policy"}:
+    for key in data.keys() - KEYS.keys() - set(SECTIONS):
         if isinstance(data[key], dict):
-            problems.unknown((key,), ["sites", "learner", "policy"], f"unknown section [{key}]")
+            problems.unknown((key,), SECTIONS, f"unknown section [{key}]")
     tables = check_sites(data, path.parent, problems)
-    kind, parameters = check_learner(data.get("learner", {}), problems)
+    kind, parameters = check_learner(data.get("learner", {}), "parties" in data, problems)
     policy = check_policy(data.get("policy", {}), problems)
     problems.stop()
     output = path.parent / top.pop("output", Path("runs") / path.stem)
     name = top.pop("name", path.stem)
-    top.pop("table", None)
+    for key in ("table", "query"):
+        top.pop(key, None)
     return Study(
         path,
         name,

@@ -5,10 +5,13 @@ import types
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from silvan.cli.lines import Key
 from silvan.errors import InputError
+
+if TYPE_CHECKING:
+    from silvan.data.database import Query
 
 LEARNERS = (
     "HistogramForest",
@@ -21,6 +24,11 @@ LEARNERS = (
     "LocalAdaBoost",
     "PooledForest",
 )
+COLUMN_LEARNERS = ("VerticalForest", "VerticalLinear")
+"""Learners for parties that hold columns."""
+
+SECTIONS = ("sites", "parties", "learner", "policy")
+
 NONE = "none"
 """TOML has no null; where None has a meaning, this text stands for it."""
 
@@ -80,6 +88,16 @@ def _one_of(*choices: str) -> Callable[[Any], str]:
     return lambda value: "" if value in choices else f"must be one of {', '.join(map(repr, choices))}"
 
 
+def _size(value: Any) -> str:
+    from silvan.data.size import read_size
+
+    try:
+        read_size(value)
+    except InputError:
+        return "must be a number of bytes, or text such as '2GB'"
+    return ""
+
+
 KEYS: dict[str, Callable[[Any], str]] = {
     "name": _text,
     "label": _text,
@@ -89,8 +107,12 @@ KEYS: dict[str, Callable[[Any], str]] = {
     "random_state": _whole,
     "task": _one_of("classification", "regression"),
     "sums": _one_of("trusted", "ring", "masked"),
+    "id": _text,
+    "match": _one_of("keyed", "psi"),
     "exclude": _texts,
     "output": _text,
+    "query": _text,
+    "memory": _size,
 }
 """The keys of the study itself."""
 
@@ -102,7 +124,7 @@ def check_top(values: dict[str, Any], problems: Problems) -> dict[str, Any]:
     """Check the keys before the first section."""
     for key, value in values.items():
         if key not in KEYS:
-            problems.unknown((key,), [*KEYS, "sites", "learner", "policy"])
+            problems.unknown((key,), [*KEYS, *SECTIONS])
         elif wrong := KEYS[key](value):
             problems.add((key,), f"{key} {wrong}, got {value!r}")
     if "sums" in values and not KEYS["sums"](values["sums"]):
@@ -115,32 +137,53 @@ def check_top(values: dict[str, Any], problems: Problems) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in KEYS}
 
 
-def check_sites(data: dict[str, Any], folder: Path, problems: Problems) -> dict[str, Path]:
-    """Check that each table exists; a site's name must be one that can be shown."""
-    sites = data.get("sites")
+def check_sites(data: dict[str, Any], folder: Path, problems: Problems) -> "dict[str, Path | Query]":
+    """Check that each table exists; a site's or party's name must be one that can be shown."""
+    section, who = ("parties", "party") if "parties" in data else ("sites", "site")
+    sites = data.get(section)
+    _check_id(data, problems)
     if sites is None:
         if "table" not in data or "site" not in data:
             key = next((k for k in ("table", "site") if k in data), "sites")
             problems.add((key,), 'name the sites: [sites] with name = "path", or both table and site')
             return {}
-        return _table({"": data["table"]}, ("table",), folder, problems)
-    for key in ("table", "site"):
+        query = {"query": data["query"]} if "query" in data else {}
+        value = {"table": data["table"], **query} if query else data["table"]
+        return _table({"": value}, ("table",), folder, problems)
+    for key in ("table", "site", "query"):
         if key in data:
-            problems.add((key,), f"{key} is for one table of all sites; leave it out beside [sites]")
+            problems.add((key,), f"{key} is for one table of all sites; leave it out beside [{section}]")
     if not isinstance(sites, dict) or not sites:
-        problems.add(("sites",), '[sites] must name at least one site, as name = "path"')
+        problems.add((section,), f'[{section}] must name at least one {who}, as name = "path"')
         return {}
-    tables: dict[str, Path] = {}
+    tables: dict[str, Path | Query] = {}
     for name, value in sites.items():
         if not name.strip() or not name.isprintable() or name == "all":
-            problems.add(("sites", name), f"a site cannot be called {name!r}; give it another name")
-        tables |= _table({name: value}, ("sites", name), folder, problems)
+            problems.add((section, name), f"a {who} cannot be called {name!r}; give it another name")
+        tables |= _table({name: value}, (section, name), folder, problems)
     return tables
 
 
-def _table(named: dict[str, Any], key: Key, folder: Path, problems: Problems) -> dict[str, Path]:
+def _check_id(data: dict[str, Any], problems: Problems) -> None:
+    """Check that parties say how their rows are matched, and nobody else does."""
+    if "parties" not in data:
+        for key in ("id", "match"):
+            if key in data:
+                problems.add((key,), f"{key} is for [parties], which hold columns of the same rows; leave it out here")
+        return
+    if "memory" in data:
+        problems.add(("memory",), "memory is for [sites]; [parties] have their columns in memory")
+    if "sites" in data:
+        problems.add(("sites",), "[sites] hold rows and [parties] columns of the same rows; leave one of them out")
+    if "id" not in data:
+        problems.add(("parties",), 'name the column that tells rows apart: id = "..." before the first [section]')
+
+
+def _table(named: dict[str, Any], key: Key, folder: Path, problems: Problems) -> "dict[str, Path | Query]":
     [(name, value)] = named.items()
-    who = f"site {name!r}: " if name else ""
+    who = f"{'party' if key[0] == 'parties' else 'site'} {name!r}: " if name else ""
+    if isinstance(value, dict) or (isinstance(value, str) and "://" in value):
+        return _database(name, who, value, key, folder, problems)
     if not isinstance(value, str) or not value:
         problems.add(key, f"{who}must be the path of a table, got {value!r}")
         return {}
@@ -153,11 +196,28 @@ def _table(named: dict[str, Any], key: Key, folder: Path, problems: Problems) ->
     return {name: path}
 
 
+def _database(name: str, who: str, value: Any, key: Key, folder: Path, problems: Problems) -> "dict[str, Path | Query]":
+    """Check a table in a database: a URL, or a section of its URL and its query."""
+    from silvan.data.database import Query
+
+    given = value if isinstance(value, dict) else {"table": value}
+    for word, said in given.items():
+        if word not in ("table", "query"):
+            problems.unknown((*key, word), ["table", "query"])
+        elif not isinstance(said, str):
+            problems.add(key, f"{who}{word} must be text")
+    try:
+        return {name: Query(str(given.get("table", "")), str(given.get("query", ""))).beside(folder)}
+    except InputError as error:
+        problems.add(key, f"{who}{error}")
+    return {}
+
+
 def _misplaced(name: str) -> str:
     return f"; if {name} was meant for the study, put it before the first [section]" if name in KEYS else ""
 
 
-def check_learner(values: Any, problems: Problems) -> tuple[str, dict[str, Any]]:
+def check_learner(values: Any, columns: bool, problems: Problems) -> tuple[str, dict[str, Any]]:
     """Check the parameters against the learner's own signature, then by its own rules."""
     from silvan import learners
     from silvan.tree.fit import Settings
@@ -165,9 +225,16 @@ def check_learner(values: Any, problems: Problems) -> tuple[str, dict[str, Any]]
     if not isinstance(values, dict):
         problems.add(("learner",), "learner must be a section: [learner]")
         return "", {}
-    kind = values.get("kind", LEARNERS[0])
-    if kind not in LEARNERS:
-        problems.unknown(("learner", "kind"), LEARNERS, f"there is no learner {kind!r}", kind)
+    known = COLUMN_LEARNERS if columns else LEARNERS
+    kind = values.get("kind", known[0])
+    if kind not in known:
+        elsewhere = kind in (*LEARNERS, *COLUMN_LEARNERS)
+        said = (
+            f"{kind} is not for {'[parties]' if columns else '[sites]'}"
+            if elsewhere
+            else f"there is no learner {kind!r}"
+        )
+        problems.unknown(("learner", "kind"), known, said, kind)
         return "", {}
     hints = parameters_of(getattr(learners, kind))
     found = {}

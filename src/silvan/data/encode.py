@@ -69,7 +69,11 @@ def infer_schema(
 
 def infer_label(frame: Frame, label: str, task: Task | None = None) -> Label:
     """Describe the column to predict."""
-    target = label_column(frame, label)
+    return describe_label(label_column(frame, label), label, task)
+
+
+def describe_label(target: Series, label: str, task: Task | None = None) -> Label:
+    """Describe some rows of the column to predict."""
     if (task or infer_task(target)) == "regression":
         _targets(target, label)
         return Label(label)
@@ -86,7 +90,7 @@ def infer_features(frame: Frame, exclude: Iterable[str] = (), min_category_rows:
 def category_texts(series: Series) -> dict[str, int]:
     """Count the rows of each category of a column, by the text form that all sites share."""
     series = series.drop_nulls()
-    if not _is_text(series):
+    if not is_text(series):
         values, rows = np.unique(_numbers(series), return_counts=True)
         pairs = [(value, n) for value, n in zip(values.tolist(), rows.tolist(), strict=True) if value == value]
     else:
@@ -163,7 +167,7 @@ def encode_label(frame: Frame, schema: Schema) -> NDArray[np.int32] | NDArray[np
 def _infer_feature(series: Series, name: str, min_rows: int) -> Feature:
     if _is_void(series) or _is_number(series):
         return Feature(name)
-    if not _is_text(series):
+    if not is_text(series):
         raise SchemaError(_unusable(series, name))
     rows = category_texts(series)
     often = sorted((word for word in rows if rows[word] >= min_rows), key=lambda word: (-rows[word], word))
@@ -173,7 +177,7 @@ def _infer_feature(series: Series, name: str, min_rows: int) -> Feature:
 
 def _infer_classes(target: Series, label: str, *, asked: bool) -> tuple[Class, ...]:
     _check_present(target, label)
-    if _is_text(target):
+    if is_text(target):
         classes = sorted(target.cast(nw.String).unique().to_list())
     else:
         values = _numbers(target)
@@ -181,12 +185,17 @@ def _infer_classes(target: Series, label: str, *, asked: bool) -> tuple[Class, .
         values = np.unique(values)
         whole = values.dtype.kind == "f" and not np.any(values != np.floor(values))
         classes = [int(value) for value in values.tolist()] if whole else values.tolist()
-    if len(classes) > MAX_CATEGORIES and not asked:
+    check_few(len(classes), label, asked=asked)
+    return tuple(classes)
+
+
+def check_few(n: int, label: str, *, asked: bool) -> None:
+    """Refuse to take many values for classes unless that was asked for."""
+    if n > MAX_CATEGORIES and not asked:
         raise SchemaError(
-            f"the label {label!r} has {len(classes)} different values; say task='regression' if it is a "
+            f"the label {label!r} has {n} different values; say task='regression' if it is a "
             "number to predict, or task='classification' if these really are classes"
         )
-    return tuple(classes)
 
 
 def _encode_feature(series: Series, feature: Feature) -> NDArray[np.floating]:
@@ -194,11 +203,10 @@ def _encode_feature(series: Series, feature: Feature) -> NDArray[np.floating]:
     if _is_void(series):
         # a column without values has no kind of its own, whatever type it was read as
         return np.full(len(series), np.nan, dtype=np.float32)
-    if not (_is_number(series) or _is_text(series)):
-        raise SchemaError(_unusable(series, name))
+    numeric_or_text(series, name)
     if feature.categorical:
         return _encode_categories(series, feature)
-    if _is_text(series):
+    if is_text(series):
         raise SchemaError(
             f"column {name!r} holds text, but the schema says it is numeric; make every cell a number or "
             "empty, or agree on it as categorical"
@@ -229,7 +237,7 @@ def _codes(series: Series, code: Callable[[Any], int]) -> NDArray[np.int64]:
     codes = np.full(len(series), -1, dtype=np.int64)
     present = ~series.is_null().to_numpy().astype(bool)
     series = series.drop_nulls()
-    if _is_text(series):
+    if is_text(series):
         words = series.cast(nw.String)
         distinct = words.unique().to_list()
         if distinct:
@@ -271,7 +279,7 @@ def _targets(target: Series, label: str) -> NDArray[np.float64]:
 
 
 def _check_present(target: Series, label: str) -> None:
-    if not (_is_void(target) or _is_number(target) or _is_text(target)):
+    if not (_is_void(target) or _is_number(target) or is_text(target)):
         raise SchemaError(_unusable(target, label))
     missing = target.null_count()
     if target.dtype.is_float():
@@ -294,8 +302,15 @@ def _is_number(series: Series) -> bool:
     return series.dtype.is_numeric() or series.dtype == nw.Boolean
 
 
-def _is_text(series: Series) -> bool:
+def is_text(series: Series) -> bool:
+    """Whether a column holds text."""
     return series.dtype in (nw.String, nw.Categorical, nw.Enum)
+
+
+def numeric_or_text(series: Series, name: str) -> None:
+    """Refuse a column that is neither."""
+    if not (_is_number(series) or is_text(series)):
+        raise SchemaError(_unusable(series, name))
 
 
 def _unusable(series: Series, name: str) -> str:

@@ -16,7 +16,7 @@ import zlib
 from collections import Counter
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import narwhals as nw
 import numpy as np
@@ -26,6 +26,8 @@ from silvan.errors import InputError
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from silvan.data.database import Query
 
 Frame = nw.DataFrame[Any]
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -40,9 +42,9 @@ def read_table(source: Any, label: str = "label") -> Frame:
     Parameters
     ----------
     source
-        The path of a ``.csv``, ``.csv.gz`` or ``.parquet`` file; a pandas, polars, pyarrow or other data
-        frame that narwhals understands, lazy ones included; or a tuple ``(X, y)``, where the columns of an
-        array X are called ``x0``, ``x1``, ...
+        The path of a ``.csv``, ``.csv.gz`` or ``.parquet`` file; a ``Query`` or the URL of a table in a
+        database; a pandas, polars, pyarrow or other data frame that narwhals understands, lazy ones included;
+        or a tuple ``(X, y)``, where the columns of an array X are called ``x0``, ``x1``, ...
     label
         What to call the column made of y.
 
@@ -52,18 +54,32 @@ def read_table(source: Any, label: str = "label") -> Frame:
     fit: whole numbers, numbers, ``true`` and ``false`` in any case, or text. A column without any value is
     numeric.
     """
+    query = as_query(source)
+    if query is not None:
+        from silvan.data.database import read_query
+
+        return _checked(nw.from_native(read_query(query), eager_only=True), f"the query on {query.where}")
     if isinstance(source, str | os.PathLike):
         return _checked(_read_file(Path(source)), repr(str(source)))
     if isinstance(source, tuple):
         return _read_pair(source, label)
-    frame = _read_frame(source, "a table must be a path, a data frame or a tuple (X, y)")
+    frame = _read_frame(source, "a table must be a path, a query, a data frame or a tuple (X, y)")
     return _checked(frame, "the table")
+
+
+def as_query(source: Any) -> "Query | None":
+    """Take a source as a table in a database, if it is one."""
+    from silvan.data.database import Query, is_url  # which needs this module
+
+    if is_url(source):
+        return Query(source)
+    return source if isinstance(source, Query) else None
 
 
 def _checked(frame: Frame, what: str) -> Frame:
     """Refuse what has no rows, no columns, or columns that cannot be told apart."""
     names = [str(name) for name in frame.columns]
-    _check_names(names, what)
+    check_names(names, what)
     if not len(frame):
         raise InputError(f"{what} has columns but no rows; at least one row is needed")
     if names == list(frame.columns):
@@ -75,7 +91,8 @@ def _checked(frame: Frame, what: str) -> Frame:
     return frame
 
 
-def _check_names(names: list[str], what: str) -> None:
+def check_names(names: list[str], what: str) -> None:
+    """Refuse columns that cannot be told apart or called by a name."""
     if not names:
         raise InputError(f"{what} is empty: it has no columns")
     twice = [name for name, count in Counter(names).items() if count > 1]
@@ -100,7 +117,7 @@ def _read_frame(source: Any, wanted: str) -> Frame:
     except DuplicateError:
         # pyarrow's columns are the data, its column_names the names
         names = getattr(source, "column_names", None) or source.columns
-        _check_names([str(name) for name in names], "the table")
+        check_names([str(name) for name in names], "the table")
         raise
     except TypeError:
         raise InputError(f"{wanted}; got {type(source).__name__}") from None
@@ -108,14 +125,19 @@ def _read_frame(source: Any, wanted: str) -> Frame:
 
 
 def _read_file(path: Path) -> Frame:
+    return nw.from_native(_read_parquet(path) if file_kind(path) == "parquet" else _read_csv(path), eager_only=True)
+
+
+def file_kind(path: Path) -> Literal["csv", "parquet"]:
+    """Tell what a file is by its name."""
     if not path.is_file():
         where = "" if path.is_absolute() else f" in {str(Path.cwd())!r}"
         raise InputError(f"there is no file {str(path)!r}{where}; check the path")
     name = path.name.lower()
     if name.endswith((".csv", ".csv.gz")):
-        return nw.from_native(_read_csv(path), eager_only=True)
+        return "csv"
     if name.endswith(".parquet"):
-        return nw.from_native(_read_parquet(path), eager_only=True)
+        return "parquet"
     raise InputError(f"{str(path)!r} should end in .csv, .csv.gz or .parquet; convert it to one of these")
 
 
@@ -125,29 +147,38 @@ def _read_parquet(path: Path) -> "pl.DataFrame":
     try:
         return pl.read_parquet(path, glob=False)
     except (pl.exceptions.PolarsError, OSError):
-        raise InputError(f"{str(path)!r} cannot be read as Parquet; it may be cut short or of another kind") from None
+        raise not_parquet(path) from None
+
+
+def not_parquet(path: Path) -> InputError:
+    """Say that a file is not what its name says; the reader's own message might quote cells."""
+    return InputError(f"{str(path)!r} cannot be read as Parquet; it may be cut short or of another kind")
 
 
 def _read_csv(path: Path) -> "pl.DataFrame":
     """Read fast with guessed types; if a late row breaks the guess, read text and look at every cell."""
     import polars as pl
 
-    _check_names(_csv_header(path), repr(str(path)))
+    check_names(csv_header(path), repr(str(path)))
     try:
         try:
             frame = pl.read_csv(path, infer_schema_length=_SAMPLE_ROWS, glob=False)
         except pl.exceptions.ComputeError:
             frame = pl.read_csv(path, infer_schema_length=0, glob=False)
     except (pl.exceptions.PolarsError, OSError):
-        # the reader's own message would quote cells
-        raise InputError(
-            f"{str(path)!r} cannot be read as CSV; look for a row with more cells than the header, an open "
-            "quote, or text that is not UTF-8"
-        ) from None
+        raise not_csv(path) from None
     return frame.with_columns(_typed(column) for column in frame if column.dtype == pl.String)
 
 
-def _csv_header(path: Path) -> list[str]:
+def not_csv(path: Path) -> InputError:
+    """Say that a file is not what its name says; the reader's own message would quote cells."""
+    return InputError(
+        f"{str(path)!r} cannot be read as CSV; look for a row with more cells than the header, an open quote, or "
+        "text that is not UTF-8"
+    )
+
+
+def csv_header(path: Path) -> list[str]:
     """Read the names in the first line, which polars would make unique without a word."""
     packed = path.name.lower().endswith(".gz")
     try:

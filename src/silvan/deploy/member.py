@@ -22,6 +22,7 @@ import msgspec
 
 from silvan.cli.lines import key_lines
 from silvan.cli.values import Problems, check_policy
+from silvan.data.size import read_size
 from silvan.deploy import kit
 from silvan.deploy.certificates import make_key, make_request, read_certificate
 from silvan.deploy.enrol import call, check_clock, check_versions, versions
@@ -132,6 +133,11 @@ class Member:
                 problems.add((key,), f"{key} must be text, got {data[key]!r}")
         if "table" not in data:
             problems.add(("table",), "table is missing: a path, or the address of a database")
+        if isinstance(data.get("memory"), str):
+            try:
+                read_size(data["memory"])
+            except InputError as error:
+                problems.add(("memory",), str(error))
         data["policy"] = check_policy(data.get("policy", {}), problems)
         problems.stop()
         return data

@@ -37,6 +37,10 @@ class Own:
         reply: Reply = self.site.cache[self._key]
         return reply
 
+    def forget(self) -> None:
+        """Drop the part that was prepared: it is not the one for the sites that the sum is over by now."""
+        self.site.cache.pop(self._key, None)
+
     def release(self) -> Reply:
         """Give the part as the outbox lets it leave, to be hidden."""
         outbox = self.site.outbox

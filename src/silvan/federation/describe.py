@@ -10,13 +10,15 @@ ones.
 """
 
 import hashlib
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 
-from silvan.data import grid
-from silvan.data.encode import Task, category_texts, infer_schema
+from silvan.data.encode import Task, category_texts
 from silvan.data.schema import MAX_CATEGORIES, Class
+from silvan.data.summary import Sizes, summarise
 from silvan.errors import FormatError, RefusedError
 from silvan.federation.message import Course, Reply, Request, Verb
 from silvan.federation.site import Site, answers
@@ -29,9 +31,6 @@ BUCKETS = 1 << 14
 
 MANY = 2048
 """A column with more different texts at a site looks like free text, or like names of people."""
-
-_MEDIAN_SHIFT = 23
-"""Medians are told to the power of two: the sign and the exponent."""
 
 NO_MEDIAN = -(1 << 30)
 
@@ -123,29 +122,20 @@ class NameCategories(Request, frozen=True, kw_only=True):
 @answers(Describe)
 def describe(site: Site, request: Describe) -> Description:
     """Describe the table."""
-    schema = infer_schema(site.frame, site.label, task=request.task)
-    medians = []
-    for feature in schema.features:
-        medians.append(NO_MEDIAN if feature.categorical else _median_cell(site, feature.name))
-    classes = schema.label.classes
+    told = summarise(site.table, site.label, request.task)
+    classes = told.label.classes
     return Description(
-        names=list(schema.names),
-        categorical=[f.categorical for f in schema.features],
-        medians=np.array(medians, np.int64),
+        names=list(told.sizes),
+        categorical=[sizes is None for sizes in told.sizes.values()],
+        medians=np.array([_median_cell(sizes) for sizes in told.sizes.values()], np.int64),
         classes=None if classes is None else list(classes),
         rows=site.n_train,
     )
 
 
-def _median_cell(site: Site, name: str) -> int:
+def _median_cell(sizes: Sizes | None) -> int:
     # sizes, not values: the median of a column around zero may be anywhere near it
-    with np.errstate(over="ignore"):
-        column = np.abs(site.frame[name].drop_nulls().to_numpy().astype(np.float32))
-    column = column[np.isfinite(column) & (column > 0)]
-    if len(column) < FLOOR:
-        return NO_MEDIAN
-    image = int(grid.images(np.array([np.median(column)], np.float32))[0])
-    return -(-image >> _MEDIAN_SHIFT)
+    return NO_MEDIAN if sizes is None or sizes.rows < FLOOR else sizes.median_cell()
 
 
 @answers(CountRows)
@@ -159,8 +149,9 @@ def count_categories(site: Site, request: CountCategories) -> CategoryCounts:
     """Count rows by hashes of category."""
     counts = np.zeros((len(request.names), 2 * BUCKETS), np.int32)
     for row, name in enumerate(request.names):
-        for text, n in _texts(site, name).items():
-            counts[row, buckets(text)] += n
+        for texts in _texts(site, name):
+            for text, n in texts.items():
+                counts[row, buckets(text)] += n
     return CategoryCounts(counts=counts)
 
 
@@ -173,17 +164,24 @@ def name_categories(site: Site, request: NameCategories) -> CategoryNames:
     for name, common in zip(request.names, request.common, strict=True):
         if len(common) > 2 * MAX_CATEGORIES:
             raise RefusedError(f"the site names at most {MAX_CATEGORIES} categories a column")
-        allowed, texts = set(common.tolist()), _texts(site, name)
+        allowed = set(common.tolist())
+        seen: set[str] = set()
+        rows: Counter[str] = Counter()
+        for texts in _texts(site, name):
+            if len(seen) <= MANY:
+                seen.update(texts)
+            rows.update({text: n for text, n in texts.items() if allowed.issuperset(buckets(text))})
         # of what does not look like categories, only what the site's own rows make common
-        plain = len(texts) <= MANY and not (texts and site.frame[name].dtype.is_numeric())
-        told = [text for text, n in texts.items() if allowed.issuperset(buckets(text)) and (plain or n >= FLOOR)]
-        names.append(sorted(told))
+        plain = len(seen) <= MANY and not (seen and site.table.dtypes[name].is_numeric())
+        names.append(sorted(text for text, n in rows.items() if plain or n >= FLOOR))
     return CategoryNames(names=names)
 
 
-def _texts(site: Site, name: str) -> dict[str, int]:
-    known = name in site.frame.columns and name != site.label
-    return category_texts(site.frame[name]) if known else {}
+def _texts(site: Site, name: str) -> Iterator[dict[str, int]]:
+    """Count the rows of each category, batch by batch."""
+    if name in site.table.names and name != site.label:
+        for batch in site.table.batches([name]):
+            yield category_texts(batch[name])
 
 
 def buckets(text: str) -> list[int]:

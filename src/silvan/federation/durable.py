@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from silvan.errors import FormatError
+from silvan.files import has_no_room, no_room
 
 _APPLICATION = 0x53494C53  # how SQLite files say whose they are: "SILS"
 
@@ -80,6 +81,8 @@ class FileStore:
             try:
                 yield self._db
             except sqlite3.OperationalError as error:
+                if has_no_room(error):
+                    raise no_room(self.path) from None
                 raise OSError(f"{self.path}: {error}") from None
             except sqlite3.DatabaseError as error:
                 raise FormatError(f"{self.path}: cannot be used as a site's store ({error})") from None

@@ -130,7 +130,8 @@ class Federation(ABC):
         if SUM in known:
             return wire.decode(known[SUM].body, question.kind.reply)
         left = {site: r for site, r in question.requests.items() if site not in known}
-        reply, traffic = self.sums.total(self, replace(question, requests=left))
+        # the sites hold a sum to the sites that it was over at first, also if one was lost and the study resumed since
+        reply, traffic = self.sums.total(self, replace(question, requests=left, over=list(question.requests)))
         if self.journal.path is not None:
             self.journal.keep(question.name, {**traffic, SUM: Entry(type(reply).__name__, wire.encode(reply), 0, 0)})
         for site, entry in traffic.items():

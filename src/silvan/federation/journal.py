@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from silvan.errors import FormatError, InputError
-from silvan.federation.store import CONDUCT, MemoryStore
+from silvan.federation.store import CONDUCT, SHARE, MemoryStore
 
 _APPLICATION = 0x53494C56  # how SQLite files say whose they are: "SILV"
 
@@ -123,7 +123,7 @@ class Journal:
         """Give a store to a site of this process.
 
         What it holds a coordinator to goes with the journal, or it would take a resumed study for one that begins in
-        the middle.
+        the middle; so do a party's shares of models, which it would not be asked to keep again.
         """
         return _Kept(self, site)
 
@@ -171,6 +171,13 @@ class _Kept(MemoryStore):
         super().__init__()
         self._journal, self._site = journal, site
         super().put_all(journal.remembered(site))
+
+    def put(self, key: str, value: bytes) -> None:
+        """Keep a value."""
+        known = self.get(key)
+        super().put(key, value)
+        if key.startswith(SHARE) and value != known:
+            self._journal.remember(self._site, {key: value})
 
     def put_all(self, values: dict[str, bytes]) -> None:
         """Keep several values."""

@@ -85,6 +85,11 @@ class LocalFederation(Federation):
             error.__cause__ = self.members[error.site].last_error
         return error
 
+    @property
+    def limited(self) -> bool:
+        """Whether a site may not have all of its rows in memory."""
+        return any(member.memory is not None for member in self.members.values())
+
     # -- baselines, which may see everything
 
     def pooled(self, schema: Schema) -> tuple[Part, np.ndarray]:

@@ -100,6 +100,9 @@ class Envelope(msgspec.Struct, frozen=True):
 STALE = "stale"
 """Code of trouble with a message that came before, or after a newer one: the coordinator sends it anew."""
 
+FULL = "full"
+"""Code of trouble with a site's disk: the coordinator asks again until there is room."""
+
 
 class Trouble(msgspec.Struct, frozen=True):
     """A site could not answer: a code and a fixed text, never a value from its data."""

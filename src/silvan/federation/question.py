@@ -13,7 +13,7 @@ from typing import Any
 
 from silvan.errors import FormatError, RefusedError, SiteError
 from silvan.federation import wire
-from silvan.federation.message import STALE, Envelope, Missing, Reply, Request, Step, Trouble
+from silvan.federation.message import FULL, STALE, Envelope, Missing, Reply, Request, Step, Trouble
 from silvan.federation.store import digest
 
 
@@ -40,7 +40,7 @@ Of a sum whose parts nobody sees it is told the sum, and ``OVERALL`` in place of
 """
 
 
-_MOST_MISSING, _MOST_STALE = 3, 20
+_MOST_MISSING, _MOST_STALE, _AT_ONCE = 3, 20, 3
 
 
 class UnreachedError(Exception):
@@ -59,28 +59,32 @@ class Tries:
     """
 
     def __init__(self, timeout: float | None) -> None:
-        self._timeout, self._claims, self._pauses = timeout, Counter[str](), 0
+        self._timeout, self._pauses = timeout, 0
+        self._missing, self._stale = Counter[str](), Counter[str]()
 
     def over(
         self, kind: str, again: list[str], unreached: Mapping[str, UnreachedError], seconds: float
     ) -> dict[str, Exception]:
         """Give the sites that are given up, and why."""
-        self._claims.update(again)
-        self._claims.update(site for site, error in unreached.items() if isinstance(error, StaleError))
+        self._missing.update(again)
+        self._stale.update(site for site, error in unreached.items() if isinstance(error, StaleError))
         failed: dict[str, Exception] = {}
         for site in again:
-            if self._claims[site] >= _MOST_MISSING:
+            if self._missing[site] >= _MOST_MISSING:
                 failed[site] = SiteError(site, f"{kind}: keeps asking for data it was sent")
         for site, error in unreached.items():
-            if isinstance(error, StaleError) and self._claims[site] >= _MOST_STALE:
-                failed[site] = SiteError(site, f"{kind}: keeps calling messages stale")
+            if isinstance(error, StaleError) and self._stale[site] >= _MOST_STALE:
+                failed[site] = SiteError(site, f"{kind}: keeps calling messages stale: {error}")
             elif self._timeout is not None and seconds >= self._timeout:
                 failed[site] = SiteError(site, f"did not answer {kind} within {self._timeout:g} s: {error}")
         return failed
 
     def waits(self, unreached: Mapping[str, UnreachedError]) -> float:
-        """Give the seconds to wait before the next time: more each time, up to two."""
-        if all(isinstance(error, StaleError) for error in unreached.values()):
+        """Give the seconds to wait before the next time: more each time, up to two; none at first where all is stale.
+
+        What stays stale was sent by a coordinator whose clock went back when it was restarted: that takes time.
+        """
+        if all(isinstance(error, StaleError) and self._stale[site] <= _AT_ONCE for site, error in unreached.items()):
             return 0.0
         self._pauses += 1
         return float(min(0.05 * 2**self._pauses, 2.0))
@@ -138,6 +142,8 @@ class Asked:
                 self.check(site, reply)
         except FormatError as error:
             return SiteError(site, f"answered {kind} with something unusable: {error}")
+        except (ArithmeticError, LookupError, TypeError, ValueError):  # a check that did not expect such an answer
+            return SiteError(site, f"answered {kind} with something unusable")
         return reply, envelope.body
 
     def _trouble(self, site: str, trouble: Trouble) -> Exception:
@@ -145,6 +151,8 @@ class Asked:
         text = "".join(c for c in trouble.text if c.isprintable())[:200]  # it may be made to harm a terminal
         if trouble.code == STALE:
             return StaleError(text)
+        if trouble.code == FULL:
+            return UnreachedError(text)
         if trouble.code == "refused":
             return RefusedError(f"site {site!r} refused {kind}: {text}")
         return SiteError(site, f"{kind}: {text}")

@@ -27,6 +27,10 @@ TOLERANCE = 300.0
 """Seconds by which the clocks of two parties may differ."""
 
 
+class ForgedError(RefusedError):
+    """A message is not the coordinator's, or not for this site by this verb."""
+
+
 class Letter(msgspec.Struct, frozen=True):
     """A message and all that is signed with it."""
 
@@ -107,14 +111,16 @@ class Signer:
         if letter.sender != COORDINATOR or not is_signed(
             self.roster.coordinator, letter.signature, letter.signed_bytes()
         ):
-            raise RefusedError("the message is not signed by the coordinator that the site knows")
+            raise ForgedError("the message is not signed by the coordinator that the site knows")
         if (letter.to, letter.verb) != (self.name, verb) or len(letter.nonce) != NONCE:
-            raise RefusedError("the message is for another site, or was to come by another verb")
-        if abs(letter.at - self.clock()) > self.tolerance * 1e9:
-            raise RefusedError(
+            raise ForgedError("the message is for another site, or was to come by another verb")
+        late = self.clock() - letter.at
+        if abs(late) > self.tolerance * 1e9:
+            text = (
                 f"the message was signed at another time: it is late, or the clocks of the coordinator and the site "
                 f"differ by more than {self.tolerance:g} s"
             )
+            raise RepeatedError(text) if late > 0 else RefusedError(text)  # what was late may be sent anew
         kept = f"last message {digest(letter.study.encode())}"
         last = store.get(kept)
         if last is not None and letter.at <= int.from_bytes(last, "big"):

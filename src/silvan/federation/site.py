@@ -7,7 +7,6 @@ anew for every message, answers the same.
 import hashlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -15,15 +14,21 @@ import msgspec
 import narwhals as nw
 import numpy as np
 
-from silvan.data.encode import encode_features, encode_label, label_column
+from silvan.data.batches import Batched, Whole
+from silvan.data.encode import encode_features, encode_label
+from silvan.data.held_out import HeldOut, hold_out
 from silvan.data.schema import Schema
+from silvan.data.stored import Folder
 from silvan.data.table import Frame, read_table
 from silvan.errors import FormatError, InputError, RefusedError, RepeatedError, SchemaError
 from silvan.federation import wire
 from silvan.federation.cover import Cover, Own
-from silvan.federation.message import STALE, Envelope, Missing, Reply, Request, Trouble, Verb, blobs_in
-from silvan.federation.signed import Letter, Signer
+from silvan.federation.message import FULL, STALE, Envelope, Missing, Reply, Request, Trouble, Verb, blobs_in
+from silvan.federation.part import Part as Part  # known from here
+from silvan.federation.part import row_keys, store_parts
+from silvan.federation.signed import ForgedError, Letter, Signer
 from silvan.federation.store import MemoryStore, Store, digest
+from silvan.files import has_no_room
 
 log = logging.getLogger("silvan.site")
 log.addHandler(logging.NullHandler())  # the library prints nothing; a site's owner decides where this goes
@@ -33,6 +38,9 @@ R = TypeVar("R", bound=Request)
 _HANDLERS: dict[str, tuple[type[Request], Callable[[Any, Any], Reply]]] = {}
 
 _KEPT = {"scores": 64, "part of a sum": 1, "answer": 1}  # of everything else two are enough for one study
+
+_BATCH = 1 << 27
+"""Bytes of a table that are read at a time, at most: more would not be faster."""
 
 _TEXTS = {
     SchemaError: ("schema", "the site's table does not fit the agreed schema; its own log says where"),
@@ -55,18 +63,6 @@ class Outbox:
         self, site: "Site", envelope: Envelope, request: Request | None, reply: msgspec.Struct, body: bytes
     ) -> None:
         """Write down what is about to leave, trouble included; nothing leaves if this raises."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """Some of a site's rows, encoded."""
-
-    X: np.ndarray
-    y: np.ndarray
-    row_keys: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.X)
 
 
 class Cache(dict[Any, Any]):
@@ -96,6 +92,7 @@ class Site:
     class and by ``split_seed`` and the site's name. ``sampling_key`` decides which rows are in which tree;
     all sites have the same one, and the coordinator does not need it. ``forest`` is one that the site brings.
     With a ``cover`` its part of a sum leaves no other way. With a ``signer`` it takes and gives signed messages only.
+    With ``memory``, a number of bytes, the table is read in batches and its rows lie in nameless files in ``folder``.
     """
 
     def __init__(
@@ -114,9 +111,11 @@ class Site:
         signer: Signer | None = None,
         n_jobs: int | None = None,
         forest: Any = None,
+        memory: int | None = None,
+        folder: Folder = None,
     ) -> None:
         self.name, self.source, self.label, self.exclude = name, source, label, exclude
-        self.forest = forest
+        self.forest, self.memory, self.folder = forest, memory, folder
         self.test, self.split_seed, self.n_jobs = test, split_seed, n_jobs
         self.sampling_key = np.zeros(2, np.uint64) if sampling_key is None else sampling_key
         self.store: Store = MemoryStore() if store is None else store
@@ -124,52 +123,57 @@ class Site:
         self.cache = Cache()
         self.last_error: Exception | None = None
         self.watcher: Callable[[str, int, int], None] | None = None  # told what is done, how much, and of how much
-        self.excluded: list[str] = []  # which of ``exclude`` the table has
 
     # -- the table
 
     @cached_property
+    def table(self) -> Whole | Batched:
+        """The table, without the columns that are not features: in memory, or read in batches."""
+        if self.memory is None:
+            return Whole(read_table(self.source, self.label), self.exclude)
+        return Batched(self.source, self.label, min(self.memory // 8, _BATCH), self.folder, self.exclude)
+
+    @cached_property
     def frame(self) -> Frame:
-        """The table, without the columns that are not features."""
-        frame = read_table(self.source, self.label)
-        self.excluded = [c for c in self.exclude if c in frame.columns]
-        return frame.drop(*self.excluded)
+        """The table in memory, however large."""
+        return self.table.frame if isinstance(self.table, Whole) else nw.concat(list(self.table.batches()))
+
+    @property
+    def excluded(self) -> list[str]:
+        """Which of ``exclude`` the table has, if it was read."""
+        return self.table.excluded if "table" in vars(self) else []
 
     def fingerprint(self) -> str:
         """Name the table by its content: for the coordinator's own journal, in one process only."""
-        content = hashlib.sha256()
-        for name in self.frame.columns:
-            series = self.frame[name]
-            content.update(f"{name}\0{series.dtype}\0".encode())
-            words = not (series.dtype.is_numeric() and not series.null_count())
-            values: Any = series.cast(nw.String).to_list() if words else None
-            content.update(msgspec.json.encode(values) if words else series.to_numpy().tobytes())
-        return content.hexdigest()
+        names, dtypes = self.table.names, self.table.dtypes
+        columns = [(hashlib.sha256(f"{name}\0{dtypes[name]}\0".encode()), hashlib.sha256()) for name in names]
+        for batch in self.table.batches():
+            for name, (values, gaps) in zip(names, columns, strict=True):
+                series = batch[name]
+                gaps.update(series.is_null().to_numpy().astype(np.bool_).tobytes())
+                plain = series.dtype.is_float() or series.dtype.is_integer()
+                numbers = series.fill_null(0).to_numpy() if plain else None
+                if numbers is not None and numbers.dtype != object:
+                    values.update(numbers.tobytes())
+                else:
+                    values.update(msgspec.json.Encoder().encode_lines(series.cast(nw.String).to_list()))
+        return digest(b"".join(values.digest() + gaps.digest() for values, gaps in columns))
 
     @cached_property
-    def _held_out(self) -> np.ndarray:
+    def _held_out(self) -> HeldOut:
         """Which rows are kept for judging."""
-        n = len(self.frame)
-        held = np.zeros(n, np.bool_)
-        if self.test <= 0.0:
-            return held
-        label = label_column(self.frame, self.label)
-        _, groups = np.unique(label.to_numpy().astype(str), return_inverse=True)
-        if groups.max(initial=0) + 1 > max(2, n // 5):
-            groups = np.zeros(n, np.int64)  # a number: no classes to draw by
-        rng = np.random.default_rng([self.split_seed, int(digest(self.name.encode())[:12], 16)])
-        carry = 0.5
-        for group in range(groups.max(initial=0) + 1):
-            rows = rng.permutation(np.flatnonzero(groups == group))
-            share = self.test * len(rows) + carry
-            held[rows[: int(share)]] = True
-            carry = share - int(share)  # small classes share what rounding leaves
-        return held & ~held.all()  # there must be something to learn from
+        seed = [self.split_seed, int(digest(self.name.encode())[:12], 16)]
+        return hold_out(self.table, self.label, self.test, seed, self.folder)
 
     def part(self, schema: Schema, test: bool = False) -> Part:
         """Give the training rows, or those kept for judging, encoded by a schema."""
         key = ("part", schema.hash, test)
         if key not in self.cache:
+            if self.memory is not None:
+                assert isinstance(self.table, Batched)  # noqa: S101
+                parts = store_parts(self.table, schema, self._held_out, self.name, self.memory, self.folder)
+                self.cache["part", schema.hash, False], self.cache["part", schema.hash, True] = parts
+                return parts[test]
             everything = ("encoded", schema.hash)
             if everything not in self.cache:
                 self.cache[everything] = (
@@ -177,20 +181,20 @@ class Site:
                     encode_label(self.frame, schema),
                 )
             X, y = self.cache[everything]
-            rows = np.flatnonzero(self._held_out == test)
+            rows = np.flatnonzero(self._held_out.among(0, len(X)) == test)
             self.cache[key] = Part(X[rows], y[rows], row_keys(self.name, len(rows)))
         part: Part = self.cache[key]
         return part
 
     def absent(self, schema: Schema) -> np.ndarray:
         """Say which of a schema's features the table lacks as whole columns: bool (features,)."""
-        present = set(self.frame.columns)
+        present = set(self.table.names)
         return np.array([name not in present for name in schema.names], np.bool_)
 
     @property
     def n_train(self) -> int:
         """Rows to learn from."""
-        return int((~self._held_out).sum())
+        return len(self.table) - self._held_out.kept
 
     def rebuilt(self) -> "Site":
         """Make the site anew from what outlives a restart: its settings, its table and its store."""
@@ -205,6 +209,8 @@ class Site:
             "cover",
             "signer",
             "n_jobs",
+            "memory",
+            "folder",
         )
         return Site(self.name, self.source, forest=self.forest, **{name: getattr(self, name) for name in names})
 
@@ -230,6 +236,8 @@ class Site:
             self.last_error = error
             log.exception("%s: could not take a message", self.name)
             answer = _answer_to(letter.body, self.name, _trouble(error))
+            if isinstance(error, ForgedError):  # or whoever forges could have the site end a study
+                return self.signer.answer(letter.study, b"", answer)
         return self.signer.answer(letter.study, letter.nonce, answer)
 
     def _receive(self, data: bytes, verb: Verb, study: str | None = None) -> bytes:
@@ -317,16 +325,11 @@ def _answer_to(data: bytes, site: str, trouble: Trouble) -> bytes:
 def _trouble(error: Exception) -> Trouble:
     if isinstance(error, RepeatedError):
         return Trouble(STALE, str(error))
+    if has_no_room(error):
+        return Trouble(FULL, "the site's disk is full; it answers when there is room")
     if isinstance(error, RefusedError):
         return Trouble("refused", str(error))
     for kind, (code, text) in _TEXTS.items():
         if isinstance(error, kind):
             return Trouble(code, text)
     return Trouble("internal", "the site failed; its own log says why")
-
-
-def row_keys(site: str, n: int) -> np.ndarray:
-    """Key every training row by its site and place."""
-    start = np.uint64(int(digest(f"rows of {site}".encode())[:16], 16))
-    with np.errstate(over="ignore"):
-        return start + np.arange(n, dtype=np.uint64)

@@ -9,6 +9,9 @@ from typing import Protocol
 CONDUCT = "conduct"
 """How keys begin of what a site holds a coordinator to."""
 
+SHARE = "share "
+"""How keys begin of a party's shares of models."""
+
 
 class Store(Protocol):
     """A small durable map; ``MemoryStore`` for tests and federations in one process."""

@@ -140,6 +140,8 @@ class Learner(_Fitted):
 
     def _contenders(self, federation: Federation) -> list[tuple[str, object]]:
         federated = self._federated()  # says so if there is none yet
+        if isinstance(federation, LocalFederation) and federation.limited:
+            return [("federated", federated)]  # what is grown at one place needs all of its rows in memory
         settings = self._settings(self.schema_)
         listed: list[tuple[str, object]] = [("local", settings), ("federated", federated)]
         if isinstance(federation, LocalFederation):

@@ -5,9 +5,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from silvan.algorithms.admission import warn_refused
 from silvan.algorithms.bofrf import Weighted, warn_if_none, weigh
 from silvan.algorithms.clustered import find_clusters
 from silvan.algorithms.distances import Metric, check_metric
+from silvan.algorithms.merge import check_influence
 from silvan.algorithms.personal import TAUS, Chosen, choose_all
 from silvan.algorithms.tune import as_search
 from silvan.errors import InputError
@@ -39,6 +41,12 @@ class BOFRF(Learner):
         Share of the training rows to choose on, split off before training; None for out-of-bag rows.
     tune
         "grid" or "halving": tune the trees' parameters at each site by cross-validation; or values, or a ``Search``.
+    equal
+        Give the trees of every site the same say together, however many or good they are.
+    max_trees
+        Most trees that are taken from a site, grown or brought; None for as many as it brings.
+    admission
+        Have every site look at the others' trees first and refuse poor and odd ones; one round more.
 
     Attributes
     ----------
@@ -50,6 +58,7 @@ class BOFRF(Learner):
     weights_, owners_ : of every tree its weight before tau, and its site; in the order of ``forest_``
     clusters_ : sites by centroid; None without clusters
     settings_ : the parameters of each site's trees
+    refused_ : with ``admission``, how many trees were refused: by site, whose they are, and why
 
     Examples
     --------
@@ -74,9 +83,13 @@ class BOFRF(Learner):
     protocol: str = "honest"
     validation: float | None = None
     tune: Any = None
+    equal: bool = False
+    max_trees: int | None = None
+    admission: bool = False
 
     def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         validation, search = self._check(settings), as_search(self.tune)
+        settings = check_influence(settings, self.equal, self.max_trees, self.admission)
         schema = self.schema_
         self.clusters_: dict[str, list[str]] | None = None
         if self.clusters is not None:
@@ -85,9 +98,24 @@ class BOFRF(Learner):
             )
         oob = self.protocol == "honest" and not validation
         weighted = weigh(
-            federation, schema, settings, feature_key, self.clusters_, validation=validation, oob=oob, tune=search
+            federation,
+            schema,
+            settings,
+            feature_key,
+            self.clusters_,
+            validation=validation,
+            oob=oob,
+            tune=search,
+            equal=self.equal,
+            max_trees=self.max_trees,
+            admission=self.admission,
         )
         warn_if_none(weighted, self.tau)
+        self.refused_: dict[str, dict[str, dict[str, int]]] = {}
+        for one in weighted.values():
+            if one.refusals is not None:
+                self.refused_ |= one.refusals.counted()
+                warn_refused(one.refusals)
         taus = [self.tau, *(tau for tau in TAUS if tau != self.tau)] if self.personal else [self.tau]
         chosen = choose_all(
             federation,
@@ -123,10 +151,11 @@ class BOFRF(Learner):
                 self.settings_[site] = reply.settings
                 self._local[site] = one.forests[site]
                 self.own_[site] = one.ensemble(self.tau, site)
-                self.globals_[site] = together[name]
+                alike = one.refusals is None or np.array_equal(one.refusals.of(site), one.refusals.dropped)
+                self.globals_[site] = together[name] if alike else one.ensemble(self.tau, user=site)
                 tau, own = self.taus_[site], self.strategies_[site] == "own"
-                agreed = self.own_[site] if own else together[name]
-                self.forests_[site] = agreed if tau == self.tau else one.ensemble(tau, site if own else None)
+                agreed = self.own_[site] if own else self.globals_[site]
+                self.forests_[site] = agreed if tau == self.tau else one.ensemble(tau, site if own else None, site)
 
     def _check(self, settings: Settings) -> float:
         """Refuse what cannot be meant; give the share of rows to split off."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from silvan.algorithms import adaptive, histogram, merge
+from silvan.algorithms.admission import warn_refused
 from silvan.algorithms.pooled import pooled_forest
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
@@ -40,7 +41,8 @@ class HistogramForest(Learner):
     n_rows
         The number of rows to learn from, if it is public; None: counted with noise, for a part of epsilon.
     tolerate
-        With noise on the total: how many sites may be lost, or collude, without spoiling the promise.
+        With noise on the total: how many sites may be lost, or collude, without spoiling the promise. None: one,
+        since every site knows its own share of the noise.
 
     Examples
     --------
@@ -61,7 +63,7 @@ class HistogramForest(Learner):
     private: str = "tables"
     noise: str | None = None
     n_rows: int | None = None
-    tolerate: int = 0
+    tolerate: int | None = None
 
     def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         self.privacy_: Privacy | None = None
@@ -134,10 +136,39 @@ class MergedForest(Learner):
 
     ``weights``: None for as many trees from every site; "trees" for as many as its share of rows; "votes" for equally
     many, each with a say in proportion to its site's rows.
+
+    ``equal``: every site's trees have the same say together, whatever a site claims. ``max_trees``: the most that are
+    taken from a site. ``admission``: every site looks at the others' trees and refuses poor and odd ones, which takes a
+    round more; ``refused_`` says how many, by site, whose they are, and why.
     """
 
     weights: merge.Weights | None = None
+    equal: bool = False
+    max_trees: int | None = None
+    admission: bool = False
 
     def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
-        self.forest_, _ = merge.fit(federation, self.schema_, settings, feature_key, federation.rows, self.weights)
+        merge.check_influence(settings, self.equal, self.max_trees, self.admission)
+        merged = merge.fit(
+            federation,
+            self.schema_,
+            settings,
+            feature_key,
+            federation.rows,
+            self.weights,
+            equal=self.equal,
+            max_trees=self.max_trees,
+            admission=self.admission,
+        )
+        self.forest_ = merged.forest()
         self.forests_ = dict.fromkeys(federation.active, self.forest_)
+        self.refused_: dict[str, dict[str, dict[str, int]]] = {}
+        if merged.refusals is not None:
+            self.refused_ = merged.refusals.counted()
+            warn_refused(merged.refusals)
+            self.forests_ |= {site: merged.forest(site) for site in self.refused_}
+
+    def _federated(self) -> object:
+        shared = super()._federated()
+        alike = all(forest is self.forest_ for forest in self.forests_.values())
+        return shared if alike else self.forests_

@@ -220,15 +220,20 @@ class VerticalLinear(BaseEstimator):
             raise InputError("no party holds the label, so there is nothing to judge by")
         if not len(columns.test):
             raise InputError("there are no test rows: set test=0.2 when the federation is made, or pass a table")
+        return _frame(self._judged(federation, columns.label_holder))
+
+    def _judged(self, federation: Federation, label_holder: str) -> list[Row]:
+        """Judge the model on the rows kept for that, beside others if they are in this process."""
+        model, columns = self._fitted(), columns_of(federation)
         with federation.counted_apart():
             scores = self._scores(federation, columns.test)
         with federation.working_on(f"judging {type(self).__name__}"):
-            figures = judge(federation, columns.label_holder, model.schema, columns.test, scores)
+            figures = judge(federation, label_holder, model.schema, columns.test, scores)
         if not isinstance(federation, ColumnFederation):
-            return _frame([Row(OVERALL, FEDERATED, len(columns.test), figures)])
+            return [Row(OVERALL, FEDERATED, len(columns.test), figures)]
         rows = federation.test_rows()
         judged = self._compared(federation, rows.X, rows.y)
-        return _frame([replace(row, figures=figures) if row.model == FEDERATED else row for row in judged])
+        return [replace(row, figures=figures) if row.model == FEDERATED else row for row in judged]
 
     def _compared(self, federation: ColumnFederation, X: np.ndarray, y: np.ndarray) -> list[Row]:
         """Judge this model, the parties' own and that of the joined table, on encoded rows of all columns."""

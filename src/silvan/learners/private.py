@@ -23,7 +23,7 @@ def fit_private(
     form: str,
     noise: str | None,
     n_rows: int | None,
-    tolerate: int,
+    tolerate: int | None,
 ) -> tuple[Forest, Privacy]:
     """Fit a private forest; also the account of what it may have told."""
     if form not in FORMS:

@@ -188,14 +188,21 @@ class VerticalForest(Learner, _InShares):
         columns = columns_of(federation)
         if table is not None or columns.label_holder is None or not len(columns.test):
             return super().evaluate(federation, table)  # which says what is lacking
+        return _frame(self._judged(federation, self._contenders(federation)))
+
+    def _judged(self, federation: Federation, contenders: list[tuple[str, object]]) -> list[Row]:
+        """Judge the model on the rows kept for that, beside others if they are in this process."""
+        columns = columns_of(federation)
+        if columns.label_holder is None:
+            raise InputError("no party holds the label, so there is nothing to judge by")
         with federation.counted_apart():
             scores = self._scores(federation, columns.test)
         with federation.working_on(f"judging {type(self).__name__}"):
             figures = judge(federation, columns.label_holder, self._fitted().schema, columns.test, scores)
         if not isinstance(federation, ColumnFederation):
-            return _frame([Row(OVERALL, FEDERATED, len(columns.test), figures)])
-        rows = self._on_test_rows(federation, self._contenders(federation))
-        return _frame([replace(row, figures=figures) if row.model == FEDERATED else row for row in rows])
+            return [Row(OVERALL, FEDERATED, len(columns.test), figures)]
+        rows = self._on_test_rows(federation, contenders)
+        return [replace(row, figures=figures) if row.model == FEDERATED else row for row in rows]
 
     # -- files
 

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from silvan.privacy.noise import Noise
 
-UNIT = "one row added or removed"
+UNIT = "one row of those learnt from, added or removed"
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,16 @@ Costs are added up as fractions, exactly; a limit is kept to within a billionth,
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from silvan.errors import FormatError, InputError, RefusedError
+from silvan.files import has_no_room, no_room
 from silvan.privacy.noise import check_epsilon
 
 _APPLICATION = 0x53494C42  # how SQLite files say whose they are: "SILB"
@@ -32,6 +35,7 @@ CREATE TABLE IF NOT EXISTS charge (
     at REAL NOT NULL,
     answer BLOB
 );
+CREATE TABLE IF NOT EXISTS settled (draw TEXT PRIMARY KEY, sites TEXT NOT NULL);
 """
 
 
@@ -107,6 +111,16 @@ class Budget:
             row = db.execute("SELECT answer FROM charge WHERE draw = ?", (draw,)).fetchone()
         return None if row is None or row[0] is None else bytes(row[0])
 
+    def settle(self, draw: str, sites: Sequence[str]) -> None:
+        """Note which sites' parts are in the sum that a draw of shares is in; refuse a second sum of it."""
+        listed = msgspec.json.encode(sorted(sites)).decode()
+        with self._using() as db, db:
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("INSERT INTO settled VALUES (?, ?) ON CONFLICT DO NOTHING", (draw, listed))
+            known = db.execute("SELECT sites FROM settled WHERE draw = ?", (draw,)).fetchone()[0]
+        if known != listed:
+            raise RefusedError("the site's share of the noise is in a sum over other sites already")
+
     def charges(self) -> list[Charge]:
         """List what was told, the oldest first."""
         with self._using() as db:
@@ -137,6 +151,8 @@ class Budget:
             try:
                 yield self._db
             except sqlite3.DatabaseError as error:
+                if has_no_room(error):
+                    raise no_room(self.path) from None
                 raise FormatError(f"{self.path}: cannot be used as a privacy budget ({error})") from None
 
     def _open(self) -> sqlite3.Connection:
@@ -151,6 +167,8 @@ class Budget:
             self._claim(db)
         except sqlite3.DatabaseError as error:
             db.close()
+            if has_no_room(error):
+                raise no_room(self.path) from None
             raise FormatError(f"{self.path}: cannot be used as a privacy budget ({error})") from None
         except FormatError:
             db.close()

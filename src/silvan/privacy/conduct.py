@@ -148,14 +148,15 @@ def _one_course(held: Held, envelope: Envelope, request: Request, course: Course
 
 
 def _one_set(held: Held, envelope: Envelope, draws: bytes | None, over: list[str]) -> None:
-    """Refuse to sum something over other sites than before; while a sum is on its way, it may lose some."""
+    """Refuse to sum something over other sites than before; while a sum in steps is on its way, it may lose some."""
     key = _key("sum", envelope.study, held.named if draws is None else digest(draws))
     question, data = envelope.whole or envelope.question, held.get(key)
     if data is not None:
         known = msgspec.msgpack.decode(data, type=Summed)
         if known.over == over:
             return
-        if known.question != question or not set(over) < set(known.over):
+        on_its_way = envelope.step is not None and known.question == question
+        if not on_its_way or not set(over) < set(known.over):
             raise RefusedError("the site sums one thing over one set of sites, and this was summed over another")
     held.news[key] = msgspec.msgpack.encode(Summed(question, over))
 

@@ -86,7 +86,8 @@ class Head(msgspec.Struct, frozen=True):
 
 def clean(text: str) -> str:
     """Cut what a coordinator wrote to one line of sober length: it may be made to mislead."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:_LONGEST])
+    text = text[:_LONGEST]
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 class Ledger:
@@ -107,6 +108,9 @@ class Ledger:
         self._key, self._lock = key, threading.Lock()
         self._lines: list[Line] = []
         self._head, self._size = Head(0, START), 0
+        self._torn = self._behind = (
+            False  # whether a line was not finished, and whether the head's file is not that of it
+        )
         if self.folder is not None:
             self._open(self.folder)
 
@@ -120,9 +124,10 @@ class Ledger:
             head = Head(line.number, line.hash)
             if self.folder is None or self._key is None:
                 self._lines.append(line)
+                self._head = head
             else:
+                self._mend(self.folder, self._key)
                 self._append(self.folder, self._key, line, head)
-            self._head = head
             return line
 
     @property
@@ -145,12 +150,26 @@ class Ledger:
         with path.open("ab") as file:
             if file.tell() != self._size:
                 raise FormatError(f"{path}: somebody else has written to the ledger")
+            self._torn = True
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        self._size += len(data)
-        signature = key.sign(head.signed_bytes()).hex()
-        write_whole(folder / HEAD, msgspec.json.encode(Head(head.lines, head.hash, signature)))
+        self._torn, self._behind = False, True
+        self._size, self._head = self._size + len(data), head
+        self._write_head(folder, key)
+
+    def _mend(self, folder: Path, key: Key) -> None:
+        """Finish or undo what was not finished the last time: the disk was full, or the site stopped."""
+        if self._torn:
+            os.truncate(folder / LEDGER, self._size)
+            self._torn = False
+        if self._behind:  # or the next line would be the second that the head knows nothing of
+            self._write_head(folder, key)
+
+    def _write_head(self, folder: Path, key: Key) -> None:
+        signature = key.sign(self._head.signed_bytes()).hex()
+        write_whole(folder / HEAD, msgspec.json.encode(Head(self._head.lines, self._head.hash, signature)))
+        self._behind = False
 
     def _open(self, folder: Path) -> None:
         """Go on with a ledger, or begin one; refuse one that does not hold together."""
@@ -167,7 +186,7 @@ class Ledger:
             with path.open("r+b") as file:
                 file.truncate(path.stat().st_size - found.torn)
         self._size = path.stat().st_size
-        self._head = Head(found.lines, found.hash)
+        self._head, self._behind = Head(found.lines, found.hash), found.behind
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -177,6 +196,7 @@ class Verified(msgspec.Struct, frozen=True):
     hash: str
     faults: list[str]
     torn: int = 0  # bytes of a line that was not finished
+    behind: bool = False  # whether there is a line that the head does not know of
 
 
 def read_lines(folder: Path) -> list[Line]:
@@ -222,7 +242,7 @@ def verify(folder: str | Path, public: bytes, known: str | None = None, every: b
         faults.append(f"{HEAD} is not that of these lines")
     if known is not None and known not in hashes[1:]:
         faults.append("the line whose digest was noted is not there")
-    return Verified(len(lines), hashes[-1], faults, torn)
+    return Verified(len(lines), hashes[-1], faults, torn, head.lines < len(lines))
 
 
 def _read_head(folder: Path, public: bytes, lines: int) -> tuple[Head, list[str]]:

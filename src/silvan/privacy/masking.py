@@ -28,6 +28,7 @@ from silvan.federation.store import digest
 from silvan.privacy import shamir
 from silvan.privacy.graph import enough_neighbours, neighbours
 from silvan.privacy.hidden import LEAST, Member, Ready, place_of
+from silvan.privacy.noisy import settle_shares
 from silvan.privacy.seal import agree, derive, public_key, seal, secret_key, unseal
 from silvan.privacy.stream import mask, stretch
 from silvan.privacy.vector import BITS, Layout, flatten
@@ -132,7 +133,7 @@ class MaskCover:
         seat = _Seat(site, turn, envelope.study, own.statistic, place)
         if turn.what == "hide":
             return seat.hide(own)
-        seat.settle()
+        seat.settle(own, digest(msgspec.json.encode([envelope.study, own.hash])))
         return seat.confirm() if turn.what == "confirm" else seat.open()
 
 
@@ -186,8 +187,11 @@ class _Seat:
             boxes={self.names[i]: seal(pair.seal, shares[i].tobytes()) for i, pair in self.pairs.items()},
         )
 
-    def settle(self) -> None:
-        """Take the word of the coordinator for whose parts are in the sum, once and for good."""
+    def settle(self, own: Own, thing: str) -> None:
+        """Take the word of the coordinator for whose parts are in the sum, once and for good.
+
+        Also in every other sum of the same thing: two that differ by a site would tell that site's part.
+        """
         if self.site.store.get(f"masked {self.sum}") is None:
             raise RefusedError("the site has hidden no part in this sum")
         survivors = self.turn.survivors
@@ -195,12 +199,16 @@ class _Seat:
             raise RefusedError("the list of parts in the sum does not have sites of the sum, once, and this one")
         if len(survivors) < threshold(len(self.names)):
             raise RefusedError(f"a masked sum needs the parts of two thirds of its sites, and of {LEAST}")
-        settled, listed = f"masked {self.sum} settled", msgspec.json.encode(survivors)
-        if self.site.store.get(settled) not in (None, listed):
+        listed = msgspec.json.encode(survivors)
+        settled = [f"masked {self.sum} settled"]
+        if self.site.outbox is not None:  # without one a site holds nobody to anything else, either
+            settled.append(f"masked {thing} settled")
+        if any(self.site.store.get(key) not in (None, listed) for key in settled):
             raise RefusedError("the site has settled whose parts are in this sum, and it was other sites'")
+        settle_shares(self.site, own.request, self.names, survivors)
         if self.turn.what == "confirm":
-            self.site.store.put(settled, listed)
-        elif self.site.store.get(settled) is None:
+            self.site.store.put_all(dict.fromkeys(settled, listed))
+        elif self.site.store.get(settled[0]) is None:
             raise RefusedError("the site has not confirmed whose parts are in this sum")
 
     def confirm(self) -> Confirmed:

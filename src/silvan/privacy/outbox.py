@@ -55,6 +55,9 @@ class Policy:
         Digits that leaf values of trees which leave the site are rounded to; None: as they are.
     leaf_noise
         Scale of Laplace noise on these values, of shares or in units of their spread; 0 for none. See docs/audit.md.
+    min_skill
+        What trees of others must do better than on the site's own rows to be used there, where a study has sites look
+        at them: a correlation, or the explained share of a number's variance.
     """
 
     messages: tuple[str, ...] | None = None
@@ -68,6 +71,7 @@ class Policy:
     losses: int | None = None
     leaf_digits: int | None = None
     leaf_noise: float = 0.0
+    min_skill: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -85,6 +89,8 @@ class Policy:
             raise InputError(f"leaf_digits must be 1 to 15, got {self.leaf_digits!r}")
         if not 0.0 <= self.leaf_noise <= 10.0:
             raise InputError(f"leaf_noise must be from 0 to 10, got {self.leaf_noise!r}")
+        if not -1.0 <= self.min_skill < 1.0:
+            raise InputError(f"min_skill must be at least -1 and below 1, got {self.min_skill!r}")
 
     def allows(self, kind: str) -> bool:
         """Whether a kind of message is answered."""
@@ -123,6 +129,13 @@ class Gate(Outbox):
         self.approvals = Approvals() if approvals is None else approvals
         self._lock = threading.Lock()
         self._admitted: tuple[Envelope, Held] | None = None
+        self._here = threading.local()
+
+    @property
+    def over(self) -> list[str]:
+        """The sites in the sum that was last admitted in this thread, which is at work on the answer."""
+        over: list[str] = getattr(self._here, "over", [])
+        return over
 
     def approve(self, study: str, **what: Any) -> Approval:
         """Agree to a study, as the site's owner; ``what`` limits it, see ``Approval``."""
@@ -145,19 +158,22 @@ class Gate(Outbox):
             raise RefusedError(f"the site's policy asks for leaves of at least {least} rows: set min_samples_leaf")
         if request.verb == "total" and envelope.among < self.policy.min_sites:
             raise RefusedError(f"the site's policy asks for sums over at least {self.policy.min_sites} sites")
-        self._admit_cost(site, request, envelope.among)
+        self._here.over = envelope.over
+        self._admit_cost(site, request, envelope)
         self._admitted = envelope, self._hold(site, request, envelope)
 
-    def _admit_cost(self, site: Site, request: Request, among: int) -> None:
+    def _admit_cost(self, site: Site, request: Request, envelope: Envelope) -> None:
         """Refuse what the privacy budget does not cover."""
         if isinstance(request, Noisy):
-            check_noisy(request, among)
+            check_noisy(request, envelope.among)
             if request.sharers > 1 and self.policy.epsilon is not None and site.cover is None:
                 raise RefusedError(
                     "the site adds a share of the noise only in sums that hide their parts: whoever adds would see "
                     "less noise than the budget asks for"
                 )
-            self.budget.check(draw_name(site, request), request.epsilon)
+            if request.sharers == 1 or envelope.step is None:
+                # later steps of a sum may be over fewer sites than its shares were drawn for: then the draw checks
+                self.budget.check(draw_name(site, request), request.epsilon)
         elif not self.policy.tells(request.kind()):
             raise RefusedError(
                 f"the site has a privacy budget, and {request.kind()} is answered without noise: the policy must name "

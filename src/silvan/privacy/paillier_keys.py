@@ -7,6 +7,7 @@ n^2 are what hides a plaintext.
 
 import hashlib
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import import_module
@@ -22,6 +23,9 @@ SIZES = (2048, 3072)
 """Bits of n: as hard to break as a symmetric key of 112 and of 128 bits."""
 
 _SIEVE = 1 << 16
+
+Entropy = Callable[[int], bytes]
+"""Gives so many random bytes."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,14 +113,20 @@ def import_gmpy2() -> Any:
         raise InputError("encrypted labels need gmpy2; install it by: pip install 'silvan[vertical]'") from None
 
 
-def generate(bits: int = 2048, *, testing: bool = False) -> PrivateKey:
-    """Draw a key from the operating system's randomness: a second or two, some ten for 3072 bits.
+def generate(
+    bits: int = 2048,
+    *,
+    testing: bool = False,
+    entropy: tuple[Entropy, Entropy] = (secrets.token_bytes, secrets.token_bytes),
+) -> PrivateKey:
+    """Draw a key: a second or two, some ten for 3072 bits.
 
-    ``testing`` admits sizes that protect nothing.
+    ``entropy`` is where each prime comes from, the operating system's randomness unless something else is given;
+    the same bytes give the same key. ``testing`` admits sizes that protect nothing.
     """
     _check_size(bits, testing, InputError)
     while True:
-        p, q = thread_map(_safe_prime, [bits // 2] * 2, 2)
+        p, q = thread_map(lambda draw: _safe_prime(bits // 2, draw), entropy, 2)
         if p != q:
             return PrivateKey(p, q)
 
@@ -136,7 +146,7 @@ def _small_primes() -> list[tuple[int, int]]:
     return [(x, pow(6, -1, x)) for x in np.flatnonzero(sieve).tolist() if x >= 5]
 
 
-def _safe_prime(bits: int) -> int:
+def _safe_prime(bits: int, draw: Entropy) -> int:
     """Draw a prime p whose (p - 1) / 2 is prime as well; its two highest bits are set.
 
     (p - 1) / 2 must be 5 modulo 6. From a random start, those without small factors in it or in p are tried.
@@ -144,7 +154,7 @@ def _safe_prime(bits: int) -> int:
     gmpy2 = import_gmpy2()
     two = [gmpy2.mpz(2)]
     while True:
-        start = secrets.randbits(bits - 1) | 3 << (bits - 3)
+        start = int.from_bytes(draw(bits // 8), "little") >> 1 | 3 << (bits - 3)
         start += (5 - start) % 6
         open_ = np.ones(_SIEVE, np.bool_)
         for prime, sixth in _small_primes():

@@ -20,12 +20,13 @@ from silvan.errors import FederationError, FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.cover import Own
 from silvan.federation.federation import Federation
-from silvan.federation.journal import Entry
+from silvan.federation.journal import SUM, Entry
 from silvan.federation.message import Envelope, Reply, Step
 from silvan.federation.question import Asked
 from silvan.federation.site import Site
 from silvan.federation.store import digest
 from silvan.privacy.hidden import LEAST, Member, Ready, check_ready, check_sum, place_of
+from silvan.privacy.noisy import Noisy
 from silvan.privacy.seal import offsets, pair_key, public_key, seal, secret_key, unseal
 from silvan.privacy.vector import WORD, Layout, flatten, unflatten
 
@@ -88,12 +89,17 @@ class RingCover:
             own.prepare()
             return Ready(key=public_key(site.store))
         place = place_of(site, hop.ring, envelope.among, self.roster, "ring")
+        names = [member.site for member in hop.ring]
+        if names != sorted(names):  # the first one ends a sum, and must not be another each time
+            raise RefusedError("a ring goes round in the order of its sites' names")
         box = _Box(site, hop, hop.name(envelope.study, own.statistic), place)
         kept = f"pad {digest(f'{box.sum} {own.hash}'.encode())}"
         if place == 0 and hop.sealed:
             total = _end(site, kept, box.open(), digest(hop.sealed), own)
             _limit_ends(site, envelope, own)
             return total
+        if isinstance(own.request, Noisy) and own.request.sharers > 1:
+            own.forget()  # shares of noise are drawn for the sites of the ring, and some may have been lost since
         layout, counters = flatten(own.release(), len(hop.ring))
         if place == 0:
             counters = counters + offsets(_pad(site, kept, layout, counters).seed, len(counters))
@@ -169,7 +175,7 @@ def _end(site: Site, kept: str, running: Running, box: str, own: Own) -> Reply:
 
 
 class RingSums:
-    """Carries a sum round the ring of its sites, in their order.
+    """Carries a sum round the ring of its sites, in the order of their names.
 
     A site that is lost on the way, where the quorum allows that, is left out and the ring starts again: with
     other sites it is another sum, with other offsets.
@@ -181,8 +187,9 @@ class RingSums:
     def total(self, federation: Federation, question: Asked) -> tuple[Reply, dict[str, Entry]]:
         """Have the sites add up their parts."""
         _enough(federation, question, list(question.requests))
-        ring = self._gather(federation, question)
-        total: Reply | None = None
+        ring, total = self._resume(federation, question)
+        if total is None:
+            ring = self._gather(federation, question)
         while total is None:
             ring = [member for member in ring if member.site not in federation.lost]
             _enough(federation, question, [member.site for member in ring])
@@ -191,28 +198,54 @@ class RingSums:
         kind = type(total).__name__
         return total, {m.site: Entry(kind, b"", question.sent[m.site], question.received[m.site]) for m in ring}
 
+    def _resume(self, federation: Federation, question: Asked) -> tuple[list[Member], Reply | None]:
+        """End a sum that had gone round when the coordinator was stopped.
+
+        The first site may have told it, and tells no other: not even one without a site that was lost meanwhile.
+        """
+        known = federation.journal.find(_round(question, list(question.requests))).get(SUM)
+        if known is None:
+            return [], None
+        hop = wire.decode(known.body, Hop)
+        try:
+            replies = self._send(federation, question, hop, hop.ring[0].site, question.kind.reply)
+        except RefusedError:  # a site that was in the coordinator's process has forgotten the sum, and may begin anew
+            return [], None
+        return hop.ring, replies[0] if replies else None
+
     def _gather(self, federation: Federation, question: Asked) -> list[Member]:
         """Let all sites prepare their parts, all at once, and learn their keys."""
-        wave = self._wave(question, Hop(), Ready)
+        wave = replace(self._wave(question, Hop(), Ready), over=list(question.requests))
         keys = {site: reply.key for site, reply, _ in federation.exchange(wave) if isinstance(reply, Ready)}
-        return [Member(site, keys[site]) for site in question.requests if site in keys]
+        return [Member(site, keys[site]) for site in sorted(question.requests) if site in keys]
 
     def _carry(self, federation: Federation, question: Asked, ring: list[Member]) -> Reply | None:
         """Go round once, and back to the first for the sum; None if a site was lost on the way."""
         sealed = b""
         for i, member in enumerate([*ring, ring[0]]):
-            wave = self._wave(
-                question, Hop(question.name, ring, sealed), Passed if i < len(ring) else question.kind.reply
-            )
-            to, over = {member.site: question.requests[member.site]}, [member.site for member in ring]
-            replies = [reply for _, reply, _ in federation.exchange(replace(wave, requests=to, over=over))]
+            hop, last = Hop(question.name, ring, sealed), i == len(ring)
+            if last:
+                entry = Entry(Hop.__name__, wire.encode(hop), 0, 0)
+                federation.journal.keep(_round(question, [member.site for member in ring]), {SUM: entry})
+            replies = self._send(federation, question, hop, member.site, question.kind.reply if last else Passed)
             if not replies or not isinstance(replies[0], Passed):
                 return replies[0] if replies else None
             sealed = replies[0].sealed
         return None
 
+    def _send(self, federation: Federation, question: Asked, hop: Hop, site: str, answer: type[Reply]) -> list[Reply]:
+        """Send a site its step; no reply if it was lost."""
+        wave = self._wave(question, hop, answer)
+        to, over = {site: question.requests[site]}, [member.site for member in hop.ring]
+        return [reply for _, reply, _ in federation.exchange(replace(wave, requests=to, over=over))]
+
     def _wave(self, question: Asked, hop: Hop, answer: type[Reply]) -> Asked:
         return replace(question, step=Step(self.name, wire.encode(hop)), answer=answer, check=_check_step)
+
+
+def _round(question: Asked, sites: list[str]) -> str:
+    """Name a sum that has gone round, for the journal."""
+    return digest(msgspec.json.encode(["ring", question.name, sorted(sites)]))
 
 
 def _check_step(site: str, reply: Reply) -> None:

@@ -3,6 +3,9 @@
 A sum takes three waves of messages: the sites hide their parts; they confirm whose parts are in the sum; they give the
 shares that open it. The first sum of a study takes one more, for the keys. Up to a third of the sites may be lost at
 any of them: whose part has come is in the sum.
+
+Sites settle once whose parts are in a sum, so the journal has what they have hidden before they are asked to: a
+coordinator that is stopped goes on from there, whoever is lost meanwhile.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,9 +19,10 @@ import numpy as np
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.journal import Entry
+from silvan.federation.journal import SUM, Entry
 from silvan.federation.message import Reply, Step
 from silvan.federation.question import Asked, Check
+from silvan.federation.store import digest
 from silvan.privacy import shamir
 from silvan.privacy.graph import enough_neighbours
 from silvan.privacy.hidden import LEAST, Member, Ready, check_ready, check_sum
@@ -60,6 +64,23 @@ class MaskedSums:
 
     def total(self, federation: Federation, question: Asked) -> tuple[Reply, dict[str, Entry]]:
         """Have the sites mask their parts, and read the sum."""
+        total = self._resume(federation, question) or self._begin(federation, question)
+        check_sum(total, question, "masked sum")
+        kind, left = type(total).__name__, [site for site in question.requests if site not in federation.lost]
+        return total, {site: Entry(kind, b"", question.sent[site], question.received[site]) for site in left}
+
+    def _resume(self, federation: Federation, question: Asked) -> Reply | None:
+        """Go on with a sum whose parts were there when the coordinator was stopped."""
+        known = federation.journal.find(_added(question)).get(SUM)
+        if known is None:
+            return None
+        added = wire.decode(known.body, Added)
+        try:
+            return _Sum(federation, question, added.turn, added).read()
+        except RefusedError:  # sites that were in the coordinator's process have forgotten the sum, and may begin anew
+            return None
+
+    def _begin(self, federation: Federation, question: Asked) -> Reply:
         sites = list(question.requests)
         if LEAST <= len(sites) <= shamir.MOST:
             self._learn_keys(federation, question)
@@ -77,10 +98,7 @@ class MaskedSums:
             neighbours=min(self.neighbours or enough_neighbours(n), n - 1),
             width=_width(question.most),
         )
-        total = _Sum(federation, question, turn).read()
-        check_sum(total, question, "masked sum")
-        kind, left = type(total).__name__, [site for site in sites if site not in federation.lost]
-        return total, {site: Entry(kind, b"", question.sent[site], question.received[site]) for site in left}
+        return _Sum(federation, question, turn).read()
 
     def _learn_keys(self, federation: Federation, question: Asked) -> None:
         """Ask for the keys that are not known yet; in most sums there are none."""
@@ -95,6 +113,19 @@ class MaskedSums:
             check=check_ready,
         )
         known |= {site: reply.key for site, reply, _ in federation.exchange(wave) if isinstance(reply, Ready)}
+
+
+class Added(msgspec.Struct, frozen=True):
+    """What the sites have hidden, added up, and what opens it, for the journal."""
+
+    turn: Turn
+    words: bytes
+    hidden: dict[str, Hidden]
+
+
+def _added(question: Asked) -> str:
+    """Name what is in the journal of a sum on its way."""
+    return digest(f"masked {question.name}".encode())
 
 
 def _step(turn: Turn) -> Step:
@@ -113,16 +144,20 @@ class _Sum:
     federation: Federation
     question: Asked
     turn: Turn
+    added: Added | None = None
 
     def __post_init__(self) -> None:
         self.names = [member.site for member in self.turn.members]
         self.near = self.turn.near(self.federation.study)
         self.words: np.ndarray | None = None
         self.hidden: dict[str, Hidden] = {}
+        if self.added is not None:
+            self.words, self.hidden = np.frombuffer(self.added.words, WORD).copy(), dict(self.added.hidden)
 
     def read(self) -> Reply:
         """Take the three steps."""
-        self._add_up()
+        if self.added is None:
+            self._add_up()
         survivors = [name for name in self.names if name in self.hidden]
         told = msgspec.structs.replace(self.turn, what="confirm", survivors=survivors)
         wave = self._wave(_step(told), survivors, survivors, Confirmed, self._check_confirmed)
@@ -149,6 +184,9 @@ class _Sum:
             else:
                 self.words += words
             self.hidden[site] = msgspec.structs.replace(reply, words=memoryview(b""))
+        assert self.words is not None  # noqa: S101
+        added = Added(self.turn, self.words.tobytes(), self.hidden)
+        self.federation.journal.keep(_added(self.question), {SUM: Entry(Added.__name__, wire.encode(added), 0, 0)})
 
     def _unmask(self, survivors: list[str], opened: dict[str, dict[str, bytes]]) -> Reply:
         """Put shares together, take off the sites' own masks, and those that lost sites did not cancel."""
@@ -187,7 +225,7 @@ class _Sum:
     ) -> Iterator[tuple[str, R]]:
         """Send a step to some sites; two thirds of all must answer."""
         requests, n, enough = self.question.requests, 0, threshold(len(self.names))
-        asked = {site: requests[site] for site in sites}
+        asked = {site: requests[site] for site in sites if site in requests}
         wave = replace(self.question, requests=asked, over=over, step=step, answer=answer, check=check)
         for site, reply, _ in self.federation.exchange(wave):
             if isinstance(reply, answer):

@@ -44,6 +44,8 @@ def render(summed: dict[str, Any]) -> str:
     models = summed["models"]
     return environment.get_template("report.html.jinja").render(
         run=summed,
+        who="party" if summed["by"] == "columns" else "site",
+        linear=any(not forest["trees"] for forest in summed["forests"]),
         kind=dict(summed["settings"]).get("learner.kind", "forest"),
         positives=any(site["positives"] is not None for site in summed["sites"]),
         style=Markup((_HERE / "style.css").read_text()),  # noqa: S704, our own file

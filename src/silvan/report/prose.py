@@ -15,12 +15,28 @@ _LOSSLESS = ("HistogramForest", "VerticalForest")
 def sentences(record: Record, summed: dict[str, Any]) -> list[str]:
     """Say in words what happened."""
     told = (_outcome(summed), _sure(summed), _flattered(summed), _rough(summed), _cost(record), _same(record))
-    return [text for text in told if text]
+    return [text if record.by == "rows" else _of_parties(text, record) for text in told if text]
+
+
+def _of_parties(text: str, record: Record) -> str:
+    """Say of parties that hold columns what is said of sites."""
+    linear = not any(model.trees for model in record.models)
+    for said, instead in (
+        ("No row left its site.", "Features stayed with their parties."),
+        ("pooled rows", "the joined table"),
+        (" a site)", " in all)"),
+        ("single sites' figures", "figures"),
+        ("sites", "parties"),
+        ("site", "party"),
+        *([("federated forest", "federated model")] if linear else []),
+    ):
+        text = text.replace(said, instead)
+    return text
 
 
 def _outcome(summed: dict[str, Any]) -> str:
     metric, overall = summed["metric"], summed["overall"]
-    if metric is None or overall is None:
+    if metric is None or overall is None or "local" not in overall["figures"]:
         return ""
     verdicts = [site["verdict"] for site in summed["sites"]]
     unknown = verdicts.count("unknown")

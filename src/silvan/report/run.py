@@ -26,6 +26,8 @@ RUN, MODEL, EVALUATION, REPORT, JOURNAL = (
     "journal.sqlite",
 )
 
+SHARES = "model"
+"""The folder of a model in shares."""
 
 _GAINS = ("gain", "gain_low", "gain_high")
 
@@ -108,6 +110,7 @@ class Record(msgspec.Struct, kw_only=True):
     version: int = VERSION
     name: str
     status: str = "started"  # then "trained", then "done"
+    by: str = "rows"  # what sites hold; parties hold "columns" of the same rows
     made: str = ""
     seconds: float = 0.0  # of training
     versions: dict[str, str] = {}
@@ -176,6 +179,8 @@ class Run:
     def forest(self, site: str | None = None) -> Forest:
         """Read the global forest, or the one that a site should use."""
         record = self.read()
+        if record.by == "columns":
+            raise InputError(f"{str(self.folder)!r} is a run of parties: its model is in shares, in no one file")
         models = {model.site: model for model in record.models}
         if not models:
             raise InputError(f"{str(self.folder)!r} has no model yet; run `silvan fit` again to finish it")

@@ -50,7 +50,7 @@ def summary(record: Record) -> dict[str, Any]:
     metric = _leading(record)
     sites = [_site(record, site, metric, models) for site in [s.name for s in record.sites]]
     overall = _site(record, OVERALL, metric, models) if record.evaluation else None
-    mean = _mean(sites, metric, models)
+    mean = _mean(sites, metric, models) if record.by == "rows" else None
     summed = {
         "name": record.name,
         "made": record.made,
@@ -58,8 +58,9 @@ def summary(record: Record) -> dict[str, Any]:
         "label": record.label,
         "classes": record.classes,
         "features": record.features,
-        "rows": sum(site.rows for site in record.sites),
-        "test_rows": sum(site.test_rows for site in record.sites),
+        "by": record.by,
+        "rows": _rows(record, [site.rows for site in record.sites]),
+        "test_rows": _rows(record, [site.test_rows for site in record.sites]),
         "metric": metric,
         "honest": record.study.get("learner", {}).get("protocol") != "paper",
         "models": models,
@@ -112,8 +113,8 @@ def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list
     note = next((site for site in record.sites if site.name == name), None)
     line: dict[str, Any] = {
         "title": "all rows" if name == OVERALL else name,
-        "rows": note.rows if note else sum(s.rows for s in record.sites),
-        "test_rows": note.test_rows if note else sum(s.test_rows for s in record.sites),
+        "rows": note.rows if note else _rows(record, [s.rows for s in record.sites]),
+        "test_rows": note.test_rows if note else _rows(record, [s.test_rows for s in record.sites]),
         "positives": note.positives if note else _positives(record),
         "figures": {},
     }
@@ -122,6 +123,11 @@ def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list
         found = {model: by_model[model].figures.get(metric["key"]) for model in models if model in by_model}
         line["figures"] = {model: found.get(model) for model in models}
     return _compared(line, metric, next((row for row in by_model.values() if row.use), None))
+
+
+def _rows(record: Record, of_sites: list[int]) -> int:
+    """Count the rows of all sites; parties have the same ones."""
+    return max(of_sites, default=0) if record.by == "columns" else sum(of_sites)
 
 
 def _mean(sites: list[dict[str, Any]], metric: dict[str, Any] | None, models: list[str]) -> dict[str, Any] | None:
@@ -161,7 +167,7 @@ def _compared(line: dict[str, Any], metric: dict[str, Any] | None, used: Figures
             gain = round(value - local if metric["higher"] else local - value, metric["digits"]) + 0.0
         line["gains"][model] = gain
     line["verdict"] = verdict(line["gains"].get("federated"))
-    if used is not None:
+    if used is not None and "local" in rounded:  # without it nothing was compared
         line["use"] = f"{used.model} ({used.same_as})" if used.same_as else used.model
         if used.gain_low is not None and used.gain_high is not None:
             line["low"], line["high"] = (round(x, metric["digits"]) + 0.0 for x in (used.gain_low, used.gain_high))
@@ -259,7 +265,7 @@ def _settings(study: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _hashes(record: Record) -> list[tuple[str, str]]:
     hashes = [("schema", record.schema_hash)]
-    hashes += [(f"forest of {m.site}" if m.site else "forest", m.hash) for m in record.models]
+    hashes += [(f"forest of {m.site}" if m.site else "forest" if m.trees else "model", m.hash) for m in record.models]
     if record.pooled_hash:
         hashes.append(("pooled forest", record.pooled_hash))
     return [*hashes, ("study and tables", record.fingerprint)]

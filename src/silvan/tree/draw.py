@@ -19,7 +19,7 @@ ROWS, FEATURES = 1, 2  # what a hash is for; part of every hashed message
 _SHARE = 41427
 """A row is in a tree if its 16 bits are below this: 2^16 (1 - 1/e), rounded."""
 
-_TREES_A_HASH = 4
+TREES_A_HASH = 4
 """Trees served by the 64 bits of one hash."""
 
 
@@ -76,7 +76,7 @@ def rows_of_trees(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: in
     last_group = -1
     bits = np.empty(n, np.uint64)
     for t in range(n_trees):
-        group, place = divmod(first + t, _TREES_A_HASH)
+        group, place = divmod(first + t, TREES_A_HASH)
         if group != last_group:
             message = (U(ROWS) << U(56)) | U(group)
             for i in range(n):

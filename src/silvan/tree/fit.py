@@ -100,7 +100,10 @@ class Settings:
             return None
         if isinstance(self.class_weight, str):
             return np.where(counts > 0, counts.sum() / (len(counts) * np.maximum(counts, 1)), 1.0)
-        return np.array(self.class_weight, np.float64)
+        weights = np.array(self.class_weight, np.float64)
+        if weights.shape != counts.shape:
+            raise InputError(f"class_weight must have a weight for each of {len(counts)} classes, got {weights.size}")
+        return weights
 
     def rule(self, measure: Measure) -> Rule:
         """Say what makes a split good."""

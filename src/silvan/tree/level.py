@@ -19,6 +19,7 @@ from silvan.tree.histogram import fill
 from silvan.tree.split import Scratch, Splits, consider, make_scratch, occupied_bins, settle
 
 if TYPE_CHECKING:
+    from silvan.tree.routed import RoutedRows
     from silvan.tree.rows import Rows
 
 _NODES_A_TASK = 256
@@ -49,7 +50,9 @@ def fill_bases(features: np.ndarray, n_bins: np.ndarray) -> np.ndarray:
     return bases
 
 
-def fill_level(rows: "Rows", nodes: np.ndarray, features: np.ndarray, n_jobs: int | None = None) -> np.ndarray:
+def fill_level(
+    rows: "Rows | RoutedRows", nodes: np.ndarray, features: np.ndarray, n_jobs: int | None = None
+) -> np.ndarray:
     """Add up the histograms of some nodes: (bins of all, statistics)."""
     return rows.fill(nodes, features, thread_count(n_jobs))
 

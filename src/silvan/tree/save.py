@@ -5,35 +5,21 @@ one bit is refused rather than answered from. It guards against damage and clums
 matter of signatures. A file may be made to harm, so what it says is checked as if there were no digest.
 """
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
-from safetensors import SafetensorError, deserialize
-from safetensors.numpy import save as safetensors_bytes
 
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, VersionError
 from silvan.files import write_whole
 from silvan.tree.forest import ARRAYS, EXTRA_ARRAYS, STAGE_ARRAYS, Forest
+from silvan.tree.tensors import array_of, check_digest, is_of, pack, unpack
 
 FORMAT = "silvan forest"
 VERSION = 3
 """The newest version; a file is written in the oldest that can express its forest."""
-
-_TYPES = {
-    np.bool_: "BOOL",
-    np.int32: "I32",
-    np.int64: "I64",
-    np.uint64: "U64",
-    np.float32: "F32",
-    np.float64: "F64",
-}
-"""What safetensors calls the element types."""
-
 
 _OLDEST = {"mean": "1", "vote": "2", "stages": "2", "log_odds": "3"}
 """The first version that knows a way of combining trees."""
@@ -55,16 +41,7 @@ def to_bytes(forest: Forest) -> bytes:
         "combine": forest.combine,
         "hash": forest.hash,
     }
-    metadata["digest"] = _digest(metadata, arrays)
-    return _canonical(safetensors_bytes(arrays, metadata))
-
-
-def _canonical(data: bytes) -> bytes:
-    """Put the header in order: safetensors writes metadata as it comes, and one forest should have one file."""
-    size = int.from_bytes(data[:8], "little")
-    header = msgspec.json.encode(msgspec.json.decode(data[8 : 8 + size]), order="sorted")
-    header += b" " * (-len(header) % 8)
-    return len(header).to_bytes(8, "little") + header + data[8 + size :]
+    return pack(metadata, arrays)
 
 
 def load(path: str | Path) -> Forest:
@@ -77,19 +54,8 @@ def load(path: str | Path) -> Forest:
 
 def from_bytes(data: bytes) -> Forest:
     """Read a forest of any version ever written, checking all of it."""
-    try:
-        tensors = dict(deserialize(data))  # type: ignore[no-untyped-call]
-        size = int.from_bytes(data[:8], "little")
-        metadata = msgspec.json.decode(data[8 : 8 + size], type=_Header).metadata
-    except (SafetensorError, msgspec.DecodeError, UnicodeDecodeError, ValueError, TypeError) as error:
-        raise FormatError(f"damaged, or not a .silvan file ({type(error).__name__})") from None
+    metadata, tensors = unpack(data, ".silvan file")
     return _forest(metadata, _READERS[_version(metadata)](metadata, tensors))
-
-
-class _Header(msgspec.Struct):
-    """What of a safetensors header is ours: everything else in it describes arrays."""
-
-    metadata: dict[str, str] = msgspec.field(name="__metadata__", default_factory=dict)
 
 
 def _version(metadata: dict[str, str]) -> int:
@@ -134,12 +100,10 @@ def _read_arrays(metadata: dict[str, str], tensors: dict[str, Any], expected: di
     for name in sorted(tensors.keys() | ARRAYS.keys()):
         if name not in expected:
             raise FormatError(f"unknown array {name[:40]!r}")
-        if name not in tensors or tensors[name]["dtype"] != _TYPES[expected[name]]:
+        if name not in tensors or not is_of(tensors[name], expected[name]):
             raise FormatError(f"array {name!r} is missing or of another type")
-        stored = np.dtype(expected[name]).newbyteorder("<")
-        arrays[name] = np.frombuffer(tensors[name]["data"], stored).reshape(tensors[name]["shape"])
-    if _digest(metadata, arrays) != metadata["digest"]:
-        raise FormatError("its content does not match its digest: it was damaged or changed")
+        arrays[name] = array_of(tensors[name], expected[name])
+    check_digest(metadata, arrays)
     return arrays
 
 
@@ -156,14 +120,3 @@ def _forest(metadata: dict[str, str], arrays: dict[str, np.ndarray]) -> Forest:
     if forest.hash != metadata["hash"]:
         raise FormatError("its trees do not match its hash")
     return forest
-
-
-def _digest(metadata: dict[str, str], arrays: dict[str, np.ndarray]) -> str:
-    digest = hashlib.sha256()
-    for key in sorted(set(metadata) - {"digest"}):
-        digest.update(f"{key}\0{metadata[key]}\0".encode())
-    for name in sorted(arrays):
-        array = arrays[name].astype(arrays[name].dtype.newbyteorder("<"), copy=False)
-        digest.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()

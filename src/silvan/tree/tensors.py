@@ -11,13 +11,13 @@ from safetensors.numpy import save as safetensors_bytes
 
 from silvan.errors import FormatError, VersionError
 
-_NAMES = {
-    "BOOL": np.bool_,
-    "I32": np.int32,
-    "I64": np.int64,
-    "U64": np.uint64,
-    "F32": np.float32,
-    "F64": np.float64,
+_TYPES = {
+    np.bool_: "BOOL",
+    np.int32: "I32",
+    np.int64: "I64",
+    np.uint64: "U64",
+    np.float32: "F32",
+    np.float64: "F64",
 }
 """What safetensors calls the element types that we use."""
 
@@ -28,27 +28,70 @@ class _Header(msgspec.Struct):
     metadata: dict[str, str] = msgspec.field(name="__metadata__", default_factory=dict)
 
 
-def write_tensors(format_: str, version: int, words: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Write arrays and words; the same ones always give the same bytes."""
-    metadata = {"format": format_, "version": str(version), **words}
-    metadata["digest"] = _digest(metadata, arrays)
-    data = safetensors_bytes(dict(arrays), metadata)
+# -- any file of this kind
+
+
+def pack(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Write arrays and metadata, a digest added; the same ones always give the same bytes."""
+    data = safetensors_bytes(dict(arrays), {**metadata, "digest": content_digest(metadata, arrays)})
     size = int.from_bytes(data[:8], "little")
+    # safetensors writes metadata as it comes
     header = msgspec.json.encode(msgspec.json.decode(data[8 : 8 + size]), order="sorted")
     header += b" " * (-len(header) % 8)
     return len(header).to_bytes(8, "little") + header + data[8 + size :]
+
+
+def unpack(data: bytes, what: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """Read metadata, and arrays as safetensors has them; nothing of it is checked yet."""
+    try:
+        tensors = dict(deserialize(data))  # type: ignore[no-untyped-call]
+        size = int.from_bytes(data[:8], "little")
+        return msgspec.json.decode(data[8 : 8 + size], type=_Header).metadata, tensors
+    except (SafetensorError, msgspec.DecodeError, UnicodeDecodeError, ValueError, TypeError) as error:
+        raise FormatError(f"damaged, or not a {what} ({type(error).__name__})") from None
+
+
+def is_of(tensor: Any, dtype: Any) -> bool:
+    """Whether an array that was unpacked is of a type."""
+    return bool(tensor["dtype"] == _TYPES[dtype])
+
+
+def array_of(tensor: Any, dtype: Any) -> np.ndarray:
+    """Give an array that was unpacked."""
+    return np.frombuffer(tensor["data"], np.dtype(dtype).newbyteorder("<")).reshape(tensor["shape"])
+
+
+def check_digest(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> None:
+    """Refuse content that is not what the digest was taken of."""
+    if content_digest(metadata, arrays) != metadata["digest"]:
+        raise FormatError("its content does not match its digest: it was damaged or changed")
+
+
+def content_digest(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> str:
+    """Take a digest over all but the digest."""
+    digest = hashlib.sha256()
+    for key in sorted(set(metadata) - {"digest"}):
+        digest.update(f"{key}\0{metadata[key]}\0".encode())
+    for name in sorted(arrays):
+        array = arrays[name].astype(arrays[name].dtype.newbyteorder("<"), copy=False)
+        digest.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+# -- files that have one version, and always the same arrays
+
+
+def write_tensors(format_: str, version: int, words: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Write arrays and words; the same ones always give the same bytes."""
+    return pack({"format": format_, "version": str(version), **words}, arrays)
 
 
 def read_tensors(
     data: bytes, format_: str, version: int, words: tuple[str, ...], types: Mapping[str, Any]
 ) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     """Read what ``write_tensors`` wrote: exactly these arrays, of these types."""
-    try:
-        tensors = dict(deserialize(data))  # type: ignore[no-untyped-call]
-        size = int.from_bytes(data[:8], "little")
-        metadata = msgspec.json.decode(data[8 : 8 + size], type=_Header).metadata
-    except (SafetensorError, msgspec.DecodeError, UnicodeDecodeError, ValueError, TypeError) as error:
-        raise FormatError(f"damaged, or not a {format_} ({type(error).__name__})") from None
+    metadata, tensors = unpack(data, format_)
     if metadata.get("format") != format_:
         raise FormatError(f"not a {format_}; it does not say format {format_!r}")
     if metadata.get("version") != str(version):
@@ -63,22 +106,8 @@ def read_tensors(
         raise FormatError("an array is missing, or one too many")
     arrays = {}
     for name, dtype in types.items():
-        if _NAMES.get(tensors[name]["dtype"]) is not dtype:
+        if not is_of(tensors[name], dtype):
             raise FormatError(f"array {name!r} is of another type")
-        stored = np.dtype(dtype).newbyteorder("<")
-        array = np.frombuffer(tensors[name]["data"], stored).reshape(tensors[name]["shape"])
-        arrays[name] = array.astype(dtype)
-    if _digest(metadata, arrays) != metadata["digest"]:
-        raise FormatError("its content does not match its digest: it was damaged or changed")
+        arrays[name] = array_of(tensors[name], dtype).astype(dtype)
+    check_digest(metadata, arrays)
     return metadata, arrays
-
-
-def _digest(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> str:
-    digest = hashlib.sha256()
-    for key in sorted(set(metadata) - {"digest"}):
-        digest.update(f"{key}\0{metadata[key]}\0".encode())
-    for name in sorted(arrays):
-        array = arrays[name].astype(arrays[name].dtype.newbyteorder("<"), copy=False)
-        digest.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()

@@ -1,0 +1,171 @@
+"""An empirical lower bound on epsilon for every mechanism, and for accounts that are wrong on purpose.
+
+    python -m experiments.privacy.epsilon --draws 100000
+
+Two tables that differ in one far row are told with noise so many times, by every question of every private form, at one
+site and in shares of three; also all questions of a form together, and rows in disguise. A bound (Clopper-Pearson, 95 %
+for all audits together) above what is claimed would prove the account wrong. Writes ``epsilon.csv``; ``table.py`` makes
+tables of it.
+"""
+
+import argparse
+import csv
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests"))  # the study that the tests audit, with fewer draws
+
+from privacy.private_study import composed, one_more, questions, rows_scored, schema  # noqa: E402
+from studies import table  # noqa: E402
+
+from silvan.audit.epsilon import Bound, audit_all, audit_counts, audit_rows  # noqa: E402
+from silvan.privacy.noise import Noise  # noqa: E402
+from silvan.privacy.noisy import Noisy  # noqa: E402
+
+RESULTS = Path(__file__).parent / "epsilon.csv"
+FIELDS = ("account", "mechanism", "task", "noise", "counters", "claimed", "at least", "draws")
+EPSILONS = (0.5, 1.5, 3.0)
+MIDDLE = 1.5
+AT_A_SITE = "at a site"
+FAR = {"binary": "yes", "several": "top", "number": 1149.0}
+SURE = 1 - 0.05 / 100
+"""Confidence of one bound, so that all of them, fewer than a hundred, hold together with 95 %."""
+
+PLACES = ((AT_A_SITE, 1, 1), ("3 shares of 3 sites", 3, 3), ("2 shares of 3 sites, one lost", 2, 2))
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is audited: by which account, where the noise is, how many counters a row changes, and what is claimed."""
+
+    account: str
+    mechanism: str
+    task: str
+    noise: str
+    counters: int
+    claimed: float
+    audit: Callable[[int], Bound]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Tell it from all others."""
+        return self.account, self.mechanism, self.task, self.noise, f"{self.claimed:g}"
+
+
+def cases() -> Iterator[Case]:
+    """List what is audited: every question at one epsilon; of two classes, at all of them."""
+    for epsilon, task in product(EPSILONS, FAR):
+        if task == "binary" or epsilon == MIDDLE:
+            places = PLACES if (task, epsilon) == ("binary", MIDDLE) else PLACES[:1]
+            yield from asked_alone(task, epsilon, places)
+            told = len(schema(task).features) + 1
+            yield Case("right", "disguised rows", task, AT_A_SITE, told, epsilon, _rows(task, epsilon, epsilon))
+    for form in ("tables", "levels"):
+        asked, _ = composed(form, table(n=120), MIDDLE)
+        yield Case("right", f"all of {form}", "binary", AT_A_SITE, _told(asked), MIDDLE, _all(asked, MIDDLE))
+    yield from wrong(MIDDLE)
+
+
+def asked_alone(task: str, epsilon: float, places: tuple[Any, ...]) -> Iterator[Case]:
+    """List every question by itself."""
+    frame = table(task, 120)
+    far = one_more(frame, label=FAR[task])
+    for place, sharers, sites in places:
+        pair = questions(task, far, epsilon, sharers), questions(task, frame, epsilon, sharers)
+        for (name, request, a), (_, _, b) in zip(*pair, strict=True):
+            told = _told([(request, a, b)])
+            yield Case("right", name, task, place, told, epsilon, _counts(request, task, a, b, sites))
+
+
+def wrong(epsilon: float) -> Iterator[Case]:
+    """List accounts that are wrong on purpose: the bound must be above what they claim."""
+    frame = table(n=120)
+    pair = questions("binary", one_more(frame), epsilon), questions("binary", frame, epsilon)
+    found = {name: (request, a, b) for (name, request, a), (_, _, b) in zip(*pair, strict=True)}
+    (_, shared, without), *_ = [q for q in questions("binary", frame, epsilon, 4) if q[0] == "people"]
+    lost, asked = (shared, without + 1, without), list(found.values())
+    some: list[tuple[str, str, str, list[Any], Callable[[int], Bound]]] = [
+        *(
+            ("features as parallel", name, AT_A_SITE, [found[name]], _patched(parallel, _counts_of(found[name])))
+            for name in ("columns", "tables", "level")
+        ),
+        ("rounds as parallel", "all of them", AT_A_SITE, asked, _all(asked, epsilon)),
+        ("half the noise", "people", AT_A_SITE, [found["people"]], _patched(halved, _counts_of(found["people"]))),
+        ("half the shares lost", "people", "4 shares of 4 sites, 2 lost", [lost], _counts_of(lost, 2)),
+    ]
+    for account, name, place, told, audit in some:
+        yield Case(account, name, "binary", place, _told(told), epsilon, audit)
+    audit = _rows("binary", 6 * epsilon, epsilon)
+    yield Case("columns as parallel", "disguised rows", "binary", AT_A_SITE, 6, epsilon, audit)
+
+
+def _told(asked: list[Any]) -> int:
+    return sum(int((a != b).sum()) for _, a, b in asked)
+
+
+def parallel(self: Noisy, sensitivity: int, share: Any = 1) -> Noise:
+    """Make noise as if histograms that all see a row were asked in parallel."""
+    return Noise(1, self.epsilon, self.sharers)
+
+
+_RIGHT = Noisy.noise
+
+
+def halved(self: Noisy, sensitivity: int, share: Any = 1) -> Noise:
+    """Make half of the noise that is claimed."""
+    return _RIGHT(self, sensitivity, 2 * share)
+
+
+def _patched(noise: Callable[..., Noise], audit: Callable[[int], Bound]) -> Callable[[int], Bound]:
+    def run(draws: int) -> Bound:
+        with mock.patch.object(Noisy, "noise", noise):
+            return audit(draws)
+
+    return run
+
+
+def _counts(request: Noisy, task: str, with_row: Any, without: Any, sites: int) -> Callable[[int], Bound]:
+    return lambda draws: audit_counts(request, schema(task), with_row, without, draws, sites, SURE)
+
+
+def _counts_of(asked: tuple[Noisy, Any, Any], sites: int = 1) -> Callable[[int], Bound]:
+    return _counts(asked[0], "binary", asked[1], asked[2], sites)
+
+
+def _all(asked: list[Any], claimed: float) -> Callable[[int], Bound]:
+    return lambda draws: audit_all(asked, schema(), claimed, draws, 1, SURE)
+
+
+def _rows(task: str, epsilon: float, claimed: float) -> Callable[[int], Bound]:
+    return lambda draws: audit_rows(lambda row, n: rows_scored(task, row, n, epsilon), claimed, draws, SURE)
+
+
+def main() -> None:
+    """Run the audits that are missing in the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draws", type=int, default=100_000)
+    parser.add_argument("--part", default="0/1", help="which of so many parts to run, say 0/3")
+    given = parser.parse_args()
+    part, parts = map(int, given.part.split("/"))
+    if not RESULTS.exists():
+        RESULTS.write_text(",".join(FIELDS) + "\n")
+    with RESULTS.open(newline="") as file:
+        done = {(*(row[name] for name in FIELDS[:4]), row["claimed"]) for row in csv.DictReader(file)}
+    for i, case in enumerate(cases()):
+        if i % parts != part or case.key in done:
+            continue
+        found = case.audit(given.draws)
+        row = [*case.key[:4], case.counters, f"{found.claimed:g}", f"{found.at_least:.3f}", given.draws]
+        with RESULTS.open("a", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerow(row)
+        print(*row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""Tables read a batch of rows at a time.
+
+``Whole`` is a table in memory: one batch. ``Batched`` reads its source again for every pass, so that no more than a
+batch is in memory at a time: a Parquet or CSV file is read where it lies, what a database answers is kept in a file
+without a name, since it might answer something else the next time. All batches of a table have the same types.
+"""
+
+import gzip
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import narwhals as nw
+
+from silvan.data.csv_rows import first_end, pieces
+from silvan.data.stored import Folder, StoredFrames
+from silvan.data.table import Frame, as_query, check_names, csv_header, file_kind, not_csv, not_parquet, read_table
+from silvan.errors import InputError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from silvan.data.database import Query
+
+
+class Whole:
+    """A table in memory."""
+
+    def __init__(self, frame: Frame, exclude: Sequence[str] = ()) -> None:
+        self.excluded = [name for name in exclude if name in frame.columns]
+        self.frame = frame.drop(*self.excluded)
+        self.names, self.dtypes = self.frame.columns, dict(self.frame.schema)
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def batches(self, names: Sequence[str] | None = None) -> Iterator[Frame]:
+        """Give all rows at once."""
+        yield self.frame if names is None else self.frame.select(names)
+
+
+class Batched:
+    """A table that is read again whenever it is needed, ``room`` bytes of it at a time."""
+
+    def __init__(self, source: Any, label: str, room: int, folder: Folder = None, exclude: Sequence[str] = ()) -> None:
+        self.room, self.folder = max(room, 1), folder
+        columns, self.rows, self._read = self._open(source, label)
+        check_names(list(columns), self.what)
+        if not self.rows:
+            raise InputError(f"{self.what} has columns but no rows; at least one row is needed")
+        self.excluded = [name for name in exclude if name in columns]
+        self.names = [name for name in columns if name not in self.excluded]
+        empty = nw.from_native(next(self._read(self.names, 1))[:0], eager_only=True)
+        self.dtypes = dict(empty.schema)
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def batches(self, names: Sequence[str] | None = None) -> Iterator[Frame]:
+        """Give all rows in batches, in their order; of some columns only, if they are named."""
+        names = self.names if names is None else list(names)
+        for frame in self._read(names, self._batch_rows(len(names))):
+            yield nw.from_native(frame, eager_only=True)
+
+    def _batch_rows(self, columns: int) -> int:
+        return max(1, self.room // (8 * max(columns, 8)))  # a single column may be of text
+
+    def _open(self, source: Any, label: str) -> "tuple[Sequence[str], int, _Read]":
+        """Find the columns of a source, how many rows it has, and how to read it."""
+        query = as_query(source)
+        if query is not None:
+            self.what = f"the query on {query.where}"
+            return _open_query(query, self.room, self.folder)
+        if isinstance(source, str | os.PathLike):
+            path, self.what = Path(source), repr(str(source))
+            if file_kind(path) == "parquet":
+                return _open_parquet(path)
+            return _open_csv(path, self.room)
+        self.what = "the table"
+        frame = read_table(source, label)
+
+        def read(names: Sequence[str], rows: int) -> Iterator[Any]:
+            some: Any = frame.select(names)
+            for start in range(0, len(frame), rows):
+                yield some[start : start + rows].to_native()
+
+        return frame.columns, len(frame), read
+
+
+_Read = Callable[[Sequence[str], int], "Iterator[Any]"]
+
+
+class _Unchanged:
+    """Holds a file to what it was: it is read several times."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.then = path, self._now(path)
+
+    @staticmethod
+    def _now(path: Path) -> tuple[int, ...]:
+        found = path.stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def check(self) -> None:
+        """Refuse to go on with other rows."""
+        try:
+            same = self._now(self.path) == self.then
+        except OSError:
+            same = False
+        if not same:
+            raise InputError(f"{str(self.path)!r} was changed or moved while in use; put it back, or start again")
+
+
+def _open_parquet(path: Path) -> tuple[Sequence[str], int, _Read]:
+    import polars as pl
+
+    file = _Unchanged(path)
+    try:
+        names = pl.scan_parquet(path, glob=False).collect_schema().names()
+        n = int(pl.scan_parquet(path, glob=False).select(pl.len()).collect().item())
+    except (pl.exceptions.PolarsError, OSError):
+        raise not_parquet(path) from None
+
+    def read(columns: Sequence[str], rows: int) -> "Iterator[pl.DataFrame]":
+        for start in range(0, n, rows):
+            file.check()
+            try:
+                some = pl.scan_parquet(path, glob=False).select(columns).slice(start, rows).collect()
+            except (pl.exceptions.PolarsError, OSError):
+                raise not_parquet(path) from None
+            yield some
+
+    return names, n, read
+
+
+def _open_query(query: "Query", room: int, folder: Folder) -> tuple[Sequence[str], int, _Read]:
+    kept, names, n = StoredFrames(folder), [], 0
+
+    def keep(frame: "pl.DataFrame") -> None:
+        nonlocal names, n
+        names, n = frame.columns, n + len(frame)
+        kept.append(frame)
+
+    query.read(keep, room)
+
+    def read(columns: Sequence[str], rows: int) -> "Iterator[pl.DataFrame]":
+        for frame in kept:
+            yield from frame.select(columns).iter_slices(rows)
+
+    return names, n, read
+
+
+def _open_csv(path: Path, room: int) -> tuple[Sequence[str], int, _Read]:
+    """Look at all cells once, for the narrowest type that fits; every pass then reads the file again."""
+    import polars as pl
+
+    file = _Unchanged(path)
+    check_names(csv_header(path), repr(str(path)))
+    size, n = max(room // 2, 1), 0
+    could: dict[str, list[bool]] = {}
+    seen: set[str] = set()
+    for frame in _csv_frames(path, size):
+        n += len(frame)
+        for name in frame.columns:
+            some = could.setdefault(name, [True, True, True])
+            clean = _clean(frame[name])
+            missing = clean.null_count()
+            if missing == len(clean):
+                continue
+            seen.add(name)
+            for i, dtype in enumerate((pl.Int64, pl.Float64)):
+                some[i] = some[i] and clean.cast(dtype, strict=False).null_count() == missing
+            some[2] = some[2] and bool(clean.str.to_lowercase().is_in(["true", "false"]).all())
+    types = {name: _narrowest(name in seen, *some) for name, some in could.items()}
+
+    def read(columns: Sequence[str], rows: int) -> "Iterator[pl.DataFrame]":
+        file.check()
+        for frame in _csv_frames(path, size):
+            for some in frame.select(columns).iter_slices(rows):
+                yield some.with_columns([_as(some[name], types[name]) for name in columns])
+
+    return list(types), n, read
+
+
+def _csv_frames(path: Path, size: int) -> "Iterator[pl.DataFrame]":
+    """Read a CSV file as text, a piece at a time."""
+    import polars as pl
+
+    packed = path.name.lower().endswith(".gz")
+    try:
+        with (gzip.open if packed else open)(path, "rb") as file:
+            head = b""
+            for piece in pieces(file, size):
+                if not head:
+                    piece = piece.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n")
+                    head = piece[: first_end(piece)]
+                    piece = piece[len(head) :]
+                    head = head.rstrip(b"\r\n") + b"\n"
+                yield pl.read_csv(head + piece, infer_schema_length=0)
+    except (pl.exceptions.PolarsError, OSError, EOFError):
+        raise not_csv(path) from None
+
+
+def _clean(text: "pl.Series") -> "pl.Series":
+    clean = text.str.strip_chars()
+    return clean.set(clean == "", None)
+
+
+def _narrowest(seen: bool, whole: bool, number: bool, truth: bool) -> Any:
+    import polars as pl
+
+    if not seen:
+        return pl.Float64
+    return pl.Int64 if whole else pl.Float64 if number else pl.Boolean if truth else pl.String
+
+
+def _as(text: "pl.Series", dtype: Any) -> "pl.Series":
+    """Give a column of text its type."""
+    import polars as pl
+
+    clean = _clean(text)
+    if dtype == pl.String:
+        return text.set(clean.is_null(), None)
+    return clean.str.to_lowercase() == "true" if dtype == pl.Boolean else clean.cast(dtype)

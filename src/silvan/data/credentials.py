@@ -1,0 +1,67 @@
+"""The password of a database: from the environment or a file, never from a URL, and never shown.
+
+What is in a URL ends up in study files, shell histories, process lists and messages, so a URL with a password is
+refused before anything can repeat it.
+"""
+
+import os
+from pathlib import Path
+
+from silvan.errors import InputError
+
+PASSWORD, PASSWORD_FILE = "SILVAN_DATABASE_PASSWORD", "SILVAN_DATABASE_PASSWORD_FILE"
+
+ADVICE = f"put the password into PGPASSWORD or {PASSWORD}, or into a file that PGPASSFILE or {PASSWORD_FILE} names"
+
+
+def find_password(host: str, port: int, database: str, user: str) -> str | None:
+    """Look for the password where the site's owner may have put it; None if there is none."""
+    for name, file_name in ((PASSWORD, PASSWORD_FILE), ("PGPASSWORD", "")):
+        if os.environ.get(name):
+            return os.environ[name]
+        if os.environ.get(file_name):
+            return _read(Path(os.environ[file_name]), file_name).rstrip("\r\n")
+    given = os.environ.get("PGPASSFILE")
+    path = Path(given) if given else Path.home() / ".pgpass"
+    if not given and not path.is_file():
+        return None
+    return _look_up(_read(path, "PGPASSFILE"), [host, str(port), database, user])
+
+
+def _read(path: Path, name: str) -> str:
+    """Read a file that only its owner may read."""
+    try:
+        text = path.read_text()
+        open_to_others = os.name == "posix" and path.stat().st_mode & 0o077
+    except (OSError, UnicodeDecodeError):
+        raise InputError(
+            f"{name} names a file {str(path)!r} that cannot be read; check the path and its owner"
+        ) from None
+    if open_to_others:
+        raise InputError(f"{str(path)!r} holds a password and others may read it; run: chmod 600 {str(path)!r}")
+    return text
+
+
+def _look_up(text: str, wanted: list[str]) -> str | None:
+    """Find the first line host:port:database:user:password that fits; ``*`` fits all, a backslash quotes a sign."""
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        *fields, password = _fields(line)
+        if len(fields) == len(wanted) and all(f in ("*", w) for f, w in zip(fields, wanted, strict=True)):
+            return password
+    return None
+
+
+def _fields(line: str) -> list[str]:
+    fields, quoted = [""], False
+    for letter in line:
+        if letter == "\\" and not quoted:
+            quoted = True
+            continue
+        if letter == ":" and not quoted and len(fields) < 5:
+            fields.append("")
+        else:
+            fields[-1] += letter
+        quoted = False
+    return fields

@@ -1,0 +1,136 @@
+"""What a site has to know of its table before training, found in one pass over its batches."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from silvan.data import grid
+from silvan.data.batches import Batched, Whole
+from silvan.data.encode import (
+    Series,
+    Task,
+    check_few,
+    describe_label,
+    infer_task,
+    is_text,
+    label_column,
+    numeric_or_text,
+)
+from silvan.data.grid import LARGEST
+from silvan.data.schema import Class, Label
+from silvan.errors import InputError, SchemaError
+
+_SHIFT = 23
+"""Medians are told to the power of two: the sign and the exponent."""
+
+_MOST = 1 << 16
+"""There are never more classes."""
+
+
+class Sizes:
+    """The sizes of a column's values, by powers of two: how many, the smallest and the largest in each.
+
+    That is enough to say in which the median lies: if the two values in the middle are in different ones, they are
+    the largest of one and the smallest of the other.
+    """
+
+    def __init__(self) -> None:
+        self.counts = np.zeros(257, np.int64)
+        self.low, self.high = np.full(257, np.iinfo(np.int32).max, np.int32), np.zeros(257, np.int32)
+
+    def add(self, series: Series) -> None:
+        """Add some rows."""
+        present = series.drop_nulls() if series.null_count() else series
+        with np.errstate(over="ignore"):
+            column = np.abs(present.to_numpy().astype(np.float32))
+        _add_sizes(grid.images(column), self.counts, self.low, self.high)
+
+    @property
+    def rows(self) -> int:
+        """Values that have a size."""
+        return int(self.counts.sum())
+
+    def median_cell(self) -> int:
+        """Give the power of two that the median lies below, in steps of the grid."""
+        n, ends = self.rows, np.cumsum(self.counts)
+        first, second = (int(c) for c in np.searchsorted(ends, [(n - 1) // 2, n // 2], side="right"))
+        if first == second:
+            return first
+        middle = np.median(grid.values(np.array([self.high[first], self.low[second]])))
+        return -(-int(grid.images(np.array([middle], np.float32))[0]) >> _SHIFT)
+
+
+@njit(nogil=True, cache=True)
+def _add_sizes(image: np.ndarray, counts: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
+    """Count sizes above zero by powers of two, and note the smallest and largest in each."""
+    for i in range(image.shape[0]):
+        size = image[i]
+        if 0 < size <= LARGEST:
+            cell = -(-size >> _SHIFT)
+            counts[cell] += 1
+            low[cell] = min(low[cell], size)
+            high[cell] = max(high[cell], size)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The features in their order, with the sizes of those that are numeric (None: categorical), and the label."""
+
+    sizes: dict[str, Sizes | None]
+    label: Label
+
+
+def summarise(table: Whole | Batched, label: str, task: Task | None = None) -> Summary:
+    """Look at all rows once."""
+    names = [name for name in table.names if name != label]
+    sizes: dict[str, Sizes] = {name: Sizes() for name in names}
+    texts: set[str] = set()
+    target = _Target(label, task)
+    start = 0
+    for batch in table.batches():
+        label_column(batch, label)
+        if not names:
+            raise SchemaError(f"no column is left to predict {label!r} from; add features or exclude less")
+        for name in names:
+            series = batch[name]
+            if series.null_count() == len(series):
+                continue
+            numeric_or_text(series, name)
+            if is_text(series):
+                texts.add(name)
+            else:
+                sizes[name].add(series)
+        try:
+            target.add(batch[label])
+        except InputError as error:
+            if len(batch) == len(table):
+                raise
+            raise type(error)(f"in rows {start + 1:,} to {start + len(batch):,}: {error}") from None
+        start += len(batch)
+    return Summary({name: None if name in texts else sizes[name] for name in names}, target.found())
+
+
+class _Target:
+    """The label, as it is found out."""
+
+    def __init__(self, name: str, task: Task | None) -> None:
+        self.name, self.asked = name, task
+        self.number = task == "regression"
+        self.classes: set[Class] = set()
+
+    def add(self, series: Series) -> None:
+        """Look at some rows."""
+        self.number |= self.asked is None and infer_task(series) == "regression"
+        told = describe_label(series, self.name, "regression" if self.number else "classification")
+        if told.classes is not None and len(self.classes) <= _MOST:
+            self.classes.update(told.classes)
+
+    def found(self) -> Label:
+        """Say what it is."""
+        if self.number:
+            return Label(self.name)
+        check_few(len(self.classes), self.name, asked=self.asked is not None)
+        broken = any(isinstance(value, float) for value in self.classes)
+        classes: list[Class] = [float(value) for value in self.classes] if broken else list(self.classes)
+        return Label(self.name, tuple(sorted(classes)))

@@ -1,0 +1,23 @@
+"""How fast the wire is, between the real processes of a study."""
+
+import time
+
+from silvan.federation.flare import FlareFederation
+from silvan.federation.parcels import PIECE
+
+
+def measure(federation: FlareFederation, rounds: int = 100) -> dict[str, float]:
+    """Give the median seconds of a round without work, and the bytes a second to one site."""
+    times = []
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        federation.ping_all()
+        times.append(time.perf_counter() - begun)
+    site, data = federation.active[0], bytes(PIECE)
+    begun = time.perf_counter()
+    for _ in range(8):
+        federation.load(site, data)
+    return {
+        "round": sorted(times)[rounds // 2],
+        "bytes a second": 8 * PIECE / (time.perf_counter() - begun),
+    }

@@ -1,0 +1,119 @@
+"""Some of a site's rows, encoded: in memory, or in files and seen a piece at a time."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from silvan.data.batches import Batched
+from silvan.data.bins import Bins
+from silvan.data.encode import encode_features, encode_label
+from silvan.data.held_out import HeldOut
+from silvan.data.schema import Schema
+from silvan.data.stored import Folder, Stored
+from silvan.errors import InputError
+from silvan.federation.store import digest
+
+_PIECE = 1 << 17
+"""Most rows of a piece: their bins are read by every tree and should stay near the processor."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of a site's rows, encoded."""
+
+    X: np.ndarray
+    y: np.ndarray
+    row_keys: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def pieces(self) -> "Iterator[Part]":
+        """Give the rows in pieces that fit into memory: here in one."""
+        yield self
+
+
+class StoredPart(Part):
+    """Rows in files. Whoever asks for all of them at once maps the whole file; ``pieces`` never does."""
+
+    def __init__(self, site: str, X: Stored, y: Stored, memory: int, folder: Folder) -> None:
+        for name, value in {"site": site, "files": (X, y), "memory": memory, "folder": folder}.items():
+            object.__setattr__(self, name, value)
+
+    site: str
+    files: tuple[Stored, Stored]
+    memory: int
+    folder: Folder
+
+    @property
+    def X(self) -> np.ndarray:  # noqa: N802
+        """All features."""
+        return self.files[0].window()
+
+    @property
+    def y(self) -> np.ndarray:
+        """All labels."""
+        return self.files[1].window()
+
+    @property
+    def row_keys(self) -> np.ndarray:
+        """All keys."""
+        return row_keys(self.site, len(self))
+
+    def __len__(self) -> int:
+        return len(self.files[0])
+
+    def stretches(self, row_bytes: int) -> Iterator[tuple[int, int]]:
+        """Cut the rows into stretches of which each takes a small part of the memory."""
+        rows = min(_PIECE, max(1, self.memory // (8 * row_bytes)))
+        for start in range(0, len(self), rows):
+            yield start, min(start + rows, len(self))
+
+    def pieces(self) -> Iterator[Part]:
+        """Give the rows in pieces that fit into memory."""
+        X, y = self.files
+        for start, stop in self.stretches(X.row_bytes + 32):
+            yield Part(X.window(start, stop), y.window(start, stop), self.keys(start, stop))
+
+    def keys(self, start: int, stop: int) -> np.ndarray:
+        """Give the keys of consecutive rows."""
+        return row_keys(self.site, stop - start, start)
+
+    def binned(self, bins: Bins, threads: int) -> Stored:
+        """Put all values into bins, in a file."""
+        X, _ = self.files
+        codes = Stored(self.folder, np.uint8, X.width)
+        for piece in self.pieces():
+            codes.append(bins.apply(piece.X, threads))
+        return codes
+
+
+def store_parts(
+    table: Batched, schema: Schema, held: HeldOut, site: str, memory: int, folder: Folder
+) -> tuple[StoredPart, StoredPart]:
+    """Encode a table batch by batch: the rows to learn from, and those to judge by."""
+    kind = np.int32 if schema.n_classes else np.float64
+    files = [(Stored(folder, np.float32, len(schema.features)), Stored(folder, kind)) for _ in range(2)]
+    names = [name for name in (*schema.names, schema.label.name) if name in table.names]
+    start = 0
+    for batch in table.batches(names):
+        stop = start + len(batch)
+        try:
+            X, y = encode_features(batch, schema, fill_absent=True), encode_label(batch, schema)
+        except InputError as error:
+            raise type(error)(f"in rows {start + 1:,} to {stop:,}: {error}") from None
+        for test, (some_X, some_y) in enumerate(files):
+            rows = held.among(start, stop) == bool(test)
+            some_X.append(X[rows])
+            some_y.append(y[rows])
+        start = stop
+    train, test_part = (StoredPart(site, *pair, memory, folder) for pair in files)
+    return train, test_part
+
+
+def row_keys(site: str, n: int, first: int = 0) -> np.ndarray:
+    """Key every training row by its site and place."""
+    start = np.uint64(int(digest(f"rows of {site}".encode())[:16], 16))
+    with np.errstate(over="ignore"):
+        return start + np.arange(first, first + n, dtype=np.uint64)
