@@ -152,7 +152,7 @@ def main() -> None:
     whole, share = noise_seconds(1), noise_seconds(SITES)
     report.notes.append(
         f"Noise for {COUNTERS:,} counters (discrete Laplace of scale {SENSITIVITY}) takes {whole:.1f} s on one "
-        f"thread where a site adds all of it, by opendp, and {share:.1f} s for one of {SITES} shares of it, by our own sampler."
+        f"thread where a site adds all of it, by opendp, and {share:.1f} s for one of {SITES} shares by our own."
     )
     report.publish()
 

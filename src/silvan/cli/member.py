@@ -8,6 +8,9 @@ import typer
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The site's folder.")]
 
 
+_MOST_COLUMNS = 12
+
+
 def join(
     invite: Annotated[Path, typer.Argument(metavar="INVITE", help="The invitation that the coordinator sent.")],
     table: Annotated[
@@ -29,7 +32,8 @@ def join(
     asked = Invite.read(invite)
     source = absolute(table)
     columns, rows = look(source, query, asked.columns)
-    _say(f"The table has {rows} and the columns {', '.join(columns)}.")
+    more = f" and {len(columns) - _MOST_COLUMNS} more" if len(columns) > _MOST_COLUMNS else ""
+    _say(f"The table has {rows} and the columns {', '.join(columns[:_MOST_COLUMNS])}{more}.")
     member = Member.join(folder or Path(asked.site), asked, source, query, {"approve": approve})
     _say(
         f"{member.name} has joined {asked.federation}. Its folder is {member.path}; what it lets out is in site.toml.",
@@ -88,9 +92,12 @@ def stop(folder: Folder) -> None:
 
 def status(folder: Folder) -> None:
     """Show how the site stands: its process, its keys, studies that wait for approval, its budget."""
+    import contextlib
+
     from silvan.deploy.hub import roster_words
     from silvan.deploy.local import process_of
     from silvan.deploy.member import Member
+    from silvan.errors import SilvanError
 
     member = Member(folder)
     pid, own, budget = process_of(member).pid, member.membership, member.budget()
@@ -100,6 +107,9 @@ def status(folder: Folder) -> None:
         f"Its keys in words: {member.words}",
     )
     roster = member.roster()
+    if roster is None:
+        with contextlib.suppress(SilvanError):
+            roster = member.pin_roster()
     if roster is not None:
         _say(f"All keys together in words: {roster_words(roster)}")
     limit = "" if budget.limit is None else f" of {budget.limit:g}"
