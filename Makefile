@@ -21,7 +21,7 @@ demo: setup ## the main job, on data that needs no download
 	$(BIN)/silvan demo
 
 test: setup lint ## format, lint, types and all tests
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -151,8 +151,8 @@ def main() -> None:
     report.notes.append(f"Masks are made and added at {stream_speed() / 1e9:.1f} GB a second on one thread.")
     whole, share = noise_seconds(1), noise_seconds(SITES)
     report.notes.append(
-        f"Noise for {COUNTERS:,} counters (discrete Laplace of scale {SENSITIVITY}) takes {whole:.1f} s on one "
-        f"thread where a site adds all of it, by opendp, and {share:.1f} s for one of {SITES} shares by our own."
+        f"Noise for {COUNTERS:,} counters (discrete Laplace of scale {SENSITIVITY}) takes {whole:.1f} s on one thread "
+        f"where a site adds all of it, by opendp, and {share:.1f} s for one of {SITES} shares, by our own sampler."
     )
     report.publish()
 

@@ -36,6 +36,11 @@ def pytest_configure(config: pytest.Config) -> None:
         cache.set(KEY, digest.hexdigest())
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that share a federation of processes: so one worker of pytest-xdist gets them all."""
+    items.sort(key=lambda item: item.path.name != "test_flare.py")
+
+
 BY_CHANCE = ("test_private_", "test_noise", "test_epsilon", "test_budget")
 """Files whose tests draw noise from the operating system and so may fail by chance, though rarely."""
 

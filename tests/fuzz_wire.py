@@ -44,6 +44,7 @@ from silvan.federation.signed import Letter
 from silvan.federation.site import _HANDLERS
 from silvan.privacy.masking import Turn
 from silvan.privacy.ring import Hop
+from silvan.privacy.sampling import share_sampling
 from silvan.tree.save import from_bytes, to_bytes
 
 SLOW, STUCK = 20.0, 900.0
@@ -125,6 +126,8 @@ def _by_rows(signed: bool) -> list[Listened]:
         "masked": [sv.HistogramForest(2, max_depth=2), sv.BOFRF(2, personal=True)],
     }.items():
         fed = federate(tables, Listened, sums=sums, signed=signed, test=0.25)
+        if signed:
+            share_sampling(fed)
         for learner in learners:
             learner.fit(fed)
         learners[0].evaluate(fed)

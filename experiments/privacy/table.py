@@ -92,11 +92,11 @@ def goal(results: Results) -> str:
         body.append(line)
     counts = [len(f) for key, f in results.found.items() if key[1] == OURS]
     splits = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-    said = f"Splits: {splits}. Behind: {', '.join(missed) or 'in no cell'}."
+    said = f"Splits: {splits}. Missed: {', '.join(missed) or 'in no cell'}."
     if near_ones:
         said += f" Ahead by less than two standard errors: {', '.join(near_ones)}."
     if ties:
-        said += f" Within two standard errors behind, at fewer than {FEW} rows times epsilon: {', '.join(ties)}."
+        said += f" Ties (behind by less than two errors) below {FEW} rows times epsilon: {', '.join(ties)}."
     return rows(["epsilon", *(f"{e:g}" for e in EPSILONS)], body) + f"\n\n{said}"
 
 

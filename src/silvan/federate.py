@@ -134,8 +134,10 @@ def federate_rows(
     policy = Policy() if policy is None else policy
     kept, folders = Journal(journal), make_folders(ledgers, parts)
     stores = {name: kept.store(name) for name in parts}
-    signer, signers = make_signers(list(parts), {name: f.key for name, f in folders.items()}) if signed else (None, {})
-    adding, cover = make_sums(sums, {name: public_key(store) for name, store in stores.items()} if signed else None)
+    seals = {name: public_key(store) for name, store in stores.items()} if signed else None
+    keys = {name: folder.key for name, folder in folders.items()}
+    signer, signers = make_signers(list(parts), keys, seals) if signed else (None, {})
+    adding, cover = make_sums(sums, seals)
     members = {
         name: Site(
             name,

@@ -122,7 +122,7 @@ def test_a_port_in_use(hub):
     assert "is in use by another program; stop that, or name another port" in said(refused)
 
 
-def test_a_study_before_all_have_joined(hub, folder):
+def test_a_study_before_all_have_joined(hub, north, folder):
     (folder / "study.toml").write_text('[learner]\nkind = "HistogramForest"\n')
     refused = silvan("study", "run", folder / "study.toml", "--in", hub.path, ok=False)
     assert "site 'south' has not joined yet; send it the invitation" in said(refused)

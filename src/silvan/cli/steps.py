@@ -128,7 +128,8 @@ def judge(
         contenders.insert(1, (name, other.forest_))
     with progress.step("Judging at the sites") as step:
         step.follow(federation, 1, apart=True)
-        rows, counts = evaluate(federation, model.schema_, contenders, model._feature_key())
+        with federation.working_on(f"judging {type(model).__name__}"):
+            rows, counts = evaluate(federation, model.schema_, contenders, model._feature_key())
     pooled = dict(contenders).get("pooled")
     record.pooled_hash = pooled.hash if isinstance(pooled, Forest) else None
     record.evaluation = [figures(row) for row in rows]

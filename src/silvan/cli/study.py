@@ -20,6 +20,7 @@ from silvan.cli.values import (
     Problems,
     check_learner,
     check_policy,
+    check_schema,
     check_sites,
     check_top,
     parameters_of,
@@ -56,11 +57,14 @@ class Study:
     id: str | None = None  # the column that tells rows apart, if parties hold columns of the same rows
     match: Any = "keyed"
     memory: Any = None  # how much of a site's rows may be in memory
+    schema: "Schema | None" = None  # what columns mean, if that is said before anybody looks
     lines: dict[Key, int] = field(default_factory=dict, repr=False)
 
     def settings(self) -> dict[str, Any]:
         """Give all that decides the result but the rows, as plain data."""
         by_columns = {} if self.id is None else {"id": self.id, "match": self.match}
+        if self.schema is not None:
+            by_columns["schema"] = self.schema.to_json()
         return {
             **by_columns,
             "label": self.label,
@@ -104,7 +108,7 @@ class Study:
                 "test": self.test,
                 "random_state": self.random_state,
                 "task": self.task,
-                "schema": schema,
+                "schema": self.schema if schema is None else schema,
                 "exclude": self.exclude,
                 "sums": self.sums,
                 "policy": Policy(**self.policy),
@@ -172,6 +176,7 @@ def read_study(path: str | Path) -> Study:
     tables = check_sites(data, path.parent, problems)
     kind, parameters = check_learner(data.get("learner", {}), "parties" in data, problems)
     policy = check_policy(data.get("policy", {}), problems)
+    schema = check_schema(data.get("schema"), top.get("label", "label"), problems)
     problems.stop()
     output = path.parent / top.pop("output", Path("runs") / path.stem)
     name = top.pop("name", path.stem)
@@ -185,6 +190,7 @@ def read_study(path: str | Path) -> Study:
         parameters,
         policy,
         Path(os.path.normpath(output)),
+        schema=schema,
         lines=problems.lines,
         **top,
     )

@@ -7,11 +7,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import msgspec
+
 from silvan.cli.lines import Key
 from silvan.errors import InputError
 
 if TYPE_CHECKING:
     from silvan.data.database import Query
+    from silvan.data.schema import Schema
 
 LEARNERS = (
     "HistogramForest",
@@ -27,7 +30,7 @@ LEARNERS = (
 COLUMN_LEARNERS = ("VerticalForest", "VerticalLinear")
 """Learners for parties that hold columns."""
 
-SECTIONS = ("sites", "parties", "learner", "policy")
+SECTIONS = ("sites", "parties", "schema", "learner", "policy")
 
 NONE = "none"
 """TOML has no null; where None has a meaning, this text stands for it."""
@@ -257,6 +260,31 @@ def check_learner(values: Any, columns: bool, problems: Problems) -> tuple[str, 
             except InputError as error:
                 problems.add(("learner", key), str(error))
     return kind, found
+
+
+def check_schema(values: Any, label: str, problems: Problems) -> "Schema | None":
+    """Check what is said of columns before anybody looks at them; None if nothing is."""
+    from silvan.data.schema import Feature, Label, Schema
+
+    if values is None:
+        return None
+    if not isinstance(values, dict) or not all(isinstance(entry, dict) for entry in values.values()):
+        problems.add(("schema",), "[schema] has a line a column, as age = { bounds = [0, 120] }")
+        return None
+    features, found = [], None
+    for name, entry in values.items():
+        try:
+            if name == label:
+                found = msgspec.convert({"name": name, **entry}, Label)
+            else:
+                kind = "categorical" if "categories" in entry else "numeric"
+                features.append(msgspec.convert({"name": name, "kind": kind, **entry}, Feature))
+        except (msgspec.ValidationError, InputError) as error:
+            problems.add(("schema", name), f"{name}: {error}")
+    if found is None:
+        problems.add(("schema",), f"[schema] lacks the label: {label} = {{ classes = [...] }} or {{ bounds = [...] }}")
+        return None
+    return None if problems.found else Schema.of(features, found)
 
 
 def check_policy(values: Any, problems: Problems) -> dict[str, Any]:

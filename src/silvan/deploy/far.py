@@ -12,7 +12,7 @@ from typing import Any
 
 from silvan.cli.lines import key_lines
 from silvan.cli.study import Study
-from silvan.cli.values import KEYS, Problems, check_learner, check_top
+from silvan.cli.values import KEYS, Problems, check_learner, check_schema, check_top
 from silvan.errors import InputError
 from silvan.federation.store import digest
 
@@ -20,6 +20,8 @@ _FAR = ("sites", "quorum", "timeout", "sampling")
 _NOT_FAR = {
     "table": "each site names its own table when it joins; leave table out",
     "site": "each site names its own table when it joins; leave site out",
+    "query": "each site names its own table when it joins; leave query out",
+    "memory": "how much memory a site takes is in its own site.toml; leave memory out",
     "policy": "what a site lets out is the site's own policy (site.toml); leave [policy] out",
     "parties": "studies over columns run in one process so far (`silvan fit`); leave [parties] out",
     "id": "id is for [parties], which studies over machines do not have; leave it out",
@@ -73,10 +75,11 @@ def parse_far_study(text: str, path: Path = Path("study.toml")) -> FarStudy:
         if key in data:
             problems.add((key,), why)
     rest = {key: value for key, value in data.items() if key not in _FAR and key not in _NOT_FAR}
-    for key in rest.keys() - KEYS.keys() - {"learner"}:
-        problems.unknown((key,), [*KEYS, *_FAR, "learner"])
+    for key in rest.keys() - KEYS.keys() - {"learner", "schema"}:
+        problems.unknown((key,), [*KEYS, *_FAR, "learner", "schema"])
     top = check_top({key: value for key, value in rest.items() if key in KEYS}, problems)
     kind, parameters = check_learner(rest.get("learner", {}), False, problems)
+    schema = check_schema(rest.get("schema"), top.get("label", "label"), problems)
     sites, quorum, timeout = data.get("sites"), data.get("quorum"), data.get("timeout", TIMEOUT)
     if sites is not None and not (_names(sites) and len(set(sites)) == len(sites)):
         problems.add(("sites",), 'sites must be a list of names, as sites = ["north", "south"]')
@@ -89,7 +92,7 @@ def parse_far_study(text: str, path: Path = Path("study.toml")) -> FarStudy:
         problems.add(("sampling",), f"sampling must be 'secret' or 'published', got {sampling!r}")
     problems.stop()
     name, output = top.pop("name", path.stem), top.pop("output", Path())
-    study = Study(path, name, {}, kind, parameters, {}, Path(output), lines=problems.lines, **top)
+    study = Study(path, name, {}, kind, parameters, {}, Path(output), schema=schema, lines=problems.lines, **top)
     return FarStudy(study, text, sites, quorum, float(timeout), sampling == "secret")
 
 

@@ -23,7 +23,7 @@ from silvan.deploy.record import begin, note_test_rows
 from silvan.deploy.tables import source_of
 from silvan.errors import FederationError, InputError, SilvanError
 from silvan.federate import make_sums
-from silvan.federation.agree import agree
+from silvan.federation.agree import Differences, agree
 from silvan.federation.flare import AbortedError, Answering, Controlling, FlareFederation
 from silvan.federation.journal import Journal
 from silvan.federation.keys import COORDINATOR
@@ -91,7 +91,11 @@ class Coordinator(Controlling):
         federation.watch(teller.on)
         try:
             teller.stage("agreeing on columns")
-            federation.schema, federation.differences, federation.rows = agree(federation, plan.label, plan.task)
+            if plan.schema is None:
+                federation.schema, federation.differences, federation.rows = agree(federation, plan.label, plan.task)
+            else:  # and sites may not even say how many rows they have
+                federation.schema, federation.differences, federation.rows = plan.schema, Differences(), {}
+                federation.agreed = False
             record = begin(study, federation)
             run.write(record)
             if study.secret:

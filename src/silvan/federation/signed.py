@@ -137,9 +137,11 @@ class Signer:
         return wire.encode(msgspec.structs.replace(letter, signature=self._key.sign(letter.signed_bytes())))
 
 
-def make_signers(sites: list[str], keys: dict[str, Key] | None = None) -> tuple[Signer, dict[str, Signer]]:
+def make_signers(
+    sites: list[str], keys: dict[str, Key] | None = None, seals: dict[str, bytes] | None = None
+) -> tuple[Signer, dict[str, Signer]]:
     """Make keys for a federation in one process: the coordinator's signer, and those of the sites."""
     own = {name: (keys or {}).get(name) or Key.generate() for name in sites}
     coordinator = Key.generate()
-    roster = Roster(coordinator.public, {name: key.public for name, key in own.items()})
+    roster = Roster(coordinator.public, {name: key.public for name, key in own.items()}, seals or {})
     return Signer(COORDINATOR, coordinator, roster), {name: Signer(name, key, roster) for name, key in own.items()}
