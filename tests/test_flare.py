@@ -302,9 +302,9 @@ def test_a_site_that_stays_away(federation, running):
     _, members, sources = federation
     process_of(members["south"]).stop()
     try:
-        said = running(study("forest", "timeout = 35\nrandom_state = 2")).failed()
-        assert "site south was not there for 35 s" in said
-        run = running(study("forest", "timeout = 35\nquorum = 2\nrandom_state = 2")).done()
+        said = running(study("forest", "timeout = 8\nrandom_state = 2")).failed()
+        assert "site south was not there for 8 s" in said
+        run = running(study("forest", "timeout = 8\nquorum = 2\nrandom_state = 2")).done()
     finally:
         start_site(members["south"])
     fewer = {site: source for site, source in sources.items() if site != "south"}

@@ -21,7 +21,7 @@ from silvan.federation.flare import Session
 from silvan.files import write_whole
 from silvan.report.run import RUN, Run
 
-RECENT = 30.0
+RECENT = 20.0
 """Seconds since a site was last heard of, after which it counts as away."""
 
 _RUNNING = {"SUBMITTED", "APPROVED", "DISPATCHED", "RUNNING"}
