@@ -139,3 +139,9 @@ def test_an_address_that_is_none(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = silvan("study", "init", "heart", "--site", "a", "--address", "host:port", ok=False)
     assert "address must be HOST or HOST:PORT" in said(result)
+
+
+def test_without_flare(hub, monkeypatch):
+    monkeypatch.setattr("silvan.deploy.process.find_spec", lambda name: None)
+    refused = silvan("study", "start", "--in", hub.path, ok=False)
+    assert "studies over machines need NVIDIA FLARE: pip install 'silvan[flare]'" in said(refused)

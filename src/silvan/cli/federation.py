@@ -179,6 +179,9 @@ def run(
 
 def see_through(hub: "Hub", plan: Any) -> "Run":
     """Run a study, telling how it stands."""
+    from silvan.deploy.process import need_flare
+
+    need_flare()
     from silvan.deploy.supervise import Supervisor
 
     return Supervisor(hub, plan, _teller()).see_through()

@@ -4,7 +4,6 @@ Everything that must survive is outside FLARE's folders: the coordinator's journ
 site's store and books in the site's.
 """
 
-import fcntl
 import logging
 import os
 import time
@@ -15,6 +14,7 @@ from silvan.cli import steps
 from silvan.cli.progress import Progress as Bars
 from silvan.data.size import read_size
 from silvan.deploy.far import FarStudy, parse_far_study
+from silvan.deploy.holding import hold
 from silvan.deploy.hub import Hub
 from silvan.deploy.measure import measure
 from silvan.deploy.member import Member
@@ -53,7 +53,7 @@ class Coordinator(Controlling):
         hub, study = Hub(workspace.parent), parse_far_study(self.study)
         run = Run(hub.path / "runs" / study.folder)
         run.folder.mkdir(parents=True, exist_ok=True)
-        with _alone(run.folder):
+        with hold(run.folder):
             teller = Teller(run, job)
             try:
                 self._run(hub, study, run, teller)
@@ -122,24 +122,6 @@ class Coordinator(Controlling):
             teller.stage("done")
         finally:
             federation.close()
-
-
-class _alone:  # noqa: N801  used like a function
-    """Hold a run folder: two jobs of one study do not run at once."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / ".lock"
-
-    def __enter__(self) -> None:
-        self._handle = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._handle)
-            raise FederationError("another job of this study is running") from None
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._handle)
 
 
 class SiteExecutor(Answering):

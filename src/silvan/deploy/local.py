@@ -8,7 +8,7 @@ from pathlib import Path
 
 from silvan.deploy.hub import Hub
 from silvan.deploy.member import Member
-from silvan.deploy.process import Background, client_arguments, port_in_use, server_arguments, wait_for_port
+from silvan.deploy.process import Background, client_arguments, need_flare, port_in_use, server_arguments, wait_for_port
 from silvan.errors import FederationError, InputError
 
 SERVER, ENROL, SITE = "server", "enrol", "site"
@@ -17,6 +17,7 @@ _PATIENCE = 60.0
 
 def start_hub(hub: Hub) -> list[Background]:
     """Start the coordinator's processes: FLARE's server, and the service by which sites join."""
+    need_flare()
     content = hub.read()
     server, enrol = Background(hub.path, SERVER), Background(hub.path, ENROL)
     for process in (server, enrol):
@@ -37,6 +38,7 @@ def start_hub(hub: Hub) -> list[Background]:
 
 def start_site(member: Member) -> Background:
     """Start a site's process."""
+    need_flare()
     process = Background(member.path, SITE)
     process.start(client_arguments(member.path / "kit", member.name), member.path / "kit")
     return process

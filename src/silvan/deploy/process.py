@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 from silvan.errors import InputError
@@ -84,6 +85,12 @@ class Background:
             lines = self.log.read_text(errors="replace").strip().splitlines()
             return lines[-1][:300] if lines else ""
         return ""
+
+
+def need_flare() -> None:
+    """Say what to install if FLARE is not there."""
+    if find_spec("nvflare") is None:
+        raise InputError("studies over machines need NVIDIA FLARE: pip install 'silvan[flare]'")
 
 
 def server_arguments(workspace: Path) -> list[str]:

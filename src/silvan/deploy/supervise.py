@@ -14,6 +14,7 @@ import msgspec
 
 from silvan.deploy import kit
 from silvan.deploy.far import FarStudy
+from silvan.deploy.holding import is_held
 from silvan.deploy.hub import Hub
 from silvan.deploy.progress import PROGRESS, Progress, line_of
 from silvan.errors import FederationError, InputError
@@ -50,7 +51,6 @@ class Supervisor:
         if study.quorum is not None and study.quorum > len(self.sites):
             raise InputError(f"quorum must be at most the number of sites, {len(self.sites)}, got {study.quorum}")
         self.run = Run(hub.path / "runs" / study.folder)
-        self._away: dict[str, float] = {}
         self._session: Session | None = None
         self._said = ""
         self.jobs: list[str] = []
@@ -151,26 +151,12 @@ class Supervisor:
                 progress = self.progress()
                 return progress if progress is not None and progress.job == job else None
             patience = STALE if mine is None else SILENT
-            if time.monotonic() - heard > patience and not self._coordinating():
+            if time.monotonic() - heard > patience and not is_held(self.run.folder):
                 self._say("the job is gone; FLARE only thinks that it runs")
                 with contextlib.suppress(ConnectionError):
                     self._open().abort(job)
                 return mine
             time.sleep(0.15)
-
-    def _coordinating(self) -> bool:
-        """Whether some process holds the study's run folder."""
-        import fcntl
-        import os
-
-        handle = os.open(self.run.file(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(handle)
-        return False
 
     # -- FLARE
 
