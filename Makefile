@@ -21,7 +21,7 @@ demo: setup ## the main job, on data that needs no download
 	$(BIN)/silvan demo
 
 test: setup lint ## format, lint, types and all tests
-	$(BIN)/python -m pytest -n 3  # of which one mostly waits for real processes
+	$(BIN)/python -m pytest -n 2
 
 lint: setup
 	$(BIN)/ruff format --check .

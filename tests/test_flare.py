@@ -33,6 +33,9 @@ from silvan.deploy.progress import PROGRESS, Progress
 from silvan.federation.journal import Journal
 from silvan.report.run import JOURNAL, Run
 
+PATIENCE = 300.0
+"""Seconds after which a study that is tested here is lost."""
+
 SITES = ("north", "south", "west")
 LEARNERS = {
     "forest": ("HistogramForest", {"n_estimators": 10, "max_depth": 5}),
@@ -157,6 +160,9 @@ class Command:
         self.process = subprocess.Popen(self.arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self._reader = threading.Thread(target=lambda: self.said.extend(self.process.stdout))
         self._reader.start()
+        self._watchdog = threading.Timer(PATIENCE, self.process.kill)  # it would wait for a dead server for ever
+        self._watchdog.daemon = True
+        self._watchdog.start()
 
     def until(self, text):
         """Wait until it has said something."""
@@ -198,6 +204,7 @@ class Command:
 
     def _end(self):
         self.process.wait()
+        self._watchdog.cancel()
         self._reader.join()
         self.process.stdout.close()
 
@@ -208,6 +215,8 @@ class Command:
 
 @pytest.fixture
 def running(federation, tmp_path):
+    if processes_of(federation[0])[0].pid is None:  # an earlier test failed to start it again
+        start_hub(federation[0])
     return lambda plan: Command(federation[0], tmp_path, plan)
 
 

@@ -1,5 +1,6 @@
 """A whole federation on one machine: the coordinator and every site, each a process of its own, with mutual TLS."""
 
+import secrets
 import signal
 import socket
 import time
@@ -8,11 +9,20 @@ from pathlib import Path
 
 from silvan.deploy.hub import Hub
 from silvan.deploy.member import Member
-from silvan.deploy.process import Background, client_arguments, need_flare, port_in_use, server_arguments, wait_for_port
+from silvan.deploy.process import (
+    Background,
+    client_arguments,
+    need_flare,
+    server_arguments,
+    wait_for_port,
+    wait_until_free,
+)
 from silvan.errors import FederationError, InputError
 
 SERVER, ENROL, SITE = "server", "enrol", "site"
 _PATIENCE = 60.0
+_LEAVING = 10.0
+"""Seconds that a process which was killed may take to let go of a port."""
 
 
 def start_hub(hub: Hub) -> list[Background]:
@@ -24,7 +34,7 @@ def start_hub(hub: Hub) -> list[Background]:
         if process.pid is not None:
             raise InputError(f"{hub.path}: it is running already; `silvan study stop` ends it")
     for port in (content.port, content.port + 1):
-        if port_in_use("localhost", port):
+        if not wait_until_free("localhost", port, _LEAVING):
             raise InputError(f"port {port} is in use by another program; stop that, or name another port at init")
     enrol.start(["-u", "-m", "silvan.deploy.enrol", str(hub.path)], hub.path)
     server.start(server_arguments(hub.path / "server"), hub.path / "server")
@@ -79,16 +89,14 @@ def stay(processes: list[Background]) -> None:
 def free_port() -> int:
     """Find two ports in a row that nobody uses."""
     while True:
+        port = 20_000 + secrets.randbelow(12_000)  # below those that the system gives to whoever connects
         with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            port = int(one.getsockname()[1])
-            if port > 65000:
-                continue
             try:
+                one.bind(("127.0.0.1", port))
                 other.bind(("127.0.0.1", port + 1))
             except OSError:
                 continue
-            return port
+        return port
 
 
 def make_local(

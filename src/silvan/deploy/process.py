@@ -126,6 +126,16 @@ def wait_for_port(host: str, port: int, seconds: float) -> bool:
     return False
 
 
+def wait_until_free(host: str, port: int, seconds: float) -> bool:
+    """Wait until nobody listens on a port of this machine."""
+    end = time.monotonic() + seconds
+    while port_in_use(host, port):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.2)
+    return True
+
+
 def _begun(pid: int) -> str:
     """Give when a process began, so that its number is not taken for another's; empty if it has ended."""
     try:
