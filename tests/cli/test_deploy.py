@@ -116,8 +116,9 @@ def test_an_expired_certificate(hub, north):
         (startup / "client.crt").write_bytes(before)
 
 
-def test_a_port_in_use(hub):
+def test_a_port_in_use(hub, monkeypatch):
     """The service of this test has it."""
+    monkeypatch.setattr("silvan.deploy.local._LEAVING", 0.1)
     refused = silvan("study", "start", "--in", hub.path, ok=False)
     assert "is in use by another program; stop that, or name another port" in said(refused)
 
