@@ -1,7 +1,6 @@
 """What does it cost that rows stay at their sites?"""
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,6 +8,7 @@ import numpy as np
 import silvan as sv
 from benchmarks import forest, xgboost_federated
 from benchmarks.common import Goal, Report, interleave, peak_memory, ratio, synthetic
+from benchmarks.stopwatch import Stopwatch
 from silvan.federation.local import LocalFederation
 
 ROWS, TREES, DEPTH, FEATURES, BINS = 200_000, 100, 8, 5, 64
@@ -40,28 +40,6 @@ def memory_job(name: str) -> tuple[Any, Any]:
     return lambda: None, job
 
 
-class Stopwatch:
-    """Splits the time of a fit into the sites' and the coordinator's."""
-
-    def __init__(self, fed: LocalFederation) -> None:
-        self.sites = 0.0
-        deliver = fed.deliver
-
-        def timed(messages: Any, verb: Any) -> Iterator[Any]:
-            replies = deliver(messages, verb)
-            while True:
-                start = time.perf_counter()
-                try:
-                    item = next(replies)
-                except StopIteration:
-                    return
-                finally:
-                    self.sites += time.perf_counter() - start
-                yield item
-
-        fed.deliver = timed  # type: ignore[method-assign]
-
-
 def coordinator_seconds(sites: int) -> float:
     """Give the coordinator's own time for a small forest over so many sites."""
     X, y = synthetic(20_000)
@@ -70,7 +48,7 @@ def coordinator_seconds(sites: int) -> float:
     watch = Stopwatch(fed)
     start = time.perf_counter()
     model.fit(fed)
-    return time.perf_counter() - start - watch.sites
+    return time.perf_counter() - start - sum(watch.seconds.values())
 
 
 def main() -> None:

@@ -3,7 +3,6 @@
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,9 @@ import polars as pl
 import silvan as sv
 from benchmarks import paillier, xgboost_federated
 from benchmarks.common import Goal, Report, interleave, ratio, synthetic
+from benchmarks.stopwatch import Stopwatch
 from silvan.algorithms.columns import ColumnFederation
 from silvan.algorithms.encrypted import private_key
-from silvan.federation import wire
-from silvan.federation.message import Envelope
 from silvan.privacy.paillier_keys import generate
 
 SCALE = float(os.environ.get("SILVAN_BENCH_SCALE", "1"))
@@ -51,29 +49,6 @@ def federation(rows: int, parties: int, labelled: bool = True) -> ColumnFederati
 def learner(trees: int = TREES, depth: int = DEPTH, kind: type = sv.VerticalForest, **more: Any) -> Any:
     """Make the learner under test, or the same of the joined table."""
     return kind(trees, max_depth=depth, max_features=FEATURES, max_bins=BINS, **more)
-
-
-class Stopwatch:
-    """Splits the parties' time by kind of message; what is left is the coordinator's."""
-
-    def __init__(self, fed: ColumnFederation) -> None:
-        self.seconds: Counter[str] = Counter()
-        deliver = fed.deliver
-
-        def timed(messages: Any, verb: Any) -> Iterator[Any]:
-            kind = wire.decode(next(iter(messages.values())), Envelope).kind
-            replies = deliver(messages, verb)
-            while True:
-                start = time.perf_counter()
-                try:
-                    item = next(replies)
-                except StopIteration:
-                    return
-                finally:
-                    self.seconds[kind] += time.perf_counter() - start
-                yield item
-
-        fed.deliver = timed  # type: ignore[method-assign]
 
 
 def encoded() -> Report:

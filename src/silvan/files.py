@@ -1,4 +1,4 @@
-"""Writing files so that a crash leaves the old one or the new one, never half of one; and disks that are full."""
+"""Files that a crash leaves whole: written at once, or kept by SQLite; and disks that are full."""
 
 import contextlib
 import errno
@@ -20,6 +20,18 @@ def has_no_room(error: BaseException) -> bool:
 def no_room(path: str | Path | None) -> OSError:
     """Say that a disk is full."""
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def prepare_database(db: sqlite3.Connection, application: int, tables: str) -> None:
+    """Make the tables of a new database that outlives crashes; refuse one that is something else's."""
+    whose = db.execute("PRAGMA application_id").fetchone()[0]
+    empty = db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
+    if whose != application and not (empty and whose == 0):
+        raise sqlite3.DatabaseError("it is a database of something else")
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=FULL")
+    db.execute(f"PRAGMA application_id={application}")
+    db.executescript(tables)
 
 
 def write_whole(path: str | Path, data: bytes) -> None:

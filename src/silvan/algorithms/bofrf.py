@@ -8,10 +8,8 @@ skill 1 - MSE / variance: both are ours, not the publication's.
 
 import math
 import warnings
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
 from typing import Any, ClassVar
 
 import msgspec
@@ -20,6 +18,7 @@ from numba import njit
 
 from silvan import metrics
 from silvan.algorithms.admission import Refusals, ask_admission
+from silvan.algorithms.bofrf_checks import check_scores, check_told
 from silvan.algorithms.brought import brought_forest
 from silvan.algorithms.foreign import MAX_NODES, forests_of, read_trees
 from silvan.algorithms.merge import equal_say, local_forest
@@ -28,9 +27,8 @@ from silvan.algorithms.tune import Search, tune_settings
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
 from silvan.federation.agree import MAX_ROWS
-from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
-from silvan.federation.question import Check
 from silvan.federation.site import Part, Site, answers
 from silvan.tree.draw import siphash
 from silvan.tree.fit import Settings
@@ -383,69 +381,10 @@ def _alphas(
     )
     told: TreeScores = federation.total(
         dict.fromkeys(members, request),
-        check=_check_scores(schema, {s: (silent[s], r.rows) for s, r in members.items()}),
+        check=check_scores(schema, {s: (silent[s], r.rows) for s, r in members.items()}),
     )
-    _check_told(told, schema, {s: (silent[s], r.rows) for s, r in members.items()}, federation.lost)
+    check_told(told, schema, {s: (silent[s], r.rows) for s, r in members.items()}, federation.lost)
     return np.array([_correlation(m) for m in told.counts]) if k else _skill(told)
-
-
-def _check_scores(schema: Schema, expected: dict[str, tuple[np.ndarray, int]]) -> Check:
-    def check(site: str, reply: TreeScores) -> None:
-        if site != OVERALL:  # the sum is looked at when it is there
-            silent, rows = expected[site]
-            _check_sum(reply, schema, np.where(silent, 0, rows), silent[None])
-
-    return check
-
-
-def _check_told(
-    told: TreeScores, schema: Schema, expected: dict[str, tuple[np.ndarray, int]], lost: Collection[str]
-) -> None:
-    """Refuse a sum that cannot be; a site that was lost on the way may have its part in it, or not."""
-    left, doubtful = [s for s in expected if s not in lost], [s for s in expected if s in lost]
-    found: FormatError | None = None
-    for n in range(len(doubtful) + 1):
-        for more in combinations(doubtful, n):
-            parts = [expected[site] for site in expected if site in left or site in more]
-            try:
-                _check_sum(
-                    told,
-                    schema,
-                    np.sum([np.where(silent, 0, rows) for silent, rows in parts], axis=0),
-                    np.array([silent for silent, _ in parts]),
-                )
-            except FormatError as error:
-                found = found or error
-            else:
-                return
-    raise FederationError(f"the sum over the sites cannot be: {found}; one of them answered nonsense")
-
-
-def _check_sum(told: TreeScores, schema: Schema, rows: np.ndarray, silent: np.ndarray) -> None:
-    """Refuse scores that do not add up to the rows, or whose labels are not the same for all trees.
-
-    ``silent`` says which sites' rows (sites, trees) are not among those of a tree.
-    """
-    k = schema.n_classes
-    shape = (len(rows), k, k) if k else (len(rows), 3)
-    if told.counts.shape != shape or told.rows.shape != rows.shape:
-        raise FormatError("scores of other trees than asked for")
-    if told.counts.dtype != np.int64 or told.rows.dtype != np.int64:
-        raise FormatError("scores of another type")
-    if not np.array_equal(told.rows, rows):
-        raise FormatError("scores of more or fewer rows than there are")
-    if k:
-        margins = told.counts.sum(axis=2)
-        if told.counts.min() < 0 or told.counts.max() > MAX_ROWS or not np.array_equal(margins.sum(axis=1), rows):
-            raise FormatError("a matrix does not add up to the rows scored")
-    else:
-        margins = told.counts[:, 1:]
-        if (told.counts[:, [0, 2]] < 0).any():
-            raise FormatError("a squared error or label is negative")
-    _, group = np.unique(silent, axis=1, return_inverse=True)
-    _, first = np.unique(group, return_index=True)
-    if not np.array_equal(margins, margins[first[group.reshape(-1)]]):
-        raise FormatError("trees were scored on different labels")
 
 
 def _correlation(matrix: np.ndarray) -> float:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from silvan.errors import FormatError
-from silvan.files import has_no_room, no_room
+from silvan.files import has_no_room, no_room, prepare_database
 
 _APPLICATION = 0x53494C53  # how SQLite files say whose they are: "SILS"
 
@@ -33,14 +33,12 @@ class FileStore:
         os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # there are secrets in it
         # any thread may use it, one at a time
         self._db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)
-        with self._using() as db:
-            whose = db.execute("PRAGMA application_id").fetchone()[0]
-            if whose != _APPLICATION and db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]:
-                raise sqlite3.DatabaseError("it is a database of something else")
-            db.execute("PRAGMA journal_mode=WAL")
-            db.execute("PRAGMA synchronous=FULL")
-            db.execute(f"PRAGMA application_id={_APPLICATION}")
-            db.executescript(_SCHEMA)
+        try:
+            with self._using() as db:
+                prepare_database(db, _APPLICATION, _SCHEMA)
+        except (FormatError, OSError):
+            self.close()
+            raise
 
     def get(self, key: str) -> bytes | None:
         """Give what was put, or None."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from silvan.errors import FormatError, InputError
 from silvan.federation.store import CONDUCT, SHARE, MemoryStore
+from silvan.files import prepare_database
 
 _APPLICATION = 0x53494C56  # how SQLite files say whose they are: "SILV"
 
@@ -76,7 +77,7 @@ class Journal:
             raise InputError(f"the journal {str(path)!r} cannot be opened; is there such a folder?") from None
         try:
             with self._using() as db:
-                _prepare(db)
+                prepare_database(db, _APPLICATION, _SCHEMA)
         except FormatError:
             self.close()
             raise
@@ -184,15 +185,3 @@ class _Kept(MemoryStore):
         super().put_all(values)
         kept = {key: value for key, value in values.items() if key.startswith(CONDUCT)}
         self._journal.remember(self._site, kept)
-
-
-def _prepare(db: sqlite3.Connection) -> None:
-    """Make the tables of a new journal; refuse a database that is something else."""
-    whose = db.execute("PRAGMA application_id").fetchone()[0]
-    empty = db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
-    if whose != _APPLICATION and not (empty and whose == 0):
-        raise sqlite3.DatabaseError("it is a database of something else")
-    db.execute("PRAGMA journal_mode=WAL")
-    db.execute("PRAGMA synchronous=FULL")
-    db.execute(f"PRAGMA application_id={_APPLICATION}")
-    db.executescript(_SCHEMA)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from silvan.errors import FormatError, InputError, RefusedError
-from silvan.files import has_no_room, no_room
+from silvan.files import has_no_room, no_room, prepare_database
 from silvan.privacy.noise import check_epsilon
 
 _APPLICATION = 0x53494C42  # how SQLite files say whose they are: "SILB"
@@ -163,7 +163,7 @@ class Budget:
         except sqlite3.Error:
             raise InputError(f"the budget {str(self.path)!r} cannot be opened; is there such a folder?") from None
         try:
-            _prepare(db)
+            prepare_database(db, _APPLICATION, _SCHEMA)
             self._claim(db)
         except sqlite3.DatabaseError as error:
             db.close()
@@ -191,15 +191,3 @@ def _known(db: sqlite3.Connection, draw: str) -> bool:
 def _spent(db: sqlite3.Connection) -> Fraction:
     # a sum in SQLite would round
     return sum((Fraction(row[0]) for row in db.execute("SELECT epsilon FROM charge")), Fraction(0))
-
-
-def _prepare(db: sqlite3.Connection) -> None:
-    """Make the tables of a new budget; refuse a database that is something else."""
-    whose = db.execute("PRAGMA application_id").fetchone()[0]
-    empty = db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
-    if whose != _APPLICATION and not (empty and whose == 0):
-        raise sqlite3.DatabaseError("it is a database of something else")
-    db.execute("PRAGMA journal_mode=WAL")
-    db.execute("PRAGMA synchronous=FULL")
-    db.execute(f"PRAGMA application_id={_APPLICATION}")
-    db.executescript(_SCHEMA)
