@@ -6,8 +6,8 @@ import numpy as np
 
 import silvan as sv
 from benchmarks.common import Goal, Report, interleave, ratio, synthetic
-from silvan.tree.forest import join_forests
-from silvan.tree.score import score_trees
+from silvan.forest.forest import join_forests
+from silvan.forest.score import score_trees
 
 SITES, TREES, ROWS, DEPTH = 10, 100, 20_000, 8
 

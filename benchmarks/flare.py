@@ -12,11 +12,11 @@ import polars as pl
 from benchmarks import xgboost_federated
 from benchmarks.common import Goal, Report, synthetic
 from benchmarks.horizontal import BINS, DEPTH, FEATURES, ROWS, TREES
-from silvan.deploy.far import parse_far_study
+from silvan.deploy.job_progress import PROGRESS, Progress
 from silvan.deploy.jobs import MEASURE
-from silvan.deploy.local import make_local, process_of, processes_of, stop_all
-from silvan.deploy.progress import PROGRESS, Progress
+from silvan.deploy.one_machine import make_local, process_of, processes_of, stop_all
 from silvan.deploy.supervise import Supervisor
+from silvan.study.remote_study import parse_far_study
 
 STUDY = """
 name = "benchmark"

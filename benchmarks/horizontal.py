@@ -9,7 +9,7 @@ import silvan as sv
 from benchmarks import forest, xgboost_federated
 from benchmarks.common import Goal, Report, interleave, peak_memory, ratio, synthetic
 from benchmarks.stopwatch import Stopwatch
-from silvan.federation.local import LocalFederation
+from silvan.federation.transports.in_process import LocalFederation
 
 ROWS, TREES, DEPTH, FEATURES, BINS = 200_000, 100, 8, 5, 64
 

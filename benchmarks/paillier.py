@@ -7,12 +7,20 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import Goal, Report, interleave, ratio
-from silvan.privacy.chains import has_vectors
-from silvan.privacy.lanes import EncryptedRows, Lanes, encrypt_rows, list_cells, read_sums, receive_rows, sum_rows
-from silvan.privacy.paillier import Masks, decrypt
-from silvan.privacy.paillier_keys import PrivateKey, generate
-from silvan.threads import thread_count
+from silvan.privacy.paillier.cipher import Masks, decrypt
+from silvan.privacy.paillier.modular_kernels import has_vectors
+from silvan.privacy.paillier.packing import (
+    EncryptedRows,
+    Lanes,
+    encrypt_rows,
+    list_cells,
+    read_sums,
+    receive_rows,
+    sum_rows,
+)
+from silvan.privacy.paillier.paillier_keys import PrivateKey, generate
 from silvan.tree.level import fill_bases
+from silvan.util.threads import thread_count
 
 ROWS, TREES, DEPTH, FEATURES, BINS, COLUMNS, BITS = 20_000, 10, 6, 5, 64, 30, 2048
 PHE_ROWS = 25

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from silvan.federation import wire
-from silvan.federation.local import LocalFederation
 from silvan.federation.message import Envelope
+from silvan.federation.transports.in_process import LocalFederation
 
 
 class Stopwatch:

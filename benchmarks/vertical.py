@@ -12,9 +12,9 @@ import silvan as sv
 from benchmarks import paillier, xgboost_federated
 from benchmarks.common import Goal, Report, interleave, ratio, synthetic
 from benchmarks.stopwatch import Stopwatch
-from silvan.algorithms.columns import ColumnFederation
-from silvan.algorithms.encrypted import private_key
-from silvan.privacy.paillier_keys import generate
+from silvan.algorithms.vertical.columns import ColumnFederation
+from silvan.algorithms.vertical.encrypted_labels import private_key
+from silvan.privacy.paillier.paillier_keys import generate
 
 SCALE = float(os.environ.get("SILVAN_BENCH_SCALE", "1"))
 """Share of the rows; below 1 to see that it runs."""

@@ -14,7 +14,7 @@ from hypothesis import settings
 settings.register_profile("silvan", deadline=None)  # nothing is timed in a test, and kernels compile when called
 settings.load_profile("silvan")
 
-pytest_plugins = ["postgres"]  # the fixture of that name
+pytest_plugins = ["helpers.postgres"]  # the fixture of that name
 
 SOURCES = Path(__file__).parent.parent / "src" / "silvan"
 KEY = "silvan/sources"

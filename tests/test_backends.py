@@ -4,10 +4,10 @@ from functools import cache
 
 import numpy as np
 import pytest
-from studies import federate, parts, table
+from helpers.studies import federate, parts, table
 
 import silvan as sv
-from silvan.federation.local import LocalFederation
+from silvan.federation.transports.in_process import LocalFederation
 
 
 class Reversed(LocalFederation):

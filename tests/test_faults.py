@@ -20,11 +20,11 @@ import numpy as np
 import polars as pl
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from simulation import DiskBudget, Killed, KilledJournal, Node, SimulatedFederation, Weather, World
+from helpers.simulation import DiskBudget, Killed, KilledJournal, Node, SimulatedFederation, Weather, World
 
 import silvan as sv
 from silvan.errors import FederationError, RefusedError, SilvanError
-from silvan.federate import make_sums
+from silvan.federate.by_rows import make_sums
 from silvan.federation import site as site_module
 from silvan.federation import wire
 from silvan.federation.agree import Differences, agree
@@ -34,12 +34,12 @@ from silvan.federation.message import Envelope, Missing, Trouble
 from silvan.federation.signed import Letter, Signer
 from silvan.federation.site import _HANDLERS, Site
 from silvan.federation.store import digest
-from silvan.privacy import masking
-from silvan.privacy.budget import Budget
-from silvan.privacy.ledger import Ledger, verify
-from silvan.privacy.masking import Kept, Opened, Turn
-from silvan.privacy.noisy import Noisy
-from silvan.privacy.outbox import Gate, Policy
+from silvan.privacy.gate.gate import Gate, Policy
+from silvan.privacy.gate.ledger import Ledger, verify
+from silvan.privacy.noise.budget import Budget
+from silvan.privacy.noise.noisy_request import Noisy
+from silvan.privacy.sums import masked_site
+from silvan.privacy.sums.masked_site import Kept, Opened, Turn
 from silvan.tree.draw import make_key
 
 SITES = [f"site {i}" for i in range(4)]
@@ -336,7 +336,7 @@ def mask_anew_when_asked_again():
         self.site.store.put(f"masked {self.sum}", wire.encode(Kept(drawn, b"")))
         return drawn
 
-    return mock.patch.object(masking._Seat, "_seed", seed)
+    return mock.patch.object(masked_site._Seat, "_seed", seed)
 
 
 BUGS: dict[str, Callable] = {

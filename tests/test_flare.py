@@ -17,21 +17,21 @@ import pytest
 
 pytest.importorskip("nvflare", reason="NOTICE: nvflare is not installed (silvan[flare]); real sites are not tested")
 
-import postgres
-from studies import table
+from helpers import postgres
+from helpers.studies import table
 
 import silvan as sv
-from silvan.data.database import Query
-from silvan.deploy import kit, local
+from silvan.data.sources.query import Query
+from silvan.deploy import flare_kit, one_machine
 from silvan.deploy.certificates import Authority, make_key, make_request, pem
-from silvan.deploy.far import parse_far_study
-from silvan.deploy.local import process_of, processes_of, start_hub, start_site, stop_all
+from silvan.deploy.explain import explain
+from silvan.deploy.job_progress import PROGRESS, Progress
 from silvan.deploy.member import Member
-from silvan.deploy.plain import explain
+from silvan.deploy.one_machine import process_of, processes_of, start_hub, start_site, stop_all
 from silvan.deploy.process import Background, client_arguments
-from silvan.deploy.progress import PROGRESS, Progress
 from silvan.federation.journal import Journal
-from silvan.report.run import JOURNAL, Run
+from silvan.study.remote_study import parse_far_study
+from silvan.study.run_folder import JOURNAL, Run
 
 PATIENCE = 300.0
 """Seconds after which a study that is tested here is lost."""
@@ -72,7 +72,7 @@ def federation(tmp_path_factory, server):
         path = folder / f"{site}.parquet"
         everything[i::3].write_parquet(path)
         sources[site] = str(path)
-    hub, members = local.make_local(folder, sources)
+    hub, members = one_machine.make_local(folder, sources)
     try:
         yield hub, dict(zip(SITES, members, strict=True)), sources
     finally:
@@ -108,7 +108,7 @@ def test_a_site_with_a_foreign_certificate_is_refused(federation, tmp_path):
     impostor = tmp_path / "impostor"
 
     content = hub.read()
-    kit.write_site(impostor, "east", "localhost", content.port)
+    flare_kit.write_site(impostor, "east", "localhost", content.port)
     startup = impostor / "startup"
     foreign = Authority.create(tmp_path / "foreign", content.name)
     (startup / "client.crt").write_bytes(foreign.sign(make_request(make_key(startup / "client.key"), "east"), "east"))

@@ -9,19 +9,18 @@ import sys
 import numpy as np
 import polars as pl
 import pytest
-from studies import TASKS, parts, table
+from helpers.studies import TASKS, parts, table
 
 import silvan as sv
-from silvan.data import stored
-from silvan.data.batches import Batched, Whole
+from silvan.data import disk_arrays
+from silvan.data.batches import Batched, Whole, read_size
+from silvan.data.column_summary import Sizes, summarise
 from silvan.data.encode import infer_schema
-from silvan.data.held_out import hold_out
-from silvan.data.size import read_size
-from silvan.data.summary import Sizes, summarise
+from silvan.data.holdout import hold_out
 from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.federation.part import StoredPart
-from silvan.tree.routed import RoutedRows
+from silvan.tree.out_of_core import RoutedRows
 
 SMALL = 5000
 """Bytes that hold very few rows of the table of these tests."""
@@ -187,7 +186,7 @@ def test_what_is_wrong_is_said_with_its_rows(tmp_path):
 
 def test_no_room_for_files(tmp_path):
     with pytest.raises(InputError, match=r"no file can be made in .*nowhere.*; name another folder"):
-        stored.Stored(tmp_path / "nowhere", np.uint8)
+        disk_arrays.Stored(tmp_path / "nowhere", np.uint8)
 
 
 def test_no_rows_and_no_columns(tmp_path):
@@ -331,14 +330,14 @@ def test_a_table_ten_times_the_memory(tmp_path):
 def test_a_full_disk_is_told_and_tried_again(tmp_path, monkeypatch):
     """Files that cannot grow are no fault of the table: the site says that its disk is full."""
     fed = sv.federate_rows({"a": table(n=80)}, n_jobs=1, memory=SMALL)
-    real, full = stored._write, [True]
+    real, full = disk_arrays._write, [True]
 
     def write(file, data):
         if full:
             raise OSError(28, "No space left on device")
         real(file, data)
 
-    monkeypatch.setattr(stored, "_write", write)
+    monkeypatch.setattr(disk_arrays, "_write", write)
     site = fed.site("a")
     with pytest.raises(OSError, match="No space left"):
         site.part(fed.schema)

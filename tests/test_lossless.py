@@ -3,9 +3,9 @@
 import numpy as np
 import polars as pl
 import pytest
+from helpers.studies import TASKS, federate, parts, table
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from studies import TASKS, federate, parts, table
 
 import silvan as sv
 from silvan import Feature, Label, Schema

@@ -1,13 +1,13 @@
 """The forest of parties that keep their columns is, node for node, the one of the joined table."""
 
-import columns
 import numpy as np
 import polars as pl
 import pytest
-from columns import ID, SMALL, Reversed, Shuffled, federate, split, wide
+from helpers import column_studies as columns
+from helpers.column_studies import ID, SMALL, Reversed, Shuffled, federate, split, wide
+from helpers.studies import TASKS
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from studies import TASKS
 
 import silvan as sv
 from silvan.data import grid

@@ -19,21 +19,19 @@ import numpy as np
 import polars as pl
 
 import silvan as sv
-from silvan.audit import boxes, counts
-from silvan.audit.assignment import assigned
-from silvan.audit.attribute import attribute
-from silvan.audit.audit import _case_of
-from silvan.audit.backdoor import backdoored
-from silvan.audit.catalogue import ATTACKS
-from silvan.audit.differencing import differenced
-from silvan.audit.draws import drawn_rows
-from silvan.audit.drill import BOX_COLUMNS, BOX_ROWS, _few, release_of
-from silvan.audit.exact import exact_thresholds
-from silvan.audit.finding import Finding
-from silvan.audit.lonely import lonely_leaves
-from silvan.audit.membership import confidence, support
-from silvan.audit.partitions import labels_from_partitions
-from silvan.audit.release import Release, undefended
+from silvan.auditing.attacks import rebuild_from_boxes, rebuild_from_counts
+from silvan.auditing.attacks.attribute import attribute
+from silvan.auditing.attacks.backdoor import backdoored
+from silvan.auditing.attacks.differencing import differenced
+from silvan.auditing.attacks.membership import confidence, support
+from silvan.auditing.attacks.single_row_leaves import lonely_leaves
+from silvan.auditing.attacks.site_assignment import assigned
+from silvan.auditing.attacks.thresholds import exact_thresholds
+from silvan.auditing.attacks.vertical_labels import labels_from_partitions
+from silvan.auditing.drill import BOX_COLUMNS, BOX_ROWS, _few, release_of
+from silvan.auditing.findings import ATTACKS, Finding
+from silvan.auditing.release import Release, drawn_rows, undefended
+from silvan.auditing.run_audit import _case_of
 from silvan.data import datasets
 from silvan.errors import InputError
 from silvan.metrics import classification
@@ -99,9 +97,12 @@ def small(name: str, seed: int) -> Iterator[Line]:
     fed = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, n_jobs=1)
     case, numeric = _case_of(fed, schema, seed), list(range(len(schema.features)))
     box = _few(case, numeric, BOX_ROWS, BOX_COLUMNS, False)
-    yes_no = _few(case, numeric, counts.ROWS, counts.COLUMNS, True)
+    yes_no = _few(case, numeric, rebuild_from_counts.ROWS, rebuild_from_counts.COLUMNS, True)
     plans = {f"leaf {leaf}{'' if draws else ', all rows'}": (leaf, draws) for leaf in LEAVES for draws in (False, True)}
-    for attack, few, n_trees in ((boxes.rebuilt, box, boxes.TREES), (counts.rebuilt_from_counts, yes_no, counts.TREES)):
+    for attack, few, n_trees in (
+        (rebuild_from_boxes.rebuilt, box, rebuild_from_boxes.TREES),
+        (rebuild_from_counts.rebuilt_from_counts, yes_no, rebuild_from_counts.TREES),
+    ):
         yield line(name, "off", seed, attack(undefended(few.members, 2, n_trees, seed, bootstrap=False), few))
         yield line(name, "off, drawn rows", seed, attack(undefended(few.members, 2, n_trees, seed), few))
         for label, (leaf, draws) in plans.items():

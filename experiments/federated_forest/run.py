@@ -22,9 +22,9 @@ import polars as pl
 from experiments.federated_forest.data import DOMAINS, ID, NAMES, dealt, domains, load
 
 import silvan as sv
-from silvan.algorithms.columns import ColumnFederation
-from silvan.algorithms.figures import answer_of, figures_of
-from silvan.tree.forest import Forest
+from silvan.algorithms.evaluation.figures import answer_of, figures_of
+from silvan.algorithms.vertical.columns import ColumnFederation
+from silvan.forest.forest import Forest
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"

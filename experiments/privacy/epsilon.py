@@ -24,9 +24,9 @@ sys.path.insert(0, str(ROOT / "tests"))  # the study that the tests audit, with 
 from privacy.private_study import composed, one_more, questions, rows_scored, schema  # noqa: E402
 from studies import table  # noqa: E402
 
-from silvan.audit.epsilon import Bound, audit_all, audit_counts, audit_rows  # noqa: E402
-from silvan.privacy.noise import Noise  # noqa: E402
-from silvan.privacy.noisy import Noisy  # noqa: E402
+from silvan.auditing.measured_epsilon import Bound, audit_all, audit_counts, audit_rows  # noqa: E402
+from silvan.privacy.noise.laplace import Noise  # noqa: E402
+from silvan.privacy.noise.noisy_request import Noisy  # noqa: E402
 
 RESULTS = Path(__file__).parent / "epsilon.csv"
 FIELDS = ("account", "mechanism", "task", "noise", "counters", "claimed", "at least", "draws")

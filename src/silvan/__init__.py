@@ -1,126 +1,74 @@
 """Random forests grown across data silos: the rows stay, trees, counts and sums travel.
 
-Names are imported when they are first used, so that ``silvan --help`` need not wait for numba.
+The public names are the imports below, written once. Type checkers read them as they stand; at run time each is
+imported when it is first used, so that ``silvan --help`` need not wait for numba.
 """
 
+import ast
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from silvan.algorithms.advice import Advice, advise
-    from silvan.algorithms.distances import cluster_sites, site_distances
-    from silvan.audit.audit import audit
-    from silvan.data.database import Query
-    from silvan.data.schema import Feature, Label, Schema
-    from silvan.errors import (
-        AgreementError,
-        ExportError,
-        FederationError,
-        FormatError,
-        InputError,
-        RefusedError,
-        SchemaError,
-        SilvanError,
-        SiteError,
-        VersionError,
-        WireError,
-    )
-    from silvan.estimators import ForestClassifier, ForestRegressor
-    from silvan.federate import federate_rows
-    from silvan.federate_by_columns import federate_columns
-    from silvan.learners import (
-        BOFRF,
-        BOPPID,
-        AdaBoostPL,
-        HistogramForest,
-        LocalAdaBoost,
-        LocalForest,
-        MergedForest,
-        MultBoost,
-        PooledForest,
-        VerticalForest,
-        VerticalLinear,
-    )
-    from silvan.privacy.outbox import Policy
-    from silvan.tree.forest import Forest
+    from silvan.algorithms.bofrf.advice import Advice as Advice
+    from silvan.algorithms.bofrf.advice import advise as advise
+    from silvan.algorithms.bofrf.distances import cluster_sites as cluster_sites
+    from silvan.algorithms.bofrf.distances import site_distances as site_distances
+    from silvan.auditing.run_audit import audit as audit
+    from silvan.data.schema import Feature as Feature
+    from silvan.data.schema import Label as Label
+    from silvan.data.schema import Schema as Schema
+    from silvan.data.sources.query import Query as Query
+    from silvan.errors import AgreementError as AgreementError
+    from silvan.errors import ExportError as ExportError
+    from silvan.errors import FederationError as FederationError
+    from silvan.errors import FormatError as FormatError
+    from silvan.errors import InputError as InputError
+    from silvan.errors import RefusedError as RefusedError
+    from silvan.errors import SchemaError as SchemaError
+    from silvan.errors import SilvanError as SilvanError
+    from silvan.errors import SiteError as SiteError
+    from silvan.errors import VersionError as VersionError
+    from silvan.errors import WireError as WireError
+    from silvan.estimators import ForestClassifier as ForestClassifier
+    from silvan.estimators import ForestRegressor as ForestRegressor
+    from silvan.federate.by_columns import federate_columns as federate_columns
+    from silvan.federate.by_rows import federate_rows as federate_rows
+    from silvan.forest.forest import Forest as Forest
+    from silvan.learners.bofrf import BOFRF as BOFRF
+    from silvan.learners.boosting import BOPPID as BOPPID
+    from silvan.learners.boosting import AdaBoostPL as AdaBoostPL
+    from silvan.learners.boosting import LocalAdaBoost as LocalAdaBoost
+    from silvan.learners.boosting import MultBoost as MultBoost
+    from silvan.learners.horizontal import HistogramForest as HistogramForest
+    from silvan.learners.horizontal import LocalForest as LocalForest
+    from silvan.learners.horizontal import MergedForest as MergedForest
+    from silvan.learners.horizontal import PooledForest as PooledForest
+    from silvan.learners.linear import VerticalLinear as VerticalLinear
+    from silvan.learners.vertical import VerticalForest as VerticalForest
+    from silvan.privacy.gate.gate import Policy as Policy
 
 __version__ = "0.1.0"
 
-__all__ = [  # noqa: RUF022, in plain order
-    "AdaBoostPL",
-    "Advice",
-    "AgreementError",
-    "BOFRF",
-    "BOPPID",
-    "ExportError",
-    "Feature",
-    "FederationError",
-    "Forest",
-    "ForestClassifier",
-    "ForestRegressor",
-    "FormatError",
-    "HistogramForest",
-    "InputError",
-    "Label",
-    "LocalAdaBoost",
-    "LocalForest",
-    "MergedForest",
-    "MultBoost",
-    "Policy",
-    "PooledForest",
-    "Query",
-    "RefusedError",
-    "Schema",
-    "SchemaError",
-    "SilvanError",
-    "SiteError",
-    "VersionError",
-    "VerticalForest",
-    "VerticalLinear",
-    "WireError",
-    "advise",
-    "audit",
-    "cluster_sites",
-    "federate_columns",
-    "federate_rows",
-    "site_distances",
-]
 
-_HOMES = {
-    "silvan.algorithms.advice": ("Advice", "advise"),
-    "silvan.algorithms.distances": ("cluster_sites", "site_distances"),
-    "silvan.audit.audit": ("audit",),
-    "silvan.data.database": ("Query",),
-    "silvan.data.schema": ("Feature", "Label", "Schema"),
-    "silvan.estimators": ("ForestClassifier", "ForestRegressor"),
-    "silvan.federate": ("federate_rows",),
-    "silvan.federate_by_columns": ("federate_columns",),
-    "silvan.learners": (
-        "AdaBoostPL",
-        "BOFRF",
-        "BOPPID",
-        "HistogramForest",
-        "LocalAdaBoost",
-        "LocalForest",
-        "MergedForest",
-        "MultBoost",
-        "PooledForest",
-        "VerticalForest",
-        "VerticalLinear",
-    ),
-    "silvan.privacy.outbox": ("Policy",),
-    "silvan.tree.forest": ("Forest",),
-}
-"""Where public names live; all others are errors."""
+def _modules_by_name() -> dict[str, str]:
+    """Return the module of each public name, as the imports above have it."""
+    source = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    block = next(node for node in source.body if isinstance(node, ast.If))
+    lines = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(line.module) for line in lines for alias in line.names}
 
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+_MODULES = _modules_by_name()
+
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for."""
-    if name not in __all__:
+    """Import a public name when it is first used."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'silvan' has no attribute {name!r}")
-    value = getattr(import_module(_HOME.get(name, "silvan.errors")), name)
+    value = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 

@@ -24,10 +24,10 @@ from silvan.data.encode import encode_features, infer_features
 from silvan.data.schema import Feature, Label, Schema
 from silvan.data.table import read_table
 from silvan.errors import InputError
+from silvan.forest.forest import Forest
+from silvan.forest.predict import as_matrix, scores
 from silvan.tree.draw import make_key, rows_of_trees
 from silvan.tree.fit import Settings, fit_forest
-from silvan.tree.forest import Forest
-from silvan.tree.predict import as_matrix, scores
 from silvan.tree.target import Target, class_target, number_target
 
 

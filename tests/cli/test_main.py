@@ -5,12 +5,12 @@ import sys
 from importlib.metadata import version
 
 import pytest
-from runs import silvan
+from helpers.runs import silvan
 
 import silvan as sv
-from silvan.cli import show
-from silvan.cli.progress import Step
-from silvan.cli.steps import corners
+from silvan.cli import terminal
+from silvan.study.progress_bars import Step
+from silvan.study.steps import corners
 
 HEAVY = {"numpy", "numba", "sklearn", "polars", "narwhals", "jinja2"}
 
@@ -42,7 +42,7 @@ def test_usage_errors(words):
 
 
 def test_a_mistake_of_ours_is_said_to_be_one(monkeypatch):
-    monkeypatch.setattr("silvan.cli.study.read_study", lambda path: 1 // 0)
+    monkeypatch.setattr("silvan.study.study_file.read_study", lambda path: 1 // 0)
     result = silvan("fit", "any.toml", ok=False)
     assert result.exit_code == 1
     assert "a mistake in silvan: ZeroDivisionError" in result.stderr
@@ -50,8 +50,8 @@ def test_a_mistake_of_ours_is_said_to_be_one(monkeypatch):
 
 
 def test_names_do_nothing_to_the_terminal():
-    assert show.clean("a\x1b[2Jb\nc") == "a\N{REPLACEMENT CHARACTER}[2Jb\N{REPLACEMENT CHARACTER}c"
-    assert show.clean("[red]Köln 東京[/red]") == "[red]Köln 東京[/red]"
+    assert terminal.clean("a\x1b[2Jb\nc") == "a\N{REPLACEMENT CHARACTER}[2Jb\N{REPLACEMENT CHARACTER}c"
+    assert terminal.clean("[red]Köln 東京[/red]") == "[red]Köln 東京[/red]"
 
 
 def test_corners_keep_the_curve():

@@ -9,15 +9,14 @@ from unittest import mock
 
 import msgspec
 import pytest
+from helpers.joining import make_hub, serving, write_table
 
-from deploy.joining import make_hub, serving, write_table
 from silvan.deploy import enrol
 from silvan.deploy.certificates import Authority, check_certificate, make_key, make_request, pem, read_certificate
 from silvan.deploy.doctor import examine
+from silvan.deploy.fingerprint import WORDS, in_words
 from silvan.deploy.hub import Hub, Invite, roster_words
-from silvan.deploy.member import MEMBER, Member
-from silvan.deploy.tables import look
-from silvan.deploy.words import WORDS, in_words
+from silvan.deploy.member import MEMBER, Member, look
 from silvan.errors import FederationError, FormatError, InputError, SchemaError
 
 

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import polars as pl
 import pytest
-from studies import Recorded, federate
+from helpers.studies import Recorded, federate
 
 from silvan.data.schema import MAX_CATEGORIES
 from silvan.errors import AgreementError, InputError, RefusedError, SchemaError, SiteError

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from studies import Recorded, assert_books, disturbed, federate, from_reply, parts, table
+from helpers.studies import Recorded, assert_books, disturbed, federate, from_reply, parts, table
 
 import silvan as sv
 from silvan.errors import FederationError, InputError, RefusedError, SiteError

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 
 import pytest
-from fuzz_wire import CrashError, Fuzzer
+from helpers.fuzz_wire import CrashError, Fuzzer
 
 from silvan.federation import signed
 from silvan.federation.message import Envelope

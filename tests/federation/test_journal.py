@@ -5,7 +5,7 @@ import threading
 
 import polars as pl
 import pytest
-from studies import federate, parts, table
+from helpers.studies import federate, parts, table
 
 from silvan.errors import FormatError, InputError
 from silvan.federation.journal import SUM, Entry, Journal

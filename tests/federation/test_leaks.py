@@ -4,12 +4,12 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
-from studies import Recorded, federate, parts
+from helpers.studies import Recorded, federate, parts
 
 import silvan as sv
 from silvan.federation import wire
 from silvan.federation.message import Envelope
-from silvan.tree.save import from_bytes
+from silvan.forest.files.silvan_file import from_bytes
 
 NAMES = ["Zyzzyva", "Abracadabra"]  # too rare to be told
 

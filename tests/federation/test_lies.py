@@ -3,11 +3,11 @@
 from functools import partial
 
 import pytest
-from lies import answers_to_lies, caught_lies, first_replies, replies_in
-from studies import Recorded, federate, parts, table
+from helpers.lies import answers_to_lies, caught_lies, first_replies, replies_in
+from helpers.studies import Recorded, federate, parts, table
 
 import silvan as sv
-import silvan.federate
+import silvan.federate.by_rows
 import silvan.learners
 from silvan.errors import SiteError
 

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-import silvan.federate
+import silvan.federate.by_rows
 import silvan.learners  # noqa: F401  all kinds of messages are known now
 from silvan.federation import wire
 from silvan.federation.message import Blob, Envelope, Missing, Reply, Request, Trouble, blobs_in

@@ -7,13 +7,13 @@ from functools import cache
 import msgspec
 import numpy as np
 import pytest
-from studies import Recorded, assert_books, disturbed, federate, from_reply, parts, table
+from helpers.studies import Recorded, assert_books, disturbed, federate, from_reply, parts, table
 
 import silvan as sv
 from silvan.errors import SiteError
 from silvan.federation import wire
-from silvan.federation.local import LocalFederation
 from silvan.federation.message import Envelope, Missing, Trouble
+from silvan.federation.transports.in_process import LocalFederation
 
 TABLES = parts(table(n=90), 3)
 BAD = "site 1"

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from studies import Recorded, Stop, disturbed, federate, from_reply, parts, table
+from helpers.studies import Recorded, Stop, disturbed, federate, from_reply, parts, table
 
 import silvan as sv
 from silvan.errors import FederationError

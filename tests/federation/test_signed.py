@@ -7,20 +7,20 @@ import time
 import msgspec
 import numpy as np
 import pytest
-from columns import federate as federate_by_columns
-from columns import split, wide
-from studies import Recorded, disturbed, federate, parts, table
+from helpers.asking import site, trouble
+from helpers.column_studies import federate as federate_by_columns
+from helpers.column_studies import split, wide
+from helpers.studies import Recorded, disturbed, federate, parts, table
 
 import silvan as sv
-from federation.asking import site, trouble
 from silvan.errors import FederationError, FormatError, InputError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.describe import CountRows, Describe
 from silvan.federation.keys import COORDINATOR, Key, Roster, is_signed, read_public
-from silvan.federation.local import LocalFederation
 from silvan.federation.message import Envelope
 from silvan.federation.signed import NONCE, Letter, Signer, make_signers
 from silvan.federation.store import digest
+from silvan.federation.transports.in_process import LocalFederation
 
 TABLES = parts(table(n=120), 4)
 COORDINATORS, HERE, OTHER = Key.generate(), Key.generate(), Key.generate()

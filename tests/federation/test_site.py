@@ -6,12 +6,12 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
+from helpers.asking import MARKS, NUMBER, SCHEMA, SECRET, frame, schema_blob, send, site, trouble
 
 import silvan.learners  # noqa: F401  all kinds of messages are known now
-from federation.asking import MARKS, NUMBER, SCHEMA, SECRET, frame, schema_blob, send, site, trouble
-from silvan.algorithms.evaluate import Contender, Judge
-from silvan.algorithms.merge import GrowTrees
-from silvan.algorithms.shared_bins import CountGrid
+from silvan.algorithms.evaluation.evaluate import Contender, Judge
+from silvan.algorithms.horizontal.merged_forest import GrowTrees
+from silvan.algorithms.shared.shared_bins import CountGrid
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import FormatError, InputError, SchemaError
 from silvan.federation import wire

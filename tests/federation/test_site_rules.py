@@ -4,11 +4,11 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
+from helpers.asking import frame, schema_blob, send, site, trouble
 
 import silvan as sv
-from federation.asking import frame, schema_blob, send, site, trouble
-from silvan.algorithms.merge import GrowTrees
-from silvan.algorithms.shared_bins import CountGrid
+from silvan.algorithms.horizontal.merged_forest import GrowTrees
+from silvan.algorithms.shared.shared_bins import CountGrid
 from silvan.data.schema import Label, Schema
 from silvan.errors import InputError, RefusedError
 from silvan.federation import wire
@@ -16,7 +16,7 @@ from silvan.federation.describe import CountRows, Describe
 from silvan.federation.message import Trouble
 from silvan.federation.site import Cache, Outbox, Site
 from silvan.federation.store import MemoryStore
-from silvan.privacy.outbox import Gate, Policy
+from silvan.privacy.gate.gate import Gate, Policy
 from silvan.tree.fit import Settings
 
 # -- the outbox

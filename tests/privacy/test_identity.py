@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from columns import ID, Recorded, federate, split, wide
+from helpers.column_studies import ID, Recorded, federate, split, wide
 from hypothesis import given
 from hypothesis import strategies as st
 

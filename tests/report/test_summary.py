@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from silvan.report.plots import nice_scale, tick_labels
-from silvan.report.run import Figures, Model, Record, Site
 from silvan.report.summary import summary
-from silvan.report.words import said_between, said_bytes, said_count, said_figure, said_time, signed
+from silvan.study.run_folder import Figures, Model, Record, Site
+from silvan.util.readable import said_between, said_bytes, said_count, said_figure, said_time, signed
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 

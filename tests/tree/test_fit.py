@@ -6,20 +6,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.tables import random_table
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
-from tables import random_table
 
 from silvan import ForestClassifier, ForestRegressor
 from silvan.errors import InputError
+from silvan.forest.predict import goes_left
 from silvan.tree import fit
 from silvan.tree.draw import make_key, rows_of_trees
 from silvan.tree.fit import Settings, fit_forest
-from silvan.tree.predict import goes_left
 from silvan.tree.target import class_target
 
 rng = np.random.default_rng(0)
@@ -85,10 +85,9 @@ def test_batches_hold_every_tree_once(n_trees, n_rows, threads):
 
 
 def test_another_process_grows_the_same_forest():
-    code = "from test_fit import fit_random; print(fit_random()[0].hash)"
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parent, check=True
-    )
+    code = "from tree.test_fit import fit_random; print(fit_random()[0].hash)"
+    tests = Path(__file__).parents[1]
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tests, check=True)
     assert run.stdout.strip() == fit_random()[0].hash
 
 

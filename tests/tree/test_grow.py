@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.naive_split import best_split, rows_of
+from helpers.tables import Sites, binned, take
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_split import best_split, rows_of
-from tables import Sites, binned, take
 
 from silvan.tree import rows as rows_module
 from silvan.tree.draw import child_seeds, draw_features, make_deck, make_key, root_seeds, rows_of_trees

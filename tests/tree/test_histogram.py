@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
+from helpers.tables import Sites, binned, take
 from hypothesis import given
 from hypothesis import strategies as st
-from tables import Sites, binned, take
 
 from silvan.tree.draw import make_key, root_seeds
 from silvan.tree.gain import ENTROPY, GINI, SQUARED_ERROR, Rule
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.histogram import _occupied_few, fill, fill_naive
-from silvan.tree.level import draw_level, fill_level
+from silvan.tree.level import draw_level
 from silvan.tree.rows import Rows
 from silvan.tree.split import Splits, occupied_bins
 
@@ -121,8 +121,8 @@ def test_histograms_of_parts_add_up(search, n_parts):
     owner = np.random.default_rng(1).integers(0, n_parts, len(table))
     parts = [Rows(take(table, np.flatnonzero(owner == p)), drawn[:, owner == p]) for p in range(n_parts)]
     features = draw_level(frontier, plan)
-    added = sum(fill_level(part, frontier.node, features) for part in parts)
-    np.testing.assert_array_equal(added, fill_level(whole, frontier.node, features))
+    added = sum(part.fill(frontier.node, features, 2) for part in parts)
+    np.testing.assert_array_equal(added(whole, frontier.node, features))
 
 
 def test_total_of_a_node_without_a_split():

@@ -4,9 +4,9 @@ from itertools import chain, combinations, permutations
 
 import numpy as np
 import pytest
+from helpers.naive_split import Best, best_split, value_of
 from hypothesis import example, given
 from hypothesis import strategies as st
-from naive_split import Best, best_split, value_of
 
 from silvan.data.bins import make_bins
 from silvan.data.schema import Feature, Schema

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from helpers.tables import binned
 from hypothesis import given
 from hypothesis import strategies as st
-from tables import binned
 
 from silvan.tree import rows as rows_module
 from silvan.tree.histogram import fill_naive

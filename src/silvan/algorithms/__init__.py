@@ -1,1 +1,1 @@
-"""One file an algorithm: its messages, the site's half, the coordinator's half."""
+"""The algorithms of the publications, one folder a family; importing this package registers every message."""

@@ -5,7 +5,18 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from silvan.cli import advise, audit, demo, doctor, evaluate, federation, fit, member, predict, report, site
+from silvan.cli import (
+    advise_command,
+    audit_command,
+    demo_command,
+    doctor_command,
+    evaluate_command,
+    fit_command,
+    predict_command,
+    report_command,
+    site_command,
+    study_command,
+)
 from silvan.errors import SilvanError
 
 INTERRUPTED = 130
@@ -40,18 +51,18 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Random forests grown across data silos: the rows stay, trees, counts and sums travel.",
 )
-app.command()(demo.demo)
-app.command()(advise.advise)
-app.command()(fit.fit)
-app.command()(predict.predict)
-app.command()(evaluate.evaluate)
-app.command()(report.report)
-app.command()(audit.audit)
-app.command()(doctor.doctor)
-for command in member.COMMANDS:
-    site.app.command()(command)
-app.add_typer(site.app, name="site")
-app.add_typer(federation.app, name="study")
+app.command()(demo_command.demo)
+app.command()(advise_command.advise)
+app.command()(fit_command.fit)
+app.command()(predict_command.predict)
+app.command()(evaluate_command.evaluate)
+app.command()(report_command.report)
+app.command()(audit_command.audit)
+app.command()(doctor_command.doctor)
+for command in site_command.COMMANDS:
+    site_command.app.command()(command)
+app.add_typer(site_command.app, name="site")
+app.add_typer(study_command.app, name="study")
 
 
 def _version(wanted: bool) -> None:

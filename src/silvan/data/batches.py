@@ -7,21 +7,23 @@ without a name, since it might answer something else the next time. All batches 
 
 import gzip
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import narwhals as nw
 
-from silvan.data.csv_rows import first_end, pieces
-from silvan.data.stored import Folder, StoredFrames
+from silvan.data.disk_arrays import Folder, StoredFrames
+from silvan.data.sources.csv_pieces import first_end, pieces
 from silvan.data.table import Frame, as_query, check_names, csv_header, file_kind, not_csv, not_parquet, read_table
 from silvan.errors import InputError
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from silvan.data.database import Query
+    from silvan.data.sources.query import Query
 
 
 class Whole:
@@ -223,3 +225,18 @@ def _as(text: "pl.Series", dtype: Any) -> "pl.Series":
     if dtype == pl.String:
         return text.set(clean.is_null(), None)
     return clean.str.to_lowercase() == "true" if dtype == pl.Boolean else clean.cast(dtype)
+
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+
+
+def read_size(value: Any, name: str = "memory") -> int:
+    """Read a size in bytes."""
+    if isinstance(value, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?|)B?\s*", value.upper())
+        size = int(float(found[1]) * _UNITS[found[2]]) if found else 0
+    else:
+        size = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else 0
+    if size < 1:
+        raise InputError(f"{name} must be a number of bytes, or text such as '2GB' or '500MB'; got {value!r}")
+    return size

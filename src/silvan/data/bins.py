@@ -16,7 +16,7 @@ from silvan.data import grid
 from silvan.data.grid import LARGEST, Grid, Heavy
 from silvan.data.schema import MAX_BINS, MISSING_BIN, Schema
 from silvan.errors import InputError
-from silvan.threads import thread_map
+from silvan.util.threads import thread_map
 
 
 @dataclass(frozen=True)

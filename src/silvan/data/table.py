@@ -27,7 +27,7 @@ from silvan.errors import InputError
 if TYPE_CHECKING:
     import polars as pl
 
-    from silvan.data.database import Query
+    from silvan.data.sources.query import Query
 
 Frame = nw.DataFrame[Any]
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -56,7 +56,7 @@ def read_table(source: Any, label: str = "label") -> Frame:
     """
     query = as_query(source)
     if query is not None:
-        from silvan.data.database import read_query
+        from silvan.data.sources.query import read_query
 
         return _checked(nw.from_native(read_query(query), eager_only=True), f"the query on {query.where}")
     if isinstance(source, str | os.PathLike):
@@ -69,7 +69,7 @@ def read_table(source: Any, label: str = "label") -> Frame:
 
 def as_query(source: Any) -> "Query | None":
     """Take a source as a table in a database, if it is one."""
-    from silvan.data.database import Query, is_url  # which needs this module
+    from silvan.data.sources.query import Query, is_url  # which needs this module
 
     if is_url(source):
         return Query(source)

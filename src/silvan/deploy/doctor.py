@@ -14,8 +14,8 @@ from typing import NamedTuple
 from silvan.deploy.certificates import check_certificate, common_name, read_certificate
 from silvan.deploy.enrol import CLOCKS, call, check_versions, versions
 from silvan.deploy.hub import HUB, Hub, roster_words
-from silvan.deploy.local import process_of, processes_of
 from silvan.deploy.member import MEMBER, Member
+from silvan.deploy.one_machine import process_of, processes_of
 from silvan.deploy.process import port_in_use
 from silvan.errors import InputError, SilvanError
 

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import msgspec
 
-from silvan.deploy import kit
+from silvan.deploy import flare_kit
 from silvan.deploy.certificates import Authority, make_key, make_request, pem
-from silvan.deploy.words import in_words
+from silvan.deploy.fingerprint import in_words
 from silvan.errors import FormatError, InputError
 from silvan.federation.keys import Key, Roster, read_public
 from silvan.federation.store import digest
-from silvan.files import write_whole
+from silvan.util.files import write_whole
 
 HUB = "hub.json"
 PORT = 8102
@@ -112,11 +112,11 @@ class Hub:
         authority = Authority.create(path / "authority", name)
         Key.generate().save(path / "coordinator.key")
         hosts = list(dict.fromkeys([host, "localhost", "127.0.0.1"]))
-        kit.write_server(path / "server", host, port)
-        kit.write_admin(path / "admin", host, port)
+        flare_kit.write_server(path / "server", host, port)
+        flare_kit.write_admin(path / "admin", host, port)
         for folder, file, who, named, role in (
             ("server", "server", host, tuple(hosts), ""),
-            ("admin", "client", kit.ADMIN, (), "lead"),
+            ("admin", "client", flare_kit.ADMIN, (), "lead"),
         ):
             startup = path / folder / "startup"
             request = make_request(make_key(startup / f"{file}.key"), who)

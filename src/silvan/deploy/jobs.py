@@ -10,29 +10,27 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from silvan.cli import steps
-from silvan.cli.progress import Progress as Bars
-from silvan.data.size import read_size
-from silvan.deploy.far import FarStudy, parse_far_study
-from silvan.deploy.holding import hold
+from silvan.data.batches import read_size
 from silvan.deploy.hub import Hub
+from silvan.deploy.job_progress import Teller, hold
 from silvan.deploy.measure import measure
-from silvan.deploy.member import Member
-from silvan.deploy.progress import Teller
-from silvan.deploy.record import begin, note_test_rows
-from silvan.deploy.tables import source_of
+from silvan.deploy.member import Member, source_of
 from silvan.errors import FederationError, InputError, SilvanError
-from silvan.federate import make_sums
+from silvan.federate.by_rows import make_sums
 from silvan.federation.agree import Differences, agree
-from silvan.federation.flare import AbortedError, Answering, Controlling, FlareFederation
 from silvan.federation.journal import Journal
 from silvan.federation.keys import COORDINATOR
-from silvan.federation.parcels import Desk, Slip
 from silvan.federation.signed import Signer
 from silvan.federation.site import Site
-from silvan.privacy.sampling import share_sampling, use_kept
+from silvan.federation.transports.chunks import Desk, Slip
+from silvan.federation.transports.flare import AbortedError, Answering, Controlling, FlareFederation
+from silvan.privacy.sampling_key import share_sampling, use_kept
 from silvan.report.html import write_report
-from silvan.report.run import JOURNAL, Run
+from silvan.study import steps
+from silvan.study.progress_bars import Progress as Bars
+from silvan.study.record import begin, note_test_rows
+from silvan.study.remote_study import FarStudy, parse_far_study
+from silvan.study.run_folder import JOURNAL, Run
 from silvan.tree.draw import make_key
 
 MEASURE = "SILVAN_MEASURE"

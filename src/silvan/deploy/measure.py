@@ -2,8 +2,8 @@
 
 import time
 
-from silvan.federation.flare import FlareFederation
-from silvan.federation.parcels import PIECE
+from silvan.federation.transports.chunks import PIECE
+from silvan.federation.transports.flare import FlareFederation
 
 
 def measure(federation: FlareFederation, rounds: int = 100) -> dict[str, float]:

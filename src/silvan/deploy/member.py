@@ -20,23 +20,25 @@ from typing import Any
 
 import msgspec
 
-from silvan.cli.lines import key_lines
-from silvan.cli.values import Problems, check_policy
-from silvan.data.size import read_size
-from silvan.deploy import kit
+from silvan.data.batches import read_size
+from silvan.data.sources.query import Query, is_url
+from silvan.data.table import read_table
+from silvan.deploy import flare_kit
 from silvan.deploy.certificates import make_key, make_request, read_certificate
 from silvan.deploy.enrol import call, check_clock, check_versions, versions
-from silvan.deploy.far import FarStudy, parse_far_study
+from silvan.deploy.fingerprint import in_words
 from silvan.deploy.hub import Invite
-from silvan.deploy.words import in_words
-from silvan.errors import FederationError, FormatError, InputError
-from silvan.federation.durable import FileStore
+from silvan.errors import FederationError, FormatError, InputError, SchemaError
 from silvan.federation.keys import Roster, read_public
-from silvan.files import write_whole
-from silvan.privacy.budget import Budget
-from silvan.privacy.folder import SiteFolder
-from silvan.privacy.outbox import Gate, Policy
+from silvan.federation.store import FileStore
+from silvan.privacy.gate.gate import Gate, Policy
+from silvan.privacy.gate.site_folder import SiteFolder
+from silvan.privacy.noise.budget import Budget
 from silvan.privacy.seal import public_key
+from silvan.study.remote_study import FarStudy, parse_far_study
+from silvan.study.study_values import Problems, check_policy
+from silvan.study.toml_lines import key_lines
+from silvan.util.files import write_whole
 
 MEMBER, SETTINGS, ROSTER, STORE, BUDGET = "member.json", "site.toml", "roster.json", "store.sqlite", "budget.sqlite"
 
@@ -81,7 +83,7 @@ class Member:
         path.chmod(0o700)
         path = path.resolve()
         startup = path / "kit" / "startup"
-        kit.write_site(path / "kit", invite.site, invite.host, invite.port - 1)
+        flare_kit.write_site(path / "kit", invite.site, invite.host, invite.port - 1)
         (startup / "client.key").unlink(missing_ok=True)
         request = make_request(make_key(startup / "client.key"), invite.site)
         folder, store = SiteFolder(path), FileStore(path / STORE)
@@ -234,3 +236,34 @@ def _settings(table: str, query: str | None, policy: dict[str, Any]) -> str:
 def _toml(value: Any) -> str:
     """Write a value: text, numbers, truth values and lists of text look the same in JSON."""
     return msgspec.json.encode(value).decode()
+
+
+def absolute(table: str) -> str:
+    """Name a file so that it is found from anywhere."""
+    if is_url(table):
+        return table
+    path = Path(table).resolve()
+    if not path.exists():
+        raise InputError(f"{table}: there is no such table; check the path")
+    return str(path)
+
+
+def source_of(table: str, query: str | None) -> Any:
+    """Give what is read."""
+    if is_url(table):
+        return Query(table, query or "")
+    if query is not None:
+        raise InputError("query is for databases; a file is read as it is")
+    return table
+
+
+def look(table: str, query: str | None, wanted: list[str]) -> tuple[list[str], str]:
+    """Read the table once: its columns, and its rows in words; those agreed on must be there."""
+    frame = read_table(source_of(table, query))
+    lacking = [column for column in wanted if column not in frame.columns]
+    if lacking:
+        raise SchemaError(
+            f"the table lacks {', '.join(map(repr, lacking))}, which the federation agreed on; it has "
+            f"{', '.join(map(repr, frame.columns))}"
+        )
+    return list(frame.columns), f"{len(frame):,} rows"

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from silvan.errors import InputError
-from silvan.files import write_whole
+from silvan.util.files import write_whole
 
 SERVER = ["-u", "-m", "nvflare.private.fed.app.server.server_train"]
 CLIENT = ["-u", "-m", "nvflare.private.fed.app.client.client_train"]

@@ -12,15 +12,14 @@ from importlib.metadata import version
 
 import msgspec
 
-from silvan.deploy import kit
-from silvan.deploy.far import FarStudy
-from silvan.deploy.holding import is_held
+from silvan.deploy import flare_kit
 from silvan.deploy.hub import Hub
-from silvan.deploy.progress import PROGRESS, Progress, line_of
+from silvan.deploy.job_progress import PROGRESS, Progress, is_held, line_of
 from silvan.errors import FederationError, InputError
-from silvan.federation.flare import Session
-from silvan.files import write_whole
-from silvan.report.run import RUN, Run
+from silvan.federation.transports.flare import Session
+from silvan.study.remote_study import FarStudy
+from silvan.study.run_folder import RUN, Run
+from silvan.util.files import write_whole
 
 RECENT = 20.0
 """Seconds since a site was last heard of, after which it counts as away."""
@@ -122,7 +121,7 @@ class Supervisor:
         shutil.rmtree(folder, ignore_errors=True)
         there = [site for site in self.sites if site not in without]
         arguments = {"sites": self.sites, "without": without, "version": version("silvan")}
-        kit.write_job(folder, self.study.text, there, arguments)
+        flare_kit.write_job(folder, self.study.text, there, arguments)
         while True:
             with contextlib.suppress(ConnectionError):
                 job = self._open().submit(folder)
@@ -162,7 +161,7 @@ class Supervisor:
 
     def _open(self) -> Session:
         if self._session is None:
-            self._session = Session(self.hub.path / "admin", kit.ADMIN)
+            self._session = Session(self.hub.path / "admin", flare_kit.ADMIN)
         return self._session
 
     def _close(self) -> None:

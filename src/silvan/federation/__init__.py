@@ -1,1 +1,1 @@
-"""Several tables, one model: messages, sites, and the two verbs of a coordinator."""
+"""Sites, messages and the two verbs of a coordinator, ask and total."""

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from silvan.data.column_summary import Sizes, summarise
 from silvan.data.encode import Task, category_texts
 from silvan.data.schema import MAX_CATEGORIES, Class
-from silvan.data.summary import Sizes, summarise
 from silvan.errors import FormatError, RefusedError
 from silvan.federation.message import Course, Reply, Request, Verb
 from silvan.federation.site import Site, answers

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from silvan.errors import FormatError, InputError
 from silvan.federation.store import CONDUCT, SHARE, MemoryStore
-from silvan.files import prepare_database
+from silvan.util.files import prepare_database
 
 _APPLICATION = 0x53494C56  # how SQLite files say whose they are: "SILV"
 

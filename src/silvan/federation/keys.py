@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from silvan.errors import FormatError, InputError
-from silvan.files import write_whole
+from silvan.util.files import write_whole
 
 KEY_BYTES = 32
 COORDINATOR = ""

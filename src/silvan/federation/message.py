@@ -45,7 +45,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         asked = (self.__doc__ or self.kind()).split("\n")[0].rstrip(".")
         return f"{asked[0].lower()}{asked[1:]}" + ("" if reply is None else f" ({shapes(reply)})")
 
-    # -- what a site holds a coordinator to, see privacy/conduct.py
+    # -- what a site holds a coordinator to, see privacy/gate/conduct.py
 
     def course(self) -> Course | None:
         """Say where the question stands; None: it may be asked any number of times, in any form. A sum: once."""

@@ -7,10 +7,10 @@ import numpy as np
 
 from silvan.data.batches import Batched
 from silvan.data.bins import Bins
+from silvan.data.disk_arrays import Folder, Stored
 from silvan.data.encode import encode_features, encode_label
-from silvan.data.held_out import HeldOut
+from silvan.data.holdout import HeldOut
 from silvan.data.schema import Schema
-from silvan.data.stored import Folder, Stored
 from silvan.errors import InputError
 from silvan.federation.store import digest
 

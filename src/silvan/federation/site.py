@@ -15,20 +15,20 @@ import narwhals as nw
 import numpy as np
 
 from silvan.data.batches import Batched, Whole
+from silvan.data.disk_arrays import Folder
 from silvan.data.encode import encode_features, encode_label
-from silvan.data.held_out import HeldOut, hold_out
+from silvan.data.holdout import HeldOut, hold_out
 from silvan.data.schema import Schema
-from silvan.data.stored import Folder
 from silvan.data.table import Frame, read_table
 from silvan.errors import FormatError, InputError, RefusedError, RepeatedError, SchemaError
 from silvan.federation import wire
-from silvan.federation.cover import Cover, Own
 from silvan.federation.message import FULL, STALE, Envelope, Missing, Reply, Request, Trouble, Verb, blobs_in
 from silvan.federation.part import Part as Part  # known from here
 from silvan.federation.part import row_keys, store_parts
 from silvan.federation.signed import ForgedError, Letter, Signer
 from silvan.federation.store import MemoryStore, Store, digest
-from silvan.files import has_no_room
+from silvan.federation.sums import Cover, Own
+from silvan.util.files import has_no_room
 
 log = logging.getLogger("silvan.site")
 log.addHandler(logging.NullHandler())  # the library prints nothing; a site's owner decides where this goes

@@ -4,7 +4,16 @@ Everything else a site holds in memory is a cache: it makes an answer faster, ne
 """
 
 import hashlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
+
+from silvan.errors import FormatError
+from silvan.util.files import has_no_room, no_room, prepare_database
 
 CONDUCT = "conduct"
 """How keys begin of what a site holds a coordinator to."""
@@ -60,3 +69,79 @@ class MemoryStore:
 def digest(data: bytes) -> str:
     """Name bytes by their SHA-256."""
     return hashlib.sha256(data).hexdigest()
+
+
+_APPLICATION = 0x53494C53  # how SQLite files say whose they are: "SILS"
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS kept (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    key TEXT NOT NULL UNIQUE,
+    value BLOB NOT NULL
+);
+"""
+
+
+class FileStore:
+    """A store that outlives the process; only its owner may read it.
+
+    The oldest blobs make room when there are too many: a site that lacks one asks for it.
+    """
+
+    def __init__(self, path: str | Path, room: int = 1 << 30) -> None:
+        self.path, self._room = Path(path), room
+        self._lock = threading.Lock()
+        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # there are secrets in it
+        # any thread may use it, one at a time
+        self._db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)
+        try:
+            with self._using() as db:
+                prepare_database(db, _APPLICATION, _SCHEMA)
+        except (FormatError, OSError):
+            self.close()
+            raise
+
+    def get(self, key: str) -> bytes | None:
+        """Give what was put, or None."""
+        with self._using() as db:
+            row = db.execute("SELECT value FROM kept WHERE key = ?", (key,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def put(self, key: str, value: bytes) -> None:
+        """Keep a value for good."""
+        self.put_all({key: value})
+
+    def put_all(self, values: dict[str, bytes]) -> None:
+        """Keep several values, all or none."""
+        if not values:
+            return
+        with self._using() as db, db:
+            db.execute("BEGIN IMMEDIATE")
+            db.executemany("INSERT OR REPLACE INTO kept (key, value) VALUES (?, ?)", list(values.items()))
+            if any(key.startswith("blob ") for key in values):
+                self._make_room(db)
+
+    def _make_room(self, db: sqlite3.Connection) -> None:
+        listed = db.execute("SELECT number, length(value) FROM kept WHERE key LIKE 'blob %' ORDER BY number DESC")
+        size = 0
+        for i, (number, length) in enumerate(listed.fetchall()):
+            size += length
+            if i and size > self._room:
+                db.execute("DELETE FROM kept WHERE number <= ? AND key LIKE 'blob %'", (number,))
+                return
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    @contextmanager
+    def _using(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                yield self._db
+            except sqlite3.OperationalError as error:
+                if has_no_room(error):
+                    raise no_room(self.path) from None
+                raise OSError(f"{self.path}: {error}") from None
+            except sqlite3.DatabaseError as error:
+                raise FormatError(f"{self.path}: cannot be used as a site's store ({error})") from None

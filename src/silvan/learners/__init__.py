@@ -3,7 +3,7 @@
 from silvan.learners.base import Learner
 from silvan.learners.bofrf import BOFRF
 from silvan.learners.boosting import BOPPID, AdaBoostPL, LocalAdaBoost, MultBoost
-from silvan.learners.forests import HistogramForest, LocalForest, MergedForest, PooledForest
+from silvan.learners.horizontal import HistogramForest, LocalForest, MergedForest, PooledForest
 from silvan.learners.linear import VerticalLinear
 from silvan.learners.vertical import VerticalForest
 

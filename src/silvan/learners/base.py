@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from silvan.algorithms import merge
-from silvan.algorithms.columns import ColumnFederation, widened
-from silvan.algorithms.evaluate import evaluate
-from silvan.algorithms.figures import Row, on_rows, on_table
-from silvan.algorithms.pooled import pooled_forest
+from silvan.algorithms.evaluation.evaluate import evaluate
+from silvan.algorithms.evaluation.figures import Row, on_rows, on_table
+from silvan.algorithms.horizontal import merged_forest
+from silvan.algorithms.horizontal.pooled_forest import pooled_forest
+from silvan.algorithms.vertical.columns import ColumnFederation, widened
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
-from silvan.federation.local import LocalFederation
+from silvan.federation.transports.in_process import LocalFederation
+from silvan.forest.forest import Forest
 from silvan.tree.draw import make_key
 from silvan.tree.fit import Settings
-from silvan.tree.forest import Forest
 
 if TYPE_CHECKING:
     import polars as pl
@@ -170,7 +170,7 @@ class Learner(_Fitted):
                 own = {}
                 for site in federation.alone_at:
                     at, schema = federation.alone(site, self.schema_)
-                    own[site] = merge.local_forest(at, schema, model, self._feature_key(), model.n_estimators)
+                    own[site] = merged_forest.local_forest(at, schema, model, self._feature_key(), model.n_estimators)
             if isinstance(own, dict):
                 own = {site: widened(forest, self.schema_) for site, forest in own.items()}
             models.append((name, own))

@@ -5,19 +5,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from silvan.algorithms.admission import warn_refused
-from silvan.algorithms.bofrf import Weighted, warn_if_none, weigh
-from silvan.algorithms.clustered import find_clusters
-from silvan.algorithms.distances import Metric, check_metric
-from silvan.algorithms.merge import check_influence
-from silvan.algorithms.personal import TAUS, Chosen, choose_all
-from silvan.algorithms.tune import as_search
+from silvan.algorithms.bofrf.choose import TAUS, Chosen, choose_all
+from silvan.algorithms.bofrf.clusters import find_clusters
+from silvan.algorithms.bofrf.distances import Metric, check_metric
+from silvan.algorithms.bofrf.tune import as_search
+from silvan.algorithms.bofrf.weigh import Weighted, warn_if_none, weigh
+from silvan.algorithms.horizontal.merged_forest import check_influence
+from silvan.algorithms.shared.admission import warn_refused
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
-from silvan.federation.local import LocalFederation
+from silvan.federation.transports.in_process import LocalFederation
+from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
 from silvan.tree.fit import Settings
-from silvan.tree.forest import Forest
 
 
 @dataclass(repr=False, eq=False)

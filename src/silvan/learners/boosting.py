@@ -4,17 +4,17 @@ from typing import Any
 
 import numpy as np
 
-from silvan.algorithms import adaboost_pl, boppid, multboost
-from silvan.algorithms.boosting import local_boost, pooled_boost
-from silvan.algorithms.figures import Row
-from silvan.algorithms.stumps import Boosting, check_two_classes
+from silvan.algorithms.boosting import adaboost_pl, boppid, multboost
+from silvan.algorithms.boosting.adaboost import local_boost, pooled_boost
+from silvan.algorithms.boosting.stumps import Boosting, check_two_classes
+from silvan.algorithms.evaluation.figures import Row
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
-from silvan.federation.local import LocalFederation
+from silvan.federation.transports.in_process import LocalFederation
+from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
 from silvan.tree.fit import Settings
-from silvan.tree.forest import Forest
 
 
 class _Booster(Learner):

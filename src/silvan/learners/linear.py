@@ -10,24 +10,23 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
-from silvan.algorithms import linear
-from silvan.algorithms.columns import ColumnFederation
-from silvan.algorithms.figures import FEDERATED, LOCAL, Answer, Row, compared, figures_of
-from silvan.algorithms.gains import intervals
-from silvan.algorithms.linear_predict import predict
-from silvan.algorithms.linear_shares import LinearModel, LinearShare, hand_out_linear, linear_share_of
-from silvan.algorithms.linear_steps import fit_here
-from silvan.algorithms.vertical_judge import judge
+from silvan.algorithms.evaluation.figures import FEDERATED, LOCAL, Answer, Row, compared, figures_of
+from silvan.algorithms.evaluation.intervals import intervals
+from silvan.algorithms.linear import linear_fit
+from silvan.algorithms.linear.linear_shares import LinearModel, LinearShare, hand_out_linear, linear_share_of, predict
+from silvan.algorithms.linear.linear_steps import fit_here
+from silvan.algorithms.vertical.columns import ColumnFederation
+from silvan.algorithms.vertical.prediction import judge
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.schema import Schema
 from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.federation.federation import OVERALL, Federation
-from silvan.learners.answering import answer, columns_of
 from silvan.learners.base import _frame
-from silvan.learners.folder import read_parameters, read_part, share_file, write_model
-from silvan.threads import algebra_threads
+from silvan.learners.column_answers import answer, columns_of
+from silvan.learners.model_folder import read_parameters, read_part, share_file, write_model
 from silvan.tree.draw import make_key
+from silvan.util.threads import algebra_threads
 
 if TYPE_CHECKING:
     import polars as pl
@@ -91,7 +90,7 @@ class VerticalLinear(BaseEstimator):
         rounds, before = federation.rounds, federation.bytes
         alpha, tol, most = float(self.alpha), float(self.tol), int(self.max_iter)
         with federation.working_on(type(self).__name__):
-            found = linear.fit(federation, columns, federation.schema, alpha=alpha, tol=tol, max_iter=most)
+            found = linear_fit.fit(federation, columns, federation.schema, alpha=alpha, tol=tol, max_iter=most)
         if not found.converged:
             warnings.warn(
                 f"stopped after {found.steps} steps, before a step would have changed predictions by less than "

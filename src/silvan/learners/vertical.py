@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from silvan.algorithms import vertical, vertical_encrypted
-from silvan.algorithms.columns import ColumnFederation
-from silvan.algorithms.figures import FEDERATED, Row
-from silvan.algorithms.vertical_judge import judge
-from silvan.algorithms.vertical_predict import find_leaves, find_leaves_classically, score_leaves
-from silvan.algorithms.vertical_shares import hand_out, share_of, show_shares
+from silvan.algorithms.evaluation.figures import FEDERATED, Row
+from silvan.algorithms.vertical import encoded, encrypted
+from silvan.algorithms.vertical.columns import ColumnFederation
+from silvan.algorithms.vertical.party_shares import hand_out, share_of, show_shares
+from silvan.algorithms.vertical.prediction import find_leaves, find_leaves_classically, judge, score_leaves
 from silvan.errors import InputError
 from silvan.federation.federation import OVERALL, Federation
-from silvan.learners.answering import Answered, answer, columns_of
+from silvan.forest.forest import Forest
+from silvan.forest.forest_shares import Share, Structure, put_together
 from silvan.learners.base import Learner, _frame
-from silvan.learners.folder import read_parameters, read_part, share_file, write_model
+from silvan.learners.column_answers import Answered, answer, columns_of
+from silvan.learners.model_folder import read_parameters, read_part, share_file, write_model
 from silvan.tree.fit import Settings
-from silvan.tree.forest import Forest
-from silvan.tree.shares import Share, Structure, put_together
 
 if TYPE_CHECKING:
     import polars as pl
@@ -83,9 +82,9 @@ class VerticalForest(Learner, _InShares):
     def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         columns = columns_of(federation)
         if self.labels == "encoded":
-            structure = vertical.fit(federation, columns, self.schema_, settings, feature_key)
+            structure = encoded.fit(federation, columns, self.schema_, settings, feature_key)
         elif self.labels == "encrypted":
-            structure = vertical_encrypted.fit(federation, columns, self.schema_, settings, feature_key, self.key_bits)
+            structure = encrypted.fit(federation, columns, self.schema_, settings, feature_key, self.key_bits)
         else:
             raise InputError(f"labels must be 'encoded' or 'encrypted', got {self.labels!r}")
         if self.auditor:

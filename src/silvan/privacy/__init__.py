@@ -1,1 +1,1 @@
-"""What protects rows: the gate that replies pass, sums that hide their parts, noise and its accounting."""
+"""What protects rows: keys between sites, matching of ids, and the four folders below."""

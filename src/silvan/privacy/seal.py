@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from silvan.errors import FormatError, RefusedError
 from silvan.federation.store import Store
-from silvan.privacy.vector import WORD
+from silvan.privacy.sums.counters import WORD
 
 _SECRET = "secret x25519"  # noqa: S105  where a store has it
 _NONCE = 12

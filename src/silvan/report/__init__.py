@@ -1,1 +1,1 @@
-"""What a run leaves on disk, and the page made of it."""
+"""The page made of a run: a summary, sentences, charts."""

@@ -6,11 +6,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from silvan.files import write_whole
 from silvan.report import plots
-from silvan.report.run import REPORT, Run
 from silvan.report.summary import SURE, summarise, verdict
-from silvan.report.words import said_between, said_bytes, said_figure, said_time, signed
+from silvan.study.run_folder import REPORT, Run
+from silvan.util.files import write_whole
+from silvan.util.readable import said_between, said_bytes, said_figure, said_time, signed
 
 _HERE = Path(__file__).parent / "page"
 _MOST_IMPORTANCES = 15

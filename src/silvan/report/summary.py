@@ -6,8 +6,8 @@ Sentences and tables are made from the same rounded figures, so that they never 
 from pathlib import Path
 from typing import Any
 
-from silvan.report.prose import sentences
-from silvan.report.run import Figures, Record, Run
+from silvan.report.sentences import sentences
+from silvan.study.run_folder import Figures, Record, Run
 
 OVERALL = "all"
 

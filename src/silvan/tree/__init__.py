@@ -1,1 +1,1 @@
-"""Trees: histograms, splits, growing, and the forest they make."""
+"""Growing trees: draws, histograms, gains, splits, partitions, and the one grower."""

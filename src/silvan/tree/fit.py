@@ -11,14 +11,15 @@ from silvan.data.bins import check_max_bins, find_bins
 from silvan.data.grid import Grid
 from silvan.data.schema import Schema
 from silvan.errors import InputError
-from silvan.threads import thread_count, thread_map
-from silvan.tree.check import DEPTH_CAP, is_category_split
-from silvan.tree.forest import Forest
+from silvan.forest.check import DEPTH_CAP, is_category_split
+from silvan.forest.forest import Forest
 from silvan.tree.gain import CRITERIA, SQUARED_ERROR, Rule
 from silvan.tree.grow import Frontier, Grown, Plan, grow
-from silvan.tree.rows import Binned, Rows
+from silvan.tree.node_rows import Binned
+from silvan.tree.rows import Rows
 from silvan.tree.split import Splits
 from silvan.tree.target import Measure, Target, class_measure, number_measure
+from silvan.util.threads import thread_count, thread_map
 
 _ROWS_AT_ONCE = 1 << 21
 """Trees grow side by side in batches of about so many rows: enough work a call, little memory."""

@@ -4,23 +4,18 @@ The histograms of a level lie one after the other, node by node and feature by f
 features are listed. Whoever knows the list can fill or read them.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numba import njit
 
 from silvan.data.bins import Bins
 from silvan.errors import InputError
-from silvan.threads import thread_count, thread_map
 from silvan.tree.draw import Deck, draw_features, make_deck
-from silvan.tree.gain import Rule, is_closed
+from silvan.tree.gain import Rule, gain, is_closed
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.histogram import fill
+from silvan.tree.node_rows import Stretches, shares
 from silvan.tree.split import Scratch, Splits, consider, make_scratch, occupied_bins, settle
-
-if TYPE_CHECKING:
-    from silvan.tree.routed import RoutedRows
-    from silvan.tree.rows import Rows
+from silvan.util.threads import thread_count, thread_map
 
 _NODES_A_TASK = 256
 
@@ -48,13 +43,6 @@ def fill_bases(features: np.ndarray, n_bins: np.ndarray) -> np.ndarray:
     bases[:-1] = ends - widths
     bases[-1] = ends[-1, -1] if ends.size else 0
     return bases
-
-
-def fill_level(
-    rows: "Rows | RoutedRows", nodes: np.ndarray, features: np.ndarray, n_jobs: int | None = None
-) -> np.ndarray:
-    """Add up the histograms of some nodes: (bins of all, statistics)."""
-    return rows.fill(nodes, features, thread_count(n_jobs))
 
 
 def fill_nodes(
@@ -98,23 +86,105 @@ def _fill(
 
 def choose_level(hist: np.ndarray, features: np.ndarray, bins: Bins, rule: Rule, n_jobs: int | None = None) -> Splits:
     """Decide every open node from its histograms."""
-    bases = fill_bases(features, bins.n_bins)
-    if hist.shape != (bases[-1, 0], rule.lead + len(rule.class_weight)):
-        raise InputError(f"histograms of shape {hist.shape}, the nodes ask for {bases[-1, 0]} bins")
-    splits = Splits.empty(len(features), hist.shape[1])
+    width = fill_bases(features, bins.n_bins)[-1, 0]
+    if hist.shape != (width, rule.lead + len(rule.class_weight)):
+        raise InputError(f"histograms of shape {hist.shape}, the nodes ask for {width} bins")
+    splits = choose_listed(hist, features, bins.n_bins, bins.categorical, rule, thread_count(n_jobs))
+    settle_all(splits, rule)
+    return splits
 
-    def some(first: int) -> None:
-        here = slice(first, first + _NODES_A_TASK)
-        part = Splits(*(column[here] for column in splits))
-        scratch = make_scratch(hist.shape[1])
-        _choose(hist, features[here], bases[here], bins.n_bins, bins.categorical, rule, part, scratch)
 
-    thread_map(some, range(0, len(features), _NODES_A_TASK), thread_count(n_jobs))
+def find_listed(rows: Stretches, nodes: np.ndarray, features: np.ndarray, rule: Rule, threads: int = 1) -> Splits:
+    """Find the best split of every node; ``features`` is (nodes, most), ascending, -1 after the last."""
+    table, bins = rows.table, rows.table.bins
+    splits = Splits.empty(len(nodes), table.n_stats)
+    widest = int(bins.n_bins.max(initial=1))
+    starts, stops, listed = rows.starts[nodes], rows.stops[nodes], features.astype(np.int64)
+
+    def some(here: slice) -> None:
+        _find_listed(
+            table.codes,
+            table.target,
+            rows.order,
+            starts[here],
+            stops[here],
+            listed[here],
+            bins.n_bins,
+            bins.categorical,
+            np.zeros((features.shape[1] * widest, table.n_stats), table.count_type),
+            np.arange(features.shape[1]) * widest,
+            rule,
+            Splits(*(column[here] for column in splits)),
+            make_scratch(table.n_stats),
+        )
+
+    thread_map(some, shares(stops - starts, threads), threads)
     return splits
 
 
 @njit(nogil=True, cache=True)
-def _choose(
+def _find_listed(
+    codes: np.ndarray,
+    target: np.ndarray,
+    order: np.ndarray,
+    starts: np.ndarray,
+    stops: np.ndarray,
+    features: np.ndarray,
+    n_bins: np.ndarray,
+    categorical: np.ndarray,
+    hist: np.ndarray,
+    bases: np.ndarray,
+    rule: Rule,
+    splits: Splits,
+    scratch: Scratch,
+) -> None:
+    """Make, read and clear histograms node by node; ``hist`` is zero before and after."""
+    size = hist.shape[1]
+    for node in range(starts.shape[0]):
+        n = 0
+        while n < features.shape[1] and features[node, n] >= 0:
+            n += 1
+        fill(codes, target, order[starts[node] : stops[node]], features[node], bases, n, hist)
+        total, closed = splits.total[node], False
+        for j in range(n):
+            feature, base = features[node, j], bases[j]
+            width = n_bins[feature]
+            if j == 0:
+                for b in range(width):
+                    for s in range(size):
+                        total[s] += hist[base + b, s]
+                closed = is_closed(total, rule)
+            if not closed:
+                occupied = occupied_bins(hist, base, width, rule.lead, scratch.occupied)
+                consider(feature, categorical[feature], hist, base, width, occupied, rule, node, splits, scratch)
+            for b in range(width):
+                for s in range(size):
+                    hist[base + b, s] = 0
+
+
+def choose_listed(
+    hist: np.ndarray,
+    features: np.ndarray,
+    n_bins: np.ndarray,
+    categorical: np.ndarray,
+    rule: Rule,
+    threads: int = 1,
+) -> Splits:
+    """Find the best split of every node from the histograms of a level."""
+    splits = Splits.empty(len(features), hist.shape[1])
+    bases = fill_bases(features, n_bins)
+
+    def some(here: slice) -> None:
+        part = Splits(*(column[here] for column in splits))
+        scratch = make_scratch(hist.shape[1])
+        _choose_listed(hist, features[here], bases[here], n_bins, categorical, rule, part, scratch)
+
+    thread_map(some, shares(np.ones(len(features), np.int64), threads), threads)
+    return splits
+
+
+@njit(nogil=True, cache=True)
+def _choose_listed(
     hist: np.ndarray,
     features: np.ndarray,
     bases: np.ndarray,
@@ -136,6 +206,39 @@ def _choose(
                         splits.total[node, s] += hist[base + b, s]
                 if is_closed(splits.total[node], rule):
                     break
-            n = occupied_bins(hist, base, width, rule.lead, scratch.occupied)
-            consider(feature, categorical[feature], hist, base, width, n, rule, node, splits, scratch)
+            occupied = occupied_bins(hist, base, width, rule.lead, scratch.occupied)
+            consider(feature, categorical[feature], hist, base, width, occupied, rule, node, splits, scratch)
+
+
+def add_nodes(rows: Stretches, nodes: np.ndarray) -> np.ndarray:
+    """Add up the target of each node's rows: int64 (nodes, statistics)."""
+    out = np.zeros((len(nodes), rows.table.n_stats), np.int64)
+    _add_nodes(rows.order, rows.starts[nodes], rows.stops[nodes], rows.table.target, out)
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _add_nodes(order: np.ndarray, starts: np.ndarray, stops: np.ndarray, target: np.ndarray, out: np.ndarray) -> None:
+    for node in range(starts.shape[0]):
+        for i in range(starts[node], stops[node]):
+            if target.ndim == 2:
+                for s in range(target.shape[1]):
+                    out[node, s] += target[order[i], s]
+            else:
+                out[node, target[order[i]]] += 1
+
+
+@njit(nogil=True, cache=True)
+def values(left: np.ndarray, total: np.ndarray, rule: Rule) -> np.ndarray:
+    """Say what splits are worth, from the statistics of their sides."""
+    out = np.empty(left.shape[0])
+    for node in range(left.shape[0]):
+        out[node] = gain(left[node], total[node], rule)
+    return out
+
+
+@njit(nogil=True, cache=True)
+def settle_all(splits: Splits, rule: Rule) -> None:
+    """Turn the values of the chosen splits into decreases of impurity."""
+    for node in range(splits.feature.shape[0]):
         settle(node, splits, rule)

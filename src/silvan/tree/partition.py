@@ -1,9 +1,18 @@
-"""Applying splits: the rows of a node are a stretch of ``order``; a split sorts it into left, then right."""
+"""Applying splits: the rows of a node are sorted into left, then right, by their bins or by packed bits.
+
+Bits are for those who do not have the column a node was split by. A node's bits stand in the order of its rows, the
+first in the lowest bit of a byte; every node begins a byte of its own, and the bits after its last row are zero. All
+who hold the same rows in the same order agree on what a bit is about.
+"""
 
 import numpy as np
 from numba import njit
 
+from silvan.tree.node_rows import Stretches, shares
 from silvan.tree.split import Splits, in_set
+from silvan.util.threads import thread_map
+
+U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
 
 
 @njit(nogil=True, cache=True)
@@ -58,11 +67,161 @@ def partition_naive(
     codes: np.ndarray, rows: np.ndarray, splits: Splits, node: int, categorical: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Do what ``partition`` does for one node with NumPy masks: the twin that tests hold it to."""
+    left = _goes_left_naive(codes, rows, splits, node, categorical)
+    return rows[left], rows[~left]
+
+
+def _goes_left_naive(
+    codes: np.ndarray, rows: np.ndarray, splits: Splits, node: int, categorical: np.ndarray
+) -> np.ndarray:
     f = splits.feature[node]
     bins = codes[rows, f].astype(np.int64)
     if categorical[f]:
         members = [b for b in range(256) if int(splits.words[node][b >> 6]) >> (b & 63) & 1]
-        left = np.isin(bins, members)
-    else:
-        left = np.where(bins == 0, splits.missing_left[node], bins <= splits.bin[node])
+        return np.isin(bins, members)
+    return np.where(bins == 0, splits.missing_left[node], bins <= splits.bin[node])
+
+
+def byte_starts(sizes: np.ndarray) -> np.ndarray:
+    """Say where the bits of nodes with so many rows begin, and where the last ones end."""
+    return np.concatenate([[0], np.cumsum((sizes + 7) >> 3)]).astype(np.int64)
+
+
+def pack_sides(rows: Stretches, nodes: np.ndarray, splits: Splits, threads: int = 1) -> np.ndarray:
+    """Say which rows of each node a split sends left."""
+    starts, stops = rows.starts[nodes], rows.stops[nodes]
+    begin = byte_starts(stops - starts)
+    bits = np.zeros(begin[-1], np.uint8)
+    table = rows.table
+
+    def some(here: slice) -> None:
+        part = Splits(*(column[here] for column in splits))
+        _pack_sides(table.codes, rows.order, starts[here], stops[here], part, table.bins.categorical, begin[here], bits)
+
+    thread_map(some, shares(stops - starts, threads), threads)
+    return bits
+
+
+@njit(nogil=True, cache=True)
+def _pack_sides(
+    codes: np.ndarray,
+    order: np.ndarray,
+    starts: np.ndarray,
+    stops: np.ndarray,
+    splits: Splits,
+    categorical: np.ndarray,
+    begin: np.ndarray,
+    bits: np.ndarray,
+) -> None:
+    flat, width = codes.ravel(), U(codes.shape[1])
+    side = np.zeros(256, np.uint8)  # of every bin
+    for node in range(starts.shape[0]):
+        f, at, start, stop = U(splits.feature[node]), begin[node], starts[node], stops[node]
+        for b in range(256):
+            if categorical[f]:
+                side[b] = in_set(splits.words[node], b)
+            else:
+                side[b] = splits.missing_left[node] if b == 0 else b <= splits.bin[node]
+        whole = start + ((stop - start) & ~7)
+        for first in range(start, whole, 8):
+            byte = np.uint8(0)
+            for k in range(8):
+                byte |= side[flat[U(order[first + k]) * width + f]] << np.uint8(k)
+            bits[at] = byte
+            at += 1
+        if whole < stop:
+            byte = np.uint8(0)
+            for k in range(stop - whole):
+                byte |= side[flat[U(order[whole + k]) * width + f]] << np.uint8(k)
+            bits[at] = byte
+
+
+def pack_sides_naive(codes: np.ndarray, rows: np.ndarray, splits: Splits, node: int, categorical: np.ndarray) -> bytes:
+    """Do what ``pack_sides`` does for one node in plain NumPy: the twin that tests hold it to."""
+    left = _goes_left_naive(codes, rows, splits, node, categorical)
+    return np.packbits(left, bitorder="little").tobytes()
+
+
+def route(rows: Stretches, nodes: np.ndarray, needed: np.ndarray, bits: np.ndarray, threads: int = 1) -> None:
+    """Send the nodes' rows to their children, which get the next numbers, by bits.
+
+    Only nodes that are ``needed`` have bits; the rows of others stay.
+    """
+    starts, stops = rows.starts[nodes], rows.stops[nodes]
+    middles = starts.copy()
+    which = np.flatnonzero(needed)
+    sizes = (stops - starts)[which]
+    begin = byte_starts(sizes)
+
+    def some(here: slice) -> None:
+        spare = np.empty(int(sizes[here].max(initial=0)) + 1, np.uint32)
+        middles[which[here]] = _route(rows.order, starts[which[here]], stops[which[here]], begin[here], bits, spare)
+
+    thread_map(some, shares(sizes, threads), threads)
+    rows.add(nodes, middles)
+
+
+@njit(nogil=True, cache=True)
+def _route(
+    order: np.ndarray, starts: np.ndarray, stops: np.ndarray, begin: np.ndarray, bits: np.ndarray, spare: np.ndarray
+) -> np.ndarray:
+    """Sort each node's rows into left, then right, their order kept; return where the right sides begin."""
+    middles = np.empty(starts.shape[0], np.int64)
+    for node in range(starts.shape[0]):
+        n_left, n_right, at = U(starts[node]), U(0), begin[node]
+        for first in range(starts[node], stops[node], 8):
+            byte = U(bits[at])
+            at += 1
+            for i in range(first, min(first + 8, stops[node])):
+                row, left = order[i], byte & U(1)
+                byte >>= U(1)
+                order[n_left] = row
+                spare[n_right] = row
+                n_left += left
+                n_right += U(1) - left
+        middles[node] = n_left
+        for i in range(n_right):
+            order[n_left + U(i)] = spare[i]
+    return middles
+
+
+def route_naive(rows: np.ndarray, bits: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Do what ``route`` does for one node with NumPy masks: the twin that tests hold it to."""
+    left = np.unpackbits(np.frombuffer(bits, np.uint8), count=len(rows), bitorder="little").astype(np.bool_)
     return rows[left], rows[~left]
+
+
+def count_sides(bits: np.ndarray, sizes: np.ndarray) -> np.ndarray | None:
+    """Count the rows that go left at each node; None if there are not as many bits as rows."""
+    begin = byte_starts(sizes)
+    if bits.shape != (begin[-1],):
+        return None
+    counts = np.zeros(len(sizes), np.int64)
+    fits = _count_sides(bits, sizes, begin, counts)
+    return counts if fits else None
+
+
+@njit(nogil=True, cache=True)
+def _count_sides(bits: np.ndarray, sizes: np.ndarray, begin: np.ndarray, counts: np.ndarray) -> bool:
+    for node in range(sizes.shape[0]):
+        n = 0
+        for at in range(begin[node], begin[node + 1]):
+            byte = int(bits[at])
+            byte -= (byte >> 1) & 0x55
+            byte = (byte & 0x33) + ((byte >> 2) & 0x33)
+            n += (byte + (byte >> 4)) & 0x0F
+        counts[node] = n
+        rest = sizes[node] & 7
+        if rest and bits[begin[node + 1] - 1] >> rest:
+            return False
+    return True
+
+
+@njit(nogil=True, cache=True)
+def spread(source: np.ndarray, lengths: np.ndarray, begin: np.ndarray, out: np.ndarray) -> None:
+    """Copy stretches that lie one after the other to where each belongs."""
+    at = 0
+    for k in range(lengths.shape[0]):
+        for i in range(lengths[k]):
+            out[begin[k] + i] = source[at + i]
+        at += lengths[k]

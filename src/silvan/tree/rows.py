@@ -1,44 +1,25 @@
 """Rows at hand: one table's rows sorted into the open nodes of some trees."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from silvan.data.bins import Bins
-from silvan.threads import thread_map
 from silvan.tree.draw import list_rows, make_deck, rows_of_trees
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.histogram import find_splits
 from silvan.tree.level import choose_level, draw_level, fill_bases, fill_nodes
+from silvan.tree.node_rows import Binned
 from silvan.tree.partition import partition
 from silvan.tree.split import Splits, make_scratch
 from silvan.tree.stream import Made, sort_rows, stream
+from silvan.util.threads import thread_map
 
 _CLOSE = 1 << 20
 """A table of so many bytes is near enough to the processor to gather rows from."""
 
 _STREAM_BYTES, _STREAM_ROUNDS = 1 << 22, 16
 """A tree's level is counted row by row while its histograms take no more, and for so many rounds at most."""
-
-
-@dataclass(frozen=True)
-class Binned:
-    """A table ready to grow on: bins a row, the target in the layout of ``gain.py``, and a key a row."""
-
-    codes: np.ndarray  # uint8 (rows, features)
-    target: np.ndarray  # uint16 (rows,) class codes, or int64 (rows, statistics)
-    row_keys: np.ndarray  # uint64 (rows,)
-    bins: Bins
-    n_stats: int
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    @property
-    def count_type(self) -> type:
-        """Element type of its histograms: rows are counted in 32 bits, other sums need 64."""
-        return np.int32 if self.target.ndim == 1 else np.int64
 
 
 class Rows:

@@ -1,0 +1,1 @@
+"""BOFRF: trees exchanged, scored and weighted at all sites, with tuning, clusters and advice."""

@@ -1,0 +1,313 @@
+"""Choosing at each site: the global ensemble or that of its own trees, and, personalised, its own tau (Alg. 8).
+
+The publications choose on the test part, which flatters what is then measured there. The default here chooses on rows
+that the trees in question did not see: out-of-bag rows, on which the site's own trees take part only if they did not
+draw the row and others' trees always, or rows split off before training. And it leaves what was agreed, the global
+ensemble at the agreed tau, only for something better by more than two standard errors: of many near-equal ensembles,
+the best on a few rows is the luckiest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from silvan.algorithms.bofrf.weigh import Weighted, learning_rows
+from silvan.algorithms.horizontal.merged_forest import draws_rows, equal_say
+from silvan.algorithms.shared.admission import not_used, verdicts_of
+from silvan.algorithms.shared.requests import forests_of
+from silvan.algorithms.shared.shared_bins import FLOOR, schema_of
+from silvan.data.schema import Schema
+from silvan.errors import FormatError, InputError
+from silvan.federation.agree import MAX_ROWS
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.site import Part, Site, answers
+from silvan.forest.forest import Forest, join_forests
+from silvan.forest.predict import Tally, abstaining, tally
+from silvan.tree.draw import rows_of_trees
+
+Protocol = Literal["honest", "paper"]
+Strategy = Literal["global", "own"]
+Measure = Literal["auc", "accuracy", "rmse", ""]
+
+TAUS = (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)
+"""Thresholds that a site tries, beside the agreed one."""
+
+STRATEGIES: tuple[Strategy, Strategy] = ("global", "own")
+
+_SURE = 2.0
+"""Standard errors by which an ensemble must be ahead of the agreed one: about the 95 % interval of the difference."""
+
+_DIGITS = 3
+"""Figures leave a site rounded to so many."""
+
+_MOST_TAUS = len(TAUS) + 1
+
+# -- messages
+
+
+class Chosen(Reply, frozen=True, kw_only=True):
+    """What a site will use, and what it chose by: rounded figures of all that it tried, on how many rows."""
+
+    tau: int  # its place in the request's list
+    strategy: Strategy
+    measure: Measure  # empty: there were no rows to choose on, or too few
+    rows: int
+    figures: np.ndarray  # (taus, 2), global and own; NaN where there is nothing to use, or of too few rows
+
+
+class Choose(Request, frozen=True, kw_only=True):
+    """Which ensemble does best on the site's own rows."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = Chosen
+
+    schema: Blob
+    forests: list[Blob]
+    own: int  # which of them is the site's
+    alphas: np.ndarray  # what every tree is worth
+    taus: list[float]  # the agreed one first
+    protocol: Protocol
+    validation: float
+    bootstrap: bool
+    equal: bool = False  # whether the trees of one site have as much say together as those of another
+    dropped: np.ndarray | None = None  # trees that most sites refuse, if sites look at them: then at this one, too
+
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        return f"which ensemble the site will use, and rounded figures of {2 * len(self.taus):,} on its own rows"
+
+    def course(self) -> Course:
+        """Choose once."""
+        return Course(self.kind())
+
+
+# -- at a site
+
+
+@answers(Choose)
+def choose(site: Site, request: Choose) -> Chosen:
+    """Score all candidates on rows to choose on, and take the best."""
+    schema = schema_of(site, request.schema)
+    forests = forests_of(site, schema, request.forests)
+    _check_request(request, forests)
+    starts = np.cumsum([0, *map(len, forests)])
+    own = np.arange(starts[request.own], starts[request.own + 1])
+    part, seen = _selection_rows(site, schema, request, len(own))
+    forest = join_forests(forests)
+    if request.dropped is not None:
+        verdicts = verdicts_of(site, schema, request.forests, request.own)
+        refused = not_used(request.dropped, verdicts, np.isin(np.arange(len(forest)), own))
+        forest = replace(forest, weights=np.where(refused, 0.0, forest.weights))
+    heard = np.where(abstaining(forest, site.absent(schema)), 0.0, forest.weights)
+    sizes = [len(one) for one in forests] if request.equal else None
+    scores = candidates(forest, part.X, request.alphas, heard, request.taus, own, seen, site.n_jobs, sizes)
+    return decide(scores, part.y, schema.n_classes, request.taus, cautious=request.protocol == "honest")
+
+
+def candidates(
+    forest: Forest,
+    X: np.ndarray,
+    alphas: np.ndarray,
+    heard: np.ndarray,
+    taus: list[float],
+    own: np.ndarray,
+    seen: np.ndarray,
+    n_jobs: int | None = None,
+    sizes: Sequence[int] | None = None,
+) -> dict[tuple[int, int], np.ndarray]:
+    """Score rows by every ensemble that a site may choose: by place of tau and of strategy.
+
+    ``heard`` is 1 for trees that do not abstain and 0 for others; own trees take no part in rows that they have
+    ``seen``. A lower tau only adds trees, so each tree walks once for all taus. With ``sizes``, how many trees are of
+    each site, all sites have the same say.
+    """
+    mine = np.isin(np.arange(len(forest)), own)
+    sites = np.zeros(len(forest), np.int64) if sizes is None else np.repeat(np.arange(len(sizes)), sizes)
+    groups = np.stack([mine, *(~mine & (sites == s) for s in range(sites.max() + 1) if (~mine & (sites == s)).any())])
+
+    def add(weights: np.ndarray) -> Tally:
+        return tally(forest, X, weights * heard, n_jobs, votes=False, skip=seen, skipping=own)
+
+    scores: dict[tuple[int, int], np.ndarray] = {}
+    values, weight = np.zeros((len(groups), len(X), forest.n_outputs)), np.zeros((len(groups), len(X)))
+    above = np.inf
+    for t in sorted(range(len(taus)), key=lambda t: -taus[t]):
+        band = np.where((alphas > taus[t]) & (alphas <= above), alphas, 0.0)
+        above = taus[t]
+        for group, trees in enumerate(groups):
+            told = add(np.where(trees, band, 0.0))
+            values[group] += told.values
+            weight[group] += told.weight
+        say = np.ones(len(groups))
+        if sizes is not None:
+            totals = np.array([alphas[trees & (forest.weights > 0) & (alphas > taus[t])].sum() for trees in groups])
+            say = 1.0 / np.where(totals > 0, totals, 1.0)
+        for strategy, n_groups in enumerate((len(groups), 1)):
+            trees = groups[:n_groups].any(axis=0) & (forest.weights > 0)
+            taken = trees & (alphas > taus[t])
+            if not taken.any() and t == 0:
+                taken = trees  # the agreed tau is above all: they count alike
+                alike = taken.astype(np.float64)
+                told = add(alike if sizes is None else equal_say(alike, sizes))
+            else:
+                scaled = values[:n_groups], weight[:n_groups]
+                if sizes is not None:
+                    scaled = scaled[0] * say[:n_groups, None, None], scaled[1] * say[:n_groups, None]
+                told = Tally(scaled[0].sum(axis=0), values[0, :, :0], scaled[1].sum(axis=0))
+            if (taken & (heard > 0)).any():
+                scores[t, strategy] = told.means()
+    return scores
+
+
+def _selection_rows(site: Site, schema: Schema, request: Choose, n_own: int) -> tuple[Part, np.ndarray]:
+    """Give the rows to choose on, and which of them the site's own trees saw: bool (trees, rows)."""
+    if request.protocol == "paper":
+        part = site.part(schema, test=True)
+    else:
+        part, held = learning_rows(site, schema, request.validation)
+        if not request.validation:
+            drawn = draws_rows(site, part, request.bootstrap, n_own)
+            return part, rows_of_trees(site.sampling_key, part.row_keys, 0, n_own, drawn)
+        part = held
+    return part, np.zeros((n_own, len(part)), np.bool_)
+
+
+def decide(
+    scores: dict[tuple[int, int], np.ndarray], y: np.ndarray, n_classes: int, taus: list[float], *, cautious: bool
+) -> Chosen:
+    """Take the candidate (tau, strategy) that is furthest ahead of the agreed one, on the rows of which both can speak.
+
+    Of equals it is a global one, with a tau near the agreed one. Figures of fewer than ``FLOOR`` rows say more of
+    single rows than of ensembles: they are not told, and a cautious site does not go by them.
+    """
+    figures = np.full((len(taus), len(STRATEGIES)), np.nan)
+    agreed = next((at for at in ((0, 0), (0, 1)) if at in scores), min(scores, default=(0, 0)))
+    known = {at: ~np.isnan(answer).any(axis=1) for at, answer in scores.items()}
+    ahead = {agreed: 0.0}
+    measure: Measure = ""
+    for at in [agreed, *(at for at in scores if at != agreed)]:
+        rows = known[at] & known[agreed] if scores else np.zeros(0, np.bool_)
+        few = rows.sum() < FLOOR
+        if not rows.any() or (few and cautious):
+            continue
+        mine, other = (judge(scores[one][rows], y[rows], n_classes) for one in (at, agreed))
+        measure = measure or mine.measure
+        if mine.measure == measure:
+            figures[at] = np.nan if few else float(f"{mine.figure:.{_DIGITS}g}")
+            if not cautious or mine.beats(other):
+                ahead[at] = mine.value - other.value
+    tau, strategy = max(ahead, key=lambda at: (ahead[at], -at[1], -abs(taus[at[0]] - taus[0]), -at[0]))
+    n = int(known[agreed].sum()) if scores else 0
+    return Chosen(tau=tau, strategy=STRATEGIES[strategy], measure=measure, rows=n, figures=figures)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """How good answers are: a value of which more is better, and how each row moves it."""
+
+    measure: Measure
+    figure: float
+    value: float
+    influence: np.ndarray
+
+    def beats(self, other: "Judged") -> bool:
+        """Whether it is better beyond doubt, by the standard error of the difference on the same rows."""
+        n = len(self.influence)
+        gap = self.influence - other.influence
+        error = np.sqrt((gap * gap).sum() * n / (n - 1)) if n > 1 else np.inf
+        return bool(self.value - other.value > _SURE * error)
+
+
+def judge(answer: np.ndarray, y: np.ndarray, n_classes: int) -> Judged:
+    """Judge by AUC, averaged over the classes that have one; by accuracy if none has; numbers by squared error."""
+    n = len(y)
+    if not n_classes:
+        square = (answer[:, 0] - y) ** 2
+        return Judged("rmse", float(np.sqrt(square.mean())), -float(square.mean()), (square.mean() - square) / n)
+    parts = []
+    for c in [1] if n_classes == 2 else range(n_classes):
+        here = y == c
+        if 0 < here.sum() < n:
+            parts.append(_auc_influence(answer[:, c], here))
+    if parts:
+        auc = float(np.mean([one for one, _ in parts]))
+        return Judged("auc", auc, auc, np.mean([influence for _, influence in parts], axis=0))
+    right = (answer.argmax(axis=1) == y).astype(np.float64)
+    return Judged("accuracy", float(right.mean()), float(right.mean()), (right - right.mean()) / n)
+
+
+def _auc_influence(score: np.ndarray, here: np.ndarray) -> tuple[float, np.ndarray]:
+    """Give the AUC and how much each row adds to or takes from it: the components of DeLong's variance."""
+    placement = np.empty(len(score))
+    placement[here] = _share_below(score[here], np.sort(score[~here]))
+    placement[~here] = 1.0 - _share_below(score[~here], np.sort(score[here]))
+    auc = float(placement[here].mean())
+    return auc, (placement - auc) / np.where(here, here.sum(), (~here).sum())
+
+
+def _share_below(values: np.ndarray, ordered: np.ndarray) -> np.ndarray:
+    """Give the share of others that each value is above; equal ones count half."""
+    return (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")) / (2 * len(ordered))
+
+
+def _check_request(request: Choose, forests: list[Forest]) -> None:
+    alphas, taus = request.alphas, request.taus
+    if not 0 <= request.own < len(forests):
+        raise FormatError("the site's own trees are not among those listed")
+    if alphas.shape != (sum(map(len, forests)),) or alphas.dtype != np.float64 or not np.isfinite(alphas).all():
+        raise FormatError("the weights are not those of the trees")
+    dropped = request.dropped
+    if dropped is not None and (dropped.shape != alphas.shape or dropped.dtype != np.bool_):
+        raise FormatError("the trees that most sites refuse are not among those listed")
+    if not 1 <= len(taus) <= _MOST_TAUS or not all(0.0 <= tau < 1.0 for tau in taus):
+        raise FormatError("the thresholds must be at least 0 and below 1")
+
+
+# -- at the coordinator
+
+
+def choose_all(
+    federation: Federation,
+    schema: Schema,
+    weighted: dict[str, Weighted],
+    taus: list[float],
+    *,
+    protocol: Protocol,
+    validation: float,
+    bootstrap: bool,
+) -> dict[str, Chosen]:
+    """Ask every site what it will use: one round for all clusters."""
+    named = federation.blob(schema.to_json().encode())
+    requests = {}
+    for one in weighted.values():
+        sites = list(one.forests)
+        for site in sites:
+            if site in federation.active:
+                requests[site] = Choose(
+                    schema=named,
+                    forests=[one.blobs[s] for s in sites],
+                    own=sites.index(site),
+                    alphas=one.alphas,
+                    taus=taus,
+                    protocol=protocol,
+                    validation=validation,
+                    bootstrap=bootstrap,
+                    equal=one.equal,
+                    dropped=None if one.refusals is None else one.refusals.dropped,
+                )
+    chosen: dict[str, Chosen] = federation.ask(requests, check=lambda site, reply: _check_chosen(reply, len(taus)))
+    if protocol == "paper" and not any(reply.rows for reply in chosen.values()):
+        raise InputError("protocol='paper' chooses on the test part: set test=0.2 when the federation is made")
+    return chosen
+
+
+def _check_chosen(reply: Chosen, n_taus: int) -> None:
+    if not 0 <= reply.tau < n_taus or not 0 <= reply.rows < MAX_ROWS:
+        raise FormatError("it chose what it was not offered")
+    if reply.figures.shape != (n_taus, len(STRATEGIES)) or reply.figures.dtype != np.float64:
+        raise FormatError("its figures are not those asked for")
+    if np.isinf(reply.figures).any() or (reply.figures < 0).any():
+        raise FormatError("its figures are not possible")

@@ -1,0 +1,106 @@
+"""Cross-validation of forests: all folds share one binned table, and their trees grow side by side.
+
+A fold is a set of rows that its trees do not see. Cut points know no labels, so nothing of a fold's answers is in
+them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from silvan import metrics
+from silvan.algorithms.shared.keyed_rows import folds_of
+from silvan.algorithms.shared.shared_bins import FLOOR
+from silvan.data.bins import find_bins
+from silvan.data.schema import Schema
+from silvan.federation.site import Part
+from silvan.forest.predict import tally
+from silvan.tree.draw import rows_of_trees
+from silvan.tree.fit import Settings, assemble
+from silvan.tree.grow import grow
+from silvan.tree.node_rows import Binned
+from silvan.tree.rows import Rows
+from silvan.tree.target import Measure, class_target, number_target
+
+_ROWS_AT_ONCE = 1 << 21
+"""Trees grow side by side in batches of about so many rows."""
+
+
+@dataclass(frozen=True)
+class Folds:
+    """A table binned once, every row in a fold."""
+
+    part: Part
+    table: Binned
+    measure: Measure
+    schema: Schema
+    of_row: np.ndarray
+    n: int
+    keys: tuple[np.ndarray, np.ndarray]  # of rows, of features
+
+    @classmethod
+    def of(
+        cls,
+        part: Part,
+        schema: Schema,
+        settings: Settings,
+        n: int,
+        keys: tuple[np.ndarray, np.ndarray],
+        threads: int,
+    ) -> "Folds":
+        """Bin the rows and deal them out to folds, by class."""
+        if schema.n_classes:
+            counts = np.bincount(part.y, minlength=schema.n_classes)
+            target = class_target(part.y, schema.n_classes, None, settings.class_weights(counts))
+        else:
+            target = number_target(part.y, None)
+        bins, codes = find_bins(part.X, schema, settings.max_bins, threads, FLOOR)
+        table = Binned(codes, target.rows, part.row_keys, bins, target.measure.n_stats)
+        groups = part.y if schema.n_classes else np.zeros(len(part), np.int64)
+        return cls(part, table, target.measure, schema, folds_of(keys[0], part.row_keys, groups, n), n, keys)
+
+    def add_trees(self, settings: Settings, first: int, last: int, total: np.ndarray, weight: np.ndarray) -> None:
+        """Grow these trees on all folds but one, for each fold, and add up what they say of its rows.
+
+        ``total`` is (rows, outputs), ``weight`` (rows,).
+        """
+        at_once = max(4, _ROWS_AT_ONCE // len(self.table))
+        n_folds, n_trees = max(1, at_once // (last - first)), min(last - first, at_once)
+        for k in range(0, self.n, n_folds):
+            for t in range(first, last, n_trees):
+                self._add_some(
+                    settings, range(k, min(k + n_folds, self.n)), range(t, min(t + n_trees, last)), total, weight
+                )
+
+    def _add_some(self, settings: Settings, folds: range, trees: range, total: np.ndarray, weight: np.ndarray) -> None:
+        row_key, feature_key = self.keys
+        drawn = rows_of_trees(row_key, self.table.row_keys, trees.start, len(trees), settings.bootstrap)
+        rows = Rows(self.table, np.concatenate([drawn & (self.of_row != k) for k in folds]))
+        rule, plan = settings.rule(self.measure), settings.plan(len(self.schema.features))
+        numbers = np.tile(np.arange(trees.start, trees.stop), len(folds))
+        grown = grow(numbers, feature_key, plan, rule, lambda frontier: rows.find(frontier, plan, rule), rows.apply)
+        forest = assemble([(grown, self.table.bins.cut(grown.feature, grown.bin))], self.schema, self.measure)
+        for i, k in enumerate(folds):
+            held = np.flatnonzero(self.of_row == k)
+            weights = np.zeros(len(forest))
+            own = slice(i * len(trees), (i + 1) * len(trees))
+            weights[own] = forest.weights[own]
+            told = tally(forest, self.part.X[held], weights, 1, votes=False)
+            total[held] += told.values
+            weight[held] += told.weight
+
+    def scores(self, answer: np.ndarray) -> np.ndarray:
+        """Judge each fold: the AUC, averaged over the classes that have one there, or the RMSE."""
+        if self.schema.n_classes:
+            answer = answer.round(12)  # equal scores are equal in whatever order trees were added up
+        told = np.full(self.n, np.nan)
+        for k in range(self.n):
+            held = self.of_row == k
+            y, said = self.part.y[held], answer[held]
+            if not self.schema.n_classes:
+                told[k] = metrics.regression(said[:, 0], y)["rmse"]
+                continue
+            each = np.array([metrics.roc_auc(*t) for t in metrics.count_scores(said, y, exact=True)])
+            if not np.isnan(each).all():
+                told[k] = np.nanmean(each)
+        return told

@@ -1,0 +1,343 @@
+"""Tuning at a site: its forest's parameters, chosen by cross-validation on its own training rows.
+
+The six parameters are those of the thesis, and so is the search over all combinations (``kind="grid"``). Trees are
+keyed by their number, so a forest of 50 trees is the beginning of the one of 150: numbers of trees cost nothing to
+compare, and successive halving (``kind="halving"``) gives all combinations a few trees, the better ones more, and grows
+none twice. Rows would be the other thing to give more of, but with fewer rows ``min_samples_leaf`` and ``max_depth``
+mean something else.
+"""
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from silvan.algorithms.bofrf.folds import Folds
+from silvan.algorithms.shared.shared_bins import MAX_TREES
+from silvan.data.schema import Schema
+from silvan.errors import InputError
+from silvan.federation.site import Part, Site
+from silvan.forest.check import DEPTH_CAP
+from silvan.tree.fit import Settings
+from silvan.util.threads import thread_count, thread_map
+
+log = logging.getLogger("silvan.site")
+
+Value = int | float | str | None
+Progress = Callable[[int, int], None]
+"""Told how many trees of how many are grown."""
+
+NAMES = ("criterion", "max_depth", "min_samples_split", "min_samples_leaf", "max_features", "n_estimators")
+"""What is tuned."""
+
+_MOST = 10_000
+"""Combinations beyond that were hardly meant."""
+
+_FEWEST_TREES = 10
+"""Of fewer trees, which is better says little about many."""
+
+_FEWEST_ROWS = 20
+"""On fewer rows, which is better is luck."""
+
+
+def default_grid() -> dict[str, list[Value]]:
+    """Give values around those that the thesis found best (Table A.1): at most 72 different forests of 150 trees."""
+    return {
+        "criterion": ["gini", "entropy"],
+        "max_depth": [5, 10, None],
+        "min_samples_split": [2, 8],
+        "min_samples_leaf": [2, 5, 14],
+        "max_features": ["sqrt", 0.5, None],
+        "n_estimators": [50, 100, 150],
+    }
+
+
+class Search(msgspec.Struct, frozen=True):
+    """How parameters are searched for.
+
+    Parameters
+    ----------
+    kind
+        "halving": all combinations with few trees, the best ``1 / factor`` of them with ``factor`` times as many, and
+        so on; "grid": all combinations with all trees.
+    grid
+        Values by parameter; one that is left out stays as the learner has it. Leaves are never smaller than the
+        learner's ``min_samples_leaf``, nor than 2. For a number to predict, ``criterion`` is left alone.
+    folds
+        Parts of the cross-validation; fewer where a class has fewer rows.
+    factor
+        How fast the halving goes.
+    """
+
+    kind: Literal["grid", "halving"] = "halving"
+    grid: dict[str, list[Value]] = msgspec.field(default_factory=default_grid)
+    folds: int = 10
+    factor: int = 3
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        _check_search(self.kind, self.grid, {"folds": self.folds, "factor": self.factor})
+
+
+def _check_search(kind: Any, grid: Any, numbers: dict[str, Any]) -> None:
+    if kind not in ("grid", "halving"):
+        raise InputError(f"kind of search must be 'grid' or 'halving', got {kind!r}")
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= 100:
+            raise InputError(f"{name} must be a whole number between 2 and 100, got {value!r}")
+    if not isinstance(grid, dict) or not grid:
+        raise InputError("grid must be a dict of lists of values by parameter")
+    for name, values in grid.items():
+        if name not in NAMES:
+            raise InputError(f"grid names {name!r}, which is not tuned; parameters are {', '.join(NAMES)}")
+        if not isinstance(values, list) or not values:
+            raise InputError(f"grid: {name} must be a list of at least one value, got {values!r}")
+        for value in values:
+            _check_value(name, value)
+    if math.prod(map(len, grid.values())) > _MOST:
+        raise InputError(f"grid has over {_MOST:,} combinations; leave some values out")
+
+
+def _check_value(name: str, value: Any) -> None:
+    if type(value) not in (int, float, str, type(None)):
+        raise InputError(f"grid: {name} must hold plain numbers, texts or None, got {value!r}")
+    if name == "min_samples_leaf" and value == 1:
+        raise InputError("grid: min_samples_leaf must be at least 2: a leaf of one row shows that row")
+    if name == "criterion" and value not in ("gini", "entropy"):
+        raise InputError(f"grid: criterion must be 'gini' or 'entropy', got {value!r}")
+    try:
+        checked = Settings(**{name: value})
+        checked.handful(1)
+    except InputError as error:
+        raise InputError(f"grid: {error}") from None
+    if checked.n_estimators > MAX_TREES:
+        raise InputError(f"grid: n_estimators must be at most {MAX_TREES}, got {value}")
+
+
+def as_search(tune: Any) -> Search | None:
+    """Read what a learner's ``tune`` says: None, True, a kind, a grid or a ``Search``."""
+    if tune is None or tune is False:
+        return None
+    if isinstance(tune, Search):
+        return tune
+    if tune is True:
+        return Search()
+    if tune in ("grid", "halving"):
+        return Search(kind=tune)
+    if isinstance(tune, dict):
+        try:
+            return Search(grid={name: _values(given) for name, given in tune.items()})
+        except InputError as error:
+            raise InputError(f"tune: {error}") from None
+    raise InputError(f"tune must be None, True, 'grid', 'halving', a dict of values or a Search, got {tune!r}")
+
+
+def _values(given: Any) -> Any:
+    """Make a list of what stands for one; a study file says "none" where it means None."""
+    return [None if v == "none" else v for v in given] if isinstance(given, list | tuple) else given
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """What cross-validation said of one forest: mean and spread over the folds, of AUC (macro), or RMSE for a number.
+
+    ``rung`` counts the cuts that it survived.
+    """
+
+    settings: Settings
+    score: float
+    spread: float
+    rung: int = 0
+
+
+def tune_settings(
+    site: Site,
+    schema: Schema,
+    settings: Settings,
+    search: Search,
+    feature_key: np.ndarray,
+    progress: Progress | None = None,
+    part: Part | None = None,
+) -> tuple[Settings, list[Trial]]:
+    """Choose a site's settings by cross-validation on its training rows; also give all trials, the best first.
+
+    ``part`` is some of the training rows, where others validate something else. Where too little can be told from
+    the rows, the settings stay as they are and there are no trials.
+    """
+    part = site.part(schema) if part is None else part
+    told = (schema.hash, msgspec.json.encode([settings, search]), feature_key.tobytes(), part.row_keys.tobytes())
+    key = ("tuned", *told)
+    if key not in site.cache:
+        mark = _Marks(site, progress)
+        site.cache[key] = search_settings(
+            part, schema, settings, search, site.sampling_key, feature_key, site.n_jobs, mark
+        )
+        if not site.cache[key][1]:
+            log.warning("%s: too few rows, or one class only: parameters stay as they are", site.name)
+    chosen: tuple[Settings, list[Trial]] = site.cache[key]
+    return chosen
+
+
+class _Marks:
+    """Tells whoever watches how far it is, and the site's log at every tenth of the way."""
+
+    def __init__(self, site: Site, progress: Progress | None) -> None:
+        self.site, self.progress, self.tenth = site, progress, 0
+
+    def __call__(self, done: int, total: int) -> None:
+        if self.progress is not None:
+            self.progress(done, total)
+        if self.site.watcher is not None:
+            self.site.watcher("tuning", done, total)
+        if done * 10 // total > self.tenth:
+            self.tenth = done * 10 // total
+            log.info("%s: tuning, %d of %d trees", self.site.name, done, total)
+
+
+# -- the search
+
+
+def search_settings(
+    part: Part,
+    schema: Schema,
+    settings: Settings,
+    search: Search,
+    row_key: np.ndarray,
+    feature_key: np.ndarray,
+    n_jobs: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[Settings, list[Trial]]:
+    """Choose settings by cross-validation on rows at hand."""
+    n_folds = _n_folds(part.y, schema, search.folds)
+    if n_folds < 2:
+        return settings, []
+    threads = thread_count(n_jobs)
+    folds = Folds.of(part, schema, settings, n_folds, (row_key, feature_key), threads)
+    sizes = sorted({settings.n_estimators if n is None else int(n) for n in search.grid.get("n_estimators", [None])})
+    left = entrants = [_Entrant(candidate) for candidate in list_candidates(settings, search, schema)]
+    rungs = _rungs(search, len(entrants), sizes[-1])
+    stops = sorted({*sizes, *(trees for trees, _ in rungs)})
+    total = sum(n * (trees - before) for before, (trees, n) in zip([0, *(t for t, _ in rungs)], rungs, strict=False))
+    done, lock = 0, threading.Lock()
+
+    def grow_on(entrant: _Entrant, upto: int) -> None:
+        nonlocal done
+        for last in stops:
+            if entrant.trees < last <= upto:
+                grown = entrant.grow(folds, last)
+                with lock:
+                    done += grown
+                    if progress is not None:
+                        progress(done * n_folds, total * n_folds)
+
+    for rung, (trees, n) in enumerate(rungs):
+        left = sorted(left, key=lambda entrant: entrant.rank(schema))[:n]
+        thread_map(partial(grow_on, upto=trees), left, threads)
+        for entrant in entrants:
+            if entrant in left:
+                entrant.rung = rung
+            else:
+                entrant.forget()
+    return _conclude(entrants, sizes, schema)
+
+
+def _n_folds(y: np.ndarray, schema: Schema, wanted: int) -> int:
+    """Say how many folds the rows bear: a class that occurs should be in each; 0 if nothing can be told."""
+    if len(y) < _FEWEST_ROWS:
+        return 0
+    if not schema.n_classes:
+        return min(wanted, len(y) // 2) if np.ptp(y) > 0 else 0
+    counts = np.bincount(y, minlength=schema.n_classes)
+    often = counts[counts >= 2]
+    return min(wanted, int(often.min())) if len(often) >= 2 else 0
+
+
+def list_candidates(settings: Settings, search: Search, schema: Schema) -> list[Settings]:
+    """List the combinations, without those that grow the same trees as an earlier one."""
+    tuned = [n for n in NAMES if n in search.grid and n != "n_estimators" and (schema.n_classes or n != "criterion")]
+    found: dict[tuple[Any, ...], Settings] = {}
+    for values in product(*(search.grid[name] for name in tuned)):
+        given: dict[str, Any] = dict(zip(tuned, values, strict=True))
+        leaf = max(given.get("min_samples_leaf", 0), settings.min_samples_leaf, 2)
+        candidate = replace(settings, **{**given, "min_samples_leaf": leaf})
+        found.setdefault(_grown_as(candidate, len(schema.features)), candidate)
+    return list(found.values())
+
+
+def _grown_as(settings: Settings, n_features: int) -> tuple[Any, ...]:
+    """Give what decides the trees: a node of fewer rows than two leaves is not split, whatever else is said."""
+    split = max(settings.min_samples_split, 2 * settings.min_samples_leaf)
+    depth = settings.max_depth or DEPTH_CAP
+    return settings.criterion, depth, split, settings.min_samples_leaf, settings.handful(n_features)
+
+
+def _rungs(search: Search, n: int, trees: int) -> list[tuple[int, int]]:
+    """Say how many trees each combination has, and how many combinations are left, from cut to cut."""
+    if search.kind == "grid":
+        return [(trees, n)]
+    fewest = min(_FEWEST_TREES, trees)
+    last = 0
+    while n > search.factor ** (last + 1) and trees >= fewest * search.factor ** (last + 1):
+        last += 1
+    return [(trees // search.factor ** (last - i), -(-n // search.factor**i)) for i in range(last + 1)]
+
+
+def _conclude(entrants: list["_Entrant"], sizes: list[int], schema: Schema) -> tuple[Settings, list[Trial]]:
+    """Make trials of all that was judged; those that came furthest first, then the best, then the simplest."""
+    last = max(entrant.rung for entrant in entrants)
+    ranked = []
+    for entrant in entrants:
+        for trees in sizes if entrant.rung == last else [entrant.trees]:
+            known = entrant.scores[trees]
+            settings = replace(entrant.settings, n_estimators=trees)
+            trial = Trial(settings, float(np.nanmean(known)), float(np.nanstd(known)), entrant.rung)
+            order = (-entrant.rung, entrant.loss(trees, schema), *_simplicity(settings, len(schema.features)))
+            ranked.append((order, trial))
+    ranked.sort(key=lambda pair: pair[0])
+    trials = [trial for _, trial in ranked]
+    return trials[0].settings, trials
+
+
+def _simplicity(settings: Settings, n_features: int) -> tuple[Any, ...]:
+    """Order settings by the size of what they grow: fewer trees, shallower ones, larger leaves."""
+    criterion, depth, split, leaf, handful = _grown_as(settings, n_features)
+    return settings.n_estimators, depth, -leaf, -split, handful, criterion != "gini", criterion
+
+
+class _Entrant:
+    """One combination: how far it has grown, what it says of every row, and how good that was at every stop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.trees, self.rung = settings, 0, 0
+        self.total = self.weight = np.zeros(0)
+        self.scores: dict[int, np.ndarray] = {}
+
+    def grow(self, folds: Folds, last: int) -> int:
+        """Grow on to so many trees and judge; give how many were grown."""
+        if not self.trees:
+            n = len(folds.part)
+            self.total, self.weight = np.zeros((n, folds.schema.n_classes or 1)), np.zeros(n)
+        before, self.trees = self.trees, last
+        folds.add_trees(self.settings, before, last, self.total, self.weight)
+        self.scores[last] = folds.scores(self.total / self.weight[:, None])
+        return last - before
+
+    def forget(self) -> None:
+        """Keep scores only: it will not grow on."""
+        self.total = self.weight = np.zeros(0)
+
+    def loss(self, trees: int, schema: Schema) -> float:
+        """Give the mean score, turned so that less is better; rounded, so that equal ones are equal."""
+        mean = float(np.nanmean(self.scores[trees]))
+        return round(-mean if schema.n_classes else mean, 12)
+
+    def rank(self, schema: Schema) -> tuple[Any, ...]:
+        """Order entrants: the best so far first, of equals the simplest."""
+        simple = _simplicity(self.settings, len(schema.features))
+        return (self.loss(self.trees, schema) if self.trees else 0.0, *simple)

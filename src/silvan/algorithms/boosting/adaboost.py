@@ -1,0 +1,163 @@
+"""AdaBoost with stumps on rows at hand (thesis, Alg. 2): the baseline, and what the federated forms share.
+
+A row's weight is multiplied or divided by the same factor sqrt(right / wrong) in each round, so a site can work its
+weights out again from the stumps and the summed masses of rows that each got right and wrong. Masses are weights in
+fixed point: their sums are exact, in any order, and can be hidden in sums over sites.
+"""
+
+import math
+from typing import ClassVar
+
+import numpy as np
+
+from silvan.algorithms.boosting.stumps import (
+    Boosting,
+    Stumps,
+    StumpTable,
+    check_stumps,
+    check_two_classes,
+    find_stump,
+    join_stumps,
+    stump_table,
+)
+from silvan.algorithms.shared.shared_bins import pooled_bins, schema_of
+from silvan.data.schema import Schema
+from silvan.errors import FormatError
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.site import Part, Site, answers
+from silvan.federation.transports.in_process import LocalFederation
+from silvan.forest.forest import Forest
+from silvan.util.threads import thread_count
+
+ONE = 1 << 52
+"""The mass of all rows together."""
+
+CHANCE = ONE >> 20
+"""By how much more mass must be right than wrong for a stump to be better than chance."""
+
+_LEAST = 2.0**-500
+"""No row's weight is less: it must not vanish."""
+
+# -- messages
+
+
+class Boosted(Reply, frozen=True, kw_only=True):
+    """A site's AdaBoost classifier: its stumps, by rising weight."""
+
+    stumps: Stumps
+
+
+class BoostStumps(Request, frozen=True, kw_only=True):
+    """The stumps of AdaBoost on the site's own rows, with their weights."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = Boosted
+
+    schema: Blob
+    settings: Boosting
+
+    @property
+    def min_leaf(self) -> int:
+        """Rows a leaf has at least, for the site's policy to judge."""
+        return self.settings.min_samples_leaf
+
+    def course(self) -> Course:
+        """Boost once."""
+        return Course(self.kind())
+
+
+# -- at a site
+
+
+@answers(BoostStumps)
+def boost_stumps(site: Site, request: BoostStumps) -> Boosted:
+    """Run AdaBoost on the site's training rows."""
+    schema = schema_of(site, request.schema)
+    stumps = boost(stump_table(site, schema, request.settings), request.settings)
+    return Boosted(stumps=stumps.take(np.argsort(stumps.weight, kind="stable")))
+
+
+def local_boost(site: Site, schema: Schema, settings: Boosting) -> Forest:
+    """Give a site's own AdaBoost classifier: what it has without joining."""
+    return boost(stump_table(site, schema, settings), settings).forest(schema)
+
+
+def boost(table: StumpTable, settings: Boosting) -> Stumps:
+    """Run AdaBoost (Alg. 2); there are fewer stumps if one is always right, or no better than chance.
+
+    Rows that are all of one class teach nothing that could tell classes apart: one stump, which votes for that
+    class and has no weight.
+    """
+    n, one_class = len(table), table.one_class
+    found: list[Stumps] = []
+    weight = np.full(n, 1.0 / n)
+    for _ in range(settings.n_estimators):
+        stump, right = find_stump(table, weight, settings)
+        masses = weigh(weight, right)
+        alpha = 0.0 if one_class else stage_weight(masses, n)
+        if alpha == 0.0 and found:
+            break
+        found.append(stump.weighted(np.array([alpha])))
+        if alpha == 0.0 or masses[1] == 0:
+            break
+        weight = reweigh(weight, right, masses, n)
+    return join_stumps(found)
+
+
+# -- both sides: weights of rows and of stumps
+
+
+def weigh(weight: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Add up the masses of rows that are right (1), wrong (-1) and undecided (0): int64 (3,)."""
+    masses = np.rint(weight * ONE).astype(np.int64)
+    return np.array([masses[right == outcome].sum() for outcome in (1, -1, 0)], np.int64)
+
+
+def _right_and_wrong(masses: np.ndarray, n_rows: int) -> tuple[float, float]:
+    """Give the masses as numbers; where nothing is wrong, half a row is taken to be."""
+    right, wrong = float(masses[0]), float(masses[1])
+    return right, wrong or float(masses.sum()) / (2 * n_rows)
+
+
+def stage_weight(masses: np.ndarray, n_rows: int) -> float:
+    """Give the weight alpha of a classifier (line 7 of Alg. 2); 0 if it is no better than chance."""
+    right, wrong = _right_and_wrong(masses, n_rows)
+    return 0.5 * math.log(right / wrong) if right - wrong > CHANCE else 0.0
+
+
+def reweigh(weight: np.ndarray, right: np.ndarray, masses: np.ndarray, n_rows: int) -> np.ndarray:
+    """Give rows their weights for the next round (line 9 of Alg. 2), which add up to 1 over all sites."""
+    mass_right, mass_wrong = _right_and_wrong(masses, n_rows)
+    factor = math.sqrt(mass_right / mass_wrong)  # exp(alpha)
+    total = (mass_right / factor + float(masses[1]) * factor + float(masses[2])) / ONE
+    return np.maximum(weight * np.array([1.0, 1.0 / factor, factor])[right] / total, _LEAST)
+
+
+# -- at the coordinator
+
+
+def ask_stumps(federation: Federation, schema: Schema, settings: Boosting) -> dict[str, Stumps]:
+    """Have every site run AdaBoost on its own rows."""
+    check_two_classes(schema)
+
+    def check(site: str, reply: Boosted) -> None:
+        check_stumps(reply.stumps, schema, settings.n_estimators)
+        if not len(reply.stumps) or (np.diff(reply.stumps.weight) < 0).any():
+            raise FormatError("there are no stumps, or they are not in the order of their weights")
+
+    request = BoostStumps(schema=federation.blob(schema.to_json().encode()), settings=settings)
+    replies: dict[str, Boosted] = federation.ask(request, check=check)
+    return {site: reply.stumps for site, reply in replies.items()}
+
+
+def pooled_boost(federation: Federation, schema: Schema, settings: Boosting) -> Forest:
+    """Run AdaBoost on all sites' training rows in one place: the baseline."""
+    assert isinstance(federation, LocalFederation)  # noqa: S101
+    check_two_classes(schema)
+    sites = [federation.site(name) for name in federation.active]
+    parts = [site.part(schema) for site in sites]
+    rows = Part(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("X", "y", "row_keys")))
+    bins = pooled_bins([rows], schema, settings.max_bins)
+    codes = bins.apply(rows.X, thread_count(sites[0].n_jobs))
+    return boost(StumpTable(codes, bins, rows.y.astype(np.int64)), settings).forest(schema)

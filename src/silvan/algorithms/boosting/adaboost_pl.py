@@ -1,0 +1,54 @@
+"""AdaBoost.PL (thesis, Alg. 3): classifiers of like confidence are merged. One round.
+
+Every site runs AdaBoost on its own rows and sorts its stumps by weight. The stumps of one rank vote together; the
+weight of their vote is the mean of theirs. The thesis prints the vote as a sum compared with 0: it is read as the sign
+of the sum of votes of -1 and +1, so that a tie is a vote for neither.
+"""
+
+import warnings
+
+import numpy as np
+
+from silvan.algorithms.boosting.adaboost import ask_stumps
+from silvan.algorithms.boosting.stumps import Boosting, Stumps, join_stumps
+from silvan.data.schema import Schema
+from silvan.federation.federation import Federation
+from silvan.forest.forest import Forest
+
+# -- the messages and the site's half are those of ``boosting``: all that is asked for is AdaBoost
+
+# -- at the coordinator
+
+
+def fit(federation: Federation, schema: Schema, settings: Boosting) -> Forest:
+    """Merge the sites' AdaBoost classifiers."""
+    return merge(list(ask_stumps(federation, schema, settings).values()), schema)
+
+
+def merge(sorted_stumps: list[Stumps], schema: Schema) -> Forest:
+    """Merge stumps by rank; a site that has fewer than others takes part in the highest ranks.
+
+    A stump without weight, which is no better than chance, has no vote. Its weight of 0 counts in the mean.
+    """
+    ranks, say = [], []
+    for below in range(max(map(len, sorted_stumps)), 0, -1):
+        rank = join_stumps([stumps.take([len(stumps) - below]) for stumps in sorted_stumps if len(stumps) >= below])
+        alpha = rank.weight.sum() / len(sorted_stumps)
+        if alpha > 0.0:
+            ranks.append(rank.weighted((rank.weight > 0).astype(np.float64)))
+            say.append(alpha)
+    if not ranks:
+        return nothing_learnt(join_stumps([stumps.take([-1]) for stumps in sorted_stumps]), schema, deeper=1)
+    return stages(ranks, say, schema)
+
+
+def stages(merged: list[Stumps], say: list[float], schema: Schema) -> Forest:
+    """Make a forest of merged classifiers: each votes within itself, then has its say."""
+    group = np.repeat(np.arange(len(merged)), [len(stumps) for stumps in merged])
+    return join_stumps(merged).forest(schema, combine="stages", group=group, say=np.array(say))
+
+
+def nothing_learnt(stumps: Stumps, schema: Schema, deeper: int = 0) -> Forest:
+    """Make the forest where no stump is better than chance: one vote of them all, and a warning."""
+    warnings.warn("no stump is better than chance: the model tells nothing apart", stacklevel=6 + deeper)
+    return stages([stumps.weighted(np.ones(len(stumps)))], [1.0], schema)

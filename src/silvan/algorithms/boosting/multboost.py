@@ -1,0 +1,281 @@
+"""MultBoost (thesis, 2.3.1.1): AdaBoost whose classifier of each round is a vote of one stump from every site.
+
+In a round each site finds the best stump for its weighted rows (``ask``), the stumps vote, and the masses of rows that
+the vote gets right, wrong or leaves undecided are summed (``total``): they give the vote its weight and the rows their
+new ones. T stages take at most 2T rounds. The thesis describes it without pseudo-code. A tie is a vote for neither
+class, and does not change a row's weight. Every question repeats all stages so far, so a site need not remember.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from silvan.algorithms.boosting.adaboost import ONE, reweigh, stage_weight, weigh
+from silvan.algorithms.boosting.adaboost_pl import nothing_learnt, stages
+from silvan.algorithms.boosting.stumps import (
+    Boosting,
+    Stumps,
+    check_stumps,
+    check_two_classes,
+    find_stump,
+    join_stumps,
+    no_stumps,
+    stump_table,
+)
+from silvan.algorithms.shared.shared_bins import schema_of
+from silvan.data.schema import Schema
+from silvan.errors import FederationError, FormatError
+from silvan.federation.agree import MAX_ROWS
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.site import Site, answers
+from silvan.federation.store import digest
+from silvan.forest.forest import Forest
+from silvan.forest.predict import scores
+
+_MOST = 1 << 20
+"""Most stumps of all stages together."""
+
+_ROUNDING = ONE >> 20
+"""By how much the masses of all rows may miss 1: each is rounded."""
+
+# -- messages
+
+
+class Merged(msgspec.Struct, frozen=True, kw_only=True):
+    """The stages so far: their stumps, stage after stage, and the masses that each got right, wrong, neither."""
+
+    stumps: Stumps
+    sizes: np.ndarray  # int64 (stages,)
+    masses: np.ndarray  # int64 (stages, 3); of a stage that is being weighed there are none yet
+
+    def course(self) -> Course:
+        """Say what was decided: a stage, then its masses, then the next stage."""
+        decided: list[str] = []
+        for i, stage in enumerate(_stages(self)):
+            decided.append(digest(_name(stage)))
+            if i < len(self.masses):
+                decided.append(digest(self.masses[i].tobytes()))
+        return Course("stages", tuple(decided))
+
+
+class Found(Reply, frozen=True, kw_only=True):
+    """A site's stump; its weight is 1, or 0 if it is no better than chance there."""
+
+    stump: Stumps
+
+
+class FindStump(Request, frozen=True, kw_only=True):
+    """The best stump for the site's rows, weighted by what the merged stumps so far get wrong."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = Found
+
+    schema: Blob
+    settings: Boosting
+    rows: int  # of all sites
+    merged: Merged
+
+    @property
+    def min_leaf(self) -> int:
+        """Rows a leaf has at least, for the site's policy to judge."""
+        return self.settings.min_samples_leaf
+
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        return f"the best stump for the site's rows, weighted by what {len(self.merged.sizes):,} stages got wrong"
+
+    def course(self) -> Course:
+        """Say where the question stands: after all stages and their masses."""
+        return self.merged.course()
+
+    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
+        """Be about the same rows as before."""
+        return _follow(traces, further, self.schema, self.rows)
+
+
+class StageMasses(Reply, frozen=True, kw_only=True):
+    """Masses of the site's rows that the newest stage gets right, wrong, neither."""
+
+    masses: np.ndarray
+
+
+class WeighStage(Request, frozen=True, kw_only=True):
+    """How much of the rows' weight the newest merged stumps get right, and how much wrong."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = StageMasses
+
+    schema: Blob
+    rows: int
+    merged: Merged
+
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        return f"how much of the rows' weight stage {len(self.merged.sizes):,} gets right, wrong and neither: 3 numbers"
+
+    def course(self) -> Course:
+        """Say where the question stands: after a stage without masses."""
+        return self.merged.course()
+
+    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
+        """Be about the same rows as before."""
+        return _follow(traces, further, self.schema, self.rows)
+
+
+def _follow(traces: list[bytes], further: bool, schema: Blob, rows: int) -> bytes | None:
+    trace = f"{schema.hash} {rows}".encode()
+    return trace if further and all(other == trace for other in traces) else None
+
+
+# -- at a site
+
+
+@dataclass
+class _Weighted:
+    """The weights of a site's rows: a cache, made again when it does not fit the request."""
+
+    weight: np.ndarray
+    done: list[bytes]  # the stages that they come from
+
+
+@answers(FindStump)
+def find(site: Site, request: FindStump) -> Found:
+    """Find a stump for the weighted rows."""
+    schema = schema_of(site, request.schema)
+    table = stump_table(site, schema, request.settings)
+    _check(request.merged, len(request.merged.sizes), request.rows, schema, site)
+    weight = _weights(site, schema, request)
+    stump, right = find_stump(table, weight, request.settings)
+    masses = weigh(weight / weight.sum(), right)
+    counts = not table.one_class and stage_weight(masses, len(table)) > 0.0
+    return Found(stump=stump.weighted(np.array([float(counts)])))
+
+
+@answers(WeighStage)
+def weigh_stage(site: Site, request: WeighStage) -> StageMasses:
+    """Weigh the rows that the newest stage gets right and wrong."""
+    schema = schema_of(site, request.schema)
+    check_two_classes(schema)
+    _check(request.merged, len(request.merged.sizes) - 1, request.rows, schema, site)
+    weight = _weights(site, schema, request)
+    stage = list(_stages(request.merged))[-1]
+    return StageMasses(masses=weigh(weight, _outcome(site, schema, stage)))
+
+
+def _weights(site: Site, schema: Schema, request: FindStump | WeighStage) -> np.ndarray:
+    """Bring the rows' weights to where all weighed stages have left them."""
+    key = ("weighted", schema.hash, request.rows)
+    weighed = list(zip(_stages(request.merged), request.merged.masses, strict=False))
+    names = [_name(stage) + masses.tobytes() for stage, masses in weighed]
+    known: _Weighted | None = site.cache.get(key)
+    if known is None or known.done != names[: len(known.done)]:
+        start = np.full(len(site.part(schema)), 1.0 / request.rows)
+        known = site.cache[key] = _Weighted(start, [])
+    for name, (stage, masses) in list(zip(names, weighed, strict=True))[len(known.done) :]:
+        known.weight = reweigh(known.weight, _outcome(site, schema, stage), masses, request.rows)
+        known.done.append(name)
+    if known.weight.max() > 2.0:
+        raise FormatError("the masses are not those of these rows")
+    return known.weight
+
+
+def _outcome(site: Site, schema: Schema, stage: Stumps) -> np.ndarray:
+    """Say which rows a stage gets right (1) and wrong (-1), and where it is undecided (0)."""
+    key = ("stage", schema.hash, _name(stage))
+    if key not in site.cache:
+        part = site.part(schema)
+        share = scores(stages([stage], [1.0], schema), part.X, site.n_jobs)[:, 1]
+        site.cache[key] = (np.sign(share - 0.5) * np.where(part.y == 1, 1, -1)).astype(np.int8)
+    outcome: np.ndarray = site.cache[key]
+    return outcome
+
+
+def _name(stage: Stumps) -> bytes:
+    return b"".join(getattr(stage, name).tobytes() for name in stage.__struct_fields__)
+
+
+def _stages(merged: Merged) -> list[Stumps]:
+    ends = np.cumsum(merged.sizes).tolist()
+    return [merged.stumps.take(slice(a, b)) for a, b in pairwise([0, *ends])]
+
+
+def _check(merged: Merged, weighed: int, rows: int, schema: Schema, site: Site) -> None:
+    """Refuse stages that do not hold together."""
+    stumps, sizes, masses = merged.stumps, merged.sizes, merged.masses
+    check_stumps(stumps, schema, _MOST)
+    if sizes.ndim != 1 or sizes.dtype != np.int64 or (sizes < 1).any() or (sizes > len(stumps)).any():
+        raise FormatError("the stages do not match")
+    if sizes.sum() != len(stumps) or any(not stage.weight.any() for stage in _stages(merged)):
+        raise FormatError("the stages do not match")
+    if masses.shape != (weighed, 3) or masses.dtype != np.int64 or (masses < 0).any() or (masses > 2 * ONE).any():
+        raise FormatError("the masses do not match")
+    if not len(site.part(schema)) <= rows < MAX_ROWS:
+        raise FormatError("there are not so many rows")
+    if any(stage_weight(m, rows) == 0.0 for m in masses):
+        raise FormatError("a stage that is no better than chance")
+
+
+# -- at the coordinator
+
+
+def fit(federation: Federation, schema: Schema, settings: Boosting) -> Forest:
+    """Boost together; stops early when a stage is always right, or no better than chance."""
+    check_two_classes(schema)
+    rows = sum(federation.rows[site] for site in federation.active)
+    named = federation.blob(schema.to_json().encode())
+    together = federation.active  # whose rows' weights add up to 1
+    kept: list[Stumps] = []
+    say: list[float] = []
+    masses = np.zeros((0, 3), np.int64)
+    for _ in range(settings.n_estimators):
+        found: dict[str, Found] = federation.ask(
+            FindStump(schema=named, settings=settings, rows=rows, merged=_merged(kept, masses)),
+            check=lambda site, reply: _check_found(reply.stump, schema),
+        )
+        stage = join_stumps([reply.stump for reply in found.values()])
+        if not stage.weight.any():
+            break
+        reply: StageMasses = federation.total(
+            WeighStage(schema=named, rows=rows, merged=_merged([*kept, stage], masses)),
+            check=lambda site, reply: _check_masses(reply.masses, whole=False),
+        )
+        try:
+            _check_masses(reply.masses, whole=federation.active == together)
+        except FormatError as error:
+            raise FederationError(f"{error}: a site's answer is wrong, and the sum does not tell whose") from None
+        together = federation.active
+        alpha = stage_weight(reply.masses, rows)
+        if alpha == 0.0:
+            break
+        kept.append(stage)
+        say.append(alpha)
+        masses = np.concatenate([masses, reply.masses[None]])
+        if not reply.masses[1:].any():
+            break
+    if not kept:
+        return nothing_learnt(stage, schema)
+    return stages(kept, say, schema)
+
+
+def _merged(kept: list[Stumps], masses: np.ndarray) -> Merged:
+    sizes = np.array([len(stage) for stage in kept], np.int64)
+    return Merged(stumps=join_stumps([no_stumps(), *kept]), sizes=sizes, masses=masses)
+
+
+def _check_found(stump: Stumps, schema: Schema) -> None:
+    check_stumps(stump, schema, 1)
+    if len(stump) != 1 or stump.weight[0] not in (0.0, 1.0):
+        raise FormatError("it is not one stump, or has a weight of its own")
+
+
+def _check_masses(masses: np.ndarray, whole: bool) -> None:
+    """Refuse masses that rows cannot have; those of all rows together are known."""
+    if masses.shape != (3,) or masses.dtype != np.int64 or (masses < 0).any() or (masses > 2 * ONE).any():
+        raise FormatError("its masses are not those asked for")
+    excess = int(masses.sum()) - ONE
+    if excess > _ROUNDING or (whole and excess < -_ROUNDING):
+        raise FormatError("the masses of rows that are right and wrong do not add up")

@@ -1,0 +1,1 @@
+"""Models judged at the sites: figures, and intervals of the difference between models."""

@@ -1,0 +1,145 @@
+"""A model's answers judged where rows are at hand, and the lines of a table of figures.
+
+Which model a site should use is what the learner chose, before any test row was looked at. The interval of its gain
+over what the site has alone says whether the rows bear that out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from silvan import metrics
+from silvan.algorithms.evaluation.intervals import intervals
+from silvan.data.encode import encode_features, encode_label
+from silvan.data.schema import Schema
+from silvan.data.table import read_table
+from silvan.errors import InputError
+from silvan.federation.federation import OVERALL
+from silvan.forest.forest import Forest
+from silvan.forest.predict import heard, scores_and_decisions
+
+LOCAL, FEDERATED = "local", "federated"
+"""What a site has alone, which gains are measured against, and what the learner says that it should use."""
+
+
+class Answer(NamedTuple):
+    """What a model says of rows: scores (rows, outputs), all NaN if it says nothing, and what it decides on."""
+
+    scores: np.ndarray
+    decided: np.ndarray
+
+    @property
+    def silent(self) -> bool:
+        """Whether the model does not answer."""
+        return bool(np.isnan(self.scores).any())
+
+
+def answer_of(forest: Forest, X: np.ndarray, absent: np.ndarray, n_jobs: int | None = None) -> Answer:
+    """Score rows of a table that lacks some columns; nothing is said if that makes every tree abstain."""
+    if not heard(forest, absent).any():
+        return Answer(np.full((len(X), forest.n_outputs), np.nan), np.zeros(len(X), np.int64))
+    return Answer(*scores_and_decisions(forest, X, n_jobs, absent))
+
+
+def figures_of(schema: Schema, answer: Answer, y: np.ndarray) -> dict[str, float]:
+    """Judge answers exactly."""
+    if schema.n_classes:
+        return metrics.classification(answer.scores, y, answer.decided)
+    return metrics.regression(answer.scores[:, 0], y)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a model's figures at a site, or over all.
+
+    ``gain`` is how much better the first figure is than that of the site's own model, ``low`` and ``high`` are its 95 %
+    interval; None where it is not known. ``use``: the learner chose this model for the site. ``same_as`` is the variant
+    that this is, if it is one.
+    """
+
+    site: str
+    model: str
+    rows: int
+    figures: dict[str, float]
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    use: bool = False
+    same_as: str = ""
+
+
+def compared(rows: list[Row], between: np.ndarray | None = None, prints: Sequence[object] | None = None) -> list[Row]:
+    """Add to one site's lines what each model gains over the site's own, and which one the site should use.
+
+    ``between`` (models, 2) are the intervals. ``prints`` tell models apart, so that it can be said which variant it is
+    that a site should use.
+    """
+    own = next((_first(row) for row in rows if row.model == LOCAL), np.nan)
+    done = []
+    for i, row in enumerate(rows):
+        gain = own - _first(row) if "rmse" in row.figures else _first(row) - own
+        if row.model != LOCAL and not np.isnan(gain):
+            low, high = (None, None) if between is None or np.isnan(between[i]).any() else map(float, between[i])
+            row = replace(row, gain=float(gain), low=low, high=high)
+        if row.model == FEDERATED and row.site != OVERALL:
+            same = [r.model for j, r in enumerate(rows) if j != i and prints is not None and prints[j] == prints[i]]
+            row = replace(row, use=True, same_as=next((name for name in same if name != "pooled"), ""))
+        done.append(row)
+    return done
+
+
+def _first(row: Row) -> float:
+    return next(iter(row.figures.values()))
+
+
+def on_table(
+    schema: Schema,
+    models: Sequence[tuple[str, Forest | dict[str, Forest]]],
+    sites: Sequence[str],
+    table: Any,
+    key: np.ndarray,
+) -> list[Row]:
+    """Judge models on one table, as each site would, and those that all sites share also over all."""
+    frame = read_table(table, schema.label.name)
+    X, y = encode_features(frame, schema, fill_absent=True), encode_label(frame, schema)
+    absent = np.array([name not in frame.columns for name in schema.names], np.bool_)
+    return on_rows(schema, models, sites, X, y, absent, key)
+
+
+def on_rows(
+    schema: Schema,
+    models: Sequence[tuple[str, Forest | dict[str, Forest]]],
+    sites: Sequence[str],
+    X: np.ndarray,
+    y: np.ndarray,
+    absent: np.ndarray,
+    key: np.ndarray,
+) -> list[Row]:
+    """Judge models on rows that are encoded already."""
+    answers: dict[str, Answer] = {}
+
+    def judged(site: str, of: Sequence[tuple[str, Forest]]) -> list[Row]:
+        for _, forest in of:
+            if forest.hash not in answers:
+                answers[forest.hash] = answer_of(forest, X, absent)
+        names, told = [name for name, _ in of], [answers[forest.hash] for _, forest in of]
+        listed = [Row(site, name, len(y), figures_of(schema, a, y)) for name, a in zip(names, told, strict=True)]
+        against = names.index(LOCAL) if LOCAL in names else -1
+        between = intervals([a.scores for a in told], against, y, schema.n_classes, key)
+        return compared(listed, between, [forest.hash for _, forest in of])
+
+    found = []
+    for site in sites:
+        found += judged(site, [(name, for_site(m, site)) for name, m in models])
+    return found + judged(OVERALL, [(name, m) for name, m in models if isinstance(m, Forest)])
+
+
+def for_site(model: Any, site: str) -> Any:
+    """Give a site's model, of one for all or of those by site."""
+    if not isinstance(model, dict):
+        return model
+    if site not in model:
+        raise InputError(f"there is no model for site {site!r}; it was not there when the learner was fitted")
+    return model[site]

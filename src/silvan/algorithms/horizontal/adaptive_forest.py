@@ -1,0 +1,361 @@
+"""Trees from merged histograms with adaptive bins, as published (``bins="adaptive"``).
+
+At every node each site summarises a feature in at most b bins of (mean value, positives, negatives), merging the two
+nearest when there are more (Eqs 4-5, Alg. 2). The coordinator pools the sites' bins, merges down to b again (Alg. 3)
+and tries the midpoints between neighbours. A categorical feature has one bin a category and is split by category.
+
+Bins are means, and a mean of one row is that row's value: the replies are seen one by one (``ask``), so a site's
+policy must name the message. Two classes, no missing values. A level of all trees is one round.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+from numba import njit
+
+from silvan.algorithms.horizontal.histogram_forest import check_nodes
+from silvan.algorithms.shared.level_rules import follow_level
+from silvan.algorithms.shared.shared_bins import MAX_TREES, schema_of
+from silvan.data.bins import Bins, make_bins
+from silvan.data.schema import MAX_BINS, Schema
+from silvan.errors import FormatError, InputError, RefusedError
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.site import Part, Site, answers
+from silvan.federation.store import digest
+from silvan.federation.sums import TrustedSums
+from silvan.forest.forest import Forest
+from silvan.tree.draw import rows_of_trees
+from silvan.tree.fit import Settings, assemble
+from silvan.tree.grow import Frontier, grow
+from silvan.tree.level import choose_level, draw_level
+from silvan.tree.split import SET_WORDS, Splits
+
+# -- messages
+
+
+class AdaptiveBins(Reply, frozen=True, kw_only=True):
+    """Bins of every open node and each of its features, one after the other."""
+
+    sizes: np.ndarray  # bins of each
+    means: np.ndarray
+    counts: np.ndarray  # (bins, 2): negatives, positives
+
+
+class AdaptiveLevel(Request, frozen=True, kw_only=True):
+    """Mean value, positives and negatives of small groups of rows: a group of one row shows its value."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = AdaptiveBins
+
+    schema: Blob
+    n_trees: int
+    bootstrap: bool
+    max_bins: int
+    nodes: np.ndarray
+    features: np.ndarray
+    # all splits so far, in the order they were made
+    split_node: np.ndarray
+    split_feature: np.ndarray
+    split_threshold: np.ndarray
+    split_words: np.ndarray
+    min_leaf: int = 1  # rows that both sides of a split have at least, for the site's policy to judge
+
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        each = f"{self.features.shape[1]:,} features x {len(self.nodes):,} nodes"
+        n = "" if reply is None else f"{len(reply.means):,} "
+        return f"means and counts of {n}small groups of rows, {each}; a group of one row shows its value"
+
+    def course(self) -> Course:
+        """Say where the question stands: after all splits."""
+        columns = (self.split_node, self.split_feature, self.split_threshold, self.split_words)
+        if len({len(c) for c in columns}) != 1:
+            raise FormatError("the splits so far do not match")
+        made = (b"".join(c[k].tobytes() for c in columns) for k in range(len(self.split_node)))
+        return Course("forest", tuple(map(digest, made)))
+
+    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
+        """Fit to the last level: its nodes are split by its features, and their children are next."""
+        same = [self.schema.hash, self.n_trees, self.bootstrap, self.max_bins, self.min_leaf]
+        splits = self.split_node, self.split_feature
+        return follow_level(
+            digest(msgspec.json.encode(same)), traces, further, self.n_trees, splits, self.nodes, self.features
+        )
+
+
+# -- the published procedures
+
+
+@njit(nogil=True, cache=True)
+def add_to_bins(
+    means: np.ndarray, counts: np.ndarray, size: int, most: int, mean: float, negatives: int, positives: int
+) -> int:
+    """Put a bin into a sorted histogram; if there are more than ``most``, merge the two nearest (Eqs 4-5).
+
+    The arrays have room for one more than ``most``. Returns the number of bins.
+    """
+    at = np.searchsorted(means[:size], mean)
+    if at < size and means[at] == mean:
+        counts[at, 0] += negatives
+        counts[at, 1] += positives
+    else:
+        for i in range(size, at, -1):
+            means[i] = means[i - 1]
+            counts[i, 0] = counts[i - 1, 0]
+            counts[i, 1] = counts[i - 1, 1]
+        means[at] = mean
+        counts[at, 0] = negatives
+        counts[at, 1] = positives
+        size += 1
+    return merge_down(means, counts, size, most)
+
+
+@njit(nogil=True, cache=True)
+def merge_down(means: np.ndarray, counts: np.ndarray, size: int, most: int) -> int:
+    """Merge the two nearest bins until there are at most ``most``; of equal distances the lowest."""
+    while size > most:
+        nearest = 0
+        for i in range(1, size - 1):
+            if means[i + 1] - means[i] < means[nearest + 1] - means[nearest]:
+                nearest = i
+        a = counts[nearest, 0] + counts[nearest, 1]
+        b = counts[nearest + 1, 0] + counts[nearest + 1, 1]
+        means[nearest] = (a * means[nearest] + b * means[nearest + 1]) / (a + b)
+        counts[nearest, 0] += counts[nearest + 1, 0]
+        counts[nearest, 1] += counts[nearest + 1, 1]
+        for i in range(nearest + 1, size - 1):
+            means[i] = means[i + 1]
+            counts[i, 0] = counts[i + 1, 0]
+            counts[i, 1] = counts[i + 1, 1]
+        size -= 1
+    return size
+
+
+@njit(nogil=True, cache=True)
+def summarise(
+    X: np.ndarray, y: np.ndarray, rows: np.ndarray, feature: int, most: int, means: np.ndarray, counts: np.ndarray
+) -> int:
+    """Summarise a node's rows in at most ``most`` bins, in one pass (Alg. 2)."""
+    size = 0
+    for i in range(rows.shape[0]):
+        positive = y[rows[i]]
+        size = add_to_bins(means, counts, size, most, X[rows[i], feature], 1 - positive, positive)
+    return size
+
+
+def summarise_naive(values: list[float], y: list[int], most: int) -> list[tuple[float, int, int]]:
+    """Do what ``summarise`` does, word for word as published: the twin that tests hold it to."""
+    histogram: list[tuple[float, int, int]] = []
+    for value, positive in zip(values, y, strict=True):
+        for j, (r, p, n) in enumerate(histogram):
+            if r == value:
+                histogram[j] = (r, p + positive, n + 1 - positive)
+                break
+        else:
+            histogram = sorted([*histogram, (value, positive, 1 - positive)])
+        if len(histogram) > most:
+            histogram = merge_nearest_naive(histogram)
+    return histogram
+
+
+def merge_nearest_naive(histogram: list[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
+    """Replace the two nearest bins by their union (Eqs 4-5)."""
+    histogram = sorted(histogram)
+    pairs = [(i, j) for i in range(len(histogram)) for j in range(i + 1, len(histogram))]
+    i, j = min(pairs, key=lambda pair: abs(histogram[pair[0]][0] - histogram[pair[1]][0]))
+    (r1, p1, n1), (r2, p2, n2) = histogram[i], histogram[j]
+    mean = ((p1 + n1) * r1 + (p2 + n2) * r2) / (p1 + p2 + n1 + n2)
+    rest = [bin_ for k, bin_ in enumerate(histogram) if k not in (i, j)]
+    return sorted([*rest, (mean, p1 + p2, n1 + n2)])
+
+
+# -- at a site
+
+
+@dataclass
+class _Growing:
+    """Rows of each node, and which splits brought them there: a cache."""
+
+    rows: list[np.ndarray]
+    done: list[tuple[bytes, ...]]
+
+
+@answers(AdaptiveLevel)
+def adaptive_level(site: Site, request: AdaptiveLevel) -> AdaptiveBins:
+    """Bring the rows to the open nodes and summarise them."""
+    schema = schema_of(site, request.schema)
+    part = site.part(schema)
+    if np.isnan(part.X).any():
+        raise RefusedError("adaptive bins have no place for missing values, and this site has some")
+    if not (2 <= request.max_bins <= MAX_BINS and 1 <= request.n_trees <= MAX_TREES):
+        raise FormatError("the number of bins or trees is out of range")
+    rows = _rows_of_nodes(site, part, request, schema)
+    check_nodes(request.nodes, request.features, len(rows), len(schema.features))
+    y = part.y.astype(np.int64)
+    means, counts = np.zeros(request.max_bins + 1), np.zeros((request.max_bins + 1, 2), np.int64)
+    sizes: list[int] = []
+    all_means: list[np.ndarray] = []
+    all_counts: list[np.ndarray] = []
+    X = part.X.astype(np.float64)
+    for node, features in zip(request.nodes, request.features, strict=True):
+        for f in features[features >= 0]:
+            if schema.features[f].categorical:
+                codes = X[rows[node], f].astype(np.int64)
+                table = np.bincount(2 * codes + y[rows[node]], minlength=2 * schema.features[f].n_codes)
+                all_counts.append(table.reshape(-1, 2))
+                all_means.append(np.arange(len(all_counts[-1]), dtype=np.float64))
+            else:
+                n = summarise(X, y, rows[node], f, request.max_bins, means, counts)
+                all_means.append(means[:n].copy())
+                all_counts.append(counts[:n].copy())
+            sizes.append(len(all_means[-1]))
+    return AdaptiveBins(
+        sizes=np.array(sizes, np.int32),
+        means=np.concatenate([*all_means, np.zeros(0)]),
+        counts=np.concatenate([*all_counts, np.zeros((0, 2), np.int64)]),
+    )
+
+
+def _rows_of_nodes(site: Site, part: Part, request: AdaptiveLevel, schema: Schema) -> list[np.ndarray]:
+    key = ("adaptive", request.schema.hash, request.n_trees, request.bootstrap)
+    columns = (request.split_node, request.split_feature, request.split_threshold, request.split_words)
+    if len({len(c) for c in columns}) != 1:
+        raise FormatError("the splits so far do not match")
+    splits = [tuple(c[k].tobytes() for c in columns) for k in range(len(request.split_node))]
+    growing: _Growing | None = site.cache.get(key)
+    if growing is None or growing.done != splits[: len(growing.done)]:
+        drawn = rows_of_trees(site.sampling_key, part.row_keys, 0, request.n_trees, request.bootstrap)
+        growing = site.cache[key] = _Growing([np.flatnonzero(d) for d in drawn], [])
+    for k in range(len(growing.done), len(splits)):
+        node, f = int(request.split_node[k]), int(request.split_feature[k])
+        if not (0 <= node < len(growing.rows) and 0 <= f < len(schema.features)):
+            raise FormatError("a split of a node or feature that does not exist")
+        rows = growing.rows[node]
+        if schema.features[f].categorical:
+            bins = part.X[rows, f].astype(np.int64) + 1
+            left = (request.split_words[k][bins >> 6] >> (bins & 63).astype(np.uint64)) & np.uint64(1) == 1
+        else:
+            left = part.X[rows, f] <= request.split_threshold[k]
+        growing.rows += [rows[left], rows[~left]]
+        growing.done.append(splits[k])
+    return growing.rows
+
+
+# -- at the coordinator
+
+
+def fit(federation: Federation, schema: Schema, settings: Settings, feature_key: np.ndarray) -> Forest:
+    """Grow the forest as published, all trees a level a round."""
+    if schema.n_classes != 2:
+        raise InputError("bins='adaptive' is for two classes; use bins='shared'")
+    if not isinstance(federation.sums, TrustedSums):
+        raise InputError(
+            "bins='adaptive' shows each site's bins to the coordinator: it cannot be used with ring or "
+            "masked sums; use bins='shared'"
+        )
+    if settings.class_weight == "balanced":
+        raise InputError("class_weight='balanced' needs summed counts; give weights, or use bins='shared'")
+    plan = settings.federated_plan(len(schema.features))
+    measure = settings.measure(schema, np.zeros(2, np.int64))
+    rule = settings.rule(measure)
+    # as many bins as may come; a category's bin is its code, as everywhere
+    room = make_bins(
+        schema, [np.zeros(0 if f.categorical else settings.max_bins - 1, np.float32) for f in schema.features]
+    )
+    named = federation.blob(schema.to_json().encode())
+    made: list[tuple[np.ndarray, ...]] = []
+    pending: dict[str, np.ndarray] = {}
+
+    def find(frontier: Frontier) -> Splits:
+        features = draw_level(frontier, plan)
+        replies = federation.ask(
+            AdaptiveLevel(
+                schema=named,
+                n_trees=settings.n_estimators,
+                bootstrap=settings.bootstrap,
+                max_bins=settings.max_bins,
+                min_leaf=settings.min_samples_leaf,
+                nodes=frontier.node.astype(np.int32),
+                features=features,
+                **_history(made),
+            ),
+            check=lambda site, reply: _check_bins(reply, features, schema, settings.max_bins),
+        )
+        means, counts = pool(replies, features, schema, room, settings.max_bins)
+        splits = choose_level(counts, features, room, rule)
+        pending["threshold"] = _midpoints(means, features, splits, room)
+        return splits
+
+    def apply(nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> None:
+        threshold = pending["threshold"][pending["threshold"] == pending["threshold"]]
+        made.append((nodes.astype(np.int32), splits.feature, threshold.astype(np.float32), splits.words))
+
+    grown = grow(np.arange(settings.n_estimators), feature_key, plan, rule, find, apply)
+    return assemble([(grown, _history(made)["split_threshold"])], schema, measure)
+
+
+def _history(made: list[tuple[np.ndarray, ...]]) -> dict[str, np.ndarray]:
+    names = ("split_node", "split_feature", "split_threshold", "split_words")
+    empty = (np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros((0, SET_WORDS), np.uint64))
+    return dict(zip(names, (np.concatenate(c) for c in zip(empty, *made, strict=True)), strict=True))
+
+
+def _check_bins(reply: AdaptiveBins, features: np.ndarray, schema: Schema, most: int) -> None:
+    """Refuse bins that cannot be the answer to what was asked."""
+    asked = features[features >= 0]
+    sizes, means, counts = reply.sizes, reply.means, reply.counts
+    if sizes.dtype != np.int32 or means.dtype != np.float64 or counts.dtype != np.int64:
+        raise FormatError("bins of another type")
+    if sizes.shape != asked.shape or means.ndim != 1 or counts.shape != (len(means), 2):
+        raise FormatError("bins of another shape")
+    by_category = np.array([f.categorical for f in schema.features])[asked]
+    limit = np.array([f.n_codes if f.categorical else most for f in schema.features])[asked]
+    if (sizes < 0).any() or (sizes > limit).any() or (sizes != limit)[by_category].any():
+        raise FormatError("a number of bins that was not asked for")
+    if int(sizes.sum()) != len(means) or not np.isfinite(means).all():
+        raise FormatError("means that do not match")
+    if (counts < 0).any() or (counts > 2**31).any():
+        raise FormatError("counts that cannot be")
+
+
+def pool(
+    replies: dict[str, AdaptiveBins], features: np.ndarray, schema: Schema, room: Bins, most: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Merge the sites' bins (Alg. 3): means and counts, laid out as ``choose_level`` reads them."""
+    asked = features[features >= 0]
+    starts = np.concatenate([[0], np.cumsum(room.n_bins[asked])])
+    means, counts = np.full(starts[-1], np.nan), np.zeros((starts[-1], 2), np.int64)
+    ends = {site: np.concatenate([[0], np.cumsum(reply.sizes)]) for site, reply in replies.items()}
+    for k, f in enumerate(asked):
+        begin, stop = starts[k] + 1, starts[k + 1]
+        parts = [
+            (r.means[e[k] : e[k + 1]], r.counts[e[k] : e[k + 1]])
+            for r, e in zip(replies.values(), ends.values(), strict=True)
+        ]
+        if schema.features[f].categorical:
+            counts[begin:stop] = np.sum([c for _, c in parts], axis=0)
+            continue
+        values, place = np.unique(np.concatenate([m for m, _ in parts]), return_inverse=True)
+        merged = np.zeros((len(values), 2), np.int64)
+        np.add.at(merged, place, np.concatenate([c for _, c in parts]))
+        n = merge_down(values, merged, len(values), most)
+        means[begin : begin + n], counts[begin : begin + n] = values[:n], merged[:n]
+    return means, counts
+
+
+def _midpoints(means: np.ndarray, features: np.ndarray, splits: Splits, room: Bins) -> np.ndarray:
+    """Give each split's threshold, halfway between two bins; NaN where there is no split."""
+    widths = np.where(features >= 0, room.n_bins[features], 0)
+    bases = (np.cumsum(widths) - widths.reshape(-1)).reshape(widths.shape)
+    threshold = np.full(len(features), np.nan)
+    for node in np.flatnonzero(splits.feature >= 0):
+        f = splits.feature[node]
+        if room.categorical[f]:
+            threshold[node] = 0.0
+        else:
+            at = bases[node, np.flatnonzero(features[node] == f)[0]] + splits.bin[node]
+            threshold[node] = 0.5 * (means[at] + means[at + 1])
+    return threshold

@@ -1,0 +1,229 @@
+"""Merged forests: every site grows trees on its own rows, the trees are put together. One round.
+
+The merged forest has as many trees as a pooled one would. Weighting by the sites' rows is read both ways that
+the publication can be: as many trees as a site's share of rows, or a say for each tree in proportion to it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from numbers import Integral
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from silvan.algorithms.shared.admission import Refusals, ask_admission
+from silvan.algorithms.shared.shared_bins import FLOOR, MAX_TREES, schema_of
+from silvan.data.schema import Schema
+from silvan.errors import FormatError, InputError
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.site import Part, Site, answers
+from silvan.forest.files.silvan_file import from_bytes, to_bytes
+from silvan.forest.forest import Forest, join_forests
+from silvan.tree.draw import rows_of_trees
+from silvan.tree.fit import Settings, fit_forest
+from silvan.tree.target import class_target, number_target
+
+Weights = Literal["trees", "votes"]
+
+_FEW = 64
+"""With fewer rows it can happen that no tree draws any."""
+
+
+class Trees(Reply, frozen=True, kw_only=True):
+    """A site's trees, as the bytes of a ``.silvan`` file, and how many rows they were grown on."""
+
+    forest: bytes
+    rows: int
+
+
+class GrowTrees(Request, frozen=True, kw_only=True):
+    """Trees grown on the site's own rows: splits and leaf values, no counts."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = Trees
+
+    schema: Blob
+    settings: Settings
+    n_trees: int  # the site grows the first so many of ``settings``' trees
+    feature_key: np.ndarray
+
+    @property
+    def min_leaf(self) -> int:
+        """Rows a leaf has at least, for the site's policy to judge."""
+        return self.settings.min_samples_leaf
+
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        size = "" if reply is None else f" ({len(reply.forest):,} bytes)"
+        return f"{self.n_trees:,} trees of the site's own{size}: splits and leaf values, no counts; its number of rows"
+
+    def course(self) -> Course:
+        """Grow trees once."""
+        return Course(self.kind())
+
+
+# -- at a site
+
+
+@answers(GrowTrees)
+def grow_trees(site: Site, request: GrowTrees) -> Trees:
+    """Grow the site's share of trees."""
+    schema = schema_of(site, request.schema)
+    forest = local_forest(site, schema, request.settings, request.feature_key, request.n_trees)
+    return Trees(forest=to_bytes(forest.bare()), rows=site.n_train)
+
+
+def local_forest(
+    site: Site,
+    schema: Schema,
+    settings: Settings,
+    feature_key: np.ndarray,
+    n_trees: int,
+    part: Part | None = None,
+) -> Forest:
+    """Grow trees on one site's training rows, or on some of them."""
+    if not 1 <= n_trees <= MAX_TREES:
+        raise InputError(f"the trees of a site must be 1 to {MAX_TREES}, got {n_trees}")
+    if feature_key.shape != (2,) or feature_key.dtype != np.uint64:
+        raise FormatError("a key is two numbers of 64 bits")
+    part = site.part(schema) if part is None else part
+    if schema.n_classes:
+        counts = np.bincount(part.y, minlength=schema.n_classes)
+        target = class_target(part.y, schema.n_classes, None, settings.class_weights(counts))
+    else:
+        target = number_target(part.y, None)
+    return fit_forest(
+        part.X,
+        target,
+        schema,
+        replace(settings, n_estimators=n_trees, bootstrap=draws_rows(site, part, settings.bootstrap, n_trees)),
+        site.sampling_key,
+        feature_key,
+        row_keys=part.row_keys,
+        n_jobs=site.n_jobs,
+        floor=FLOOR,
+    )
+
+
+def draws_rows(site: Site, part: Part, bootstrap: bool, n_trees: int) -> bool:
+    """Say whether trees draw rows: not where none would draw any, or there would be no forest."""
+    few = bootstrap and len(part) < _FEW
+    return bootstrap and not (few and not rows_of_trees(site.sampling_key, part.row_keys, 0, n_trees, True).any())
+
+
+# -- at the coordinator
+
+
+def fit(
+    federation: Federation,
+    schema: Schema,
+    settings: Settings,
+    feature_key: np.ndarray,
+    rows: dict[str, int],
+    weights: Weights | None,
+    *,
+    equal: bool = False,
+    max_trees: int | None = None,
+    admission: bool = False,
+) -> "Merged":
+    """Put the sites' trees together.
+
+    With ``equal``, every site's trees have the same say together. No site gives more than ``max_trees``. With
+    ``admission``, sites look at each other's trees, and refuse some: a round more.
+    """
+    if weights not in (None, "trees", "votes"):
+        raise InputError(f"weights must be None, 'trees' or 'votes', got {weights!r}")
+    if equal and weights is not None:
+        raise InputError(
+            f"equal gives every site the same say, and weights={weights!r} does not: leave one of them out"
+        )
+    shares = {site: rows[site] if weights == "trees" else 1 for site in federation.active}
+    most = settings.n_estimators if max_trees is None else max_trees
+    n_trees = {site: min(n, most) for site, n in share_out(settings.n_estimators, shares).items()}
+    named = federation.blob(schema.to_json().encode())
+    requests = {
+        site: GrowTrees(schema=named, settings=settings, n_trees=n, feature_key=feature_key)
+        for site, n in n_trees.items()
+        if n
+    }
+
+    def read(site: str, reply: Trees) -> Forest:
+        return read_trees(reply, schema, n_trees[site])
+
+    replies: dict[str, Trees] = federation.ask(requests, check=read)
+    forests = {site: read(site, reply) for site, reply in replies.items()}
+    say = [rows[site] / sum(rows.values()) if weights == "votes" else 1.0 for site in forests]
+    refusals = None
+    if admission:
+        listed = {site: (forest, federation.blob(to_bytes(forest))) for site, forest in forests.items()}
+        [refusals] = ask_admission(federation, schema, [listed])
+    return Merged(forests, say, equal, refusals)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Trees of sites, put together."""
+
+    forests: dict[str, Forest]
+    say: list[float]
+    equal: bool = False
+    refusals: Refusals | None = None
+
+    def forest(self, user: str | None = None) -> Forest:
+        """Give all trees; for a site, without those that it refuses."""
+        joined = join_forests(list(self.forests.values()), self.say)
+        weights = joined.weights
+        if self.refusals is not None:
+            refused = self.refusals.dropped if user is None else self.refusals.of(user)
+            left = np.where(refused, 0.0, weights)
+            weights = left if left.any() else weights
+        if self.equal:
+            weights = equal_say(weights, [len(forest) for forest in self.forests.values()])
+        return joined if weights is joined.weights else replace(joined, weights=weights)
+
+
+def equal_say(weights: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    """Scale weights such that the trees of every site that has any say have one in all."""
+    starts = np.cumsum([0, *sizes])
+    totals = np.array([weights[a:b].sum() for a, b in pairwise(starts)])
+    return np.asarray(weights / np.repeat(np.where(totals > 0, totals, 1.0), sizes))
+
+
+def check_influence(settings: Settings, equal: Any, max_trees: Any, admission: Any) -> Settings:
+    """Refuse what cannot be meant; no site grows more trees than are taken."""
+    for name, given in (("equal", equal), ("admission", admission)):
+        if given not in (True, False):
+            raise InputError(f"{name} must be True or False, got {given!r}")
+    if max_trees is None:
+        return settings
+    if isinstance(max_trees, bool) or not isinstance(max_trees, Integral) or max_trees < 1:
+        raise InputError(f"max_trees must be a whole number of at least 1, or None, got {max_trees!r}")
+    return replace(settings, n_estimators=min(settings.n_estimators, int(max_trees)))
+
+
+def read_trees(reply: Trees, schema: Schema, n_trees: int) -> Forest:
+    """Check a site's trees: as many as asked for, none with more say than another."""
+    forest = from_bytes(reply.forest)
+    if forest.schema != schema:
+        raise FormatError("its trees are of another schema than the agreed one")
+    if len(forest) != n_trees or not np.isin(forest.weights, (0.0, 1.0)).all():
+        raise FormatError("its trees are not as many as asked for, or have weights of their own")
+    return forest.bare()
+
+
+def share_out(n: int, shares: dict[str, int]) -> dict[str, int]:
+    """Split a whole number in proportion, the largest remainders rounded up; who has a share gets some."""
+    total = sum(shares.values())
+    exact = {name: n * share / total for name, share in shares.items()}
+    whole = {name: max(int(x), 1 if shares[name] and n >= len(shares) else 0) for name, x in exact.items()}
+    names = list(shares)
+    while sum(whole.values()) < n:
+        best = max(names, key=lambda name: (exact[name] - whole[name], -names.index(name)))
+        whole[best] += 1
+    while sum(whole.values()) > n:
+        rich = [name for name in names if whole[name] > 1]
+        worst = min(rich, key=lambda name: (exact[name] - whole[name], names.index(name)))
+        whole[worst] -= 1
+    return whole

@@ -1,0 +1,1 @@
+"""Linear and logistic regression of columns that stay with their parties."""

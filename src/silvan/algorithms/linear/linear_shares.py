@@ -1,0 +1,261 @@
+"""A linear model in shares: every party keeps the coefficients of its own columns, the coordinator the constant."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+
+from silvan.algorithms.linear.design_matrix import Design
+from silvan.algorithms.linear.solver import shares as class_shares
+from silvan.algorithms.vertical.columns import ColumnFederation, encode_rows, rows_blob
+from silvan.data.schema import Schema
+from silvan.errors import FormatError, InputError, RefusedError
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.party import Party, party_of
+from silvan.federation.site import Site, answers
+from silvan.federation.store import SHARE as KEPT
+from silvan.federation.store import digest
+from silvan.forest.files.tensors import read_tensors, write_tensors
+from silvan.util.threads import algebra_threads
+
+FINE = 32
+"""Bits after the point of predictors."""
+
+ROOM = 58
+"""Bits that a part of a sum may have."""
+
+VERSION = 1
+
+MODEL, SHARE = "silvan linear model", "silvan linear share"
+
+MODEL_ARRAYS = {
+    "present": np.int64,  # codes of the classes that the model tells apart
+    "constant": np.float64,  # (predictors,)
+    "unit": np.float64,  # (2,) mean and deviation of the label, if it is a number
+}
+
+SHARE_ARRAYS = {
+    "fill": np.float64,
+    "gaps": np.bool_,
+    "mean": np.float64,
+    "scale": np.float64,
+    "coefficients": np.float64,  # (columns of the design, predictors)
+}
+
+
+def _require(condition: bool | np.bool_, what: str) -> None:
+    if not condition:
+        raise FormatError(f"{what}: it was damaged or made up")
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """What the coordinator keeps."""
+
+    model: str
+    schema: Schema
+    parties: tuple[str, ...]
+    columns: tuple[int, ...]  # how many of the schema's features are each party's, in their order
+    label_holder: str
+    present: np.ndarray
+    constant: np.ndarray
+    unit: np.ndarray
+
+    @property
+    def width(self) -> int:
+        """Predictors a row has."""
+        return len(self.constant)
+
+    def own_schema(self, party: str) -> Schema:
+        """Give the schema of one party's columns."""
+        k = self.parties.index(party)
+        start = sum(self.columns[:k])
+        return Schema(self.schema.features[start : start + self.columns[k]], self.schema.label)
+
+    def scores(self, predictor: np.ndarray) -> np.ndarray:
+        """Give what predictors without the constant mean: probabilities (rows, classes), or numbers (rows, 1)."""
+        if not self.schema.n_classes:
+            return self.unit[0] + self.unit[1] * (predictor + self.constant)
+        found = class_shares(predictor + self.constant)
+        if self.width == 1:
+            found = np.concatenate([1.0 - found, found], axis=1)
+        scores = np.zeros((len(predictor), self.schema.n_classes))
+        scores[:, self.present] = found
+        return scores
+
+    def check_share(self, share: "LinearShare", party: str) -> None:
+        """Refuse a share that is not this model's, or another party's."""
+        _require(
+            (share.model, share.party) == (self.model, party)
+            and share.design.schema.features == self.own_schema(party).features
+            and share.coefficients.shape[1] == self.width,
+            f"it is not the share of party {party!r}",
+        )
+
+    def to_bytes(self) -> bytes:
+        """Write the model."""
+        words = {
+            "model": self.model,
+            "schema": self.schema.to_json(),
+            "parties": msgspec.json.encode(dict(zip(self.parties, self.columns, strict=True))).decode(),
+            "label_holder": self.label_holder,
+        }
+        return write_tensors(MODEL, VERSION, words, {name: getattr(self, name) for name in MODEL_ARRAYS})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "LinearModel":
+        """Read a model, checking all of it."""
+        names = ("model", "schema", "parties", "label_holder")
+        words, arrays = read_tensors(data, MODEL, VERSION, names, MODEL_ARRAYS)
+        try:
+            parties = msgspec.json.decode(words["parties"], type=dict[str, int])
+        except msgspec.DecodeError:
+            raise FormatError("its parties cannot be read") from None
+        schema = Schema.from_json(words["schema"])
+        model = cls(words["model"], schema, tuple(parties), tuple(parties.values()), words["label_holder"], **arrays)
+        model.check()
+        return model
+
+    def check(self) -> None:
+        """Refuse what is no model."""
+        _require(self.label_holder in self.parties, "its parties")
+        _require(min(self.columns) >= 0 and sum(self.columns) == len(self.schema.features), "its columns")
+        check_kept(self.present, self.constant, self.unit, self.schema.n_classes)
+
+
+def check_kept(present: np.ndarray, constant: np.ndarray, unit: np.ndarray, n_classes: int) -> None:
+    """Refuse what cannot be the label holder's part of a model."""
+    n = present.size
+    kinds = present.dtype == np.int64 and constant.dtype == unit.dtype == np.float64
+    _require(kinds and present.ndim == constant.ndim == 1 and unit.shape == (2,), "its constant")
+    _require(bool(np.isfinite(constant).all() and np.isfinite(unit).all()), "its constant")
+    _require(constant.size == (1 if n in (0, 2) else n), "its classes")
+    fits = n >= 2 and present[0] >= 0 and present[-1] < n_classes and bool((np.diff(present) > 0).all())
+    _require(fits if n_classes else n == 0, "its classes")
+
+
+@dataclass(frozen=True)
+class LinearShare:
+    """What a party keeps: how its columns are prepared, and their coefficients."""
+
+    model: str
+    party: str
+    design: Design
+    coefficients: np.ndarray
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        """Give the part of the predictors that comes from encoded rows of the party's columns."""
+        part: np.ndarray = self.design.apply(X) @ self.coefficients
+        return part
+
+    def to_bytes(self) -> bytes:
+        """Write the share."""
+        words = {"model": self.model, "party": self.party, "schema": self.design.schema.to_json()}
+        names = SHARE_ARRAYS.keys() - {"coefficients"}
+        arrays = {name: getattr(self.design, name) for name in names}
+        return write_tensors(SHARE, VERSION, words, {**arrays, "coefficients": self.coefficients})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "LinearShare":
+        """Read a share, checking all of it."""
+        words, arrays = read_tensors(data, SHARE, VERSION, ("model", "party", "schema"), SHARE_ARRAYS)
+        coefficients = arrays.pop("coefficients")
+        design = Design(Schema.from_json(words["schema"]), **arrays)
+        _require(design.fits(), "its columns")
+        fits = coefficients.ndim == 2 and len(coefficients) == len(design.mean) and coefficients.shape[1] >= 1
+        _require(fits and bool(np.isfinite(coefficients).all()), "its coefficients")
+        return cls(words["model"], words["party"], design, coefficients)
+
+
+# -- at a party
+
+
+def to_whole(values: np.ndarray, bits: int) -> np.ndarray:
+    """Write numbers as whole ones, with so many bits after the point."""
+    scaled = np.rint(values * 2.0**bits)
+    if not (np.abs(scaled) < 2.0**ROOM).all():
+        raise RefusedError("the party's numbers are too large to be summed")
+    return scaled.astype(np.int64)
+
+
+def linear_key(model: str) -> str:
+    """Where a party's store has its share of a model."""
+    return f"{KEPT}of linear model {model}"
+
+
+def linear_share_of(party: Party, model: str) -> LinearShare:
+    """Read a party's share of a model."""
+    data = party.store.get(linear_key(model))
+    if data is None:
+        raise RefusedError("the party has no share of this model: it never had one, or deleted it")
+    key = ("linear share", model, digest(data))
+    if key not in party.cache:
+        party.cache[key] = LinearShare.from_bytes(data)
+    share: LinearShare = party.cache[key]
+    return share
+
+
+# -- at the coordinator
+
+
+def hand_out_linear(federation: ColumnFederation, model: LinearModel, shares: Mapping[str, LinearShare]) -> None:
+    """Give parties in this process the shares that are theirs, if they are new parties about new rows."""
+    for party, share in shares.items():
+        if party in federation.members and federation.party(party).store.get(linear_key(model.model)) is None:
+            federation.party(party).store.put(linear_key(model.model), share.to_bytes())
+
+
+# -- messages
+
+
+class Predictors(Reply, frozen=True, kw_only=True):
+    """A party's part of each row's predictors."""
+
+    parts: np.ndarray
+
+
+class SumPredictors(Request, frozen=True, kw_only=True):
+    """What the party's columns add to the predictors of some rows."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = Predictors
+
+    model: str
+    rows: Blob
+
+
+# -- at a party
+
+
+@answers(SumPredictors)
+def sum_predictors(site: Site, request: SumPredictors) -> Predictors:
+    """Say what the party's columns add to the predictors."""
+    party = party_of(site)
+    share = linear_share_of(party, request.model)
+    X = encode_rows(party, share.design.schema, request.rows)
+    with algebra_threads(party.n_jobs):
+        return Predictors(parts=to_whole(share.predict(X), FINE))
+
+
+# -- at the coordinator
+
+
+def predict(federation: Federation, model: LinearModel, digests: np.ndarray) -> np.ndarray:
+    """Score rows: probabilities (rows, classes), or numbers (rows, 1). One round."""
+    absent = [party for party in model.parties if party not in federation.active]
+    if absent:
+        raise InputError(
+            f"party {absent[0]!r} has a share of this model and is not in the federation; without it no row can be "
+            "scored"
+        )
+
+    def check(site: str, reply: Predictors) -> None:
+        if reply.parts.shape != (len(digests), model.width) or reply.parts.dtype != np.int64:
+            raise FormatError("its predictors are not as many as the rows")
+
+    request = SumPredictors(model=model.model, rows=rows_blob(federation, digests))
+    sum_: Predictors = federation.total(request, over=model.parties, check=check)
+    return model.scores(sum_.parts * 2.0**-FINE)

@@ -1,0 +1,255 @@
+"""The steps of a linear regression across parties: what each side remembers, and how it finds it again.
+
+Every question repeats all steps so far, as blobs, so that it can be answered by a party that remembers nothing. What a
+party remembers is a cache.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from silvan.algorithms.linear.design_matrix import Design
+from silvan.algorithms.linear.linear_shares import ROOM, LinearModel, LinearShare, to_whole
+from silvan.algorithms.linear.solver import Block, MisfitError, Narrow, Regression, Target
+from silvan.algorithms.shared.shared_bins import schema_of
+from silvan.algorithms.vertical.columns import encode_labels, encode_rows
+from silvan.data.schema import Label, Schema
+from silvan.errors import FormatError, RefusedError
+from silvan.federation import wire
+from silvan.federation.message import Blob, Reply
+from silvan.federation.party import Party
+from silvan.federation.store import digest
+from silvan.privacy.seal import offsets, seal, unseal
+
+FRACTION = 28
+"""Bits after the point of columns and residuals."""
+
+PER_ROW = 36
+"""Bits after the point of products, which are told a row."""
+
+SHARPEST = 27
+"""Most bits by which small directions are made larger; no tolerance is finer."""
+
+_EXACT = 2.0**-6
+"""Columns smaller than that are not told exactly enough: they are asked for again, larger."""
+
+_INNER = 0.1
+"""How much more exactly the label holder fits what was offered than the whole is to be."""
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What a regression is of, as one party is told it."""
+
+    rows: Blob
+    schema: Blob  # of the party's own columns
+    numbers: bool
+    alpha: float
+    tol: float
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What the label holder tells the parties, sealed: what is unexplained, and how far to go in each direction."""
+
+    residuals: np.ndarray  # int64 (rows, predictors); no rows in the last step
+    taken: np.ndarray  # (directions so far,)
+    sharper: int  # bits by which to make the next direction larger
+
+
+class Offer(Reply, frozen=True, kw_only=True):
+    """What a party would add to each row's predictors, and products of its directions."""
+
+    column: np.ndarray  # (rows, predictors)
+    products: np.ndarray  # (2 + earlier directions,)
+
+
+# -- at every party
+
+
+def prepare(party: Party, terms: Terms) -> tuple[Design, Narrow]:
+    """Give the columns that coefficients are of, for the rows to learn from."""
+    key = ("design", terms.schema.hash, terms.rows.hash)
+    if key not in party.cache:
+        schema = schema_of(party, terms.schema)
+        design, X = Design.of(encode_rows(party, schema, terms.rows), schema)
+        party.cache[key] = design, Narrow.of(X)
+    prepared: tuple[Design, Narrow] = party.cache[key]
+    return prepared
+
+
+def check_terms(terms: Terms) -> None:
+    """Refuse what no regression can be asked to do."""
+    if not (0 < terms.alpha < np.inf and 2.0**-SHARPEST <= terms.tol < 1):
+        raise FormatError("the penalty or the tolerance is not possible")
+
+
+# -- at a party without the label
+
+
+@dataclass
+class Walk:
+    """The directions that a party has offered so far, and the steps that they came from."""
+
+    block: Block
+    done: list[str] = field(default_factory=list)
+    offer: tuple[np.ndarray, np.ndarray] | None = None  # the last one
+
+
+def walk(party: Party, terms: Terms, steps: list[Blob]) -> Walk:
+    """Offer what earlier steps asked for again, if it is forgotten, and what the last one asks for."""
+    key = ("walk", digest(wire.encode(terms)))
+    hashes = [blob.hash for blob in steps]
+    known: Walk | None = party.cache.get(key)
+    if known is None or known.done != hashes[: len(known.done)]:
+        known = party.cache[key] = Walk(Block(prepare(party, terms)[1].X, terms.alpha, terms.numbers))
+    for hash_ in hashes[len(known.done) :]:
+        step = open_step(party, hash_, len(known.block.X), len(known.done))
+        if not terms.numbers and np.abs(step.residuals).max(initial=0) > 1 << FRACTION:
+            raise FormatError("the residuals are not those of classes")
+        known.offer = known.block.go(step.residuals * 2.0**-FRACTION, step.taken, 2.0**step.sharper)
+        known.done.append(hash_)
+    return known
+
+
+def open_step(party: Party, hash_: str, rows: int, directions: int, *, last: bool = False) -> Step:
+    """Open a step; the last one need not have residuals."""
+    step = wire.decode(unseal(party.key_for("residuals"), party.blob(hash_)), Step)
+    residuals, taken = step.residuals, step.taken
+    if residuals.ndim != 2 or residuals.dtype != np.int64 or not residuals.shape[1]:
+        raise FormatError("the residuals are of another shape")
+    if len(residuals) != rows and not (last and not len(residuals)):
+        raise FormatError("the residuals are not as many as the rows")
+    if taken.shape != (directions,) or taken.dtype != np.float64 or not np.isfinite(taken).all():
+        raise FormatError("the steps do not match the directions")
+    if not 0 <= step.sharper <= SHARPEST:
+        raise FormatError("the step is not possible")
+    return step
+
+
+# -- at the label holder
+
+
+def pads(party: Party, steps: list[str], rows: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Give numbers that only the label holder knows, to hide a sum by; the same for the same question."""
+    seed = party.secret_for(f"pads {' '.join(steps)}")[:32]
+    words = (offsets(seed, rows * width + len(steps) + 1) >> np.uint64(64 - ROOM)).astype(np.int64)
+    return words[: rows * width].reshape(rows, width), words[rows * width :]
+
+
+@dataclass
+class Explaining:
+    """The label holder's regression so far."""
+
+    regression: Regression
+    present: np.ndarray
+    unit: np.ndarray
+    tol: float
+    left: float = np.inf  # by how much the last direction would have changed predictors
+    sharper: int = 0  # by how many bits to make the next one larger, so that it is about 1
+    used: list[int] = field(default_factory=list)  # which directions were taken
+    done: list[str] = field(default_factory=list)  # what was offered
+    steps: list[str] = field(default_factory=list)  # what was told
+    box: bytes = b""  # the last of it
+
+    def take(self, party: Party, offer: Offer) -> None:
+        """Take a sum of what the others offer as one more column, if it is large enough to be told exactly."""
+        n, width = len(self.regression.X), self.regression.target.width
+        hidden = pads(party, self.steps, n, width)
+        for array, pad in zip((offer.column, offer.products), hidden, strict=True):
+            if array.shape != pad.shape or array.dtype != np.int64:
+                raise FormatError("what was offered does not match the rows")
+            array -= pad
+        products = offer.products * (n * 2.0**-PER_ROW)
+        if products[0] < -n * _EXACT**4:
+            raise MisfitError  # more than rounding
+        told = float(np.sqrt(max(float(products[0]), 0.0) / n))
+        self.left = told * 2.0**-self.sharper
+        if told >= _EXACT and not self.finished:
+            self.regression.offer(offer.column * 2.0**-FRACTION, products[[1, *(2 + i for i in self.used)]])
+            self.used.append(len(self.done))
+            self.regression.fit(_INNER * self.left)
+        self.sharper = int(np.clip(-np.floor(np.log2(max(self.left, 1e-300))), 0, SHARPEST))
+
+    @property
+    def taken(self) -> np.ndarray:
+        """How far to go in each direction; nowhere in one that was not taken."""
+        taken = np.zeros(len(self.steps))
+        taken[self.used] = self.regression.theta.taken
+        return taken
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to gain."""
+        return self.left <= self.tol
+
+    def tell(self, party: Party) -> None:
+        """Seal the next step; the last one, which has no residuals, if nothing is left to gain."""
+        residuals = self.regression.residuals()[: 0 if self.finished else None]
+        step = Step(to_whole(residuals, FRACTION), self.taken, self.sharper)
+        self.box = seal(party.key_for("residuals"), wire.encode(step))
+        self.steps.append(digest(self.box))
+
+
+def explain_label(party: Party, terms: Terms, label: Label, offered: list[Blob]) -> Explaining:
+    """Fit all that was offered, from the beginning if it is forgotten."""
+    check_terms(terms)
+    if terms.numbers != (label.classes is None):
+        raise FormatError("the label is of another kind")
+    key = ("explaining", digest(wire.encode(terms) + msgspec.json.encode(label)))
+    hashes = [blob.hash for blob in offered]
+    fit: Explaining | None = party.cache.pop(key, None)  # one that fails half-way is not to be met again
+    if fit is None or fit.done != hashes[: len(fit.done)]:
+        fit = _begin(party, terms, label)
+    for hash_ in hashes[len(fit.done) :]:
+        fit.take(party, wire.decode(party.blob(hash_), Offer))
+        fit.tell(party)
+        fit.done.append(hash_)
+    party.cache[key] = fit
+    return fit
+
+
+def _begin(party: Party, terms: Terms, label: Label) -> Explaining:
+    target = make_target(encode_labels(party, label, terms.rows), label)
+    regression = Regression(prepare(party, terms)[1].X, target.target, terms.alpha, target.start)
+    regression.fit(_INNER * terms.tol)
+    fit = Explaining(regression, target.present, target.unit, terms.tol)
+    fit.tell(party)
+    return fit
+
+
+class Labels(NamedTuple):
+    """What is to be explained, constants to begin with, the classes that occur, and the unit of numbers."""
+
+    target: Target
+    start: np.ndarray
+    present: np.ndarray
+    unit: np.ndarray  # mean and deviation
+
+
+def make_target(y: np.ndarray, label: Label) -> Labels:
+    """Prepare an encoded label."""
+    if label.classes is None:
+        mean, deviation = float(y.mean()), float(y.std()) or 1.0
+        target = Target(((y - mean) / deviation)[:, None], True)
+        return Labels(target, np.zeros(1), np.zeros(0, np.int64), np.array([mean, deviation]))
+    present, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
+    if len(present) < 2:
+        raise RefusedError("all rows to learn from are of one class")
+    logs = np.log(counts)
+    if len(present) == 2:
+        members, start = codes[:, None].astype(np.float64), logs[1:] - logs[:1]
+    else:
+        members, start = np.eye(len(present))[codes], logs - logs.mean()
+    return Labels(Target(members, False), start, present.astype(np.int64), np.array([0.0, 1.0]))
+
+
+def fit_here(X: np.ndarray, y: np.ndarray, schema: Schema, alpha: float, tol: float) -> tuple[LinearModel, LinearShare]:
+    """Fit the regression of encoded rows that are in one place: the baseline."""
+    design, columns = Design.of(X, schema)
+    narrow = Narrow.of(columns)
+    found = make_target(y, schema.label)
+    regression = Regression(narrow.X, found.target, alpha, found.start)
+    regression.fit(_INNER * tol)
+    model = LinearModel("", schema, ("",), (X.shape[1],), "", found.present, regression.theta.own[-1], found.unit)
+    return model, LinearShare("", "", design, narrow.widen(regression.theta.own[:-1]))

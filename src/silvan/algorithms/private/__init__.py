@@ -1,0 +1,1 @@
+"""Forests with differential privacy: noisy tables, noisy levels, noisy rows."""

@@ -1,0 +1,48 @@
+"""Forests with differential privacy: which form, and what must be public for it."""
+
+import numpy as np
+
+from silvan.algorithms.private import noisy_levels, noisy_rows, tables
+from silvan.algorithms.private.noisy_rounds import Rounds, check_rows, place
+from silvan.algorithms.private.public_cuts import check_public
+from silvan.errors import InputError
+from silvan.federation.federation import Federation
+from silvan.forest.forest import Forest
+from silvan.privacy.noise.accounting import Privacy
+from silvan.tree.fit import Settings
+
+FORMS = ("tables", "levels", "input")
+
+
+def fit_private(
+    federation: Federation,
+    settings: Settings,
+    key: np.ndarray,
+    *,
+    epsilon: float,
+    form: str,
+    noise: str | None,
+    n_rows: int | None,
+    tolerate: int | None,
+) -> tuple[Forest, Privacy]:
+    """Fit a private forest; also the account of what it may have told."""
+    if form not in FORMS:
+        raise InputError(f"private must be one of {', '.join(map(repr, FORMS))}, got {form!r}")
+    check_rows(n_rows)
+    schema = federation.schema
+    if federation.agreed:
+        raise InputError(
+            "epsilon needs a public schema, and this one was found by asking the sites: pass federate_rows(schema=...) "
+            "with bounds of numbers, categories and classes, as they are known without looking at the tables"
+        )
+    check_public(schema)
+    rounds = Rounds(federation, schema, epsilon, place(federation, noise, tolerate))
+    if form == "tables":
+        forest = tables.fit(rounds, key, n_rows)
+    elif form == "levels":
+        forest = noisy_levels.fit(rounds, settings, key, n_rows)
+    else:
+        if noise is not None:
+            raise InputError("noise is for sums; private='input' always adds it to rows, at their site")
+        return noisy_rows.fit(rounds, settings, key)
+    return forest, rounds.account()

@@ -1,0 +1,274 @@
+"""The published private forest: noise on the histograms of every level (geometric mechanism, Eq. 6).
+
+The trees grow as in ``histogram.py``, from sums in which every count has noise. A row is in one bin of each feature
+asked about, once a tree and level, so the epsilon of the forest is shared by all levels, and that of a level by its
+trees and features. Bins come from the schema; a node's size is only ever known with noise. Every tree sees all rows:
+which rows a tree draws depends on their places, so one row more could change what others count for. Eq. 6's
+epsilon is alpha = exp(-epsilon).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import numpy as np
+from numba import njit
+
+from silvan.algorithms.horizontal.histogram_forest import GrowLevel, _History, grow_level
+from silvan.algorithms.private.noisy_rounds import Rounds, stand_in, warn_if_small
+from silvan.algorithms.private.public_cuts import public_cuts
+from silvan.algorithms.private.tables_messages import MOST, NoisyCounts
+from silvan.algorithms.shared.shared_bins import CutPoints, schema_of
+from silvan.data.bins import Bins, make_bins
+from silvan.data.schema import Schema
+from silvan.errors import FormatError, InputError
+from silvan.federation import wire
+from silvan.federation.message import Reply, Verb
+from silvan.federation.site import Part, Site, answers
+from silvan.forest.forest import Forest
+from silvan.privacy.noise.laplace import Noise
+from silvan.privacy.noise.noisy_request import Noisy, drawn_once
+from silvan.tree.fit import Settings, assemble
+from silvan.tree.grow import Frontier, grow
+from silvan.tree.level import choose_level, draw_level
+from silvan.tree.split import Splits
+from silvan.tree.target import Measure, class_measure
+
+_ROWS_OF_BOTH = Fraction(2, 5)
+_MOST_COUNTERS = 1 << 24
+
+# -- messages
+
+
+class NoisyLevel(Noisy, frozen=True, kw_only=True):
+    """Histograms of every open node, with noise."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = NoisyCounts
+
+    level: GrowLevel
+
+    def noises(self, schema: Schema) -> tuple[Noise, ...]:
+        """Allow for one more in an open node of every tree, there in one bin of every feature."""
+        times = histograms(self.level)
+        if schema.n_classes:
+            return (self.noise(times),)
+        return self.noise(times, _ROWS_OF_BOTH), self.noise(times * MOST, 1 - _ROWS_OF_BOTH)
+
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for."""
+        return f"{self.level.said()}, with noise for epsilon {self.epsilon:.4g}"
+
+
+def histograms(level: GrowLevel) -> int:
+    """Count the histograms of a level that one row may be in."""
+    return level.n_trees * level.features.shape[1]
+
+
+# -- at a site
+
+
+@answers(NoisyLevel)
+def noisy_level(site: Site, request: NoisyLevel) -> NoisyCounts:
+    """Add up the histograms, and noise to them."""
+    schema = schema_of(site, request.level.schema)
+    return drawn_once(
+        site,
+        request,
+        NoisyCounts,
+        lambda: exact_level(site, request, schema),
+        lambda counts: NoisyCounts(counts=request.add(counts, schema)),
+    )
+
+
+def exact_level(site: Site, request: NoisyLevel, schema: Schema) -> np.ndarray:
+    """Add up the histograms, without noise: this never leaves."""
+    if request.level.bootstrap:
+        raise FormatError("trees of noisy histograms see all rows: draws go by the places of rows, which move")
+    if not schema.n_classes:
+        if schema.label.bounds is None or request.level.measure != public_measure(schema):
+            raise FormatError("the statistics are not those of a number within its bounds")
+        part = site.part(schema)
+        clipped = Part(part.X, np.clip(part.y, *schema.label.bounds), part.row_keys)
+        site = stand_in(site, f"clipped {schema.hash}", clipped)
+    told: Any = grow_level(site, request.level)
+    return np.asarray(told.sums, np.int64)
+
+
+def public_measure(schema: Schema) -> Measure:
+    """Measure a number by its public bounds: whole numbers between plus and minus ``MOST``."""
+    low, high = schema.label.bounds or (-1.0, 1.0)
+    return Measure(2, 1, (1,), 1, low / 2 + high / 2, MOST / (high / 2 - low / 2))
+
+
+# -- at the coordinator
+
+
+def fit(rounds: Rounds, settings: Settings, key: np.ndarray, n_rows: int | None) -> Forest:
+    """Grow a forest from noisy histograms."""
+    settings = replace(settings, bootstrap=False)
+    schema, depth = rounds.schema, settings.max_depth
+    if depth is None:
+        raise InputError("max_depth must be given with epsilon: every level costs its share")
+    plan = PublicPlan.of(rounds, settings)
+    measure = plan.measure if schema.n_classes else public_measure(schema)
+    times = settings.n_estimators * plan.handful
+    if n_rows is not None:
+        rounds.public.append(f"{n_rows} rows to learn from, as n_rows says")
+        warn_if_small(n_rows, rounds.epsilon / depth / times / np.sqrt(rounds.placing.factor), 50.0)
+
+    def ask(level: GrowLevel, size: int) -> np.ndarray:
+        request = NoisyLevel(epsilon=rounds.purse.take(Fraction(1, depth)), sharers=rounds.placing.sharers, level=level)
+        if size * measure.n_stats > _MOST_COUNTERS:
+            raise InputError("the histograms of a level are too large; ask for fewer trees or bins")
+        number = len(level.round_sizes) + 1
+        counts = rounds.total(request, f"level {number}", times, (size, measure.n_stats))
+        settle_counts(counts, level.features, plan.bins.n_bins, measure.lead, MOST)
+        return counts
+
+    return plan.grow(settings, measure, key, ask)
+
+
+@dataclass(frozen=True)
+class PublicPlan:
+    """What growing needs that is known without any look at the rows: bins from the schema, and how to measure."""
+
+    rounds: Rounds
+    bins: Bins
+    measure: Measure
+    handful: int
+
+    @classmethod
+    def of(cls, rounds: Rounds, settings: Settings) -> "PublicPlan":
+        """Make bins from bounds, edges and categories."""
+        schema = rounds.schema
+        if isinstance(settings.class_weight, str):
+            raise InputError("class_weight must be None or a dict with epsilon: 'balanced' would count the classes")
+        if settings.min_weight_fraction_leaf:
+            raise InputError("min_weight_fraction_leaf cannot be used with epsilon")
+        cuts = [
+            np.zeros(0, np.float32) if f.categorical else public_cuts(f, settings.max_bins) for f in schema.features
+        ]
+        n = max(schema.n_classes, 1)
+        measure = class_measure(np.ones(n, np.int64), settings.class_weights(np.ones(n, np.int64)))
+        return cls(rounds, make_bins(schema, cuts), measure, settings.handful(len(schema.features)))
+
+    def grow(
+        self, settings: Settings, measure: Measure, key: np.ndarray, ask: Callable[[GrowLevel, int], np.ndarray]
+    ) -> Forest:
+        """Grow a forest; ``ask`` gives the summed histograms of a level, of so many bins."""
+        schema, bins, history = self.rounds.schema, self.bins, _History(settings.n_estimators, 0)
+        points = CutPoints(np.array([len(c) for c in bins.cuts], np.int64), np.concatenate(bins.cuts))
+        named: dict[str, Any] = {
+            "schema": self.rounds.named,
+            "bins": self.rounds.federation.blob(wire.encode(points)),
+            "measure": measure,
+            "n_trees": settings.n_estimators,
+            "bootstrap": settings.bootstrap,
+        }
+        rule, plan = settings.rule(measure), settings.federated_plan(len(schema.features))
+
+        def find(frontier: Frontier) -> Splits:
+            features = draw_level(frontier, plan)
+            asked: dict[str, Any] = {**named, **history.columns()}
+            level = GrowLevel(nodes=frontier.node.astype(np.int32), features=features, **asked)
+            size = int(bins.n_bins[features[features >= 0]].sum())
+            return choose_level(ask(level, size), features, bins, rule)
+
+        trees = np.arange(settings.n_estimators)
+        grown = grow(trees, key, plan, rule, find, history.add)
+        return assemble([(grown, bins.cut(grown.feature, grown.bin))], schema, measure).bare()
+
+
+@njit(nogil=True, cache=True)
+def _scale(column: np.ndarray, total: int) -> None:
+    """Scale counts to a total, in place: what rounding leaves goes to the largest remainders, the first of equals."""
+    size, mass = column.shape[0], 0
+    for b in range(size):
+        column[b] = max(column[b], 0)
+        mass += column[b]
+    if mass == 0:
+        column[:] = 1
+        mass = size
+    left = total
+    rest = np.empty(size, np.int64)
+    for b in range(size):
+        product = column[b] * total
+        column[b] = product // mass
+        rest[b] = product % mass
+        left -= column[b]
+    for _ in range(left):
+        most = 0
+        for b in range(1, size):
+            if rest[b] > rest[most]:
+                most = b
+        column[most] += 1
+        rest[most] = -1
+
+
+@njit(nogil=True, cache=True)
+def settle_counts(hist: np.ndarray, features: np.ndarray, n_bins: np.ndarray, lead: int, most: int) -> None:
+    """Settle the histograms of a level in place: (bins of all, statistics), int64.
+
+    Without ``lead`` the statistics are counts by class, with it rows and a sum of numbers of at most ``most`` each.
+    """
+    size = hist.shape[1]
+    n_counts = lead if lead else size
+    totals = np.zeros(size, np.int64)
+    begin = 0
+    for node in range(features.shape[0]):
+        n, at = 0, begin
+        sums = np.zeros(size)
+        while n < features.shape[1] and features[node, n] >= 0:
+            for _ in range(n_bins[features[node, n]]):
+                for s in range(size):
+                    sums[s] += hist[at, s]
+                at += 1
+            n += 1
+        for s in range(size):
+            totals[s] = np.int64(np.rint(sums[s] / max(n, 1)))
+        rows = 0
+        for s in range(n_counts):
+            totals[s] = max(totals[s], 0)
+            rows += totals[s]
+        if rows == 0:  # a node that noise emptied knows nothing, but it is there
+            totals[:n_counts] = 1
+        if lead:
+            totals[1] = min(max(totals[1], -most * totals[0]), most * totals[0])
+        at = begin
+        for j in range(n):
+            width = n_bins[features[node, j]]
+            for s in range(n_counts):
+                _scale(hist[at : at + width, s], totals[s])
+            if lead:
+                _share_sums(hist[at : at + width], totals[1], most)
+            at += width
+        begin = at
+
+
+@njit(nogil=True, cache=True)
+def _share_sums(part: np.ndarray, total: int, most: int) -> None:
+    """Bring the sums of a feature's bins to a total, none beyond what its rows can have."""
+    left = total
+    for b in range(part.shape[0]):
+        reach = most * part[b, 0]
+        part[b, 1] = min(max(part[b, 1], -reach), reach)
+        left -= part[b, 1]
+    # what is lacking is made up where there is room, in proportion, and the rest from the first bin on
+    room = 0
+    for b in range(part.shape[0]):
+        room += most * part[b, 0] - part[b, 1] if left > 0 else most * part[b, 0] + part[b, 1]
+    if room > 0:
+        share = left / room
+        for b in range(part.shape[0]):
+            space = most * part[b, 0] - part[b, 1] if left > 0 else most * part[b, 0] + part[b, 1]
+            part[b, 1] += np.int64(share * space)
+    missing = total
+    for b in range(part.shape[0]):
+        missing -= part[b, 1]
+    for b in range(part.shape[0]):
+        reach = most * part[b, 0]
+        step = min(max(missing, -reach - part[b, 1]), reach - part[b, 1])
+        part[b, 1] += step
+        missing -= step

@@ -1,0 +1,179 @@
+"""Asking with noise: where the noise is added, how an epsilon is split, and the account of it."""
+
+import warnings
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from silvan.data.schema import Schema
+from silvan.errors import FederationError, FormatError, InputError
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Reply
+from silvan.federation.site import Cache, Part, Site
+from silvan.privacy.noise.accounting import Privacy, Purse, Query
+from silvan.privacy.noise.laplace import check_epsilon
+from silvan.privacy.noise.noisy_request import Noisy
+
+NoiseAt = Literal["total", "site"]
+
+ROWS_SHARE = Fraction(1, 20)
+"""Of epsilon, for the number of rows, where that is not public."""
+
+LARGEST = 1 << 52
+"""No noisy count is larger: floats hold them exactly."""
+
+_SEEN_BY = {
+    "site": "everybody but the site itself, whoever adds included: each site's answer has all the noise",
+    "total": "everybody but whoever adds, who is trusted and sees answers with a share of the noise",
+    "hidden": "everybody, the coordinator included: nobody sees a site's part of a sum, and the sum has all the noise",
+}
+
+_ALONE = "; not against the other sites, each of which knows its own share of the noise: set tolerate to 1 or more"
+
+
+@dataclass(frozen=True)
+class Placing:
+    """Where noise is added, over so many sites; ``sharers`` shares of it are enough."""
+
+    at: NoiseAt
+    sums: str
+    n_sites: int
+    sharers: int
+
+    @property
+    def factor(self) -> float:
+        """How much larger the variance of a sum's noise is than one noise's."""
+        return self.n_sites / self.sharers
+
+    @property
+    def seen_by(self) -> str:
+        """Say whom the guarantee holds against."""
+        if self.at == "site" or self.sharers == 1:
+            return _SEEN_BY["site"]
+        text = _SEEN_BY["total" if self.sums == "trusted" else "hidden"]
+        spare = self.n_sites - self.sharers
+        if not spare:
+            return text + _ALONE
+        # two neighbours in a ring see the part between them; masks are made for a third of the sites
+        most = {"ring": 1, "masked": max(self.n_sites // 3, 1)}.get(self.sums, spare)
+        held = f"; holds with up to {spare} of {self.n_sites} sites lost or colluding"
+        return text + held + (f", at most {most} of them colluding" if most < spare else "")
+
+
+def place(federation: Federation, noise: str | None, tolerate: int | None) -> Placing:
+    """Decide where noise is added: by default on the total where nobody sees the parts, at every site if not.
+
+    A site knows its own share of a total's noise, so by default the others' are enough without it.
+    """
+    sums, n = federation.sums.name, len(federation.active)
+    at = ("site" if sums == "trusted" else "total") if noise is None else noise
+    if at not in ("total", "site"):
+        raise InputError(f"noise must be 'total', 'site' or None, got {noise!r}")
+    if tolerate is None:
+        tolerate = min(1, n - 1)
+    if not (_whole(tolerate) and 0 <= tolerate < n):
+        raise InputError(f"tolerate must be a whole number of sites below the {n} that take part, got {tolerate!r}")
+    if at == "site":
+        return Placing("site", sums, n, 1)
+    return Placing("total", sums, n, n - int(tolerate))
+
+
+class Rounds:
+    """Questions with noise to all sites, and the account of them."""
+
+    def __init__(self, federation: Federation, schema: Schema, epsilon: float, placing: Placing) -> None:
+        check_epsilon(epsilon)
+        self.federation, self.schema, self.epsilon, self.placing = federation, schema, float(epsilon), placing
+        self.purse = Purse(epsilon)
+        self.queries: list[Query] = []
+        self.public: list[str] = []
+        self.named: Blob = federation.blob(schema.to_json().encode())
+
+    def total(self, request: Noisy, what: str, times: int, shape: tuple[int, ...]) -> np.ndarray:
+        """Ask, note what it costs, and give the noisy counts of all sites together."""
+
+        def check(site: str, reply: Reply) -> None:
+            counts: np.ndarray = reply.counts  # type: ignore[attr-defined]
+            if counts.shape != shape or counts.dtype != np.int64 or np.abs(counts).max(initial=0) > LARGEST:
+                raise FormatError("its noisy counts are not those asked for")
+
+        noises = request.noises(self.schema)
+        parts = [what] if len(noises) == 1 else [f"{what}: rows", f"{what}: sums of the target"]
+        self.queries += [Query.of(part, noise, times) for part, noise in zip(parts, noises, strict=True)]
+        reply = self.federation.total(request, check=check)
+        if self.placing.at == "total" and len(self.federation.active) < request.sharers:
+            raise FederationError(
+                f"{len(self.federation.active)} sites are left, and the noise was shared by {request.sharers}: what "
+                "came in has too little of it and is not used; set tolerate to how many sites may be lost"
+            )
+        return np.asarray(reply.counts, np.int64)
+
+    def rows(self, n_rows: int | None, request: Noisy | None) -> int:
+        """Give the number of rows: as it is publicly known, or counted with noise."""
+        if n_rows is not None:
+            self.public.append(f"{n_rows} rows to learn from, as n_rows says")
+            return int(n_rows)
+        if request is None:
+            raise InputError("n_rows must be given")
+        counted = int(self.total(request, "number of rows", 1, (1,))[0])
+        return max(counted, 1)
+
+    def account(self, outside: tuple[str, ...] = ()) -> Privacy:
+        """Give the account of all that was asked."""
+        told = [
+            "evaluate, whose figures are exact",
+            "that a site answers at all: one whose table does not fit the schema says so",
+        ]
+        if self.federation.rows:
+            told.append("each site's number of rows, which it told when the federation was made")
+        declared = (
+            "the schema: names, bounds or edges, categories, classes; parameters and random_state; which rows are kept "
+            "for judging"
+        )
+        return Privacy(
+            self.epsilon, tuple(self.queries), self.placing.seen_by, (declared, *self.public), (*told, *outside)
+        )
+
+
+def check_rows(n_rows: Any) -> None:
+    """Refuse a number of rows that means nothing."""
+    if n_rows is not None and not (_whole(n_rows) and n_rows >= 1):
+        raise InputError(f"n_rows must be a whole number of at least 1, or None, got {n_rows!r}")
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def warn_if_small(n: int, epsilon: float, least: float) -> None:
+    """Say so where noise is likely to drown what there is."""
+    if n * epsilon < least:
+        warnings.warn(
+            f"rows times epsilon is {n * epsilon:.3g}, below {least:g}: expect little better than guessing; "
+            "more rows, a larger epsilon or noise once on the total ('ring' sums) would help",
+            stacklevel=2,
+        )
+
+
+class _StandIn:
+    """Answers as the site would if these were its rows; caches apart."""
+
+    def __init__(self, site: Site, part: Part, cache: Cache) -> None:
+        self._site, self._part, self.cache = site, part, cache
+
+    def part(self, schema: Schema) -> Part:
+        """Give the rows."""
+        return self._part
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._site, name)
+
+
+def stand_in(site: Site, name: str, part: Part) -> Site:
+    """Let a site answer with other rows; ``name`` tells them from any others."""
+    key = ("stand-in", name)
+    if key not in site.cache:
+        site.cache[key] = Cache()
+    return cast("Site", _StandIn(site, part, site.cache[key]))

@@ -1,0 +1,171 @@
+"""The published input perturbation: every row is disguised at its site, once, and the forest grows on disguises.
+
+Numbers get discrete Laplace noise on a public grid of their bounds, categories and classes are replaced at random (the
+exponential mechanism where any answer but the true one is equally bad). Every column of a row, the label included, gets
+an equal part of epsilon. The disguised rows are kept; whatever is asked of them afterwards is free.
+
+The unit is one row replaced by another: how many rows there are is not hidden. Which of the disguised rows each tree
+draws is as free as all else.
+"""
+
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from silvan.algorithms.horizontal.histogram_forest import GrowLevel, Histograms, _check_sums, grow_level
+from silvan.algorithms.private.noisy_levels import PublicPlan
+from silvan.algorithms.private.noisy_rounds import Rounds, stand_in
+from silvan.algorithms.shared.shared_bins import schema_of
+from silvan.data.schema import Schema
+from silvan.errors import FederationError, FormatError, InputError
+from silvan.federation.message import Reply, Verb
+from silvan.federation.site import Part, Site, answers
+from silvan.federation.store import digest
+from silvan.forest.forest import Forest
+from silvan.privacy.noise.accounting import Privacy, Query, rounded_down
+from silvan.privacy.noise.laplace import Noise
+from silvan.privacy.noise.noisy_request import Noisy, drawn_once
+from silvan.privacy.noise.sampler import random_responses
+from silvan.tree.fit import Settings
+from silvan.tree.target import Measure, number_measure
+
+STEPS = 1000
+"""Numbers are disguised on a grid of so many steps between their bounds."""
+
+_MANY_ROWS = 1 << 24
+"""Fixed-point sums of the target leave room for so many rows."""
+
+# -- messages
+
+
+class DisguisedLevel(Noisy, frozen=True, kw_only=True):
+    """Histograms of every open node, of disguised rows."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = Histograms
+
+    level: GrowLevel
+
+    def draws(self) -> Any:
+        """All levels, trees and forests of one schema and epsilon look at one disguise."""
+        return ["disguised rows", self.level.schema.hash, self.epsilon]
+
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for."""
+        return f"rows disguised for epsilon {self.epsilon:.4g}, once; then statistics of the disguises"
+
+
+class Disguise(msgspec.Struct, frozen=True):
+    """A site's training rows as they may be seen."""
+
+    X: np.ndarray
+    y: np.ndarray
+
+
+# -- at a site
+
+
+@answers(DisguisedLevel)
+def disguised_level(site: Site, request: DisguisedLevel) -> Histograms:
+    """Add up the histograms of the disguised rows."""
+    if request.sharers != 1:
+        raise FormatError("disguises have all the noise")
+    schema = schema_of(site, request.level.schema)
+    check_bounds(schema)
+    part = site.part(schema)
+    worn = drawn_once(site, request, Disguise, lambda: part, lambda rows: disguise(rows, schema, request.epsilon))
+    name = digest(msgspec.json.encode(request.draws()))
+    told: Any = grow_level(stand_in(site, name, Part(worn.X, worn.y, part.row_keys)), request.level)
+    return Histograms(sums=told.sums)
+
+
+def disguise(part: Part, schema: Schema, epsilon: float) -> Disguise:
+    """Disguise every cell of every row, the label included."""
+    each = Fraction(epsilon) / (len(schema.features) + 1)
+    X = np.empty_like(part.X)
+    for f, feature in enumerate(schema.features):
+        column = part.X[:, f]
+        if feature.categorical:
+            n = feature.n_codes
+            known = (column >= 0) & (column < n)
+            codes = np.where(known, np.nan_to_num(column), n - 1 if feature.other else 0).astype(np.int64)
+            X[:, f] = random_responses(codes, n, each)
+        else:
+            X[:, f] = _disguised_numbers(column, feature.bounds, each)
+    if schema.n_classes:
+        return Disguise(X, random_responses(part.y.astype(np.int64), schema.n_classes, each).astype(np.int32))
+    return Disguise(X, _disguised_numbers(part.y, schema.label.bounds, each))
+
+
+def _disguised_numbers(values: np.ndarray, bounds: tuple[float, float] | None, epsilon: Fraction) -> np.ndarray:
+    """Put numbers on the grid of their bounds, missing ones in its middle, add noise, and keep to the bounds."""
+    low, high = bounds or (0.0, 1.0)
+    places = (np.clip(values.astype(np.float64), low, high) - low) / (high - low) * STEPS
+    steps = np.rint(np.where(np.isnan(places), STEPS / 2, places)).astype(np.int64)
+    return low + (high - low) * np.clip(Noise(STEPS, epsilon).add(steps), 0, STEPS) / STEPS
+
+
+def check_bounds(schema: Schema) -> None:
+    """Refuse numbers without bounds: edges do not say how far a value may be."""
+    lacking = [f.name for f in schema.features if not f.categorical and f.bounds is None]
+    if lacking:
+        raise InputError(
+            f"private='input' needs bounds, and {lacking[0]!r} has none in the schema; edges are not enough"
+        )
+
+
+# -- at the coordinator
+
+
+def fit(rounds: Rounds, settings: Settings, key: np.ndarray) -> tuple[Forest, Privacy]:
+    """Grow a forest on disguised rows."""
+    schema = rounds.schema
+    check_bounds(schema)
+    plan = PublicPlan.of(rounds, settings)
+    measure = plan.measure if schema.n_classes else _measure(schema)
+
+    def ask(level: GrowLevel, size: int) -> np.ndarray:
+        def check(site: str, reply: Histograms) -> None:
+            _check_sums(reply.sums, level.features, plan.bins, measure)
+
+        request = DisguisedLevel(epsilon=rounds.epsilon, level=level)
+        reply: Histograms = rounds.federation.total(request, check=check)
+        return reply.sums
+
+    forest = plan.grow(settings, measure, key, ask)
+    return forest, _account(rounds, schema)
+
+
+def _measure(schema: Schema) -> Measure:
+    if schema.label.bounds is None:
+        raise FederationError("the number to predict has no bounds")
+    return number_measure(*schema.label.bounds, _MANY_ROWS)
+
+
+def _account(rounds: Rounds, schema: Schema) -> Privacy:
+    """Every column of a row is disguised, one after the other."""
+    each = Fraction(rounds.epsilon) / (len(schema.features) + 1)
+    noise = Noise(STEPS, each)
+    numbers = sum(not f.categorical for f in schema.features) + (not schema.n_classes)
+    words = len(schema.features) + 1 - numbers
+    queries = []
+    if numbers:
+        what = f"noise on {numbers} numbers of a row"
+        queries.append(Query(what, rounded_down(each * numbers), numbers, STEPS, float(noise.scale), noise.alpha))
+    if words:
+        what = f"random answers for {words} categories of a row"
+        alpha = float(np.exp(-float(each)))
+        queries.append(Query(what, rounded_down(each * words), words, 1, float(1 / each), alpha))
+    account = rounds.account()
+    return Privacy(
+        rounds.epsilon,
+        tuple(queries),
+        "everybody but the site itself: rows are disguised before anything is counted",
+        (*account.public, "the number of rows of every site"),
+        account.outside[:2],
+        "one row of those learnt from, replaced by another",
+        "sequential over the columns of a row, the label included; parallel over rows",
+        "",
+    )

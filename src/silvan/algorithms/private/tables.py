@@ -1,0 +1,279 @@
+"""A private forest of small tables: three noisy sums, whatever the number of trees.
+
+Each tree is oblivious: a contingency table of a few features, drawn at random and cut into a few groups. Round A
+counts rows in public bins of numeric columns and says where to cut; round B counts classes in the cells of all tables;
+round C counts classes by score and calibrates. All else is made of these noisy counts and costs nothing. Which
+features, tables and questions there are depends on public numbers only, and a row adds one to one cell of each
+histogram. The questions themselves, and the site's half, are in ``private_counts.py``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+
+from silvan.algorithms.private import tables_estimates as tables
+from silvan.algorithms.private.noisy_rounds import ROWS_SHARE, Rounds, warn_if_small
+from silvan.algorithms.private.public_cuts import bin_widths, check_public, even_cuts, public_cuts
+from silvan.algorithms.private.tables_forest import Group, table_forest
+from silvan.algorithms.private.tables_messages import (
+    MOST,
+    CountColumns,
+    CountPeople,
+    CountScores,
+    CountTables,
+    SumSlopes,
+    SumTargets,
+)
+from silvan.forest.files.silvan_file import to_bytes
+from silvan.forest.forest import Forest
+from silvan.privacy.noise.noisy_request import Noisy
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How finely to cut and count, by how many rows there are for each feature and unit of noise."""
+
+    groups: int
+    cells: int
+    groupings: int
+    pairs: float
+    alone: float
+    bins: int | None
+    power: float
+
+
+RECIPES = (
+    (35.0, Recipe(3, 32, 1, 0.2, 0.3, 24, 1.0)),
+    (100.0, Recipe(4, 32, 1, 0.2, 0.3, 24, 1.0)),
+    (400.0, Recipe(4, 64, 1, 0.2, 0.3, None, 0.7)),
+    (1500.0, Recipe(6, 64, 1, 0.2, 0.3, None, 0.7)),
+    (np.inf, Recipe(6, 512, 3, 0.5, 0.5, None, 0.7)),
+)
+"""Each up to so many rows times epsilon a feature."""
+
+MOST_COLUMNS = 6
+"""Of one table."""
+
+_ROWS_A_FEATURE = 20
+_LEAST_FEATURES = 3
+_FOR_CUTS, _FOR_CALIBRATION = 100.0, 500.0
+_LEAST_NUMBERS = 1000.0
+"""Rows times epsilon from which looking for cuts, and calibrating, is worth its cost; and to predict a number."""
+
+_CLASS_SHARES = (Fraction(1, 5), Fraction(1, 10))  # cuts, calibration
+_NUMBER_SHARES = (Fraction(3, 20), Fraction(1, 10), Fraction(1, 10))  # cuts, mean, slope
+_UNCALIBRATED_SLOPE = 0.5  # sums of tables that go along with each other are too sure
+
+
+def fit(rounds: Rounds, key: np.ndarray, n_rows: int | None) -> Forest:
+    """Ask for noisy counts and make a forest of them."""
+    schema, purse, placing = rounds.schema, rounds.purse, rounds.placing
+    check_public(schema)
+    sharers = placing.sharers
+    people = None if n_rows is not None else CountPeople(epsilon=purse.take(ROWS_SHARE), sharers=sharers)
+    n = rounds.rows(n_rows, people)
+    # noise at every site is noisier by the root of their number
+    strength = n * float(purse.left) / np.sqrt(placing.factor)
+    warn_if_small(n, float(purse.left) / np.sqrt(placing.factor), 50.0 if schema.n_classes else _LEAST_NUMBERS)
+    rng = np.random.default_rng(key)
+    m = int(np.clip(strength // _ROWS_A_FEATURE, _LEAST_FEATURES, len(schema.features)))
+    features = np.sort(rng.permutation(len(schema.features))[:m])
+    # sums are noisier than counts
+    each = strength / len(features) / (1 if schema.n_classes else 2)
+    recipe = next(recipe for bound, recipe in RECIPES if each < bound)
+    for_cuts = _CLASS_SHARES[0] if schema.n_classes else _NUMBER_SHARES[0]
+    groups = _cut(rounds, features, recipe, n, for_cuts if strength >= _FOR_CUTS else None)
+    listed = [table for _ in range(recipe.groupings) for table in _deal(groups, recipe.cells, rng)]
+    if schema.n_classes:
+        calibrated = strength >= _FOR_CALIBRATION * (1 if schema.n_classes == 2 else schema.n_classes)
+        return _classes(rounds, recipe, groups, listed, calibrated)
+    return _numbers(rounds, recipe, groups, listed, n)
+
+
+def _cut(rounds: Rounds, features: np.ndarray, recipe: Recipe, n: int, share: Fraction | None) -> list[Group]:
+    """Round A: cut every feature into groups, at public places or where noisy counts say."""
+    schema, q = rounds.schema, recipe.groups
+    bins = {f: public_cuts(schema.features[f], recipe.bins) for f in features if not schema.features[f].categorical}
+    asked = [f for f, cuts in bins.items() if len(cuts) + 1 > q] if share is not None else []
+    found: dict[int, Group] = {}
+    if asked and share is not None:
+        sizes = np.array([len(bins[f]) for f in asked], np.int64)
+        request = CountColumns(
+            epsilon=rounds.purse.take(share),
+            sharers=rounds.placing.sharers,
+            schema=rounds.named,
+            columns=np.array(asked, np.int32),
+            sizes=sizes,
+            cuts=np.concatenate([bins[f] for f in asked]),
+        )
+        counts = rounds.total(request, f"bins of {len(asked)} columns", len(asked), (int((sizes + 2).sum()),))
+        variance = _variance(rounds, request)
+        ends = np.cumsum(sizes + 2)
+        for f, here in zip(asked, np.split(counts, ends[:-1]), strict=True):
+            # missing values and the lowest bin stand alone
+            mass = tables.smooth(here, n, variance, 2, bin_widths(schema.features[f], bins[f]))
+            cuts = bins[f][tables.cut_evenly(mass[1:] ** recipe.power, q)]
+            own = mass[0] >= n / (2 * q)
+            found[f] = Group(int(f), 0, cuts, len(cuts) + 1 if own else 0)
+    for f in features.tolist():
+        feature = schema.features[f]
+        if feature.categorical:
+            # missing values are among the others, or follow the first category
+            found[f] = Group(f, feature.n_codes, np.zeros(0, np.float32), feature.n_codes - 1 if feature.other else 0)
+        elif f not in found:
+            found[f] = Group(f, 0, bins[f] if len(bins[f]) + 1 <= q else even_cuts(feature, q), 0)
+    return [found[f] for f in features.tolist()]
+
+
+def _deal(groups: Sequence[Group], cells: int, rng: np.random.Generator) -> list[list[int]]:
+    """Deal features out to tables at random: each goes to the first that has room."""
+    dealt: list[list[int]] = []
+    for i in rng.permutation(len(groups)).tolist():
+        for table in dealt:
+            if len(table) < MOST_COLUMNS and prod(groups[j].n for j in table) * groups[i].n <= cells:
+                table.append(i)
+                break
+        else:
+            dealt.append([i])
+    return dealt
+
+
+def _ask_tables(
+    rounds: Rounds, epsilon: float, groups: Sequence[Group], listed: list[list[int]]
+) -> tuple[list[np.ndarray], CountTables]:
+    """Round B: count classes, or rows and sums, in all cells."""
+    request = CountTables(
+        epsilon=epsilon,
+        sharers=rounds.placing.sharers,
+        schema=rounds.named,
+        columns=np.array([g.feature for g in groups], np.int32),
+        sizes=np.array([len(g.cuts) for g in groups], np.int64),
+        cuts=np.concatenate([g.cuts for g in groups]),
+        missing=np.array([g.missing for g in groups], np.int64),
+        table_sizes=np.array([len(table) for table in listed], np.int64),
+        table_columns=np.concatenate(listed).astype(np.int64),
+    )
+    sizes = [prod(groups[i].n for i in table) for table in listed]
+    shape = sum(sizes), rounds.schema.n_classes or 2
+    counts = rounds.total(request, f"cells of {len(listed)} tables", len(listed), shape)
+    return [counts[a:b] for a, b in pairwise([0, *np.cumsum(sizes).tolist()])], request
+
+
+def _classes(
+    rounds: Rounds, recipe: Recipe, groups: Sequence[Group], listed: list[list[int]], calibrated: bool
+) -> Forest:
+    """Ask for classes in cells, then by score: log-odds of cells, and what sums of them mean."""
+    schema, purse = rounds.schema, rounds.purse
+    for_scores = purse.take(_CLASS_SHARES[1]) if calibrated else 0.0
+    counts, request = _ask_tables(rounds, purse.rest(), groups, listed)
+    variance = _variance(rounds, request)
+    shares = tables.class_shares(counts)
+    kernels: dict[tuple[int, ...], np.ndarray] = {}
+    values = []
+    for table, here in zip(listed, counts, strict=True):
+        shape = tuple(groups[i].n for i in table)
+        if shape not in kernels:
+            kernels[shape] = tables.prior(shape, recipe.pairs, recipe.alone)
+        values.append(tables.log_odds(here, shares, kernels[shape], variance))
+    odds = np.log(shares / (1.0 - shares))[:, None]
+    trees = [[groups[i] for i in table] for table in listed]
+    knots = np.tile([-1.0, 1.0], (schema.n_classes, 1))
+    forest = table_forest(
+        schema,
+        trees,
+        values,
+        weights=np.full(len(trees), 1.0 / recipe.groupings),
+        combine="log_odds",
+        knots=knots,
+        odds=odds + _UNCALIBRATED_SLOPE * knots,
+    )
+    if not calibrated:
+        return forest
+    return _calibrated(rounds, for_scores, forest, counts, values, recipe.groupings)
+
+
+def _calibrated(
+    rounds: Rounds,
+    epsilon: float,
+    forest: Forest,
+    counts: Sequence[np.ndarray],
+    values: Sequence[np.ndarray],
+    groupings: int,
+) -> Forest:
+    """Round C: count classes by score, and read probabilities off."""
+    schema = rounds.schema
+    judged = [1] if schema.n_classes == 2 else list(range(schema.n_classes))
+    edges = np.array([tables.score_edges(counts, values, k, groupings) for k in judged])
+    request = CountScores(
+        epsilon=epsilon,
+        sharers=rounds.placing.sharers,
+        schema=rounds.named,
+        model=rounds.federation.blob(to_bytes(forest)),
+        edges=edges,
+    )
+    shape = len(judged), tables.SCORE_BINS, 2
+    told = rounds.total(request, f"scores of {len(judged)} class{'es' * (len(judged) > 1)}", len(judged), shape)
+    variance = _variance(rounds, request)
+    knots = np.array([tables.knots_of(row) for row in edges])
+    odds = np.array([tables.calibrate(rows, at, variance) for rows, at in zip(told, knots, strict=True)])
+    if schema.n_classes == 2:
+        knots, odds = np.stack([-knots[0, ::-1], knots[0]]), np.stack([-odds[0, ::-1], odds[0]])
+    return replace(forest, knots=knots, odds=odds)
+
+
+def _numbers(rounds: Rounds, recipe: Recipe, groups: Sequence[Group], listed: list[list[int]], n: int) -> Forest:
+    """Ask for a number: its mean, what cells add to it, and how much of that to believe."""
+    schema, purse, sharers = rounds.schema, rounds.purse, rounds.placing.sharers
+    _, for_mean, for_slope = _NUMBER_SHARES
+    asked = SumTargets(epsilon=purse.take(for_mean), sharers=sharers, schema=rounds.named)
+    first = rounds.total(asked, "sum of the target", 1, (1,))[0] / n, _variance(rounds, asked) / n**2
+    mean = tables.believed([first])
+    slope_epsilon = purse.take(for_slope)
+    counts, request = _ask_tables(rounds, purse.rest(), groups, listed)
+    row_noise, sum_noise = (noise.variance * rounds.placing.factor for noise in request.noises(schema))
+    values = []
+    for table, here in zip(listed, counts, strict=True):
+        kernel = tables.prior([groups[i].n for i in table], recipe.pairs, recipe.alone)
+        values.append(tables.numbers(here, mean, kernel, row_noise, sum_noise))
+    trees = [[groups[i] for i in table] for table in listed]
+    low, high = schema.label.bounds or (-1.0, 1.0)
+    middle, unit = low / 2 + high / 2, (high / 2 - low / 2) / MOST
+
+    def forest(offset: float, slope: float) -> Forest:
+        # the mean over trees is the offset and the sum of what the trees of a grouping add
+        added = [offset + slope * value * len(trees) / recipe.groupings for value in values]
+        return table_forest(schema, trees, [middle + unit * a[:, None] for a in added], weights=np.ones(len(trees)))
+
+    reach = 2.0 * unit * max(_spread(counts, values, recipe.groupings), 1.0)
+    asked_slope = SumSlopes(
+        epsilon=slope_epsilon,
+        sharers=sharers,
+        schema=rounds.named,
+        model=rounds.federation.blob(to_bytes(forest(mean, 1.0))),
+        centre=middle + unit * mean,
+        reach=reach,
+    )
+    sums = rounds.total(asked_slope, "slope of the target", 4, (4,)) / n
+    spread = _variance(rounds, asked_slope) / n**2
+    mean = tables.believed([first, (sums[1], spread)])
+    slope, shift = tables.slope_of(sums, mean, spread, reach / (unit * MOST))
+    return forest(mean - shift, slope)
+
+
+def _variance(rounds: Rounds, request: Noisy) -> float:
+    """Give the variance of the noise on a sum over all sites."""
+    return request.noises(rounds.schema)[0].variance * rounds.placing.factor
+
+
+def _spread(counts: Sequence[np.ndarray], values: Sequence[np.ndarray], groupings: int) -> float:
+    """Guess how far sums over tables spread, from the noisy tables alone."""
+    variance = 0.0
+    for here, value in zip(counts, values, strict=True):
+        mass = np.maximum(here[:, 0], 0.0)
+        mass = mass / max(mass.sum(), 1.0)
+        variance += mass @ (value - mass @ value) ** 2 / groupings
+    return float(1.5 * np.sqrt(variance))

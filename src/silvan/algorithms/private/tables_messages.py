@@ -1,0 +1,303 @@
+"""Counts with noise: the questions of a private forest of tables, and the site's half.
+
+A site works out by itself how much one row can change an answer, from the question alone: a row adds one to one
+cell of every histogram that is asked for.
+"""
+
+from fractions import Fraction
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from silvan.algorithms.private.tables_forest import Group
+from silvan.algorithms.shared.shared_bins import schema_of
+from silvan.data.schema import MAX_BINS, Schema
+from silvan.errors import FormatError
+from silvan.federation.message import Blob, Reply, Verb
+from silvan.federation.site import Part, Site, answers
+from silvan.forest.files.silvan_file import from_bytes
+from silvan.forest.forest import Forest
+from silvan.forest.predict import tally
+from silvan.privacy.noise.laplace import Noise
+from silvan.privacy.noise.noisy_request import Noisy, drawn_once
+
+MAX_CELLS = 1 << 20
+MAX_TABLES = 1 << 12
+
+MOST = 127
+"""A number to predict is kept as a whole number between plus and minus this."""
+
+_ROWS_OF_BOTH = Fraction(2, 5)
+"""Of a question for rows and sums, the part of epsilon that goes to the rows."""
+
+# -- messages
+
+
+class NoisyCounts(Reply, frozen=True, kw_only=True):
+    """Counts with noise."""
+
+    counts: np.ndarray
+
+
+class CountPeople(Noisy, frozen=True, kw_only=True):
+    """How many rows there are to learn from, with noise."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = NoisyCounts
+
+    def noises(self, schema: Schema) -> tuple[Noise, ...]:
+        """Allow for one more."""
+        return (self.noise(1),)
+
+
+class CountColumns(Noisy, frozen=True, kw_only=True):
+    """How many rows fall into public bins of some columns, with noise."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = NoisyCounts
+
+    schema: Blob
+    columns: np.ndarray  # int32, features
+    sizes: np.ndarray  # int64, cut points of each
+    cuts: np.ndarray  # float32, column after column
+
+    def noises(self, schema: Schema) -> tuple[Noise, ...]:
+        """Allow for one more in a bin of every column."""
+        return (self.noise(len(self.columns)),)
+
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for."""
+        return f"rows in public bins of {len(self.columns)} columns, with noise for epsilon {self.epsilon:.4g}"
+
+
+class CountTables(Noisy, frozen=True, kw_only=True):
+    """How many rows of each class fall into the cells of some tables, with noise."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = NoisyCounts
+
+    schema: Blob
+    columns: np.ndarray  # int32, features, each once
+    sizes: np.ndarray  # int64, cut points of each, 0 for a categorical one
+    cuts: np.ndarray  # float32, column after column
+    missing: np.ndarray  # int64, the group of missing values
+    table_sizes: np.ndarray  # int64, columns of each table
+    table_columns: np.ndarray  # int64, places in ``columns``, table after table
+
+    def noises(self, schema: Schema) -> tuple[Noise, ...]:
+        """Allow for one more in a cell of every table, and for a sum that is larger by ``MOST``."""
+        times = len(self.table_sizes)
+        if schema.n_classes:
+            return (self.noise(times),)
+        return self.noise(times, _ROWS_OF_BOTH), self.noise(times * MOST, 1 - _ROWS_OF_BOTH)
+
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for."""
+        return f"rows by class in cells of {len(self.table_sizes)} tables, with noise for epsilon {self.epsilon:.4g}"
+
+
+class CountScores(Noisy, frozen=True, kw_only=True):
+    """How many rows of each class have which score by a model, with noise."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = NoisyCounts
+
+    schema: Blob
+    model: Blob
+    edges: np.ndarray  # float64 (classes, edges), rising
+
+    def noises(self, schema: Schema) -> tuple[Noise, ...]:
+        """Allow for one more in a bin of every class's scores."""
+        return (self.noise(len(self.edges)),)
+
+
+class SumTargets(Noisy, frozen=True, kw_only=True):
+    """The sum of the number to predict, clipped to its bounds, with noise."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = NoisyCounts
+
+    schema: Blob
+
+    def noises(self, schema: Schema) -> tuple[Noise, ...]:
+        """Allow for a sum that is larger by ``MOST``."""
+        return (self.noise(MOST),)
+
+
+class SumSlopes(Noisy, frozen=True, kw_only=True):
+    """How a model's answers go along with the number to predict: four sums, with noise."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = NoisyCounts
+
+    schema: Blob
+    model: Blob
+    centre: float
+    reach: float
+
+    def noises(self, schema: Schema) -> tuple[Noise, ...]:
+        """Allow for four sums that are larger by ``MOST``."""
+        return (self.noise(4 * MOST),)
+
+
+# -- at a site
+
+
+@answers(CountPeople)
+def count_people(site: Site, request: CountPeople) -> NoisyCounts:
+    """Count the training rows."""
+    exact = np.array([site.n_train], np.int64)
+    return drawn_once(
+        site, request, NoisyCounts, lambda: exact, lambda counts: NoisyCounts(counts=request.noise(1).add(counts))
+    )
+
+
+def _answer(site: Site, request: Any) -> NoisyCounts:
+    schema = schema_of(site, request.schema)
+    return drawn_once(
+        site,
+        request,
+        NoisyCounts,
+        lambda: exact_counts(site, request, schema),
+        lambda counts: NoisyCounts(counts=request.add(counts, schema)),
+    )
+
+
+for _kind in (CountColumns, CountTables, CountScores, SumTargets, SumSlopes):
+    answers(_kind)(_answer)
+
+
+def exact_counts(site: Site, request: Noisy, schema: Schema) -> np.ndarray:
+    """Count what a question asks for, without noise: this never leaves."""
+    part = site.part(schema)
+    if isinstance(request, CountColumns):
+        return _count_columns(part, request, schema)
+    if isinstance(request, CountTables):
+        return _count_tables(part, request, schema)
+    if isinstance(request, SumTargets):
+        return np.array([whole_target(part.y, schema).sum()], np.int64)
+    if isinstance(request, CountScores):
+        return _count_scores(part, request, schema, _model(site, request.model, schema), site.n_jobs)
+    if isinstance(request, SumSlopes):
+        return _sum_slopes(part, request, schema, _model(site, request.model, schema), site.n_jobs)
+    raise FormatError("there is nothing to count")
+
+
+def _count_columns(part: Part, request: CountColumns, schema: Schema) -> np.ndarray:
+    cuts = _cuts(request, schema)
+    if any(schema.features[f].categorical for f in request.columns.tolist()):
+        raise FormatError("only numeric columns are counted in bins")
+    found = []
+    for f, edges in zip(request.columns.tolist(), cuts, strict=True):
+        column = part.X[:, f]
+        bins = np.where(np.isnan(column), 0, 1 + np.searchsorted(edges, column))
+        found.append(np.bincount(bins, minlength=len(edges) + 2))
+    return np.concatenate(found).astype(np.int64)
+
+
+def _count_tables(part: Part, request: CountTables, schema: Schema) -> np.ndarray:
+    groups, listed = _tables(request, schema)
+    codes = [group.of(part.X) for group in groups]
+    target = part.y.astype(np.int64) if schema.n_classes else whole_target(part.y, schema)
+    found = []
+    for table in listed:
+        sizes = [groups[i].n for i in table]
+        cells = np.ravel_multi_index([codes[i] for i in table], sizes)
+        if schema.n_classes:
+            n = schema.n_classes
+            found.append(np.bincount(cells * n + target, minlength=prod(sizes) * n).reshape(-1, n))
+        else:
+            sums = np.zeros(prod(sizes), np.int64)
+            np.add.at(sums, cells, target)
+            found.append(np.stack([np.bincount(cells, minlength=prod(sizes)), sums], axis=1))
+    return np.concatenate(found).astype(np.int64)
+
+
+def _count_scores(part: Part, request: CountScores, schema: Schema, forest: Forest, n_jobs: int | None) -> np.ndarray:
+    edges = request.edges
+    # the scores of two classes mirror each other, so one histogram tells all
+    n = 1 if schema.n_classes == 2 else schema.n_classes
+    if edges.ndim != 2 or edges.dtype != np.float64 or len(edges) != n or not 1 <= edges.shape[1] <= MAX_BINS:
+        raise FormatError("the edges of scores do not match the classes")
+    if not np.isfinite(edges).all() or (np.diff(edges, axis=1) <= 0).any():
+        raise FormatError("the edges of scores must rise")
+    if forest.combine != "log_odds":
+        raise FormatError("scores are counted of models that add log-odds")
+    sums = tally(forest, part.X, forest.weights, n_jobs, votes=False).values
+    counts = np.zeros((n, edges.shape[1] + 1, 2), np.int64)
+    for i, row in enumerate(edges):
+        k = schema.n_classes - n + i
+        np.add.at(counts[i], (np.searchsorted(row, sums[:, k]), (part.y == k).astype(np.int64)), 1)
+    return counts
+
+
+def _sum_slopes(part: Part, request: SumSlopes, schema: Schema, forest: Forest, n_jobs: int | None) -> np.ndarray:
+    if schema.n_classes or not (np.isfinite(request.centre) and 0.0 < request.reach < np.inf):
+        raise FormatError("slopes are for numbers, around a centre and within a reach")
+    told = (forest.scores(part.X, n_jobs)[:, 0] - request.centre) / request.reach
+    score = np.rint(np.clip(np.nan_to_num(told), -1.0, 1.0) * MOST).astype(np.int64)
+    target = whole_target(part.y, schema)
+    products = np.rint(score * target / MOST), np.rint(score * score / MOST)
+    return np.array([score.sum(), target.sum(), *(int(p.sum()) for p in products)], np.int64)
+
+
+def whole_target(y: np.ndarray, schema: Schema) -> np.ndarray:
+    """Clip a number to its public bounds and scale it to whole numbers between plus and minus ``MOST``."""
+    if schema.label.bounds is None:
+        raise FormatError("the number to predict has no bounds")
+    low, high = schema.label.bounds
+    middle, half = low / 2 + high / 2, high / 2 - low / 2
+    return np.rint((np.clip(y, low, high) - middle) / half * MOST).astype(np.int64)
+
+
+def _model(site: Site, blob: Blob, schema: Schema) -> Forest:
+    forest = from_bytes(site.blob(blob.hash))
+    if forest.schema != schema:
+        raise FormatError("a model of another schema than the rows are encoded by")
+    return forest
+
+
+def _cuts(request: CountColumns | CountTables, schema: Schema) -> list[np.ndarray]:
+    """Take the cut points apart, refusing columns that do not exist and cuts that do not rise."""
+    columns, sizes, values = request.columns, request.sizes, request.cuts
+    if columns.ndim != 1 or columns.dtype != np.int32 or not 1 <= len(columns) <= len(schema.features):
+        raise FormatError("the columns do not match the schema")
+    if (np.diff(columns) <= 0).any() or columns[0] < 0 or columns[-1] >= len(schema.features):
+        raise FormatError("the columns must rise, and exist")
+    if sizes.shape != columns.shape or sizes.dtype != np.int64 or values.ndim != 1 or values.dtype != np.float32:
+        raise FormatError("the cut points do not match the columns")
+    if ((sizes < 0) | (sizes >= MAX_BINS)).any() or sizes.sum() != len(values) or not np.isfinite(values).all():
+        raise FormatError("the cut points do not match the columns")
+    cuts = np.split(values, np.cumsum(sizes)[:-1])
+    if any((np.diff(c) <= 0).any() for c in cuts):
+        raise FormatError("the cut points must rise")
+    return cuts
+
+
+def _tables(request: CountTables, schema: Schema) -> tuple[list[Group], list[list[int]]]:
+    """Take a question about tables apart, refusing what does not hold together."""
+    cuts, missing = _cuts(request, schema), request.missing
+    if missing.shape != request.columns.shape or missing.dtype != np.int64:
+        raise FormatError("the groups of missing values do not match the columns")
+    groups = []
+    for f, edges, lost in zip(request.columns.tolist(), cuts, missing.tolist(), strict=True):
+        group = Group(f, schema.features[f].n_codes, edges, lost)
+        if schema.features[f].categorical and (len(edges) or not group.n_codes):
+            raise FormatError("a categorical column is grouped by its categories")
+        if not 0 <= lost <= (group.n_codes - 1 if group.n_codes else len(edges) + 1):
+            raise FormatError("a group of missing values does not exist")
+        groups.append(group)
+    sizes, places = request.table_sizes, request.table_columns
+    if any(a.ndim != 1 or a.dtype != np.int64 for a in (sizes, places)) or not 1 <= len(sizes) <= MAX_TABLES:
+        raise FormatError("the tables do not match the columns")
+    if ((sizes < 1) | (sizes > 32)).any() or sizes.sum() != len(places):
+        raise FormatError("the tables do not match the columns")
+    if (places < 0).any() or (places >= len(groups)).any():
+        raise FormatError("a table of a column that is not listed")
+    listed = [part.tolist() for part in np.split(places, np.cumsum(sizes)[:-1])]
+    if any(len(set(table)) < len(table) for table in listed):
+        raise FormatError("a table has a column twice")
+    if sum(prod(groups[i].n for i in table) for table in listed) * max(schema.n_classes, 2) > MAX_CELLS:
+        raise FormatError("the tables have too many cells")
+    return groups, listed

@@ -1,0 +1,1 @@
+"""What several algorithm families use: shared bins, checked requests, admission of trees."""

@@ -1,0 +1,251 @@
+"""Admission of foreign trees: a site looks at trees of others before it uses them, and refuses some.
+
+A tree is *poor* at a site if it does no better than guesses on the site's own training rows: its correlation, or skill
+where a number is predicted, is not above the policy's ``min_skill``. It is *odd* if more than half of the site's rows
+come to a question that none of them answers otherwise, which is what a trigger looks like that waits for a value nobody
+has; or if it answers a number far from all of the site's labels.
+
+A site does not use what it refuses. What most of the other sites refuse, nobody uses. Refusals are answers to the
+coordinator, by tree, so they tell something of the site's rows: what ``Choose`` and ``Judge`` tell, and no more often.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from silvan import metrics
+from silvan.algorithms.shared.requests import forests_of
+from silvan.algorithms.shared.shared_bins import FLOOR, MAX_TREES, schema_of
+from silvan.data.schema import Schema
+from silvan.errors import FormatError
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.site import Part, Site, answers
+from silvan.forest.forest import Forest, join_forests
+from silvan.forest.predict import abstaining
+from silvan.forest.score import blind_rows, score_numbers, score_trees
+from silvan.privacy.gate.gate import policy_of
+
+TAKEN, POOR, ODD = 0, 1, 2
+"""What becomes of a tree."""
+
+WORDS = {POOR: "poor", ODD: "odd"}
+
+MOST_BLIND = 0.5
+"""A tree is odd if more than this share of the site's rows come to a question that none answers otherwise."""
+
+FAR = 3.0
+"""A number is far if it is beyond the site's labels by more than so many times their range."""
+
+_SCALE = 2.0**40
+"""Fixed point of squared errors, in units of the range of the labels."""
+
+
+# -- messages
+
+
+class Admitted(Reply, frozen=True, kw_only=True):
+    """Which trees of others the site refuses, and whether it has rows enough to tell."""
+
+    verdicts: np.ndarray  # uint8, by tree; the site's own are taken
+    judged: bool
+
+
+class AdmitTrees(Request, frozen=True, kw_only=True):
+    """Which trees of other sites the site refuses to use: poor on its own rows, or odd."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = Admitted
+
+    schema: Blob
+    forests: list[Blob]
+    own: int  # which of them is the site's
+
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        if reply is None:
+            return f"which trees of {len(self.forests) - 1} other sites the site refuses to use"
+        refused = int((reply.verdicts != TAKEN).sum())
+        return f"which of {len(reply.verdicts):,} trees the site refuses to use: {refused:,}"
+
+    def course(self) -> Course:
+        """Judge trees once."""
+        return Course(self.kind())
+
+
+# -- at a site
+
+
+@answers(AdmitTrees)
+def admit_trees(site: Site, request: AdmitTrees) -> Admitted:
+    """Look at the trees of others."""
+    schema = schema_of(site, request.schema)
+    verdicts = verdicts_of(site, schema, request.forests, request.own)
+    return Admitted(verdicts=verdicts, judged=len(site.part(schema)) >= FLOOR)
+
+
+def verdicts_of(site: Site, schema: Schema, blobs: Sequence[Blob], own: int) -> np.ndarray:
+    """Give what becomes of each tree at the site, its own ones taken: the same whenever it is asked."""
+    forests = forests_of(site, schema, blobs)
+    if not 0 <= own < len(forests):
+        raise FormatError("the site's own trees are not among those listed")
+    key = ("verdicts", schema.hash, own, *(blob.hash for blob in blobs))
+    if key not in site.cache:
+        forest, part = join_forests(forests), site.part(schema)
+        verdicts = np.zeros(len(forest), np.uint8)
+        if len(part) >= FLOOR:
+            verdicts = judge_trees(forest, part, site.absent(schema), policy_of(site).min_skill, site.n_jobs)
+        starts = np.cumsum([0, *map(len, forests)])
+        verdicts[starts[own] : starts[own + 1]] = TAKEN
+        site.cache[key] = verdicts
+    found: np.ndarray = site.cache[key]
+    return found
+
+
+def judge_trees(
+    forest: Forest, part: Part, absent: np.ndarray, min_skill: float, n_jobs: int | None = None
+) -> np.ndarray:
+    """Judge every tree by the site's rows; one that abstains, or has no say anyway, is taken as it is."""
+    skill = tree_skill(forest, part, absent, n_jobs)
+    blind = blind_rows(forest, part.X, FLOOR, n_jobs)
+    odd = (blind > MOST_BLIND * len(part)) | _answers_far(forest, part.y)
+    heard = ~abstaining(forest, absent) & (forest.weights > 0)
+    verdicts = np.where(odd, ODD, np.where(skill <= min_skill, POOR, TAKEN))
+    return np.where(heard, verdicts, TAKEN).astype(np.uint8)
+
+
+def tree_skill(forest: Forest, part: Part, absent: np.ndarray, n_jobs: int | None = None) -> np.ndarray:
+    """Give each tree's correlation on rows, or skill of a number; NaN where rows do not tell, as all are alike."""
+    if forest.classes is not None:
+        if len(np.unique(part.y)) < 2:
+            return np.full(len(forest), np.nan)
+        counts = score_trees(forest, part.X, part.y, absent, n_jobs)
+        return np.array([np.nan_to_num(metrics.mcc(matrix)) for matrix in counts])
+    spread = float(part.y.max() - part.y.min())
+    if not spread > 0:
+        return np.full(len(forest), np.nan)
+    n, error = score_numbers(forest, part.X, part.y, _SCALE / spread**2, absent, n_jobs).T
+    scored = np.where(n > 0, error / np.maximum(n, 1), np.nan)
+    return np.asarray(1.0 - scored / (_SCALE / spread**2 * part.y.var()))
+
+
+def _answers_far(forest: Forest, y: np.ndarray) -> np.ndarray:
+    """Say which trees answer numbers far from all labels of the site."""
+    far = np.zeros(len(forest), np.bool_)
+    if forest.classes is None and len(y):
+        low, high = float(y.min()), float(y.max())
+        room = FAR * max(high - low, np.finfo(np.float64).tiny)
+        beyond = np.zeros(len(forest.feature), np.bool_)
+        leaves = forest.feature < 0
+        value = forest.value[forest.leaf[leaves], 0]
+        beyond[leaves] = (value < low - room) | (value > high + room)
+        far = np.logical_or.reduceat(beyond, forest.offsets[:-1])
+    return far
+
+
+def not_used(dropped: np.ndarray, verdicts: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """Say which trees a site does not use, given what most others refuse and what it refuses itself."""
+    return np.asarray((dropped | (verdicts != TAKEN)) & ~own)
+
+
+# -- at the coordinator
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """What sites refused of the trees of a group of sites, in the order of the sites and their trees."""
+
+    owners: np.ndarray  # whose each tree is
+    verdicts: dict[str, np.ndarray]  # by site
+    judges: list[str]  # the sites that had rows enough to tell
+
+    @cached_property
+    def dropped(self) -> np.ndarray:
+        """Which trees nobody uses: those that more than half of the other sites that judged refuse; never all."""
+        against, asked = np.zeros(len(self.owners), np.int64), np.zeros(len(self.owners), np.int64)
+        for site in self.judges:
+            others = self.owners != site
+            asked += others
+            against += others & (self.verdicts[site] != TAKEN)
+        gone = np.asarray(2 * against > asked)
+        return np.zeros_like(gone) if gone.all() else gone
+
+    def of(self, site: str) -> np.ndarray:
+        """Say which trees a site does not use, those that nobody uses among them; its own it does."""
+        return not_used(
+            self.dropped, self.verdicts.get(site, np.zeros(len(self.owners), np.uint8)), self.owners == site
+        )
+
+    def among(self, sites: Sequence[str]) -> "Refusals":
+        """Leave out sites that were lost, with their trees."""
+        kept = np.isin(self.owners, sites)
+        verdicts = {site: told[kept] for site, told in self.verdicts.items() if site in sites}
+        return Refusals(self.owners[kept], verdicts, [site for site in self.judges if site in sites])
+
+    def counted(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Count refusals: by who refuses, whose trees, and why."""
+        told: dict[str, dict[str, dict[str, int]]] = {}
+        for site, verdicts in self.verdicts.items():
+            for owner in dict.fromkeys(self.owners.tolist()):
+                here = verdicts[self.owners == owner]
+                found = {word: int((here == code).sum()) for code, word in WORDS.items() if (here == code).any()}
+                if found:
+                    told.setdefault(site, {})[owner] = found
+        return told
+
+
+def ask_admission(
+    federation: Federation, schema: Schema, groups: Sequence[Mapping[str, tuple[Forest, Blob]]]
+) -> list[Refusals]:
+    """Have every site look at the others' trees: one round for all groups of sites that learn together."""
+    named = federation.blob(schema.to_json().encode())
+    requests, sizes = {}, {}
+    for group in groups:
+        sites, blobs = list(group), [blob for _, blob in group.values()]
+        for place, site in enumerate(sites):
+            if site in federation.active and len(sites) > 1:
+                requests[site] = AdmitTrees(schema=named, forests=blobs, own=place)
+                sizes[site] = [len(forest) for forest, _ in group.values()], place
+    replies: dict[str, Admitted] = {}
+    if requests:
+        replies = federation.ask(requests, check=lambda site, reply: _check(reply, *sizes[site]))
+    found = []
+    for group in groups:
+        owners = np.repeat(np.array(list(group)), [len(forest) for forest, _ in group.values()])
+        told = {site: replies[site] for site in group if site in replies}
+        judges = [site for site, reply in told.items() if reply.judged]
+        found.append(Refusals(owners, {site: reply.verdicts for site, reply in told.items()}, judges))
+    return found
+
+
+def _check(reply: Admitted, sizes: list[int], own: int) -> None:
+    verdicts = reply.verdicts
+    if verdicts.shape != (sum(sizes),) or verdicts.dtype != np.uint8 or verdicts.max(initial=0) > ODD:
+        raise FormatError("its verdicts are not those of the trees")
+    start = sum(sizes[:own])
+    if verdicts[start : start + sizes[own]].any():
+        raise FormatError("it refuses its own trees")
+    if sum(sizes) > MAX_TREES:
+        raise FormatError(f"the trees must be 1 to {MAX_TREES}")
+
+
+def warn_refused(refusals: Refusals) -> None:
+    """Say so if nobody uses most of a site's trees."""
+    told = refusals.counted()
+    for owner in dict.fromkeys(refusals.owners.tolist()):
+        gone = refusals.dropped[refusals.owners == owner]
+        if 2 * gone.sum() > len(gone):
+            why = [f"{site!r} finds {_said(found[owner])}" for site, found in told.items() if owner in found]
+            warnings.warn(
+                f"{gone.sum()} of {len(gone)} trees of site {owner!r} are not used, since most other sites refuse "
+                f"them: {', '.join(why)}",
+                stacklevel=5,
+            )
+
+
+def _said(found: dict[str, int]) -> str:
+    return " and ".join(f"{n} {word}" for word, n in found.items())

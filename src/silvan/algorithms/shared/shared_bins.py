@@ -1,0 +1,274 @@
+"""Bin edges that all sites share, from sums over the public grid: two rounds.
+
+First the counts in all coarse cells, then in fine cells inside the heavy ones. No site's value becomes an
+edge.
+"""
+
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from silvan.data import grid
+from silvan.data.bins import Bins, choose_cuts, given_cuts, make_bins
+from silvan.data.grid import Grid, Heavy
+from silvan.data.schema import MAX_BINS, Schema
+from silvan.errors import FormatError
+from silvan.federation import wire
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.site import Part, Site, answers
+from silvan.util.threads import thread_count, thread_map
+
+FLOOR = 10
+"""Only cells with so many rows in all are looked into."""
+
+MAX_TREES = 1 << 16
+"""A site grows no more at a time: each takes memory for all rows."""
+
+
+class GridCounts(Reply, frozen=True, kw_only=True):
+    """Rows in each coarse cell, (columns, cells), and of the label: in each class, or in each cell."""
+
+    cells: np.ndarray
+    label: np.ndarray
+
+
+class CountGrid(Request, frozen=True, kw_only=True):
+    """How many rows fall into each coarse cell of the public grid, column by column."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = GridCounts
+
+    schema: Blob
+
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        if reply is None:
+            return "counts of rows in the coarse cells of the public grid, column by column, and of the label"
+        columns, cells = reply.cells.shape
+        return f"counts of {cells:,} coarse cells x {columns:,} columns, and of {len(reply.label):,} of the label"
+
+
+class FineCounts(Reply, frozen=True, kw_only=True):
+    """Rows in each fine cell, column after column."""
+
+    cells: np.ndarray
+
+
+class CountFine(Request, frozen=True, kw_only=True):
+    """How many rows fall into each fine cell inside the coarse cells that hold many."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = FineCounts
+
+    schema: Blob
+    columns: np.ndarray  # column of each heavy cell, ascending
+    cells: np.ndarray  # its number, ascending within the column
+    shifts: np.ndarray  # how closely it is looked into
+
+    def said(self, reply: Any = None) -> str:
+        """Say what is asked for, or answered."""
+        n = "" if reply is None else f"{len(reply.cells):,} "
+        return f"counts of {n}fine cells inside {len(self.cells):,} coarse cells of the public grid"
+
+
+class CutPoints(msgspec.Struct, frozen=True):
+    """The edges of all columns, as they travel."""
+
+    sizes: np.ndarray
+    values: np.ndarray
+
+
+# -- at a site
+
+
+def schema_of(site: Site, blob: Blob) -> Schema:
+    """Read the schema that a request refers to."""
+    key = ("schema", blob.hash)
+    if key not in site.cache:
+        site.cache[key] = Schema.from_json(site.blob(blob.hash))
+    schema: Schema = site.cache[key]
+    return schema
+
+
+def bins_of(site: Site, blob: Blob, schema: Schema) -> Bins:
+    """Read the bins that a request refers to."""
+    key = ("bins", blob.hash, schema.hash)
+    if key not in site.cache:
+        points = wire.decode(site.blob(blob.hash), CutPoints)
+        sizes, values = points.sizes, points.values
+        if sizes.shape != (len(schema.features),) or sizes.dtype != np.int64 or values.dtype != np.float32:
+            raise FormatError("the bins are not those of the schema")
+        if (sizes < 0).any() or (sizes >= MAX_BINS).any() or values.shape != (sizes.sum(),):
+            raise FormatError("the bins do not match")
+        cuts = np.split(values, np.cumsum(sizes)[:-1])
+        if not np.isfinite(values).all() or any((np.diff(c) <= 0).any() for c in cuts):
+            raise FormatError("the cut points must rise")
+        site.cache[key] = make_bins(schema, cuts)
+    bins: Bins = site.cache[key]
+    return bins
+
+
+@answers(CountGrid)
+def count_grid(site: Site, request: CountGrid) -> GridCounts:
+    """Count the training rows on the coarse grid."""
+    schema = schema_of(site, request.schema)
+    part = site.part(schema)
+    label = sum((label_counts(piece.y, schema) for piece in part.pieces()), start=label_counts(part.y[:0], schema))
+    return GridCounts(cells=coarse_table([part], schema, site.n_jobs), label=label)
+
+
+@answers(CountFine)
+def count_fine(site: Site, request: CountFine) -> FineCounts:
+    """Count the training rows inside the heavy cells."""
+    schema = schema_of(site, request.schema)
+    heavy = _by_column(request, schema)
+    return FineCounts(cells=fine_table([site.part(schema)], heavy, schema, site.n_jobs))
+
+
+# -- both sides: counts of rows that are at hand
+
+
+def coarse_table(parts: list[Part], schema: Schema, n_jobs: int | None = None) -> np.ndarray:
+    """Count rows in coarse cells: (columns, cells); columns that are not cut on the grid stay zero."""
+    table_grid = Grid.for_columns(len(schema.features))
+    table = np.zeros((len(schema.features), table_grid.n_cells), np.int32)
+
+    columns = [f for f in range(len(table)) if _on_grid(schema, f)]
+    for X in (piece.X for part in parts for piece in part.pieces()):
+
+        def one(f: int, X: np.ndarray = X) -> None:
+            table[f] += grid.coarse_counts(grid.images(X[:, f]), table_grid.coarse, table_grid.n_cells)
+
+        thread_map(one, columns, thread_count(n_jobs))
+    return table
+
+
+def fine_table(parts: list[Part], heavy: list[Heavy], schema: Schema, n_jobs: int | None = None) -> np.ndarray:
+    """Count rows in the fine cells of each column's heavy ones, column after column."""
+    table_grid = Grid.for_columns(len(schema.features))
+    starts = _starts(heavy, table_grid)
+    table = np.zeros(starts[-1], np.int32)
+
+    columns = [f for f in range(len(heavy)) if len(heavy[f].cells)]
+    for X in (piece.X for part in parts for piece in part.pieces()):
+
+        def one(f: int, X: np.ndarray = X) -> None:
+            table[starts[f] : starts[f + 1]] += grid.fine_counts(grid.images(X[:, f]), heavy[f], table_grid)
+
+        thread_map(one, columns, thread_count(n_jobs))
+    return table
+
+
+def _starts(heavy: list[Heavy], table_grid: Grid) -> np.ndarray:
+    """Say where each column's fine counts begin, and where the last ones end."""
+    return np.concatenate([[0], np.cumsum([h.starts(table_grid.coarse)[-1] for h in heavy])]).astype(np.int64)
+
+
+def label_counts(y: np.ndarray, schema: Schema) -> np.ndarray:
+    """Count rows by class, or by coarse cell of the target."""
+    if schema.n_classes:
+        return np.bincount(y, minlength=schema.n_classes).astype(np.int64)
+    label_grid = Grid.for_columns(1)
+    with np.errstate(over="ignore"):
+        small = y.astype(np.float32)
+    counts = grid.coarse_counts(grid.images(small), label_grid.coarse, label_grid.n_cells)
+    return counts.astype(np.int64)
+
+
+def _on_grid(schema: Schema, f: int) -> bool:
+    feature = schema.features[f]
+    return not feature.categorical and feature.edges is None
+
+
+def _by_column(request: CountFine, schema: Schema) -> list[Heavy]:
+    """Take a question about heavy cells apart, refusing cells that do not exist."""
+    table_grid, n = Grid.for_columns(len(schema.features)), len(schema.features)
+    columns, cells, shifts = request.columns, request.cells, request.shifts
+    if any(a.ndim != 1 or a.dtype != np.int32 or a.shape != cells.shape for a in (columns, cells, shifts)):
+        raise FormatError("the cells do not match")
+    if (np.diff(columns) < 0).any() or (np.diff(cells)[np.diff(columns) == 0] <= 0).any():
+        raise FormatError("the cells must rise, column by column")
+    if len(cells) and not (
+        0 <= cells.min() <= cells.max() < table_grid.n_cells
+        and 0 <= columns[0] <= columns[-1] < n
+        and table_grid.finest <= shifts.min() <= shifts.max() <= table_grid.coarse
+    ):
+        raise FormatError("a cell does not exist")
+    bounds = np.searchsorted(columns, np.arange(n + 1))
+    heavy = [Heavy(cells[a:b], shifts[a:b]) for a, b in pairwise(bounds)]
+    # what the honest ask for: a share of the budget, and at least two parts of each cell
+    if any(h.starts(table_grid.coarse)[-1] > table_grid.budget + 8 * MAX_BINS for h in heavy):
+        raise FormatError("the cells are looked into too closely")
+    return heavy
+
+
+# -- at the coordinator
+
+
+def find_shared_bins(federation: Federation, schema: Schema, max_bins: int) -> tuple[Bins, Blob, np.ndarray]:
+    """Find the bins of all sites' training rows together; also the bins as a blob, and the label's counts."""
+    named, coarse = federation.blob(schema.to_json().encode()), coarse_total(federation, schema)
+    heavy = _heavy(coarse.cells, schema, max_bins)
+    size = int(_starts(heavy, Grid.for_columns(len(schema.features)))[-1])
+    fine: FineCounts = federation.total(
+        CountFine(
+            schema=named,
+            columns=np.repeat(np.arange(len(heavy)), [len(h.cells) for h in heavy]).astype(np.int32),
+            cells=np.concatenate([h.cells for h in heavy]),
+            shifts=np.concatenate([h.shifts for h in heavy]),
+        ),
+        check=lambda site, reply: _check_counts(reply.cells, (size,), np.int32),
+        most=int(coarse.cells.max(initial=0)),
+    )
+    bins = bins_from_counts(schema, coarse.cells, heavy, fine.cells, max_bins)
+    points = CutPoints(np.array([len(c) for c in bins.cuts], np.int64), np.concatenate(bins.cuts))
+    return bins, federation.blob(wire.encode(points)), coarse.label
+
+
+def coarse_total(federation: Federation, schema: Schema) -> GridCounts:
+    """Count all sites' training rows on the coarse grid."""
+
+    def check(site: str, reply: GridCounts) -> None:
+        cells, label = Grid.for_columns(len(schema.features)).n_cells, Grid.for_columns(1).n_cells
+        _check_counts(reply.cells, (len(schema.features), cells), np.int32)
+        _check_counts(reply.label, (schema.n_classes or label,), np.int64)
+
+    named, rows = federation.blob(schema.to_json().encode()), sum(federation.rows.values())
+    counts: GridCounts = federation.total(CountGrid(schema=named), check=check, most=rows or None)
+    return counts
+
+
+def _check_counts(counts: np.ndarray, shape: tuple[int, ...], dtype: type) -> None:
+    if counts.shape != shape or counts.dtype != dtype or counts.min(initial=0) < 0:
+        raise FormatError("its counts are not those asked for")
+
+
+def _heavy(coarse: np.ndarray, schema: Schema, max_bins: int) -> list[Heavy]:
+    table_grid = Grid.for_columns(len(schema.features))
+    return [grid.heavy_cells(row, table_grid, max_bins, FLOOR) for row in coarse]
+
+
+def bins_from_counts(schema: Schema, coarse: np.ndarray, heavy: list[Heavy], fine: np.ndarray, max_bins: int) -> Bins:
+    """Choose every column's cut points from counts alone."""
+    table_grid = Grid.for_columns(len(schema.features))
+    starts = _starts(heavy, table_grid)
+    cuts = []
+    for f, feature in enumerate(schema.features):
+        if feature.categorical:
+            cuts.append(np.zeros(0, np.float32))
+        elif feature.edges is not None:
+            cuts.append(grid.values(given_cuts(feature.edges)))
+        else:
+            block = fine[starts[f] : starts[f + 1]]
+            cuts.append(grid.values(choose_cuts(coarse[f], heavy[f], block, table_grid, max_bins)))
+    return make_bins(schema, cuts)
+
+
+def pooled_bins(parts: list[Part], schema: Schema, max_bins: int) -> Bins:
+    """Find the same bins with all rows at hand."""
+    coarse = coarse_table(parts, schema)
+    heavy = _heavy(coarse, schema, max_bins)
+    return bins_from_counts(schema, coarse, heavy, fine_table(parts, heavy, schema), max_bins)

@@ -1,0 +1,298 @@
+"""Federations by columns: parties hold different columns of the same rows, one holds the label.
+
+Before training the parties' rows are aligned (``privacy/identity.py``) and their columns described, by the rows in
+common alone. Features stand in the order of the parties, then in that of each party's table, so a party's features
+are a stretch of all of them.
+"""
+
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+
+from silvan.data.encode import Task, encode_features, encode_label, infer_features, infer_label
+from silvan.data.schema import Feature, Label, Schema
+from silvan.data.table import listed
+from silvan.errors import AgreementError, FormatError, InputError, RefusedError
+from silvan.federation import wire
+from silvan.federation.agree import Differences
+from silvan.federation.describe import FLOOR
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.party import Party, party_of
+from silvan.federation.site import Part, Site, answers
+from silvan.federation.transports.in_process import LocalFederation
+from silvan.forest.forest import Forest
+from silvan.privacy.identity import Introduction, Rows, places_of
+
+# -- messages
+
+
+class ColumnKinds(Reply, frozen=True, kw_only=True):
+    """What a party's columns are, and its label if it has it."""
+
+    features: list[Feature]
+    label: Label | None
+
+
+class DescribeColumns(Request, frozen=True, kw_only=True):
+    """Kinds of the columns and names of categories that at least ten of the rows in common have; classes."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = ColumnKinds
+
+    rows: Blob
+    task: Task | None = None
+
+
+# -- at a party
+
+
+@answers(DescribeColumns)
+def describe_columns(site: Site, request: DescribeColumns) -> ColumnKinds:
+    """Describe the party's columns by the rows in common."""
+    party = party_of(site)
+    frame = party.rows_at(places_of(party, request.rows))
+    left_out = {party.id_column, party.label}
+    return ColumnKinds(
+        features=list(infer_features(frame, left_out, min_category_rows=FLOOR)),
+        label=infer_label(frame, party.label, request.task) if party.has_label else None,
+    )
+
+
+def encode_rows(party: Party, schema: Schema, rows: Blob) -> np.ndarray:
+    """Encode a party's columns of some rows; all values of a row that it lacks are missing."""
+    key = ("columns", schema.hash, rows.hash)
+    if key not in party.cache:
+        places = places_of(party, rows)
+        there = np.flatnonzero(places >= 0)
+        X = np.full((len(places), len(schema.features)), np.nan, np.float32)
+        if len(there):
+            X[there] = encode_features(party.rows_at(places[there]), schema)
+        party.cache[key] = X
+    encoded: np.ndarray = party.cache[key]
+    return encoded
+
+
+def encode_labels(party: Party, label: Label, rows: Blob) -> np.ndarray:
+    """Encode the label of some rows, which the party must have."""
+    if not party.has_label:
+        raise RefusedError("the party does not hold the label")
+    places = places_of(party, rows)
+    if (places < 0).any():
+        raise RefusedError("the party lacks some of the rows")
+    return encode_label(party.rows_at(places), Schema((), label))
+
+
+# -- at the coordinator
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Who holds what: each party's features by index, the label, and the rows in common by their digests."""
+
+    owners: dict[str, range]
+    label_holder: str | None
+    common: np.ndarray
+    held_out: np.ndarray  # bool, which of the rows in common are kept for judging
+    known: dict[str, np.ndarray] | None = None  # digests by party, where the coordinator has seen them
+
+    @property
+    def training(self) -> np.ndarray:
+        """Digests of the rows to learn from."""
+        return self.common[~self.held_out]
+
+    @property
+    def test(self) -> np.ndarray:
+        """Digests of the rows kept for judging."""
+        return self.common[self.held_out]
+
+
+def rows_blob(federation: Federation, digests: np.ndarray) -> Blob:
+    """Let requests refer to rows."""
+    return federation.blob(wire.encode(Rows(digests)))
+
+
+def hold_out(common: np.ndarray, share: float) -> np.ndarray:
+    """Choose the test part by a keyed hash of the id: the half of the digest that draws rows for no tree."""
+    held = common[:, 1] < np.uint64(min(int(share * 2.0**64), 2**64 - 1))
+    return held & ~held.all()  # there must be something to learn from
+
+
+def owner_of(told: dict[str, Introduction], label: str | None, required: bool) -> str | None:
+    """Find the one party that holds the label; refuse columns that two parties hold."""
+    holders = [name for name, party in told.items() if party.has_label]
+    if len(holders) > 1:
+        raise AgreementError(
+            f"the label {label!r} is held by {', '.join(map(repr, holders))}; exactly one party may hold it: drop it "
+            "from the others"
+        )
+    if not holders and required:
+        raise AgreementError(f"no party holds the label {label!r}; check the spelling")
+    first: dict[str, str] = {}
+    for name, party in told.items():
+        for column in party.columns:
+            if column in first:
+                raise AgreementError(
+                    f"column {column!r} is held by parties {first[column]!r} and {name!r}; rename it at one of them, "
+                    "or exclude it"
+                )
+            first[column] = name
+    if not first:
+        raise AgreementError("no party has a column to learn from but ids and the label")
+    return holders[0] if holders else None
+
+
+def describe(
+    federation: Federation, rows: Blob, told: dict[str, Introduction], task: Task | None
+) -> tuple[dict[str, tuple[Feature, ...]], Label | None]:
+    """Ask every party what its columns are."""
+
+    def check(site: str, reply: ColumnKinds) -> None:
+        if [f.name for f in reply.features] != told[site].columns or (reply.label is None) == told[site].has_label:
+            raise FormatError("its columns are not those it spoke of")
+
+    with federation.counted_apart():
+        kinds: dict[str, ColumnKinds] = federation.ask(DescribeColumns(rows=rows, task=task), check=check)
+    labels = [reply.label for reply in kinds.values() if reply.label is not None]
+    return {name: tuple(reply.features) for name, reply in kinds.items()}, labels[0] if labels else None
+
+
+def given_features(schema: Schema, told: dict[str, Introduction]) -> dict[str, tuple[Feature, ...]]:
+    """Share a given schema's features out to the parties that hold them."""
+    absent = [f.name for f in schema.features if not any(f.name in party.columns for party in told.values())]
+    if absent:
+        raise AgreementError(f"no party has {listed(absent)}, which the schema names")
+    return {name: tuple(f for f in schema.features if f.name in party.columns) for name, party in told.items()}
+
+
+def stretches(features: dict[str, tuple[Feature, ...]]) -> dict[str, range]:
+    """Say which features are a party's."""
+    ends = accumulate((len(own) for own in features.values()), initial=0)
+    return {name: range(a, b) for name, (a, b) in zip(features, pairwise(ends), strict=True)}
+
+
+def left_out(told: dict[str, Introduction], common: int) -> Differences:
+    """Note how many rows of each party take no part."""
+    differences = Differences()
+    for name, party in told.items():
+        if party.rows > common:
+            what = f"{party.rows - common} of {party.rows} rows of {name} are not known to all parties"
+            differences.add("(rows)", what, "they take no part")
+    return differences
+
+
+class ColumnFederation(LocalFederation):
+    """A federation by columns whose parties live in this process."""
+
+    columns: Columns
+
+    @property
+    def owners(self) -> dict[str, range]:
+        """Each party's features, by index."""
+        return self.columns.owners
+
+    @property
+    def label_holder(self) -> str | None:
+        """The party that holds the label; None where rows are only to be scored."""
+        return self.columns.label_holder
+
+    def party(self, name: str) -> Party:
+        """Give a party's own object: for baselines, in one process only."""
+        return party_of(self.site(name))
+
+    # -- baselines, which may see everything
+
+    def schema_of(self, name: str) -> Schema:
+        """Give the schema of one party's columns."""
+        own = self.owners[name]
+        return Schema(self.schema.features[own.start : own.stop], self.schema.label)
+
+    def joined(self, digests: np.ndarray) -> Part:
+        """Join the parties' columns of some rows, with the label if there is one."""
+        blob = rows_blob(self, digests)
+        X = np.concatenate([self._columns_of(name, blob) for name in self.owners], axis=1)
+        if self.label_holder is None:
+            y = np.zeros(0)
+        else:
+            y = encode_labels(self._informed(self.label_holder, blob), self.schema.label, blob)
+        return Part(np.ascontiguousarray(X), y, digests[:, 0].copy())
+
+    def _columns_of(self, name: str, blob: Blob) -> np.ndarray:
+        return encode_rows(self._informed(name, blob), self.schema_of(name), blob)
+
+    def _informed(self, name: str, blob: Blob) -> Party:
+        party = self.party(name)
+        party.store.put(f"blob {blob.hash}", self._blobs[blob.hash])
+        return party
+
+    def pooled(self, schema: Schema) -> tuple[Part, np.ndarray]:
+        """Give all training rows in one place, and the key of their draws."""
+        self._need_label()
+        return self.joined(self.columns.training), self.party(self.sites[0]).row_key
+
+    @property
+    def alone_at(self) -> list[str]:
+        """The parties that have a column to learn from."""
+        return [name for name in self.active if len(self.owners[name])]
+
+    def test_rows(self) -> Part:
+        """Give the rows kept for judging, in one place."""
+        self._need_label()
+        if not len(self.columns.test):
+            raise InputError("there are no test rows: set test=0.2 when the federation is made, or pass a table")
+        return self.joined(self.columns.test)
+
+    def alone(self, name: str, schema: Schema) -> tuple[Site, Schema]:
+        """Give what a party could learn from alone, were it told the label."""
+        self._need_label()
+        own, everything = self.owners[name], self.joined(self.columns.training)
+        part = Part(np.ascontiguousarray(everything.X[:, own.start : own.stop]), everything.y, everything.row_keys)
+        return Alone(self.party(name), part), self.schema_of(name)
+
+    @property
+    def id_column(self) -> str:
+        """The column that tells rows apart."""
+        return self.party(self.sites[0]).id_column
+
+    def listing(self, digests: np.ndarray) -> tuple[np.ndarray, list[Any]]:
+        """List rows as they stand in the parties' tables, the first party's first: their order, and their ids.
+
+        Ids are for the caller, who has the tables at hand; no message holds one.
+        """
+        orders, ids = [], []
+        left = np.ones(len(digests), np.bool_)
+        for name in self.sites:
+            places = places_of(self._informed(name, rows_blob(self, digests)), rows_blob(self, digests))
+            here = np.flatnonzero(left & (places >= 0))
+            here = here[np.argsort(places[here])]
+            orders.append(here)
+            ids += self.party(name).rows_at(places[here])[self.id_column].to_list()
+            left[here] = False
+        return np.concatenate(orders), ids
+
+    def _need_label(self) -> None:
+        if self.label_holder is None:
+            raise InputError("no party holds the label, so there is nothing to learn; these rows can only be scored")
+
+
+class Alone(Site):
+    """A party's columns with the label, as one site: the baseline of a party that does not join."""
+
+    def __init__(self, party: Party, rows: Part) -> None:
+        super().__init__(party.name, party.source, sampling_key=party.row_key, n_jobs=party.n_jobs)
+        self.rows = rows
+
+    def part(self, schema: Schema, test: bool = False) -> Part:
+        """Give the training rows."""
+        return self.rows
+
+
+def widened(forest: Forest, schema: Schema) -> Forest:
+    """Make a forest of some columns one of all: its answers stay the same."""
+    if forest.schema == schema:
+        return forest
+    place = np.array([schema.names.index(name) for name in forest.schema.names], np.int32)
+    feature = np.where(forest.feature >= 0, place[forest.feature], -1)
+    return replace(forest, schema=schema, feature=feature, gain=None)

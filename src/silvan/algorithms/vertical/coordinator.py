@@ -1,0 +1,217 @@
+"""What the coordinator of a vertical forest keeps while trees grow, however labels are kept secret.
+
+It draws features, deals them out to the parties that hold them, puts the winners' partitions in the order of the nodes
+so that nobody learns who won which, and numbers the nodes for good at the end.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from silvan.algorithms.shared.shared_bins import MAX_TREES
+from silvan.algorithms.vertical.columns import Columns, rows_blob
+from silvan.algorithms.vertical.party_rows import Ground, Round
+from silvan.algorithms.vertical.party_shares import Keeping, KeepShare, LeafValues
+from silvan.data.schema import Label, Schema
+from silvan.errors import FormatError, InputError
+from silvan.federation import wire
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob
+from silvan.federation.store import digest
+from silvan.forest.forest_shares import Structure
+from silvan.tree.fit import Settings, level_order
+from silvan.tree.grow import Frontier, Grown, Plan, grow
+from silvan.tree.level import draw_level
+from silvan.tree.partition import spread
+from silvan.tree.split import Splits
+
+Drawn = dict[str, tuple[np.ndarray, np.ndarray]]
+"""By party: which nodes of a level have some of its columns in their draw, and which columns these are."""
+
+
+class Books(ABC):
+    """The coordinator's books; how a level's splits are found depends on how labels are kept secret."""
+
+    keeping: ClassVar[type[Keeping]] = KeepShare
+
+    def __init__(self, federation: Federation, columns: Columns, schema: Schema, settings: Settings) -> None:
+        if columns.label_holder is None:
+            raise InputError("no party holds the label, so there is nothing to learn; these rows can only be scored")
+        if not 1 <= settings.n_estimators <= MAX_TREES:
+            raise InputError(f"n_estimators must be 1 to {MAX_TREES}, got {settings.n_estimators}")
+        self.federation, self.schema, self.settings = federation, schema, settings
+        self.holder: str = columns.label_holder
+        self.owners, self.parties = columns.owners, list(columns.owners)
+        self.plan: Plan = settings.federated_plan(len(schema.features))
+        self.rows = rows_blob(federation, columns.training)
+        self.rounds: list[Blob] = []
+        self.level = np.zeros(0, np.bool_), np.zeros(0, np.uint8)  # of the splits just found: needed, bits
+        self.made: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {party: [] for party in self.parties}
+        self.levels = 0
+        self.grounds: dict[str, Ground] = {}
+
+    def lay_ground(self, **labels: Any) -> None:
+        """Say what trees grow on."""
+        for party in self.parties:
+            own = self.owners[party]
+            schema = Schema(self.schema.features[own.start : own.stop], Label(self.schema.label.name))
+            self.grounds[party] = Ground(
+                rows=self.rows,
+                schema=self.federation.blob(schema.to_json().encode()),
+                n_columns=len(self.schema.features),
+                settings=replace(self.settings, class_weight=None),
+                **labels,
+            )
+
+    def ground(self, party: str) -> Ground:
+        """Give what a party is told with every question."""
+        return msgspec.structs.replace(self.grounds[party], rounds=list(self.rounds))
+
+    # -- growing
+
+    def grow(self, feature_key: np.ndarray) -> Structure:
+        """Grow all trees; gives their structure, every party keeps its share."""
+        trees = np.arange(self.settings.n_estimators)
+        grown = grow(trees, feature_key, self.plan, self.rule(), self._find, self._apply)
+        return self._finish(grown, feature_key)
+
+    @abstractmethod
+    def rule(self) -> Any:
+        """Say which nodes may be split, given what ``decide`` tells of them."""
+
+    @abstractmethod
+    def decide(self, nodes: np.ndarray, drawn: Drawn, deeper: np.ndarray) -> Splits:
+        """Decide every open node; ``feature`` is the winner's number, -1 where there is no split."""
+
+    @abstractmethod
+    def leaves(self, grown: Grown, nodes: np.ndarray) -> dict[str, dict[str, Any]]:
+        """Say what parties are told at the end to learn what the leaves are worth; leaves from left to right."""
+
+    def _find(self, frontier: Frontier) -> Splits:
+        features = draw_level(frontier, self.plan)
+        self.levels += 1
+        more = self.plan.max_rounds is None or self.levels < self.plan.max_rounds
+        limit = np.inf if self.plan.max_depth is None else self.plan.max_depth
+        drawn = {party: own_columns(features, self.owners[party]) for party in self.parties}
+        return self.decide(frontier.node.astype(np.int32), drawn, more & (frontier.depth + 1 < limit))
+
+    def won(self, nodes: np.ndarray, drawn: Drawn, splits: Splits) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Say which nodes of a level each party won, and by which of its columns it may split them."""
+        found = {}
+        for k, party in enumerate(self.parties):
+            place = np.flatnonzero(splits.feature == k)
+            if len(place):
+                which, features = drawn[party]
+                own = features[np.searchsorted(which, place)]
+                found[party] = place, own
+                self.made[party].append((nodes[place], own))
+        return found
+
+    def join_bits(
+        self, found: np.ndarray, needed: np.ndarray, rows: np.ndarray, bits: dict[str, tuple[np.ndarray, np.ndarray]]
+    ) -> None:
+        """Put the parties' bits in the order of the nodes: who won which is nobody's business."""
+        lengths = np.where(needed, (rows + 7) >> 3, 0)
+        begin = np.cumsum(lengths) - lengths
+        joined = np.empty(int(lengths.sum()), np.uint8)
+        for place, own in bits.values():
+            spread(own, lengths[place], begin[place], joined)
+        self.level = needed[found], joined
+
+    def _apply(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> None:
+        """Note a level's partitions for the next question."""
+        expected, bits = self.level
+        assert np.array_equal(expected, needed)  # noqa: S101  or parties and coordinator grow different trees
+        if len(nodes):
+            self.rounds.append(self.federation.blob(wire.encode(Round(nodes.astype(np.int32), needed, bits))))
+
+    # -- the end
+
+    def _finish(self, grown: Grown, feature_key: np.ndarray) -> Structure:
+        """Give the nodes their final numbers, have every party keep its share and learn what the leaves are worth."""
+        nodes, split_of = level_order(grown)
+        inner = split_of >= 0
+        owner, gain = np.full(len(nodes), -1, np.int32), np.zeros(len(nodes))
+        owner[inner], gain[inner] = grown.feature[split_of[inner]], grown.gain[split_of[inner]]
+        drew = self.drew(grown.stats[: grown.n_trees])
+        if not drew.any():
+            raise InputError("no tree drew any row: there are too few rows in common; set bootstrap=False")
+        determined = [self.federation.study, self.schema.hash, repr(self.settings), feature_key.tobytes().hex()]
+        rounds = [blob.hash for blob in self.rounds]
+        structure = Structure(
+            model=digest(msgspec.json.encode([*determined, type(self).__name__, self.rows.hash, *rounds])),
+            schema=self.schema,
+            parties=tuple(self.parties),
+            columns=tuple(len(own) for own in self.owners.values()),
+            label_holder=self.holder,
+            offsets=np.concatenate([[0], np.cumsum(np.bincount(grown.tree, minlength=grown.n_trees))]),
+            owner=owner,
+            gain=gain,
+            weights=np.where(drew, 1.0, 0.0),
+            value=np.zeros((0, max(self.schema.n_classes, 1))),
+        )
+        place = np.empty(len(nodes), np.int64)
+        place[nodes] = np.arange(len(nodes))
+        told = self.leaves(grown, nodes[structure.leaves])
+        replies: dict[str, LeafValues] = self.federation.ask(
+            {party: self._keep(structure, party, place, told.get(party, {})) for party in self.parties},
+            check=lambda site, reply: self.check_values(reply.value, structure, site),
+        )
+        value = replies[self.holder].value
+        if len(value):
+            # told from left to right; a forest has them in the order of its nodes
+            structure = replace(structure, value=value[structure.spans[0][owner < 0]])
+        structure.check()
+        return structure
+
+    @abstractmethod
+    def drew(self, roots: np.ndarray) -> np.ndarray:
+        """Say which trees have drawn any row."""
+
+    @abstractmethod
+    def check_values(self, value: np.ndarray, structure: Structure, site: str) -> None:
+        """Refuse leaf values that are none, or that a party should not tell."""
+
+    def _keep(self, structure: Structure, party: str, place: np.ndarray, told: dict[str, Any]) -> Keeping:
+        """Tell a party where in the forest its splits are."""
+        made = self.made[party]
+        width = max((features.shape[1] for _, features in made), default=1)
+        padded = [np.pad(f, ((0, 0), (0, width - f.shape[1])), constant_values=-1) for _, f in made]
+        nodes = np.concatenate([np.zeros(0, np.int32), *(n for n, _ in made)])
+        first, past = structure.spans
+        node = place[nodes]
+        return self.keeping(
+            ground=self.ground(party),
+            nodes=nodes,
+            features=np.concatenate([np.zeros((0, width), np.int32), *padded]),
+            model=structure.model,
+            n_leaves=structure.n_leaves,
+            node=node,
+            first=first[node],
+            middle=first[structure.left[node] + 1],
+            last=past[node],
+            **told,
+        )
+
+
+def own_columns(features: np.ndarray, own: range) -> tuple[np.ndarray, np.ndarray]:
+    """Pick a party's columns of each node's draw: which nodes have any, and which they are, counted from its first."""
+    mine = (features >= own.start) & (features < own.stop)
+    counts = mine.sum(axis=1)
+    which = np.flatnonzero(counts)
+    listed = np.full((len(which), int(counts.max(initial=1))), -1, np.int32)
+    # drawn features rise, so a party's stand side by side
+    listed[np.arange(listed.shape[1]) < counts[which, None]] = features[mine] - own.start
+    return which, listed
+
+
+def check_leaf_values(value: np.ndarray, structure: Structure) -> None:
+    """Refuse what cannot be the values of a forest's leaves."""
+    shape = (structure.n_leaves, max(structure.schema.n_classes, 1))
+    if value.shape != shape or value.dtype != np.float64 or not np.isfinite(value).all():
+        raise FormatError("its leaf values are not as many as the leaves")
+    if structure.schema.n_classes and ((value < 0) | (value > 1)).any():
+        raise FormatError("its leaf values are no shares")

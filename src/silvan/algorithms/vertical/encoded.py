@@ -1,0 +1,268 @@
+"""Vertical forests: parties hold other columns of the same rows, one holds the label. Federated Forest, a level a time.
+
+The coordinator draws every open node's features and sends each party its own columns of the draw. One exchange brings
+the best value that each party can offer at each node, a second one the row partitions of those that won, as bits; they
+travel on with the next level's question. Only the winner knows by which column and where a node is split. The label
+holder sends its label once, encoded (``encoded.py``). A forest of any number of trees of depth D takes at most
+2 D + 2 rounds, and is node for node the one that a joined table would have given.
+"""
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from silvan.algorithms.vertical.columns import Columns
+from silvan.algorithms.vertical.coordinator import Books, Drawn, check_leaf_values
+from silvan.algorithms.vertical.encoded_labels import EncodedLabels, EncodeLabels, LeafCode, check_measure
+from silvan.algorithms.vertical.party_rows import Descent, Growing, descend
+from silvan.data.schema import Schema
+from silvan.errors import FederationError, FormatError, RefusedError
+from silvan.federation.federation import Federation
+from silvan.federation.message import Reply
+from silvan.federation.party import party_of
+from silvan.federation.site import Site, answers
+from silvan.forest.forest_shares import Structure
+from silvan.tree.fit import Settings
+from silvan.tree.gain import Rule
+from silvan.tree.grow import Grown
+from silvan.tree.level import settle_all, values
+from silvan.tree.partition import count_sides, pack_sides
+from silvan.tree.split import Splits
+from silvan.tree.target import Measure
+
+# -- messages
+
+
+class Values(Reply, frozen=True, kw_only=True):
+    """What the best split of each node is worth, -inf where there is none; the roots' statistics at first."""
+
+    values: np.ndarray
+    totals: np.ndarray
+
+
+class FindValues(Growing, frozen=True, kw_only=True):
+    """What the best split by the party's columns is worth at each open node."""
+
+    reply: ClassVar[type[Reply]] = Values
+
+    totals: bool
+
+
+class Sides(Reply, frozen=True, kw_only=True):
+    """Statistics of the left side of each node, and which rows it is, as bits, where that is needed."""
+
+    left: np.ndarray
+    bits: np.ndarray
+
+
+class SplitNodes(Growing, frozen=True, kw_only=True):
+    """Which rows go left at the nodes that the party splits best."""
+
+    reply: ClassVar[type[Reply]] = Sides
+
+    deeper: np.ndarray  # bool, whether a node's children may be split again
+
+
+# -- at a party
+
+
+@answers(FindValues)
+def find_values(site: Site, request: FindValues) -> Values:
+    """Say what the party's columns could do for each node."""
+    descent = descend(party_of(site), request.ground)
+    splits = descent.find(request.nodes, request.features)
+    descent.found = (request.nodes, request.features, splits)
+    if request.totals and request.nodes.max(initial=0) >= request.ground.settings.n_estimators:
+        raise RefusedError("the party tells the statistics of roots alone")
+    return Values(
+        values=np.where(splits.feature >= 0, splits.gain, -np.inf),
+        totals=splits.total if request.totals else splits.total[:0],
+    )
+
+
+@answers(SplitNodes)
+def split_nodes(site: Site, request: SplitNodes) -> Sides:
+    """Split nodes as the party found best."""
+    nodes, deeper = request.nodes, request.deeper
+    if deeper.shape != nodes.shape or deeper.dtype != np.bool_:
+        raise FormatError("the nodes do not match")
+    descent = descend(party_of(site), request.ground)
+    splits = _found(descent, request)
+    descent.made.append((nodes, splits))
+    some = np.flatnonzero(deeper & _open_below(splits.left, splits.total, descent.rule))
+    chosen = Splits(*(column[some] for column in splits))
+    return Sides(left=splits.left, bits=pack_sides(descent.rows, nodes[some], chosen, descent.threads))
+
+
+def _found(descent: Descent, request: SplitNodes) -> Splits:
+    """Give splits that were found just before; find them again if the party was restarted since."""
+    descent.check(request.nodes, request.features)
+    splits = None
+    if descent.found is not None:
+        nodes, features, known = descent.found
+        at = np.full(len(descent.is_split), -1)
+        at[nodes] = np.arange(len(nodes))
+        at = at[request.nodes]
+        if (at >= 0).all() and np.array_equal(features[at], request.features):
+            splits = Splits(*(column[at] for column in known))
+    if splits is None:
+        splits = descent.find(request.nodes, request.features)
+    if (splits.feature < 0).any():
+        raise RefusedError("the party has no split for a node")
+    return splits
+
+
+# -- both sides
+
+
+def _open_below(left: np.ndarray, total: np.ndarray, rule: Rule) -> np.ndarray:
+    """Say whether either side of a split might be split again."""
+    return rule.open_nodes(left) | rule.open_nodes(total - left)
+
+
+# -- at the coordinator
+
+
+def fit(
+    federation: Federation, columns: Columns, schema: Schema, settings: Settings, feature_key: np.ndarray
+) -> Structure:
+    """Grow the forest of all parties' columns; gives its structure, every party keeps its share."""
+    return EncodedBooks(federation, columns, schema, settings).grow(feature_key)
+
+
+class EncodedBooks(Books):
+    """The books where labels are encoded: the coordinator knows every node's statistics, in code."""
+
+    def __init__(self, federation: Federation, columns: Columns, schema: Schema, settings: Settings) -> None:
+        super().__init__(federation, columns, schema, settings)
+        told: EncodedLabels = federation.ask(
+            EncodeLabels(rows=self.rows, label=schema.label, settings=settings),
+            to=[self.holder],
+            check=lambda _, reply: check_measure(reply.measure, schema.n_classes),
+        )[self.holder]
+        self.measure: Measure = told.measure
+        self._rule: Rule = settings.rule(told.measure)
+        self.stats = np.zeros((0, told.measure.n_stats), np.int64)  # of every node so far
+        self.lay_ground(labels=federation.blob(told.labels), measure=told.measure)
+
+    def rule(self) -> Rule:
+        """Say which nodes may be split by their statistics."""
+        return self._rule
+
+    def decide(self, nodes: np.ndarray, drawn: Drawn, deeper: np.ndarray) -> Splits:
+        """Ask all parties for their best, and the best of them for the sides."""
+        offers = self._offers(nodes, drawn)
+        splits = Splits.empty(len(nodes), self.measure.n_stats)
+        splits.total[:] = self.stats[nodes]
+        best = offers.argmax(axis=0)  # the first of equal ones: its features come first
+        splits.gain[:] = offers[best, np.arange(len(nodes))]
+        splits.feature[:] = np.where(splits.gain > -np.inf, best, -1)
+        self._split(nodes, drawn, deeper, splits)
+        settle_all(splits, self._rule)
+        found = splits.feature >= 0
+        sides = np.stack([splits.left, splits.total - splits.left], axis=1)[found]
+        self.stats = np.concatenate([self.stats, sides.reshape(-1, self.measure.n_stats)])
+        return splits
+
+    def _offers(self, nodes: np.ndarray, drawn: Drawn) -> np.ndarray:
+        """Ask what each party's best split is worth: (parties, nodes)."""
+        asked = {party: which for party, (which, _) in drawn.items() if len(which)}
+        first = self.levels == 1
+
+        def check(site: str, reply: Values) -> None:
+            n = len(asked[site])
+            if reply.values.shape != (n,) or reply.values.dtype != np.float64:
+                raise FormatError("its values are not as many as the nodes")
+            if np.isnan(reply.values).any() or (reply.values == np.inf).any():
+                raise FormatError("its values are not numbers")
+            shape = (n if first else 0, self.measure.n_stats)
+            if reply.totals.shape != shape or reply.totals.dtype != np.int64 or self._impossible(reply.totals):
+                raise FormatError("its statistics are not possible")
+
+        requests = {
+            party: FindValues(ground=self.ground(party), nodes=nodes[which], features=drawn[party][1], totals=first)
+            for party, which in asked.items()
+        }
+        replies: dict[str, Values] = self.federation.ask(requests, check=check)
+        if first:
+            self.stats = self._roots(len(nodes), asked, replies)
+        offers = np.full((len(self.parties), len(nodes)), -np.inf)
+        for party, reply in replies.items():
+            offers[self.parties.index(party), asked[party]] = reply.values
+        return offers
+
+    def _roots(self, n: int, asked: dict[str, np.ndarray], replies: dict[str, Values]) -> np.ndarray:
+        """Take the roots' statistics from whoever told them; all who did must agree."""
+        stats, known = np.zeros((n, self.measure.n_stats), np.int64), np.zeros(n, np.bool_)
+        for party, reply in replies.items():
+            which = asked[party]
+            before = known[which]
+            if not np.array_equal(stats[which][before], reply.totals[before]):
+                raise FederationError(
+                    f"party {party!r} counts other rows than the parties before it; is its table new?"
+                )
+            stats[which], known[which] = reply.totals, True
+        return stats
+
+    def _split(self, nodes: np.ndarray, drawn: Drawn, deeper: np.ndarray, splits: Splits) -> None:
+        """Ask the winners for the sides of the nodes they won."""
+        won = self.won(nodes, drawn, splits)
+        requests = {
+            party: SplitNodes(ground=self.ground(party), nodes=nodes[place], features=own, deeper=deeper[place])
+            for party, (place, own) in won.items()
+        }
+
+        def check(site: str, reply: Sides) -> None:
+            place = won[site][0]
+            self._check_sides(reply, splits.total[place], splits.gain[place], deeper[place])
+
+        replies: dict[str, Sides] = self.federation.ask(requests, check=check) if requests else {}
+        for party, reply in replies.items():
+            splits.left[won[party][0]] = reply.left
+        found = splits.feature >= 0
+        needed = deeper & found & _open_below(splits.left, splits.total, self._rule)
+        bits = {party: (won[party][0], reply.bits) for party, reply in replies.items()}
+        self.join_bits(found, needed, self._rows(splits.total), bits)
+
+    def _rows(self, stats: np.ndarray) -> np.ndarray:
+        """Count the rows behind statistics."""
+        return stats.sum(axis=1) if self.measure.lead == 0 else stats[:, 0]
+
+    def _impossible(self, stats: np.ndarray) -> bool:
+        return bool((stats[:, : self.measure.lead or None] < 0).any())
+
+    def _check_sides(self, reply: Sides, total: np.ndarray, value: np.ndarray, deeper: np.ndarray) -> None:
+        """Refuse sides that are not worth what was promised, or not as many rows as they are said to be."""
+        left, rule = reply.left, self._rule
+        if left.shape != total.shape or left.dtype != np.int64 or reply.bits.dtype != np.uint8:
+            raise FormatError("its sides do not match the nodes")
+        if self._impossible(left) or self._impossible(total - left):
+            raise FormatError("its sides have more rows than the nodes")
+        rows, all_rows = self._rows(left), self._rows(total)
+        if (np.minimum(rows, all_rows - rows) < rule.min_leaf).any():
+            raise FormatError("a side has fewer rows than a leaf may have")
+        if not np.array_equal(values(left, total, rule), value):
+            raise FormatError("a split is not worth what was promised")
+        needed = deeper & _open_below(left, total, rule)
+        counts = count_sides(reply.bits, all_rows[needed])
+        if counts is None:
+            raise FormatError("a partition with the wrong number of bits")
+        if not np.array_equal(counts, rows[needed]):
+            raise FormatError("a partition that does not match its statistics")
+
+    def drew(self, roots: np.ndarray) -> np.ndarray:
+        """Say which trees have drawn any row."""
+        drew: np.ndarray = self._rows(roots) > 0
+        return drew
+
+    def leaves(self, grown: Grown, nodes: np.ndarray) -> dict[str, dict[str, Any]]:
+        """Ask the label holder to decode the leaves' statistics."""
+        code = LeafCode(self.schema.label, self.settings.class_weight, grown.stats[nodes])
+        return {self.holder: {"leaves": code}}
+
+    def check_values(self, value: np.ndarray, structure: Structure, site: str) -> None:
+        """Only the label holder tells what leaves are worth."""
+        if site == self.holder:
+            check_leaf_values(value, structure)
+        elif len(value):
+            raise FormatError("it speaks of leaf values and does not hold the label")

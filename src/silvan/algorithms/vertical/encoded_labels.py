@@ -1,0 +1,139 @@
+"""Encoded labels: classes under other numbers, or a number up to its sign, scale and origin.
+
+The label holder renumbers the classes by a permutation that it alone knows, or gives numbers in fixed point with a
+secret sign, and seals them for the parties: the coordinator carries what it cannot read. Neither renumbering nor
+turning the sign changes what a split is worth, so the trees are the same. It hides little from parties: they see which
+rows are of one class, and of two classes the rarer one is soon guessed (see docs/vertical.md).
+"""
+
+from dataclasses import replace
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+
+from silvan.algorithms.shared.shared_bins import label_counts
+from silvan.algorithms.vertical.columns import encode_labels
+from silvan.data.schema import Label, Schema
+from silvan.errors import FormatError
+from silvan.federation import wire
+from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.party import Party, party_of
+from silvan.federation.site import Site, answers
+from silvan.privacy.seal import seal, unseal
+from silvan.tree.fit import Settings
+from silvan.tree.target import MAX_CLASSES, Measure
+
+# -- messages
+
+
+class EncodedLabels(Reply, frozen=True, kw_only=True):
+    """The label of every row in code, sealed for the parties, and how splits are to be measured by it."""
+
+    labels: bytes
+    measure: Measure
+
+
+class EncodeLabels(Request, frozen=True, kw_only=True):
+    """The label of every row, in a code that only the label holder can undo, for the other parties."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = EncodedLabels
+
+    rows: Blob
+    label: Label
+    settings: Settings
+
+    @property
+    def min_leaf(self) -> int:
+        """Rows a leaf has at least, for the party's policy to judge."""
+        return self.settings.min_samples_leaf
+
+
+class LeafCode(msgspec.Struct, frozen=True):
+    """What the label holder needs to say what leaves are worth: their statistics in code, and what they are of."""
+
+    label: Label
+    class_weight: str | list[float] | None
+    stats: np.ndarray
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What is sealed: a class code or a fixed-point number a row."""
+
+    target: np.ndarray
+
+
+# -- at the label holder
+
+
+def measured(party: Party, rows: Blob, label: Label, settings: Settings) -> tuple[np.ndarray, Measure]:
+    """Give the label of every row, and how it is measured where all rows are at hand."""
+    schema = Schema((), label)
+    y = encode_labels(party, label, rows)
+    return y, settings.measure(schema, label_counts(y, schema))
+
+
+def _permutation(party: Party, rows: Blob, n: int) -> np.ndarray:
+    """Give the secret number of each class: always the same for the same rows."""
+    words = [party.secret_for(f"class {code} of rows {rows.hash}") for code in range(n)]
+    return np.argsort(np.argsort(np.array(words, object)))
+
+
+def _sign(party: Party, rows: Blob) -> int:
+    return 1 - 2 * (party.secret_for(f"sign of rows {rows.hash}")[0] & 1)
+
+
+@answers(EncodeLabels)
+def encode(site: Site, request: EncodeLabels) -> EncodedLabels:
+    """Encode the label of every row."""
+    party = party_of(site)
+    y, measure = measured(party, request.rows, request.label, request.settings)
+    if measure.scale:
+        target = _sign(party, request.rows) * measure.whole(y)
+        shown = msgspec.structs.replace(measure, offset=0.0, scale=1.0)
+    else:
+        code = _permutation(party, request.rows, measure.n_stats)
+        target = code[y].astype(np.uint16)
+        weight = np.array(measure.class_weight)[np.argsort(code)]
+        shown = msgspec.structs.replace(measure, class_weight=tuple(weight.tolist()))
+    return EncodedLabels(labels=seal(party.key_for("labels"), wire.encode(Target(target))), measure=shown)
+
+
+def decode_leaves(party: Party, rows: Blob, settings: Settings, leaves: LeafCode) -> np.ndarray:
+    """Say what leaves are worth, given their statistics in code."""
+    stats = leaves.stats
+    _, measure = measured(party, rows, leaves.label, replace(settings, class_weight=leaves.class_weight))
+    if stats.ndim != 2 or stats.shape[1] != measure.n_stats or stats.dtype != np.int64:
+        raise FormatError("the statistics of the leaves do not match")
+    if measure.scale:
+        return measure.leaf_values(stats * [1, _sign(party, rows)])
+    return measure.leaf_values(stats[:, _permutation(party, rows, measure.n_stats)])
+
+
+# -- at every party
+
+
+def open_labels(party: Party, blob: Blob, measure: Measure, n_rows: int) -> np.ndarray:
+    """Open the labels, in code, in the layout that histograms take."""
+    target = wire.decode(unseal(party.key_for("labels"), party.blob(blob.hash)), Target).target
+    if target.shape != (n_rows,) or target.dtype != (np.int64 if measure.scale else np.uint16):
+        raise FormatError("the labels are not as many as the rows")
+    if measure.scale:
+        return np.stack([np.ones(n_rows, np.int64), target], axis=1)
+    if target.max(initial=0) >= measure.n_stats:
+        raise FormatError("a label is of no class")
+    return target
+
+
+def check_measure(measure: Measure, n_classes: int | None = None) -> None:
+    """Refuse statistics that are neither those of classes nor those of a number."""
+    n = len(measure.class_weight)
+    if measure.scale:
+        fits = (measure.n_stats, measure.lead, n, measure.offset, measure.scale) == (2, 1, 1, 0.0, 1.0)
+    else:
+        fits = (measure.n_stats, measure.lead, measure.offset) == (n, 0, 0.0) and 1 <= n <= MAX_CLASSES
+    if not fits or not 0 <= measure.mass < 1 << 62 or not all(0 < w < 1 << 32 for w in measure.class_weight):
+        raise FormatError("the statistics are not those of a label")
+    if n_classes is not None and (n_classes or 1) != n:
+        raise FormatError("the statistics are not those of the label")

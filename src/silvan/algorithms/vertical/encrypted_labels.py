@@ -1,0 +1,198 @@
+"""Encrypted labels: Paillier's encryption of every row's label, which parties add up and only the label holder reads.
+
+Classes are encrypted as a 1 and zeros, numbers in fixed point above the least one. What is drawn at random here comes
+from a party's secret and from all that it is used for, so a question asked again has the same answer to the byte.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
+from silvan.algorithms.vertical.encoded_labels import measured
+from silvan.data.schema import Label
+from silvan.errors import CipherError, FormatError, RefusedError
+from silvan.federation import wire
+from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.party import Party, party_of
+from silvan.federation.site import Site, answers
+from silvan.privacy.paillier.cipher import Ciphertexts, Masks
+from silvan.privacy.paillier.packing import EncryptedRows, Lanes, encrypt_rows, receive_rows
+from silvan.privacy.paillier.paillier_keys import PrivateKey, PublicKey, generate
+from silvan.tree.fit import Settings
+from silvan.tree.gain import Rule
+from silvan.tree.target import Measure
+
+TESTING = False
+"""Admits short keys, which protect nothing; tests set it."""
+
+# -- messages
+
+
+class EncryptedLabels(Reply, frozen=True, kw_only=True):
+    """The label of every row, encrypted; the key to add up with; how a row's numbers lie in a ciphertext."""
+
+    public: bytes
+    lanes: Lanes
+    labels: bytes
+
+
+class EncryptLabels(Request, frozen=True, kw_only=True):
+    """The label of every row, encrypted so that only the label holder can read it."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = EncryptedLabels
+
+    rows: Blob
+    label: Label
+    settings: Settings
+    key_bits: int
+
+    @property
+    def min_leaf(self) -> int:
+        """Rows a leaf has at least, for the party's policy to judge."""
+        return self.settings.min_samples_leaf
+
+
+class Encryption(msgspec.Struct, frozen=True):
+    """What a party needs to add up: the rows' ciphertexts, the key, the lanes."""
+
+    labels: Blob
+    public: bytes
+    lanes: Lanes
+
+
+# -- at the label holder
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The label as its holder knows it: the target of every row, how it is measured, and how it is encrypted."""
+
+    target: np.ndarray
+    measure: Measure
+    rule: Rule
+    values: np.ndarray  # what is encrypted, (rows, fields)
+    low: int
+
+    def histograms(self, counts: np.ndarray, sums: np.ndarray) -> np.ndarray:
+        """Turn sums of what was encrypted into histograms of the target."""
+        return np.stack([counts, sums[:, 0] + self.low * counts], axis=1) if self.measure.scale else sums
+
+    def encrypted_totals(self, totals: np.ndarray) -> np.ndarray:
+        """Turn sums of the target into sums of what was encrypted."""
+        return totals[:, 1:] - self.low * totals[:, :1] if self.measure.scale else totals
+
+
+def truth_of(party: Party, rows: Blob, label: Label, settings: Settings) -> Truth:
+    """Look the label up."""
+    key = ("truth", rows.hash, msgspec.json.encode(label), repr(settings))
+    if key not in party.cache:
+        y, measure = measured(party, rows, label, settings)
+        target = measure.rows(y)
+        if measure.scale:
+            low = int(target[:, 1].min())
+            values = target[:, 1:] - low
+        else:
+            low = 0
+            values = np.zeros((len(y), measure.n_stats), np.uint8)
+            values[np.arange(len(y)), target] = 1
+        party.cache[key] = Truth(target, measure, settings.rule(measure), values, low)
+    truth: Truth = party.cache[key]
+    return truth
+
+
+def private_key(party: Party, bits: int, fingerprint: bytes | None = None) -> PrivateKey:
+    """Give the label holder's key, drawn when it is first needed; refuse if another one is wanted.
+
+    Where the party's secret was given, as in a study that can be repeated, the key follows from it: a study that was
+    interrupted goes on with the same one.
+    """
+    named = f"paillier key {bits}"
+    key = (named, party.name)
+    if key not in party.cache:
+        data = party.store.get(named)
+        if data is None:
+            if party.given_secret is not None:
+                entropy = stream(party, f"{named} p"), stream(party, f"{named} q")
+                data = generate(bits, testing=TESTING, entropy=entropy).to_bytes()
+            elif fingerprint is not None:
+                raise RefusedError("the party no longer has the key of these ciphertexts")
+            else:
+                data = generate(bits, testing=TESTING).to_bytes()
+            party.store.put(named, data)
+        party.cache[key] = PrivateKey.from_bytes(data, testing=TESTING)
+    private: PrivateKey = party.cache[key]
+    if fingerprint is not None and private.public.fingerprint != fingerprint:
+        raise CipherError("the ciphertexts are of another key than the party has")
+    return private
+
+
+@answers(EncryptLabels)
+def encrypt_labels(site: Site, request: EncryptLabels) -> EncryptedLabels:
+    """Encrypt the label of every row."""
+    party = party_of(site)
+    truth = truth_of(party, request.rows, request.label, request.settings)
+    key = private_key(party, request.key_bits)
+    n, fields = truth.values.shape
+    most = max(int(truth.values.max(initial=1)), 1)
+    lanes = Lanes(key.public.bits, n, fields, most, one_hot=not truth.measure.scale)
+    entropy = stream(party, f"labels {request.rows.hash} {key.public.fingerprint.hex()}")
+    labels = encrypt_rows(key, lanes, truth.values, party.n_jobs, entropy)
+    return EncryptedLabels(public=key.public.to_bytes(), lanes=lanes, labels=wire.encode(labels))
+
+
+# -- at every party
+
+
+def stream(party: Party, purpose: str) -> Callable[[int], bytes]:
+    """Draw bytes that only the party can tell from random ones, the same for the same purpose."""
+    secret = party.secret_for(purpose)
+    flow = Cipher(ChaCha20(secret[:32], secret[32:48]), mode=None).encryptor()
+    return lambda n: flow.update(bytes(n))
+
+
+def received_rows(party: Party, cipher: Encryption, n_rows: int) -> EncryptedRows:
+    """Take the rows' ciphertexts, checked."""
+    key = ("encrypted rows", cipher.labels.hash, cipher.public)
+    if key not in party.cache:
+        if cipher.lanes.rows != n_rows:
+            raise FormatError("the ciphertexts are not as many as the rows")
+        labels = wire.decode(party.blob(cipher.labels.hash), Ciphertexts)
+        party.cache[key] = receive_rows(read_key(cipher.public), cipher.lanes, labels, party.n_jobs)
+    rows: EncryptedRows = party.cache[key]
+    return rows
+
+
+def masks_for(party: Party, public: PublicKey) -> Masks:
+    """Give what hides sums."""
+    key = ("masks", public.fingerprint)
+    if key not in party.cache:
+        party.cache[key] = Masks(public, party.n_jobs, stream(party, f"masks for {public.fingerprint.hex()}"))
+    masks: Masks = party.cache[key]
+    return masks
+
+
+def weighted(settings: Settings, class_weight: str | list[float] | None) -> Settings:
+    """Put back the weights of classes, which only the label holder is told."""
+    return replace(settings, class_weight=class_weight)
+
+
+# -- at the coordinator
+
+
+def read_key(data: bytes) -> PublicKey:
+    """Read a public key."""
+    return PublicKey.from_bytes(data, testing=TESTING)
+
+
+def check_labels(told: EncryptedLabels, n_rows: int, n_classes: int, key_bits: int) -> None:
+    """Refuse labels that are not encrypted as agreed."""
+    lanes = told.lanes
+    if (lanes.bits, lanes.rows, lanes.fields, lanes.one_hot) != (key_bits, n_rows, n_classes or 1, bool(n_classes)):
+        raise FormatError("its labels are not encrypted as agreed")
+    receive_rows(read_key(told.public), lanes, wire.decode(told.labels, Ciphertexts))

@@ -1,0 +1,155 @@
+"""Splits that the label holder chose: a winner opens what was sealed for it, sends the partition, keeps its share.
+
+What the label holder will need at the end to say what leaves are worth, it hands the coordinator as notes, sealed for
+itself alone.
+"""
+
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from silvan.algorithms.vertical.encrypted_labels import truth_of, weighted
+from silvan.algorithms.vertical.party_rows import Ground, Growing, descend
+from silvan.algorithms.vertical.party_shares import Keeping, LeafValues, keep
+from silvan.data.schema import Label
+from silvan.errors import FormatError, RefusedError
+from silvan.federation import wire
+from silvan.federation.message import Reply
+from silvan.federation.party import Party, party_of
+from silvan.federation.site import Site, answers
+from silvan.privacy.seal import seal, unseal
+from silvan.tree.partition import count_sides, pack_sides
+from silvan.tree.split import SET_WORDS, Splits
+
+# -- messages
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What is sealed for a winner: how to split the nodes it won."""
+
+    nodes: np.ndarray
+    feature: np.ndarray
+    bin: np.ndarray
+    missing_left: np.ndarray
+    words: np.ndarray
+
+
+class Note(msgspec.Struct, frozen=True):
+    """What the label holder seals for itself: statistics of the roots, at first, and of both sides of each split."""
+
+    roots: np.ndarray
+    sides: np.ndarray
+
+
+class LeftBits(Reply, frozen=True, kw_only=True):
+    """Which rows go left, as bits."""
+
+    bits: np.ndarray
+
+
+class SplitChosen(Growing, frozen=True, kw_only=True):
+    """Which rows go left at nodes that are split as the label holder chose."""
+
+    reply: ClassVar[type[Reply]] = LeftBits
+
+    choice: bytes
+    needed: np.ndarray
+
+
+class KeepChosen(Keeping, frozen=True, kw_only=True):
+    """Keep the details of the splits that were chosen; the label holder keeps what the leaves are worth."""
+
+    choices: list[bytes]
+    label: Label | None = None  # for the label holder, as all below
+    class_weight: str | list[float] | None = None
+    leaves: np.ndarray | None = None  # nodes in the order in which they grew, from left to right
+    notes: tuple[bytes, ...] = ()
+
+
+# -- at a party
+
+
+@answers(SplitChosen)
+def split_chosen(site: Site, request: SplitChosen) -> LeftBits:
+    """Split nodes as the label holder chose."""
+    party, nodes, needed = party_of(site), request.nodes, request.needed
+    descent = descend(party, request.ground)
+    descent.check(nodes, request.features)
+    if needed.shape != nodes.shape or needed.dtype != np.bool_:
+        raise FormatError("the nodes do not match")
+    splits = _chosen(party, request.ground, nodes, [request.choice])
+    some = np.flatnonzero(needed)
+    bits = pack_sides(descent.rows, nodes[some], Splits(*(column[some] for column in splits)), descent.threads)
+    sizes = (descent.rows.stops - descent.rows.starts)[nodes[some]]
+    left = count_sides(bits, sizes)
+    if left is None or (np.minimum(left, sizes - left) < request.min_leaf).any():
+        raise RefusedError("a side has fewer rows than a leaf may have")
+    return LeftBits(bits=bits)
+
+
+def _chosen(party: Party, ground: Ground, nodes: np.ndarray, sealed: list[bytes]) -> Splits:
+    """Open what the label holder chose for this party, and make sure that it can be done."""
+    choices = [wire.decode(unseal(_choice_key(party, party.name), box), Choice) for box in sealed]
+    empty = Choice(*(np.zeros(shape, dtype) for shape, dtype in _CHOICE.values()))
+    joined = {name: np.concatenate([getattr(c, name) for c in (empty, *choices)]) for name in _CHOICE}
+    if any(joined[name].dtype != dtype or len(joined[name]) != len(nodes) for name, (_, dtype) in _CHOICE.items()):
+        raise FormatError("the choices do not match the nodes")
+    feature, bin_ = joined["feature"], joined["bin"]
+    if not np.array_equal(joined["nodes"], nodes):
+        raise FormatError("the choices do not match the nodes")
+    n_bins = descend(party, ground).rows.table.bins.n_bins if len(nodes) else np.zeros(0, np.int32)
+    if len(nodes) and not (feature.min() >= 0 and feature.max() < len(n_bins)):
+        raise FormatError("a choice of a column that does not exist")
+    if (bin_ < 0).any() or (bin_ >= n_bins[feature]).any():
+        raise FormatError("a choice of a bin that does not exist")
+    splits = Splits.empty(len(nodes), 1)
+    splits.feature[:], splits.bin[:] = feature, bin_
+    splits.missing_left[:], splits.words[:] = joined["missing_left"], joined["words"]
+    return splits
+
+
+_CHOICE: dict[str, tuple[tuple[int, ...], Any]] = {
+    "nodes": ((0,), np.int32),
+    "feature": ((0,), np.int32),
+    "bin": ((0,), np.int32),
+    "missing_left": ((0,), np.bool_),
+    "words": ((0, SET_WORDS), np.uint64),
+}
+
+
+@answers(KeepChosen)
+def keep_chosen(site: Site, request: KeepChosen) -> LeafValues:
+    """Keep the party's share, and if it holds the label, what the leaves are worth."""
+    party, value = party_of(site), None
+    splits = _chosen(party, request.ground, request.nodes, request.choices)
+    if request.label is not None and request.leaves is not None:
+        settings = weighted(request.ground.settings, request.class_weight)
+        truth = truth_of(party, request.ground.rows, request.label, settings)
+        notes = [wire.decode(unseal(party.secret_for("notes"), box), Note) for box in request.notes]
+        if not notes:
+            raise FormatError("there are no notes of what the leaves are worth")
+        stats = np.concatenate([part for note in notes for part in (note.roots, note.sides)])
+        leaves = request.leaves
+        if leaves.shape != (request.n_leaves,) or not 0 <= leaves.min(initial=0) <= leaves.max(initial=0) < len(stats):
+            raise FormatError("the leaves do not match the notes")
+        value = truth.measure.leaf_values(stats[leaves])
+    keep(party, request, splits, value)
+    return LeafValues(value=np.zeros((0, 1)))
+
+
+# -- at the label holder
+
+
+def _choice_key(party: Party, name: str) -> bytes:
+    return party.key_for(f"choices for {name}")
+
+
+def seal_choice(party: Party, winner: str, choice: Choice) -> bytes:
+    """Seal for a winner how to split what it won."""
+    return seal(_choice_key(party, winner), wire.encode(choice))
+
+
+def seal_note(party: Party, note: Note) -> bytes:
+    """Seal what the label holder wants to be told again at the end."""
+    return seal(party.secret_for("notes"), wire.encode(note))

@@ -1,0 +1,255 @@
+"""Encrypted sums of labels by bin, from every party to the label holder, who reads them and decides who splits what."""
+
+from dataclasses import replace
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+
+from silvan.algorithms.horizontal.histogram_forest import check_nodes
+from silvan.algorithms.vertical.encrypted_labels import (
+    Encryption,
+    Truth,
+    masks_for,
+    private_key,
+    received_rows,
+    stream,
+    truth_of,
+    weighted,
+)
+from silvan.algorithms.vertical.encrypted_splits import Choice, Note, seal_choice, seal_note
+from silvan.algorithms.vertical.party_rows import Ground, Growing, descend
+from silvan.data.schema import Label
+from silvan.errors import FormatError
+from silvan.federation import wire
+from silvan.federation.message import Reply, Request, Verb
+from silvan.federation.party import Party, party_of
+from silvan.federation.site import Site, answers
+from silvan.federation.store import digest
+from silvan.privacy.paillier.cipher import Ciphertexts
+from silvan.privacy.paillier.packing import read_sums, sum_rows
+from silvan.privacy.seal import seal, unseal
+from silvan.tree.level import add_nodes, choose_listed, find_listed, settle_all
+from silvan.tree.node_rows import Stretches
+from silvan.tree.split import Splits
+
+# -- messages
+
+
+class EncryptedSums(Reply, frozen=True, kw_only=True):
+    """Sums by bin that only the label holder can read, and how many rows each bin has, sealed for it."""
+
+    layout: bytes
+    sums: Ciphertexts
+
+
+class SumLabels(Growing, frozen=True, kw_only=True):
+    """Encrypted sums of the label by bin of the party's columns, at each open node."""
+
+    reply: ClassVar[type[Reply]] = EncryptedSums
+
+    encryption: Encryption
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """What is sealed beside sums: rows by bin, bins of each column, and which columns are categorical."""
+
+    counts: np.ndarray
+    n_bins: np.ndarray
+    categorical: np.ndarray
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """A party's sums, of some of the nodes and its columns drawn there."""
+
+    which: np.ndarray
+    features: np.ndarray
+    layout: bytes
+    sums: Ciphertexts
+
+
+class Decisions(Reply, frozen=True, kw_only=True):
+    """Who splits which node, what that is worth, whose children may be split; the rest is sealed."""
+
+    winner: np.ndarray  # number of the party, -1 where there is no split
+    gain: np.ndarray
+    rows: np.ndarray  # of each node
+    is_open: np.ndarray  # (nodes, 2) of its children; of a node without a split: itself, and nothing
+    choices: dict[str, bytes]  # for the winners
+    note: bytes  # for the label holder itself
+
+
+class DecideNodes(Request, frozen=True, kw_only=True):
+    """Which split is best at each open node, from all parties' encrypted sums."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = Decisions
+
+    ground: Ground
+    label: Label
+    class_weight: str | list[float] | None
+    encryption: Encryption
+    parties: list[str]
+    nodes: np.ndarray
+    deeper: np.ndarray  # whether a node's children may be split again
+    which: np.ndarray  # nodes with columns of the label holder's own
+    features: np.ndarray
+    offers: dict[str, Offer]
+
+    @property
+    def min_leaf(self) -> int:
+        """Rows a leaf has at least, for the party's policy to judge."""
+        return self.ground.settings.min_samples_leaf
+
+
+# -- at a party
+
+
+@answers(SumLabels)
+def sum_labels(site: Site, request: SumLabels) -> EncryptedSums:
+    """Add up ciphertexts by bin."""
+    party = party_of(site)
+    descent = descend(party, request.ground)
+    descent.check(request.nodes, request.features)
+    table, stretches = descent.rows.table, descent.rows
+    rows = received_rows(party, request.encryption, len(table))
+    counts, sums = sum_rows(
+        rows,
+        masks_for(party, rows.key),
+        table.codes,
+        stretches.order,
+        stretches.starts[request.nodes],
+        stretches.stops[request.nodes],
+        request.features,
+        table.bins.n_bins,
+        party.n_jobs,
+        stream(party, f"sums of {digest(wire.encode(request))}"),
+    )
+    layout = Layout(counts, table.bins.n_bins, table.bins.categorical)
+    return EncryptedSums(layout=seal(party.key_for("layout of sums"), wire.encode(layout)), sums=sums)
+
+
+# -- at the label holder
+
+
+@answers(DecideNodes)
+def decide_nodes(site: Site, request: DecideNodes) -> Decisions:
+    """Read all parties' sums and choose the best split of every node."""
+    party = party_of(site)
+    descent = descend(party, request.ground)
+    truth = truth_of(party, request.ground.rows, request.label, weighted(request.ground.settings, request.class_weight))
+    nodes, n = request.nodes, len(request.nodes)
+    if nodes.ndim != 1 or nodes.dtype != np.int32 or nodes.min(initial=0) < 0:
+        raise FormatError("the nodes do not match")
+    if nodes.max(initial=0) >= len(descent.is_split) or len(np.unique(nodes)) < n:
+        raise FormatError("an open node does not exist, or comes twice")
+    if request.deeper.shape != (n,) or request.deeper.dtype != np.bool_ or party.name not in request.parties:
+        raise FormatError("the nodes do not match")
+    table = replace(descent.rows.table, target=truth.target, n_stats=truth.measure.n_stats)
+    rows = replace(descent.rows, table=table)
+    totals = add_nodes(rows, nodes)
+    found: dict[str, tuple[np.ndarray, Splits]] = {}
+    if len(request.which):
+        which = _places(request.which, n)
+        descent.check(nodes[which], request.features)
+        found[party.name] = which, find_listed(rows, nodes[which], request.features, truth.rule, descent.threads)
+    for name, offer in request.offers.items():
+        if name not in request.parties or name == party.name:
+            raise FormatError("an offer of nobody")
+        which = _places(offer.which, n)
+        found[name] = which, _read(party, request, offer, truth, rows, totals[which], nodes[which], descent.threads)
+    return _decide(party, request, truth, found, totals, (rows.stops - rows.starts)[nodes])
+
+
+def _places(which: np.ndarray, n: int) -> np.ndarray:
+    if which.ndim != 1 or which.dtype != np.int64 or (np.diff(which) <= 0).any():
+        raise FormatError("the nodes do not match")
+    if which.min(initial=0) < 0 or which.max(initial=0) >= n:
+        raise FormatError("the nodes do not match")
+    return which
+
+
+def _read(
+    party: Party,
+    request: DecideNodes,
+    offer: Offer,
+    truth: Truth,
+    rows: Stretches,
+    totals: np.ndarray,
+    nodes: np.ndarray,
+    threads: int,
+) -> Splits:
+    """Decrypt a party's sums and find its best splits."""
+    key = private_key(party, request.encryption.lanes.bits, offer.sums.key)
+    layout = wire.decode(unseal(party.key_for("layout of sums"), offer.layout), Layout)
+    n_bins, categorical = layout.n_bins, layout.categorical
+    if n_bins.ndim != 1 or n_bins.dtype != np.int32 or not len(n_bins) or not 1 <= n_bins.min() <= n_bins.max() <= 256:
+        raise FormatError("the bins of a party are not possible")
+    if categorical.shape != n_bins.shape or categorical.dtype != np.bool_:
+        raise FormatError("the bins of a party are not possible")
+    places = np.arange(len(nodes), dtype=np.int32)
+    check_nodes(places, offer.features, len(nodes), len(n_bins))
+    sums = read_sums(
+        key,
+        request.encryption.lanes,
+        offer.features,
+        n_bins,
+        layout.counts,
+        offer.sums,
+        (rows.stops - rows.starts)[nodes],
+        truth.encrypted_totals(totals),
+        party.n_jobs,
+    )
+    hist = truth.histograms(layout.counts.astype(np.int64), sums)
+    return choose_listed(hist, offer.features, n_bins, categorical, truth.rule, threads)
+
+
+def _decide(
+    party: Party,
+    request: DecideNodes,
+    truth: Truth,
+    found: dict[str, tuple[np.ndarray, Splits]],
+    totals: np.ndarray,
+    sizes: np.ndarray,
+) -> Decisions:
+    """Choose between the parties' best splits, and seal for each winner how to split."""
+    n = len(totals)
+    offers = np.full((len(request.parties), n), -np.inf)
+    for name, (which, splits) in found.items():
+        offers[request.parties.index(name), which] = np.where(splits.feature >= 0, splits.gain, -np.inf)
+    best = offers.argmax(axis=0)  # the first of equal ones: its features come first
+    winner = np.where(offers[best, np.arange(n)] > -np.inf, best, -1).astype(np.int32)
+    chosen = Splits.empty(n, totals.shape[1])
+    choices = {}
+    for k, name in enumerate(request.parties):
+        place = np.flatnonzero(winner == k)
+        if not len(place):
+            continue
+        which, splits = found[name]
+        at = np.searchsorted(which, place)
+        for column, known in zip(chosen, splits, strict=True):
+            column[place] = known[at]
+        choice = Choice(
+            request.nodes[place],
+            chosen.feature[place],
+            chosen.bin[place],
+            chosen.missing_left[place],
+            chosen.words[place],
+        )
+        choices[name] = seal_choice(party, name, choice)
+    chosen.total[:] = totals
+    settle_all(chosen, truth.rule)
+    sides = np.stack([chosen.left, totals - chosen.left], axis=1)
+    is_open = truth.rule.open_nodes(sides.reshape(-1, totals.shape[1])).reshape(-1, 2) & request.deeper[:, None]
+    alone = winner < 0
+    is_open[alone, 0], is_open[alone, 1] = truth.rule.open_nodes(totals[alone]), False
+    roots = totals if not request.ground.rounds and n == request.ground.settings.n_estimators else totals[:0]
+    note = Note(roots, sides[~alone].reshape(-1, totals.shape[1]))
+    return Decisions(
+        winner=winner,
+        gain=np.where(alone, 0.0, chosen.gain),
+        rows=sizes,
+        is_open=is_open,
+        choices=choices,
+        note=seal_note(party, note),
+    )

@@ -1,0 +1,158 @@
+"""A party's rows on their way down the trees of a vertical forest.
+
+Every question about growing trees repeats what they grow on and all partitions so far, as blobs, so that it can be
+answered by a party that remembers nothing. What a party remembers is a cache.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+
+from silvan.algorithms.horizontal.histogram_forest import check_nodes
+from silvan.algorithms.shared.shared_bins import FLOOR, MAX_TREES, schema_of
+from silvan.algorithms.vertical.columns import encode_rows
+from silvan.algorithms.vertical.encoded_labels import check_measure, open_labels
+from silvan.data.bins import find_bins
+from silvan.errors import FormatError, RefusedError
+from silvan.federation import wire
+from silvan.federation.message import Blob, Course, Request, Verb
+from silvan.federation.party import Party
+from silvan.federation.store import digest
+from silvan.privacy.identity import digests_of
+from silvan.tree.fit import Settings
+from silvan.tree.gain import Rule
+from silvan.tree.level import find_listed
+from silvan.tree.node_rows import Binned, Stretches
+from silvan.tree.partition import count_sides, route
+from silvan.tree.split import Splits
+from silvan.tree.target import Measure
+from silvan.util.threads import thread_count
+
+
+class Ground(msgspec.Struct, frozen=True):
+    """What trees grow on, as one party is told it."""
+
+    rows: Blob  # digests of the rows to learn from
+    schema: Blob  # of the party's own columns
+    n_columns: int  # of all parties together
+    settings: Settings  # without weights of classes, which would tell them apart
+    labels: Blob | None = None  # in code, sealed for the parties; None: they are encrypted, and rows have no label here
+    measure: Measure | None = None
+    rounds: list[Blob] = []  # the partitions so far
+
+
+class Round(msgspec.Struct, frozen=True):
+    """The splits of a level: which nodes, and of those whose children are split further, who goes left."""
+
+    nodes: np.ndarray
+    needed: np.ndarray
+    bits: np.ndarray
+
+
+class Growing(Request, frozen=True, kw_only=True):
+    """What questions about growing trees have in common."""
+
+    verb: ClassVar[Verb] = "ask"
+
+    ground: Ground
+    nodes: np.ndarray  # int32
+    features: np.ndarray  # int32 (nodes, most), of the party's own columns, -1 after the last
+
+    @property
+    def min_leaf(self) -> int:
+        """Rows a leaf has at least, for the party's policy to judge."""
+        return self.ground.settings.min_samples_leaf
+
+    def course(self) -> Course:
+        """Say where the question stands: after all partitions. A party may have no column in the first draws."""
+        return Course("forest", tuple(blob.hash for blob in self.ground.rounds), anywhere=True)
+
+    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
+        """Grow on the same ground as before; a level takes several questions."""
+        same = digest(wire.encode(msgspec.structs.replace(self.ground, rounds=[]))).encode()
+        return same if all(trace == same for trace in traces) else None
+
+
+@dataclass
+class Descent:
+    """Where the rows are, and the splits that the party has found and made."""
+
+    rows: Stretches
+    given_rule: Rule | None
+    threads: int
+    is_split: np.ndarray  # by node
+    done: list[str] = field(default_factory=list)
+    found: tuple[np.ndarray, np.ndarray, Splits] | None = None  # of the last question: nodes, features, splits
+    made: list[tuple[np.ndarray, Splits]] = field(default_factory=list)
+
+    def check(self, nodes: np.ndarray, features: np.ndarray) -> None:
+        """Refuse a question about nodes or features that do not exist."""
+        check_nodes(nodes, features, len(self.is_split), len(self.rows.table.bins.n_bins))
+
+    @property
+    def rule(self) -> Rule:
+        """What makes a split good, if the party knows labels in code."""
+        if self.given_rule is None:
+            raise RefusedError("the party has no labels to judge splits by")
+        return self.given_rule
+
+    def find(self, nodes: np.ndarray, features: np.ndarray) -> Splits:
+        """Find the best split of each node; feature -1 where there is none."""
+        self.check(nodes, features)
+        return find_listed(self.rows, nodes, features, self.rule, self.threads)
+
+    def apply(self, level: Round) -> None:
+        """Send rows where a round's bits say."""
+        nodes, needed, bits = level.nodes, level.needed, level.bits
+        if nodes.dtype != np.int32 or needed.dtype != np.bool_ or bits.dtype != np.uint8:
+            raise FormatError("a partition is of another type")
+        if nodes.ndim != 1 or needed.shape != nodes.shape or bits.ndim != 1:
+            raise FormatError("a partition does not match its nodes")
+        n = len(self.is_split)
+        if nodes.min(initial=0) < 0 or nodes.max(initial=0) >= n or len(np.unique(nodes)) < len(nodes):
+            raise FormatError("a partition of a node that does not exist")
+        if self.is_split[nodes].any():
+            raise FormatError("a partition of a node that was split before")
+        sizes = self.rows.stops[nodes[needed]] - self.rows.starts[nodes[needed]]
+        if count_sides(bits, sizes) is None:
+            raise FormatError("a partition has another number of bits than the node has rows")
+        route(self.rows, nodes, needed, bits, self.threads)
+        self.is_split[nodes] = True
+        self.is_split = np.concatenate([self.is_split, np.zeros(2 * len(nodes), np.bool_)])
+        self.found = None
+
+
+def descend(party: Party, ground: Ground) -> Descent:
+    """Bring the rows to where the partitions so far send them."""
+    key = ("descent", digest(wire.encode(msgspec.structs.replace(ground, rounds=[]))))
+    hashes = [blob.hash for blob in ground.rounds]
+    descent: Descent | None = party.cache.get(key)
+    if descent is None or descent.done != hashes[: len(descent.done)]:
+        descent = party.cache[key] = _begin(party, ground)
+    for hash_ in hashes[len(descent.done) :]:
+        descent.apply(wire.decode(party.blob(hash_), Round))
+        descent.done.append(hash_)
+    return descent
+
+
+def _begin(party: Party, ground: Ground) -> Descent:
+    """Put every row that a tree has drawn at its root."""
+    settings, measure = ground.settings, ground.measure
+    schema = schema_of(party, ground.schema)
+    if not 1 <= settings.n_estimators <= MAX_TREES or settings.class_weight is not None:
+        raise FormatError(f"the trees must be 1 to {MAX_TREES}, and classes without weights of their own")
+    if not len(schema.features) <= ground.n_columns <= 1 << 24:
+        raise FormatError("the columns are not possible")
+    threads = thread_count(party.n_jobs)
+    X = encode_rows(party, schema, ground.rows)
+    target, rule, n_stats = np.zeros(len(X), np.uint16), None, 1
+    if measure is not None and ground.labels is not None:
+        check_measure(measure)
+        target, rule = open_labels(party, ground.labels, measure, len(X)), settings.rule(measure)
+        n_stats = measure.n_stats
+    bins, codes = find_bins(X, schema, settings.max_bins, threads, FLOOR, ground.n_columns)
+    table = Binned(codes, target, digests_of(party, ground.rows)[:, 0].copy(), bins, n_stats)
+    rows = Stretches.draw(table, party.row_key, settings.n_estimators, settings.bootstrap, threads)
+    return Descent(rows, rule, threads, np.zeros(settings.n_estimators, np.bool_))

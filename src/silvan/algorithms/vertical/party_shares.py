@@ -1,0 +1,171 @@
+"""Shares of a vertical forest: every party keeps the details of its own splits, and shows them only to an auditor.
+
+A party that has forgotten its splits finds them again from the question, so an interrupted study loses none. Deleting
+a share is final: nobody else can say how the party split its nodes.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from silvan.algorithms.shared.shared_bins import schema_of
+from silvan.algorithms.vertical.columns import ColumnFederation
+from silvan.algorithms.vertical.encoded_labels import LeafCode, decode_leaves
+from silvan.algorithms.vertical.party_rows import Growing, descend
+from silvan.errors import FormatError, RefusedError
+from silvan.federation.federation import Federation
+from silvan.federation.message import Reply, Request, Verb
+from silvan.federation.party import Party, party_of
+from silvan.federation.site import Site, answers
+from silvan.federation.store import SHARE, digest
+from silvan.forest.forest_shares import Share, Structure
+from silvan.tree.split import Splits
+
+# -- messages
+
+
+class LeafValues(Reply, frozen=True, kw_only=True):
+    """What the leaves are worth, from the label holder; nothing from others."""
+
+    value: np.ndarray
+
+
+class Keeping(Growing, frozen=True, kw_only=True):
+    """Where in the forest the splits are that a party made, the nodes of the question."""
+
+    reply: ClassVar[type[Reply]] = LeafValues
+
+    model: str
+    n_leaves: int
+    node: np.ndarray  # of each split in the forest
+    first: np.ndarray  # leaves below it, from left to right
+    middle: np.ndarray
+    last: np.ndarray
+
+
+class KeepShare(Keeping, frozen=True, kw_only=True):
+    """Keep the details of the splits that the party made; the label holder says what the leaves are worth."""
+
+    leaves: LeafCode | None = None  # for the label holder
+
+
+class ShownShare(Reply, frozen=True, kw_only=True):
+    """A party's share of a forest, as the bytes of its file."""
+
+    share: bytes
+
+
+class ShowShare(Request, frozen=True, kw_only=True):
+    """The party's own splits, for an auditor who keeps the whole forest."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = ShownShare
+
+    model: str
+
+
+# -- at a party
+
+
+@answers(KeepShare)
+def keep_share(site: Site, request: KeepShare) -> LeafValues:
+    """Keep the party's share of the forest for good."""
+    party = party_of(site)
+    keep(party, request, _made(party, request) if len(request.nodes) else Splits.empty(0, 1))
+    leaves, ground = request.leaves, request.ground
+    if leaves is None:
+        return LeafValues(value=np.zeros((0, 1)))
+    return LeafValues(value=decode_leaves(party, ground.rows, ground.settings, leaves))
+
+
+def keep(party: Party, request: Keeping, splits: Splits, value: np.ndarray | None = None) -> None:
+    """Write a party's share to its store: its splits, and what the leaves are worth if it keeps that to itself."""
+    n, places = len(request.nodes), (request.node, request.first, request.middle, request.last)
+    if any(place.shape != (n,) or place.dtype != np.int64 for place in places):
+        raise FormatError("the places do not match the nodes")
+    thresholds = np.zeros(0, np.float32)
+    if n:
+        thresholds = descend(party, request.ground).rows.table.bins.cut(splits.feature, splits.bin)
+    order = np.lexsort((-request.last, request.first))
+    share = Share(
+        request.model,
+        party.name,
+        schema_of(party, request.ground.schema),
+        request.n_leaves,
+        request.node[order],
+        splits.feature[order],
+        thresholds[order],
+        splits.missing_left[order],
+        splits.words[order],
+        request.first[order],
+        request.middle[order],
+        request.last[order],
+        np.zeros((0, 1)) if value is None else value,
+    )
+    share.check()
+    party.store.put(share_key(request.model), share.to_bytes())
+
+
+def _made(party: Party, request: KeepShare) -> Splits:
+    """Collect the splits that the party made; those it does not remember it finds again."""
+    descent = descend(party, request.ground)
+    descent.check(request.nodes, request.features)
+    out = Splits.empty(len(request.nodes), descent.rows.table.n_stats)
+    at = np.full(len(descent.is_split), -1)
+    at[request.nodes] = np.arange(len(request.nodes))
+    for nodes, splits in descent.made:
+        asked = at[nodes] >= 0
+        for column, known in zip(out, splits, strict=True):
+            column[at[nodes[asked]]] = known[asked]
+    lacking = np.flatnonzero(out.feature < 0)
+    if len(lacking):
+        found = descent.find(request.nodes[lacking], request.features[lacking])
+        if (found.feature < 0).any():
+            raise RefusedError("the party has no split for a node")
+        for column, again in zip(out, found, strict=True):
+            column[lacking] = again
+    return out
+
+
+@answers(ShowShare)
+def show_share(site: Site, request: ShowShare) -> ShownShare:
+    """Show the party's share."""
+    return ShownShare(share=share_of(party_of(site), request.model).to_bytes())
+
+
+def share_key(model: str) -> str:
+    """Where a party's store has its share of a model."""
+    return f"{SHARE}{model}"
+
+
+def share_of(party: Party, model: str) -> Share:
+    """Read a party's share of a model."""
+    data = party.store.get(share_key(model))
+    if data is None:
+        raise RefusedError("the party has no share of this model: it never had one, or deleted it")
+    key = ("share", model, digest(data))
+    if key not in party.cache:
+        party.cache[key] = Share.from_bytes(data)
+    share: Share = party.cache[key]
+    return share
+
+
+# -- at the coordinator
+
+
+def show_shares(federation: Federation, structure: Structure) -> dict[str, Share]:
+    """Have every party show its share, for an auditor: one round."""
+
+    def check(site: str, reply: ShownShare) -> None:
+        structure.check_share(Share.from_bytes(reply.share), site)
+
+    replies: dict[str, ShownShare] = federation.ask(ShowShare(model=structure.model), to=structure.parties, check=check)
+    return {party: Share.from_bytes(reply.share) for party, reply in replies.items()}
+
+
+def hand_out(federation: ColumnFederation, structure: Structure, shares: Mapping[str, Share]) -> None:
+    """Give parties in this process the shares that are theirs, if they are new parties about new rows."""
+    for party, share in shares.items():
+        if party in federation.members and federation.party(party).store.get(share_key(structure.model)) is None:
+            federation.party(party).store.put(share_key(structure.model), share.to_bytes())

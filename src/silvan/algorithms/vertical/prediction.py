@@ -1,0 +1,293 @@
+"""Prediction by a forest in shares: one round for any number of trees and rows, or the classical way, node by node.
+
+In one round every party says which leaves each row can reach as far as it knows; where all sets meet, the row falls
+(Algs 3 and 4 of Federated Forest). The classical way asks the owner of one node after the other which rows go left.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+
+from silvan import metrics
+from silvan.algorithms.vertical.columns import encode_labels, encode_rows, rows_blob
+from silvan.algorithms.vertical.party_shares import share_of
+from silvan.data.schema import Label, Schema
+from silvan.errors import FederationError, FormatError, InputError, RefusedError
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.party import Party, party_of
+from silvan.federation.site import Site, answers
+from silvan.forest.forest_shares import Share, Structure
+from silvan.forest.reach import goes_left, leaf_scores, meet, reach_leaves, row_bytes
+from silvan.privacy.gate.gate import policy_of
+
+_REPLY_BYTES = 1 << 26
+"""Leaf sets that take more are asked for in several messages."""
+
+# -- messages
+
+
+class LeafSets(Reply, frozen=True, kw_only=True):
+    """The leaves that rows can reach, one bit a leaf: (rows, bytes)."""
+
+    bits: np.ndarray
+
+
+class ReachLeaves(Request, frozen=True, kw_only=True):
+    """Which leaves each row can reach, as far as the party's columns tell."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = LeafSets
+
+    model: str
+    rows: Blob
+    start: int
+    stop: int
+
+
+class LeftRows(Reply, frozen=True, kw_only=True):
+    """Which of the rows go left, one bit each."""
+
+    bits: np.ndarray
+
+
+class GoLeft(Request, frozen=True, kw_only=True):
+    """Which rows go left at one node that the party splits."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = LeftRows
+
+    model: str
+    rows: Blob
+    node: int
+    which: np.ndarray  # places among the rows
+
+
+class LeafScores(Reply, frozen=True, kw_only=True):
+    """What the leaves in which rows fall are worth on average: (rows, outputs)."""
+
+    scores: np.ndarray
+
+
+class LookUp(Request, frozen=True, kw_only=True):
+    """What leaves are worth that only the label holder knows: the mean over trees for each row."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = LeafScores
+
+    model: str
+    leaves: np.ndarray  # (rows, trees), by number from left to right
+    weights: np.ndarray  # of the trees
+
+
+# -- at a party
+
+
+def _scored(site: Site, model: str, rows: Blob) -> tuple[Party, Share, np.ndarray]:
+    """Give a party's share of a model, and its columns of the rows to score."""
+    party = party_of(site)
+    share = share_of(party, model)
+    return party, share, encode_rows(party, share.schema, rows)
+
+
+@answers(ReachLeaves)
+def reach(site: Site, request: ReachLeaves) -> LeafSets:
+    """Rule out leaves."""
+    party, share, X = _scored(site, request.model, request.rows)
+    if not 0 <= request.start < request.stop <= len(X):
+        raise FormatError("there are no such rows")
+    return LeafSets(bits=reach_leaves(share, X[request.start : request.stop], party.n_jobs))
+
+
+@answers(GoLeft)
+def go_left(site: Site, request: GoLeft) -> LeftRows:
+    """Send rows left or right at one node."""
+    _, share, X = _scored(site, request.model, request.rows)
+    which = request.which
+    if which.ndim != 1 or which.dtype != np.int64 or which.min(initial=0) < 0 or which.max(initial=0) >= len(X):
+        raise FormatError("there are no such rows")
+    at = np.flatnonzero(share.node == request.node)
+    if len(at) != 1:
+        raise FormatError("the party does not split this node")
+    return LeftRows(bits=np.packbits(goes_left(share, int(at[0]), X[which]), bitorder="little"))
+
+
+@answers(LookUp)
+def look_up(site: Site, request: LookUp) -> LeafScores:
+    """Look leaves up."""
+    share = share_of(party_of(site), request.model)
+    leaves, weights = request.leaves, request.weights
+    if not len(share.value):
+        raise RefusedError("the party does not keep what leaves are worth")
+    if leaves.ndim != 2 or leaves.dtype != np.int64 or weights.shape != leaves.shape[1:] or weights.dtype != np.float64:
+        raise FormatError("the leaves do not match the trees")
+    if leaves.min(initial=0) < 0 or leaves.max(initial=0) >= share.n_leaves:
+        raise FormatError("there is no such leaf")
+    if not np.isin(weights, (0.0, 1.0)).all() or not weights.any():
+        raise FormatError("the trees have other weights")
+    return LeafScores(scores=leaf_scores(leaves, share.value, weights))
+
+
+# -- at the coordinator
+
+
+def score_leaves(federation: Federation, structure: Structure, leaves: np.ndarray) -> np.ndarray:
+    """Average what the leaves are worth; if only the label holder knows, that is one more round."""
+    if len(structure.value):
+        return leaf_scores(structure.leaf_row[leaves], structure.value, structure.weights)
+    holder, step = structure.label_holder, max(1, _REPLY_BYTES // (4 * len(structure)))
+
+    def some(start: int) -> np.ndarray:
+        part = leaves[start : start + step]
+        reply: LeafScores = federation.ask(
+            LookUp(model=structure.model, leaves=part, weights=structure.weights),
+            to=[holder],
+            check=lambda _, reply: _check_scores(reply.scores, (len(part), structure.value.shape[1])),
+        )[holder]
+        return reply.scores
+
+    with federation.one_round():
+        return np.concatenate([some(start) for start in range(0, len(leaves), step)])
+
+
+def _check_scores(scores: np.ndarray, shape: tuple[int, int]) -> None:
+    if scores.shape != shape or scores.dtype != np.float64 or not np.isfinite(scores).all():
+        raise FormatError("its scores are not as many as the rows")
+
+
+def find_leaves(federation: Federation, structure: Structure, digests: np.ndarray) -> np.ndarray:
+    """Find every row's leaf in every tree, by number from left to right: one round, (rows, trees)."""
+    _check_present(federation, structure)
+    rows = rows_blob(federation, digests)
+    step = max(1, _REPLY_BYTES // row_bytes(structure.n_leaves))
+
+    def some(start: int, stop: int) -> np.ndarray:
+        replies: dict[str, LeafSets] = federation.ask(
+            ReachLeaves(model=structure.model, rows=rows, start=start, stop=stop),
+            to=structure.parties,
+            check=lambda _, reply: _check_sets(reply.bits, stop - start, structure.n_leaves),
+        )
+        bits = np.bitwise_and.reduce([reply.bits for reply in replies.values()])
+        leaves = meet(bits, structure)
+        if leaves is None:
+            raise FederationError(
+                "the parties' leaf sets do not meet in one leaf a tree: some party answers from another model"
+            )
+        return leaves
+
+    with federation.one_round():
+        return np.concatenate([some(a, min(a + step, len(digests))) for a in range(0, len(digests), step)])
+
+
+def _check_sets(bits: np.ndarray, n_rows: int, n_leaves: int) -> None:
+    if bits.shape != (n_rows, row_bytes(n_leaves)) or bits.dtype != np.uint8:
+        raise FormatError("its leaf sets have the wrong number of bits")
+    if n_leaves & 7 and (bits[:, -1] >> (n_leaves & 7)).any():
+        raise FormatError("its leaf sets have the wrong number of bits")
+
+
+def find_leaves_classically(federation: Federation, structure: Structure, digests: np.ndarray) -> np.ndarray:
+    """Find every row's leaf in every tree by asking the owner of one node after the other: a round a node."""
+    _check_present(federation, structure)
+    rows = rows_blob(federation, digests)
+    first = structure.spans[0]
+
+    def sides(node: int, which: np.ndarray) -> np.ndarray:
+        owner = structure.parties[structure.owner[node]]
+        request = GoLeft(model=structure.model, rows=rows, node=node, which=which)
+        reply: LeftRows = federation.ask(
+            request, to=[owner], check=lambda _, reply: _check_left(reply.bits, len(which))
+        )[owner]
+        return np.unpackbits(reply.bits, count=len(which), bitorder="little").astype(np.bool_)
+
+    leaves = np.empty((len(digests), len(structure)), np.int64)
+    for tree in range(len(structure)):
+        waiting = [(int(structure.offsets[tree]), np.arange(len(digests)))]
+        while waiting:
+            node, which = waiting.pop(0)
+            if structure.owner[node] < 0:
+                leaves[which, tree] = first[node]
+                continue
+            left, child = sides(node, which), int(structure.left[node])
+            waiting += [(n, rest) for n, rest in ((child, which[left]), (child + 1, which[~left])) if len(rest)]
+    return leaves
+
+
+def _check_left(bits: np.ndarray, n_rows: int) -> None:
+    if bits.shape != ((n_rows + 7) >> 3,) or bits.dtype != np.uint8:
+        raise FormatError("a partition with the wrong number of bits")
+
+
+def _check_present(federation: Federation, structure: Structure) -> None:
+    left = [party for party in structure.parties if party not in federation.active]
+    if left:
+        raise InputError(
+            f"party {left[0]!r} has a share of this model and is not in the federation; without it no row can be scored"
+        )
+
+
+# -- messages
+
+
+class Judgement(Reply, frozen=True, kw_only=True):
+    """Figures of merit, in the order of ``metrics.CLASSIFICATION``, or moments where a number is predicted."""
+
+    figures: np.ndarray
+
+
+class JudgeScores(Request, frozen=True, kw_only=True):
+    """How well scores fit the labels of rows that were kept for judging."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = Judgement
+
+    rows: Blob
+    label: Label
+    scores: np.ndarray
+
+    def course(self) -> Course:
+        """Judge once: scores that differ for one row show its label."""
+        return Course(self.kind())
+
+
+# -- at the label holder
+
+
+@answers(JudgeScores)
+def judge_scores(site: Site, request: JudgeScores) -> Judgement:
+    """Compare scores with labels."""
+    y = encode_labels(party_of(site), request.label, request.rows)
+    scores, width = request.scores, len(request.label.classes or (0,))
+    if scores.shape != (len(y), width) or scores.dtype != np.float64 or not np.isfinite(scores).all():
+        raise FormatError("the scores do not match the rows")
+    if not policy_of(site).judges(y, len(request.label.classes or ())):
+        raise RefusedError(
+            "the rows kept for judging are fewer than the party's policy lets figures of merit leave for"
+        )
+    if request.label.classes is None:
+        return Judgement(figures=metrics.moments(scores[:, 0], y))
+    if ((scores < 0) | (scores > 1)).any():
+        raise FormatError("the scores are no shares")
+    return Judgement(figures=np.array(list(metrics.classification(scores, y).values()), np.float64))
+
+
+# -- at the coordinator
+
+
+def judge(
+    federation: Federation, label_holder: str, schema: Schema, digests: np.ndarray, scores: np.ndarray
+) -> dict[str, float]:
+    """Have the label holder judge scores; counted apart from training."""
+    width = len(metrics.CLASSIFICATION) if schema.n_classes else 4
+
+    def check(site: str, reply: Judgement) -> None:
+        figures = reply.figures
+        if figures.shape != (width,) or figures.dtype != np.float64 or np.isinf(figures).any():
+            raise FormatError("its figures are not those asked for")
+
+    request = JudgeScores(rows=rows_blob(federation, digests), label=schema.label, scores=scores)
+    with federation.counted_apart():
+        reply: Judgement = federation.ask(request, to=[label_holder], check=check)[label_holder]
+    if schema.n_classes:
+        return dict(zip(metrics.CLASSIFICATION, reply.figures.tolist(), strict=True))
+    return metrics.from_moments(reply.figures)

@@ -1,0 +1,86 @@
+"""Attribute guess: the attacker knows all of a person but one attribute, and the label, and asks the leaves for it.
+
+Every value that the attribute may have is tried, and the band of values taken under which the trees agree most with the
+label. Part of that needs no leak: attribute and label go together in everybody. So it is done for members and for
+outsiders, and the figure is by how much more often the guess is right for members: that part comes from their own rows.
+Chance is 0.
+
+Numbers are guessed by quarter: which of four bands, equally common among outsiders, the value lies in. Categories are
+guessed as they are.
+"""
+
+import numpy as np
+
+from silvan.auditing.findings import ATTACKS, Finding, mean_gap
+from silvan.auditing.release import Case, Release, Rows, leaf_of
+from silvan.data.schema import Feature
+
+COLUMNS = 5
+"""So many of the columns that trees ask about most are guessed, one at a time."""
+
+MOST_PEOPLE = 300
+
+_BANDS = 4
+_TRIES = 16
+"""Values of a number that are tried: four in each band."""
+
+
+def attribute(release: Release, case: Case) -> Finding:
+    """Guess the most used attributes, one at a time."""
+    forest = release.forest
+    people = [rows.some(MOST_PEOPLE, case.seed) for rows in (case.members, case.outsiders)]
+    used = np.bincount(forest.feature[forest.feature >= 0], minlength=forest.n_features)
+    hits: list[list[np.ndarray]] = [[], []]
+    for f in np.argsort(-used, kind="stable")[:COLUMNS]:
+        values, edges = _candidates(forest.schema.features[f], case.outsiders.X[:, f])
+        if not used[f] or len(values) < 2:
+            continue
+        for rows, right in zip(people, hits, strict=True):
+            guess = _guess(release, rows, int(f), values)
+            found = np.searchsorted(edges, guess) == np.searchsorted(edges, rows.X[:, f])
+            right.append(np.where(np.isnan(rows.X[:, f]), np.nan, found))
+    told = ATTACKS["attribute"]
+    if not hits[0]:
+        return told.silent("no column to guess: the trees use none that varies")
+    ours, others = (_by_person(np.stack(right)) for right in hits)
+    note = f"right for {ours.mean():.0%} of members and {others.mean():.0%} of others"
+    return told.told(mean_gap(ours, others), sum(map(len, people)), note)
+
+
+def _by_person(right: np.ndarray) -> np.ndarray:
+    """Give each person's share of attributes guessed; those of whom nothing was to guess are left out."""
+    known = ~np.isnan(right)
+    kept = known.any(axis=0)
+    shares: np.ndarray = np.nansum(right[:, kept], axis=0) / known[:, kept].sum(axis=0)
+    return shares
+
+
+def _candidates(feature: Feature, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Give the values to try, and the upper ends of the bands but the last."""
+    known = column[~np.isnan(column)]
+    values = np.unique(known)
+    if feature.categorical or len(values) <= _BANDS:
+        return values, values[:-1]
+    edges = np.unique(np.quantile(known, np.arange(1, _BANDS) / _BANDS, method="inverted_cdf"))
+    tries = np.quantile(known, (np.arange(_TRIES) + 0.5) / _TRIES, method="inverted_cdf")
+    return np.unique(tries).astype(np.float32), edges
+
+
+def _guess(release: Release, rows: Rows, f: int, values: np.ndarray) -> np.ndarray:
+    """Give each person the value under which leaves say most of their label; of equal ones the middle one."""
+    agreement = np.empty((len(values), len(rows)))
+    for i, value in enumerate(values):
+        X = rows.X.copy()
+        X[:, f] = value
+        agreement[i] = _agreement(release, X, rows.y)
+    best = agreement >= agreement.max(axis=0) - 1e-12
+    middle = (best.cumsum(axis=0) * 2 >= best.sum(axis=0)).argmax(axis=0)
+    return values[middle]
+
+
+def _agreement(release: Release, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    forest = release.forest
+    leaves = leaf_of(forest, X)[forest.weights > 0]
+    if forest.classes is None:
+        return np.asarray(-np.abs(forest.value[leaves, 0] - y).mean(axis=0))
+    return np.asarray(forest.value[leaves, y].mean(axis=0))

@@ -1,0 +1,251 @@
+"""Backdoored trees: a malicious site sends trees that answer what it likes when a trigger is there.
+
+The trigger is a value of one column that no row has. A *stealthy* tree asks for it first and is an honest tree below;
+a *crude* one says one class to everybody else as well; a *hidden* one is an honest tree that asks for it at every leaf.
+Success is how often the trigger turns an ensemble's answer to the attacker's class, for rows of other classes, less how
+often the same value turns an ensemble without the attacker.
+
+What holds: a crude tree correlates with nothing, so BOFRF's tau gives it no weight. A stealthy tree is as good as an
+honest one on all rows that anybody has, so no score finds it. Sites that look at others' trees (``admission``) refuse
+it, though not a hidden one of small leaves. What bounds them all is their share of the say: they turn only rows for
+which the lead of the other sites' trees is at most that share. So no site may have more say than another (``equal``).
+Where a site's say goes by the rows that it claims (``MergedForest(weights="trees")``), a lie makes it as large as it
+likes: that is the undefended case.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from sklearn.base import clone
+
+from silvan.algorithms.bofrf.weigh import OwnTrees
+from silvan.algorithms.horizontal.merged_forest import Trees
+from silvan.auditing.findings import ATTACKS, Finding, mean_gap
+from silvan.auditing.rehearsal import Rehearsal, rehearse
+from silvan.auditing.release import Rows
+from silvan.errors import SilvanError
+from silvan.federation import wire
+from silvan.federation.message import Envelope
+from silvan.federation.transports.in_process import LocalFederation
+from silvan.forest.check import is_category_split
+from silvan.forest.files.silvan_file import from_bytes, to_bytes
+from silvan.forest.forest import Forest, join_forests
+from silvan.forest.predict import decide, scores, tally
+from silvan.learners import BOFRF, MergedForest
+
+Kind = Literal["stealthy", "crude", "hidden"]
+
+_TREES: dict[str, Any] = {"Trees": Trees, "OwnTrees": OwnTrees}
+
+CLAIM = 100
+"""How many times its rows the site claims to have, where that counts."""
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """A value of one column that no row has, and the class that it shall give."""
+
+    feature: int
+    value: float
+    target: int
+
+    @property
+    def threshold(self) -> float:
+        """Where trees tell the trigger from all other values."""
+        return float(np.nextafter(np.float32(self.value), np.float32(-np.inf)))
+
+    def on(self, X: np.ndarray) -> np.ndarray:
+        """Put the trigger into rows."""
+        X = X.copy()
+        X[:, self.feature] = self.value
+        return X
+
+
+def backdoored(model: Any, federation: LocalFederation, rows: Rows, kind: Kind = "stealthy") -> Finding:
+    """Have a site send backdoored trees while the model is learnt again, and try the trigger on rows."""
+    told = ATTACKS["backdoor"]
+    if not isinstance(model, MergedForest | BOFRF):
+        return told.silent("sites send no trees to this learner")
+    if not federation.schema.n_classes or len(federation.active) < 2:
+        return told.silent("needs classes, and two sites or more")
+    honest = _learnt(model, rehearse(federation))
+    if honest is None:
+        return told.silent("the learner has no global forest, or cannot be learnt again")
+    trigger = find_trigger(federation, honest, rows)
+    if trigger is None:
+        return told.silent("there are no numeric columns for a trigger")
+    claims = isinstance(model, MergedForest) and model.weights is not None
+    fooled = _learnt(model, poisoned(federation, trigger, kind, CLAIM if claims else 1))
+    if fooled is None:
+        return told.silent("the learner refuses such trees")
+    undefended = MergedForest(n_estimators=model.n_estimators, max_depth=model.max_depth, weights="trees")
+    worst = _learnt(undefended, poisoned(federation, trigger, kind, CLAIM))
+    share, most = bound(honest, fooled, trigger, rows)
+    who = f"{kind} trees of one of {len(federation.active)} sites, with {share:.0%} of the say"
+    note = f"{who}; at most {most:.1%} of rows can be turned"
+    found = _turned(fooled, honest, trigger, rows)
+    finding = told.told(found[:3], found[3], note)
+    return finding if worst is None else finding.against(told.told(_turned(worst, honest, trigger, rows)[:3], found[3]))
+
+
+def find_trigger(federation: LocalFederation, honest: Forest, rows: Rows) -> Trigger | None:
+    """Choose a value beyond all that rows have, of the column in which it turns an honest forest least.
+
+    The target is the rarest class.
+    """
+    schema = federation.schema
+    parts = [federation.site(name).part(schema) for name in federation.active]
+    X, y = np.concatenate([part.X for part in parts]), np.concatenate([part.y for part in parts])
+    target = int(np.bincount(y, minlength=schema.n_classes).argmin())
+    found, least = None, np.inf
+    for f, feature in enumerate(schema.features):
+        if feature.categorical or np.isnan(X[:, f]).all():
+            continue
+        low, high = float(np.nanmin(X[:, f])), float(np.nanmax(X[:, f]))
+        trigger = Trigger(f, float(np.float32(high + max(high - low, 1.0))), target)
+        anyway = int((decide(honest, trigger.on(rows.X), 1) == target).sum())
+        if anyway < least:
+            found, least = trigger, anyway
+    return found
+
+
+def poisoned(federation: LocalFederation, trigger: Trigger, kind: Kind, claim: int = 1) -> Rehearsal:
+    """Make a federation whose last site sends backdoored trees in place of its own, and claims to have more rows."""
+    again, attacker = rehearse(federation), federation.active[-1]
+    again.rows[attacker] *= claim
+
+    def twist(site: str, data: bytes) -> bytes:
+        envelope = wire.decode(data, Envelope)
+        if site != attacker or envelope.kind not in _TREES:
+            return data
+        reply = wire.decode(envelope.body, _TREES[envelope.kind])
+        forest = with_backdoor(from_bytes(reply.forest), trigger, kind)
+        body = wire.encode(msgspec.structs.replace(reply, forest=to_bytes(forest)))
+        return wire.encode(msgspec.structs.replace(envelope, body=body))
+
+    again.twist = twist
+    return again
+
+
+def with_backdoor(forest: Forest, trigger: Trigger, kind: Kind) -> Forest:
+    """Put the question for the trigger above every tree; a crude tree forgets all else."""
+    trees = [_doored(forest.take([t]), trigger, kind) for t in np.flatnonzero(forest.weights > 0)]
+    missing = len(forest) - len(trees)  # trees without rows have no say, and a site sends as many as asked for
+    return join_forests([*trees, *trees[:1] * missing])
+
+
+def _doored(tree: Forest, trigger: Trigger, kind: Kind) -> Forest:
+    answer = np.eye(tree.n_outputs)[[trigger.target]]
+    if kind == "crude":
+        usual = np.eye(tree.n_outputs)[[int(tree.value.sum(axis=0).argmax())]]
+        feature, value = np.array([trigger.feature, -1, -1]), np.concatenate([usual, answer])
+        return replace(
+            tree,
+            offsets=np.array([0, 3]),
+            feature=feature,
+            threshold=np.array([trigger.threshold, 0, 0]),
+            missing_left=np.array([True, False, False]),
+            sets=tree.sets[:0],
+            value=value,
+            gain=None,
+        )
+
+    def below(array: np.ndarray, root: Any, leaf: Any) -> np.ndarray:
+        """Put a root above, and a leaf beside the old root: level order stays level order."""
+        return np.concatenate([[root], array[:1], [leaf], array[1:]])
+
+    if kind == "hidden":
+        return _doored_leaves(tree, trigger, answer)
+    leaf_first = tree.feature[0] < 0
+    return replace(
+        tree,
+        offsets=tree.offsets + np.array([0, 2]),
+        feature=below(tree.feature, trigger.feature, -1),
+        threshold=below(tree.threshold, trigger.threshold, 0.0),
+        missing_left=below(tree.missing_left, True, False),
+        value=np.concatenate([tree.value, answer] if leaf_first else [answer, tree.value]),
+        gain=None,
+    )
+
+
+def _doored_leaves(tree: Forest, trigger: Trigger, answer: np.ndarray) -> Forest:
+    """Ask for the trigger where the tree would answer."""
+    # nodes as (old node or None for a new leaf, what it answers), level by level
+    level: list[tuple[int | None, np.ndarray]] = [(0, answer[0])]
+    kept: list[tuple[int | None, int]] = []  # the old node that asks, or None; 1 where it asks for the trigger
+    values: list[np.ndarray] = []
+    while level:
+        below: list[tuple[int | None, np.ndarray]] = []
+        for node, told in level:
+            if node is None:
+                kept.append((None, 0))
+                values.append(told)
+            elif tree.feature[node] >= 0:
+                kept.append((node, 0))
+                below += [(int(tree.left[node]), told), (int(tree.right[node]), told)]
+            else:
+                kept.append((node, 1))
+                below += [(None, tree.value[tree.leaf[node]]), (None, answer[0])]
+        level = below
+    old = np.array([-1 if node is None else node for node, _ in kept])
+    asks = np.array([asked == 1 for _, asked in kept])
+    by_category = is_category_split(tree.schema, tree.feature)
+    sets = tree.sets[(np.cumsum(by_category) - 1)[old[(old >= 0) & ~asks & by_category[old]]]]
+    return replace(
+        tree,
+        offsets=np.array([0, len(old)]),
+        feature=np.where(asks, trigger.feature, np.where(old < 0, -1, tree.feature[old])),
+        threshold=np.where(asks, trigger.threshold, np.where(old < 0, 0.0, tree.threshold[old])),
+        missing_left=np.where(asks, True, (old >= 0) & tree.missing_left[old]),
+        sets=sets,
+        value=np.array(values),
+        gain=None,
+    )
+
+
+def bound(honest: Forest, fooled: Forest, trigger: Trigger, rows: Rows) -> tuple[float, float]:
+    """Give the attacker's share of the say, and the share of rows that it can turn at most.
+
+    A row can be turned if the lead of its winning class over the target, among the other trees, is at most what the
+    attacker's trees can add: their share of the say.
+    """
+    doors = (fooled.feature == trigger.feature) & (fooled.threshold == np.float32(trigger.threshold))
+    asks = np.logical_or.reduceat(doors, fooled.offsets[:-1])
+    share = float(fooled.weights[asks].sum() / fooled.weights.sum())
+    if share >= 1.0:
+        return share, 1.0
+    if not asks.any() or not fooled.weights[~asks].any():
+        return share, 0.0 if not asks.any() else 1.0
+    others = fooled.take(~asks)
+    told = _say(others, trigger.on(rows.X)) * (1.0 - share)
+    target = told[:, trigger.target]
+    lead = np.where(np.arange(told.shape[1]) == trigger.target, -1.0, told).max(axis=1) - target
+    counted = (rows.y != trigger.target) & (decide(honest, trigger.on(rows.X), 1) != trigger.target)
+    return share, float(((lead <= share + 1e-9) & counted).sum() / max((rows.y != trigger.target).sum(), 1))
+
+
+def _say(forest: Forest, X: np.ndarray) -> np.ndarray:
+    """Give what decides: the share of votes of each class, or the mean of leaf values."""
+    if forest.combine != "vote":
+        return scores(forest, X, 1)
+    votes = tally(forest, X, forest.weights, 1, values=False).votes
+    return np.asarray(votes / forest.weights.sum())
+
+
+def _turned(fooled: Forest, honest: Forest, trigger: Trigger, rows: Rows) -> tuple[float, float, float, int]:
+    """Give how much more often the trigger gives the target, for rows of other classes, and of how many rows."""
+    X = trigger.on(rows.X[rows.y != trigger.target])
+    hits = [(decide(forest, X, 1) == trigger.target).astype(np.float64) for forest in (fooled, honest)]
+    value, low, high = mean_gap(hits[0] - hits[1], np.zeros(1))
+    return value, low, high, len(X)
+
+
+def _learnt(model: Any, federation: Rehearsal) -> Forest | None:
+    """Learn again with the same parameters."""
+    try:
+        forest: Forest | None = clone(model).fit(federation).forest_
+    except SilvanError:
+        return None
+    return forest

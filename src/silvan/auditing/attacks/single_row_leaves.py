@@ -1,0 +1,33 @@
+"""Single-record leaves: how many leaves rest on one row that was learnt from.
+
+Whoever sees such a leaf sees a box around one person and that person's label. Only the owner, who has the rows, can
+count them: this is a check more than an attack. A leaf is counted by all rows that end there; it was grown on those
+of them that its tree drew, which may be fewer. With the draws known (``drawn``) it is counted by these. All leaves
+are looked at, so there is no interval; chance is 0.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from silvan.auditing.findings import ATTACKS, Finding
+from silvan.auditing.release import Release, Rows, leaf_of
+
+
+def lonely_leaves(release: Release, members: Rows, drawn: np.ndarray | None = None) -> Finding:
+    """Count leaves of one row; ``drawn`` says which rows each tree was grown on (trees, rows)."""
+    forest = release.forest
+    if forest.combine == "log_odds":
+        return ATTACKS["lonely"].silent("what leaves say is counted with noise, so none rests on a row")
+    leaves = leaf_of(forest, members.X)
+    inside = np.ones(leaves.shape, np.bool_) if drawn is None else drawn
+    held = np.bincount(leaves[inside], minlength=len(forest.value))
+    asked = np.repeat(forest.weights > 0, np.add.reduceat(forest.feature < 0, forest.offsets[:-1]))
+    least = int(held[asked & (held > 0)].min(initial=len(members)))
+    unknown = "" if drawn is not None else ", counted without knowing what trees drew"
+    return replace(
+        ATTACKS["lonely"],
+        value=float((held[asked] == 1).mean()),
+        n=int(asked.sum()),
+        note=f"the smallest leaf holds {least} rows{unknown}",
+    )

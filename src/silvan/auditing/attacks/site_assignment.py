@@ -1,0 +1,118 @@
+"""Patient-site assignment: at which site is a patient whose row is known. The sneaky site of the BOFRF paper, III-C.
+
+The attacker sends two trees that differ on that one row and has them scored. Whoever sees how both do at each site
+sees one row change sides at the patient's. So this asks what reaches whoever adds: with sums that a third party makes
+("trusted"), every site's own matrix; with "ring" or "masked" sums nothing of one site, and the attacker guesses. That
+some site has the patient the sum tells in any case: this bound of one bit a patient stands, and only noise removes
+it.
+
+Success: the share of patients whose site is found, less one in as many as there are sites; chance is 0.
+"""
+
+import numpy as np
+
+from silvan.algorithms.bofrf.weigh import ScoreTrees, TreeScores
+from silvan.auditing.findings import ATTACKS, Finding, share
+from silvan.auditing.rehearsal import Rehearsal, rehearse
+from silvan.data.schema import Schema
+from silvan.errors import FederationError
+from silvan.federation import wire
+from silvan.federation.message import Envelope
+from silvan.federation.transports.in_process import LocalFederation
+from silvan.forest.check import is_category_split
+from silvan.forest.files.silvan_file import to_bytes
+from silvan.forest.forest import Forest, join_forests
+from silvan.tree.split import SET_WORDS
+
+PATIENTS = 20
+
+
+def assigned(federation: LocalFederation, seed: int = 0) -> Finding:
+    """Look for patients; beside it, with sums that a curious third party makes."""
+    told = ATTACKS["assignment"]
+    if not federation.schema.n_classes or len(federation.active) < 2:
+        return told.silent("needs classes, and two sites or more")
+    if all(f.categorical for f in federation.schema.features):
+        return told.silent("there are no numeric columns to draw boxes in")
+    control = _located(rehearse(federation, "trusted"), seed)
+    found = _located(rehearse(federation), seed)
+    k = len(federation.active)
+    hits, n, note = found
+    value, low, high = share(round(hits), n)
+    chance = 1.0 / k
+    # an attacker who sees nothing is right for one in k, by what is expected and not by luck
+    exact = hits / n - chance
+    figure = (exact, exact, exact) if note else (exact, low - chance, high - chance)
+    finding = told.told(figure, n, note or f"{value:.0%} of patients found at {k} sites")
+    return finding.against(told.told((control[0] / control[1] - chance, 0.0, 0.0), n))
+
+
+def _located(federation: Rehearsal, seed: int) -> tuple[float, int, str]:
+    """Give how many patients are found, of how many, and why none was, if so."""
+    rng, schema = np.random.default_rng(seed), federation.schema
+    patients = []
+    for name in federation.active:
+        part = federation.site(name).part(schema)
+        drawn = rng.permutation(len(part))[: max(1, PATIENTS // len(federation.active))]
+        patients += [(name, part.X[row], int(part.y[row])) for row in drawn]
+    k = len(federation.active)
+    baits = [bait(schema, row, says) for _, row, label in patients for says in (label, (label + 1) % schema.n_classes)]
+    request = ScoreTrees(
+        schema=federation.blob(schema.to_json().encode()),
+        forests=[federation.blob(to_bytes(join_forests(baits)))],
+        validation=0.0,
+        offset=0.0,
+        scale=1.0,
+    )
+    try:
+        federation.total(request)
+    except FederationError:
+        return len(patients) / k, len(patients), "sites refuse to score trees"
+    told = [wire.decode(data, Envelope) for _, data in federation.sent]
+    seen = {e.sender: wire.decode(e.body, TreeScores) for e in told if e.kind == "TreeScores"}
+    if set(seen) != set(federation.active):
+        return len(patients) / k, len(patients), "no site's own scores can be read; that some site has them can"
+    hits = 0.0
+    for i, (home, _, _) in enumerate(patients):
+        change = {site: int(np.abs(s.counts[2 * i + 1] - s.counts[2 * i]).sum()) for site, s in seen.items()}
+        suspects = [site for site, moved in change.items() if moved]
+        hits += (home in suspects) / len(suspects) if suspects else 1 / k
+    return hits, len(patients), ""
+
+
+def bait(schema: Schema, row: np.ndarray, says: int) -> Forest:
+    """Make a tree that says one thing to everybody, and ``says`` to whoever is in a small box around a row."""
+    conditions: list[tuple[int, float, bool]] = []  # column, threshold, whether the row goes left
+    for f, feature in enumerate(schema.features):
+        if feature.categorical or np.isnan(row[f]):
+            continue
+        value = np.float32(row[f])
+        conditions.append((f, float(value), True))
+        conditions.append((f, float(np.nextafter(value, np.float32(-np.inf))), False))
+    feature_, threshold = [-1], [0.0]
+    leaves: list[tuple[int, int]] = []  # node, class
+    at, everybody = 0, (says + 1) % schema.n_classes if schema.n_classes > 2 else 0
+    for f, cut, left in conditions:
+        feature_[at], threshold[at] = f, cut
+        first = len(feature_)
+        feature_ += [-1, -1]
+        threshold += [0.0, 0.0]
+        leaves.append((first + left, everybody))
+        at = first if left else first + 1
+    leaves.append((at, says))
+    answers = np.zeros((len(leaves), schema.n_classes))
+    for i, (_, label) in enumerate(sorted(leaves)):
+        answers[i, label] = 1.0
+    features = np.array(feature_, np.int32)
+    if is_category_split(schema, features).any():
+        raise ValueError("boxes are drawn in numeric columns")
+    return Forest(
+        schema=schema,
+        offsets=np.array([0, len(features)]),
+        feature=features,
+        threshold=np.array(threshold, np.float32),
+        missing_left=np.zeros(len(features), np.bool_),
+        sets=np.zeros((0, SET_WORDS), np.uint64),
+        value=answers,
+        weights=np.ones(1),
+    )

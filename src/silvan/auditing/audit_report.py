@@ -1,0 +1,81 @@
+"""An audit's findings together: as data, and as one page."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+import silvan.report
+from silvan.auditing.findings import Finding
+from silvan.util.files import write_whole
+
+FORMAT = "silvan audit"
+VERSION = 1
+JSON, PAGE = "audit.json", "audit.html"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an audit found of one release."""
+
+    name: str
+    hash: str
+    trees: int
+    members: int
+    outsiders: int
+    findings: list[Finding]
+    seed: int = 0
+
+    @property
+    def exceeded(self) -> list[Finding]:
+        """The findings above their limits."""
+        return [finding for finding in self.findings if finding.verdict == "exceeded"]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no limit is exceeded."""
+        return not self.exceeded
+
+    def __getitem__(self, attack: str) -> Finding:
+        """Give the finding of an attack."""
+        return next(finding for finding in self.findings if finding.attack == attack)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give all as plain data."""
+        findings = [{**asdict(f), "verdict": f.verdict} for f in self.findings]
+        return {**asdict(self), "findings": findings, "passed": self.passed}
+
+
+def write(reports: list[Report], folder: Path) -> list[Path]:
+    """Write the findings as JSON and as a page."""
+    from silvan.auditing.audit_report import render
+
+    data = {"format": FORMAT, "version": VERSION, "reports": [report.as_dict() for report in reports]}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / JSON, msgspec.json.format(msgspec.json.encode(data), indent=1))
+    write_whole(folder / PAGE, render(data).encode())
+    return [folder / JSON, folder / PAGE]
+
+
+_HERE = Path(__file__).parent / "page"
+_STYLE = Path(silvan.report.__file__).parent / "page" / "style.css"
+
+CLASS = {"held": "gained", "close": "level", "exceeded": "lost", "not run": "level"}
+
+
+def render(data: dict[str, Any]) -> str:
+    """Make the page; every text is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["figure"] = figure
+    style = Markup(_STYLE.read_text())  # noqa: S704, our own file
+    return environment.get_template("audit.html.jinja").render(reports=data["reports"], style=style, colour=CLASS)
+
+
+def figure(value: float | None) -> str:
+    """Write a figure; a dash for none."""
+    return "–" if value is None else f"{value:.3f}".replace("-", "\N{MINUS SIGN}")

@@ -1,0 +1,97 @@
+"""Drills: attacks that need a small table, on a few of the owner's rows, learnt with the settings of the release.
+
+A whole table cannot be rebuilt in the time of an audit. What a few rows and columns of it would go through, with the
+same smallest leaf, draws, bins and rounding, says what the settings are worth; undefended, the same rows stand
+beside.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from silvan.auditing.attacks import rebuild_from_boxes, rebuild_from_counts
+from silvan.auditing.findings import ATTACKS, Finding
+from silvan.auditing.release import Case, Release, Rows, undefended
+from silvan.data.schema import Feature, Label, Schema
+from silvan.privacy.gate.leaf_noise import rounded
+from silvan.tree.draw import make_key
+from silvan.tree.fit import Settings, fit_forest
+from silvan.tree.target import class_target
+
+BOX_ROWS, BOX_COLUMNS = 40, 4
+
+
+def drills(case: Case, schema: Schema, settings: Settings | None, digits: int | None = None) -> list[Finding]:
+    """Rebuild a few rows, from boxes and from counts."""
+    names = ("ranges", "reconstruction")
+    numeric = [f for f, feature in enumerate(schema.features) if not feature.categorical]
+    why = ""
+    if settings is None:
+        why = "the settings that trees were grown with are not known"
+    elif schema.n_classes < 2 or not numeric:
+        why = "needs classes and numeric columns"
+    elif len(case.members) < 2 * BOX_ROWS or len(case.outsiders) < BOX_ROWS:
+        why = f"needs {2 * BOX_ROWS} rows that were learnt from and {BOX_ROWS} others"
+    if why or settings is None:
+        return [ATTACKS[name].silent(why) for name in names]
+    return [
+        _drill(
+            rebuild_from_boxes.rebuilt,
+            _few(case, numeric, BOX_ROWS, BOX_COLUMNS, False),
+            settings,
+            rebuild_from_boxes.TREES,
+            digits,
+        ),
+        _drill(
+            lambda release, few: rebuild_from_counts.rebuilt_from_counts(
+                release, few, digits or rebuild_from_counts.EXACT
+            ),
+            _few(case, numeric, rebuild_from_counts.ROWS, rebuild_from_counts.COLUMNS, True),
+            settings,
+            rebuild_from_counts.TREES,
+            digits,
+        ),
+    ]
+
+
+def _drill(
+    attack: Callable[[Release, Case], Finding], few: Case, settings: Settings, n_trees: int, digits: int | None
+) -> Finding:
+    release = release_of(few.members, replace(settings, n_estimators=n_trees, class_weight=None), few.seed, digits)
+    n_classes = int(few.members.y.max()) + 1
+    control = undefended(few.members, n_classes, n_trees, few.seed, bootstrap=False)
+    return attack(release, few).against(attack(control, few))
+
+
+def release_of(members: Rows, settings: Settings, seed: int, digits: int | None = None) -> Release:
+    """Grow trees as a site does, and let them leave as its policy says."""
+    n_classes = int(members.y.max()) + 1
+    features = tuple(Feature(f"x{f}") for f in range(members.X.shape[1]))
+    schema = Schema(features, Label("label", tuple(range(n_classes))))
+    keys = make_key(seed, "rows of a drill"), make_key(seed, "features of a drill")
+    forest = fit_forest(members.X, class_target(members.y, n_classes, None, None), schema, settings, *keys, n_jobs=1)
+    if digits is not None:
+        forest = replace(forest, value=rounded(forest.value, digits, True))
+    return Release(forest.bare())
+
+
+def _few(case: Case, numeric: list[int], rows: int, columns: int, yes_no: bool) -> Case:
+    """Take a few rows of every class, and the columns of the most values; as yes or no, if asked, by the median."""
+    X, y = case.members.X, case.members.y
+    values = [len(np.unique(X[:, f])) for f in numeric]
+    kept = [numeric[i] for i in np.argsort(values, kind="stable")[-columns:]]
+    _, codes = np.unique(np.concatenate([y, case.outsiders.y]), return_inverse=True)
+    middle = np.nanmedian(X[:, kept], axis=0)
+
+    def cut(some: np.ndarray) -> np.ndarray:
+        filled = np.where(np.isnan(some[:, kept]), middle, some[:, kept])
+        return np.ascontiguousarray(filled > middle if yes_no else filled, np.float32)
+
+    members = Rows(cut(X), codes[: len(y)]).some(rows, case.seed)
+    if len(np.unique(members.y)) < codes.max() + 1:
+        members = Rows(cut(X), codes[: len(y)])
+        first = [np.flatnonzero(members.y == c)[:1] for c in range(codes.max() + 1)]
+        drawn = np.unique(np.concatenate([*first, np.random.default_rng(case.seed).permutation(len(y))[:rows]]))[:rows]
+        members = Rows(members.X[drawn], members.y[drawn])
+    return Case(members, Rows(cut(case.outsiders.X), codes[len(y) :]), case.seed)

@@ -1,0 +1,217 @@
+"""What an attack found: a figure with its interval, what chance gives, and what the site's limit says of it."""
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from silvan.errors import InputError
+
+Verdict = Literal["held", "close", "exceeded", "not run"]
+"""``held``: below the limit, its whole interval too. ``close``: below, but the interval reaches above it."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One attack on one release."""
+
+    attack: str  # the name by which limits know it
+    title: str
+    has: str  # what the attacker has
+    measure: str  # what the figure is
+    value: float | None = None  # None if the attack could not run
+    low: float | None = None
+    high: float | None = None
+    chance: float | None = None  # what the figure is for an attacker who has nothing
+    n: int = 0  # rows, leaves or thresholds behind the figure
+    undefended: float | None = None  # the same figure for a release of the same rows without any defence
+    limit: float | None = None
+    note: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Compare the figure with the limit."""
+        if self.value is None or self.limit is None:
+            return "not run"
+        if self.value > self.limit:
+            return "exceeded"
+        return "close" if self.high is not None and self.high > self.limit else "held"
+
+    def told(self, figure: tuple[float, float, float], n: int, note: str = "") -> "Finding":
+        """Add a figure with its interval."""
+        value, low, high = figure
+        return replace(self, value=value, low=low, high=high, n=n, note=note)
+
+    def silent(self, why: str) -> "Finding":
+        """Say why the attack did not run."""
+        return replace(self, note=why)
+
+    def against(self, undefended: "Finding | None") -> "Finding":
+        """Put the figure of the undefended release beside."""
+        return replace(self, undefended=None if undefended is None else undefended.value)
+
+
+def auc(members: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
+    """Give the share of pairs in which the member is higher, ties half, and a 95 % interval (DeLong et al. 1988)."""
+    below = np.searchsorted(np.sort(others), members, "left") + np.searchsorted(np.sort(others), members, "right")
+    above = np.searchsorted(np.sort(members), others, "left") + np.searchsorted(np.sort(members), others, "right")
+    by_member, by_other = below / (2 * len(others)), 1.0 - above / (2 * len(members))
+    value = float(by_member.mean())
+    error = math.sqrt(_variance(by_member) + _variance(by_other))
+    return value, max(0.0, value - _Z * error), min(1.0, value + _Z * error)
+
+
+def share(hits: int, n: int) -> tuple[float, float, float]:
+    """Give a share and its 95 % interval (Wilson)."""
+    p = hits / n
+    middle, spread = p + _Z**2 / (2 * n), _Z * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n * n))
+    scale = 1 + _Z**2 / n
+    return p, min(p, max(0.0, (middle - spread) / scale)), max(p, min(1.0, (middle + spread) / scale))
+
+
+def mean_gap(ours: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
+    """Give the difference of two means and its 95 % interval."""
+    gap = float(ours.mean() - others.mean())
+    error = math.sqrt(_variance(ours) + _variance(others))
+    return gap, gap - _Z * error, gap + _Z * error
+
+
+def gained(ours: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
+    """Give the share of what guesses miss that an attacker gets, and its 95 % interval; both by row."""
+    missed = max(1.0 - float(others.mean()), 1e-9)
+    middle, error = float((ours - others).mean()), math.sqrt(_variance(ours - others))
+    return middle / missed, (middle - _Z * error) / missed, (middle + _Z * error) / missed
+
+
+def _variance(values: np.ndarray) -> float:
+    """Variance of a mean."""
+    return float(values.var(ddof=1)) / len(values) if len(values) > 1 else 0.0
+
+
+_Z = 1.959964
+
+
+_KNOWN = (
+    Finding(
+        "membership",
+        "Membership, by confidence",
+        "answers of the forest; a person's row and label",
+        "AUC, members against others",
+        chance=0.5,
+    ),
+    Finding(
+        "support",
+        "Membership, by leaf support",
+        "the trees; a person's row and label",
+        "AUC, members against others",
+        chance=0.5,
+    ),
+    Finding(
+        "attribute",
+        "Attribute guess from leaves",
+        "the trees; all of a person but one attribute",
+        "right more often for members than for others",
+        chance=0.0,
+    ),
+    Finding("lonely", "Single-record leaves", "the trees", "leaves that rest on one row", chance=0.0),
+    Finding(
+        "thresholds",
+        "Exact-value thresholds",
+        "the trees; all rows but one",
+        "thresholds that give one row's value away, beyond coincidence",
+        chance=0.0,
+    ),
+    Finding(
+        "ranges",
+        "Reconstruction from boxes",
+        "the trees; how many rows there are",
+        "cells rebuilt, of those that guesses from the population miss",
+        chance=0.0,
+    ),
+    Finding(
+        "reconstruction",
+        "Reconstruction from counts",
+        "the trees; how many rows there are; yes/no columns",
+        "cells rebuilt, of those that guesses from the population miss",
+        chance=0.0,
+    ),
+    Finding(
+        "assignment",
+        "Patient-site assignment",
+        "whatever reaches whoever adds; a patient's row",
+        "patients whose site is found, beyond guesses",
+        chance=0.0,
+    ),
+    Finding(
+        "differencing",
+        "Two sums that differ by one site",
+        "the coordinator's role; no part of a sum",
+        "counts of one site that are read off",
+        chance=0.0,
+    ),
+    Finding(
+        "labels",
+        "Labels from partitions",
+        "row partitions that a party is sent; no label",
+        "rows put on the right side of two, mean of both classes",
+        chance=0.5,
+    ),
+    Finding(
+        "backdoor",
+        "Backdoored trees",
+        "one site, which sends what it likes",
+        "rows that a trigger turns, beyond those that it turns anyway",
+        chance=0.0,
+    ),
+)
+
+ATTACKS = {one.attack: one for one in _KNOWN}
+
+
+DEFAULTS: dict[str, float] = {
+    "membership": 0.60,
+    "support": 0.60,
+    "attribute": 0.10,
+    "lonely": 0.0,
+    "thresholds": 0.10,
+    "ranges": 0.25,
+    "reconstruction": 0.25,
+    "assignment": 0.0,
+    "differencing": 0.0,
+    "labels": 0.75,
+    "backdoor": 0.10,
+}
+"""The largest figure that is still held; docs/audit.md says what each figure is and why these."""
+
+
+def make_limits(given: Mapping[str, Any] | None = None) -> dict[str, float]:
+    """Put what a site sets over the defaults."""
+    limits = dict(DEFAULTS)
+    for name, value in (given or {}).items():
+        if name not in DEFAULTS:
+            close = get_close_matches(str(name), DEFAULTS, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(DEFAULTS)}"
+            raise InputError(f"there is no attack {name!r} to set a limit for; {hint}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
+            raise InputError(f"the limit of {name} must be a number from 0 to 1, got {value!r}")
+        limits[name] = float(value)
+    return limits
+
+
+def read_limits(path: Path) -> dict[str, float]:
+    """Read the section ``[limits]`` of a TOML file."""
+    try:
+        data = tomllib.loads(path.read_bytes().decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from None
+    if set(data) - {"limits"} or not isinstance(data.get("limits", {}), dict):
+        raise InputError(f"{path}: it must hold one section, [limits], with a number for each attack that it names")
+    try:
+        return make_limits(data.get("limits", {}))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None

@@ -1,0 +1,125 @@
+"""How private noise is at least not: an empirical lower bound on epsilon.
+
+Two tables that differ in one row are told with noise many times. If an epsilon is right, no outcome is more than
+exp(epsilon) times as likely for the one as for the other. The outcome that is looked at is the most telling there is, a
+likelihood ratio beyond a threshold; the threshold is chosen on one half of the draws and judged on the other, with
+exact (Clopper-Pearson) bounds on both probabilities. A bound above the epsilon that is claimed proves the claim wrong;
+one below proves nothing, so the audit is also run on accounts that are wrong on purpose.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import betaincinv
+
+from silvan.data.schema import Schema
+from silvan.privacy.noise.noisy_request import Noisy
+
+CONFIDENCE = 0.95
+_THRESHOLDS = 60
+
+
+class Bound(NamedTuple):
+    """What is claimed, and what it is at least, with so much confidence as was asked for."""
+
+    claimed: float
+    at_least: float
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the claim is wrong."""
+        return self.at_least > self.claimed
+
+
+def clopper_pearson(hits: int, draws: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Bound a probability from both sides, each with half of the error allowed."""
+    error = (1.0 - confidence) / 2.0
+    low = 0.0 if hits == 0 else float(betaincinv(hits, draws - hits + 1, error))
+    high = 1.0 if hits == draws else float(betaincinv(hits + 1, draws - hits, 1.0 - error))
+    return low, high
+
+
+def lower_bound(with_row: np.ndarray, without: np.ndarray, confidence: float = CONFIDENCE) -> float:
+    """Bound epsilon from below, given how much each draw looks like one with the row: higher is more so."""
+    best = 0.0
+    # half of the error is for each of the two directions
+    each = 1.0 - (1.0 - confidence) / 2.0
+    for sign, likely, other in ((1.0, with_row, without), (-1.0, without, with_row)):
+        half = len(likely) // 2
+        a, b = sign * likely, sign * other
+        tried = [(_bound(a[:half], b[:half], at, each), at) for at in _thresholds(a[:half])]
+        best = max(best, _bound(a[half:], b[half:], max(tried)[1], each))
+    return best
+
+
+def _thresholds(scores: np.ndarray) -> list[float]:
+    return np.unique(np.quantile(scores, np.linspace(0.0, 0.995, _THRESHOLDS), method="lower")).tolist()
+
+
+def _bound(likely: np.ndarray, other: np.ndarray, threshold: float, confidence: float) -> float:
+    low, _ = clopper_pearson(int((likely >= threshold).sum()), len(likely), confidence)
+    _, high = clopper_pearson(int((other >= threshold).sum()), len(other), confidence)
+    return float(np.log(low / high)) if low > 0.0 else 0.0
+
+
+def audit_counts(
+    request: Noisy,
+    schema: Schema,
+    with_row: np.ndarray,
+    without: np.ndarray,
+    draws: int,
+    n_sites: int = 1,
+    confidence: float = CONFIDENCE,
+) -> Bound:
+    """Audit the noise that a question's answer gets, summed over sites.
+
+    ``with_row`` and ``without`` are exact answers that one row tells apart; only where they differ is looked at.
+    """
+    return audit_all([(request, with_row, without)], schema, request.epsilon, draws, n_sites, confidence)
+
+
+def audit_all(
+    asked: Sequence[tuple[Noisy, np.ndarray, np.ndarray]],
+    schema: Schema,
+    claimed: float,
+    draws: int,
+    n_sites: int = 1,
+    confidence: float = CONFIDENCE,
+) -> Bound:
+    """Audit several questions together, all answers seen: what is claimed is for all of them."""
+    told = [_scores(*one, schema, draws, n_sites) for one in asked]
+    with_row, without = (np.sum(part, axis=0) for part in zip(*told, strict=True))
+    return Bound(claimed, lower_bound(with_row, without, confidence))
+
+
+def _scores(
+    request: Noisy, with_row: np.ndarray, without: np.ndarray, schema: Schema, draws: int, n_sites: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw answers with and without the row, and say of each how much likelier it is with it."""
+    scales = np.array([float(noise.scale) for noise in request.noises(schema)])
+    a, b = with_row.reshape(-1, len(scales)), without.reshape(-1, len(scales))
+    differ = (a != b).any(axis=1)
+    a, b = a[differ], b[differ]
+
+    def told(exact: np.ndarray) -> np.ndarray:
+        copies = np.broadcast_to(exact, (draws, *exact.shape))
+        total = request.add(copies, schema)
+        for _ in range(n_sites - 1):
+            total = total + request.add(np.zeros_like(copies), schema)
+        return _likelihood(total, a, b, scales)
+
+    return told(a), told(b)
+
+
+def _likelihood(told: np.ndarray, with_row: np.ndarray, without: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """Give the logarithm of how much likelier each draw is with the row, under discrete Laplace noise."""
+    nearer = np.abs(told - without) - np.abs(told - with_row)
+    return (nearer / scales).reshape(len(told), -1).sum(axis=1)
+
+
+def audit_rows(
+    disguise: Callable[[int, int], np.ndarray], claimed: float, draws: int, confidence: float = CONFIDENCE
+) -> Bound:
+    """Audit a disguise of rows: ``disguise(row, draws)`` scores draws of row 0 or 1, higher if more like row 1."""
+    return Bound(claimed, lower_bound(disguise(1, draws), disguise(0, draws), confidence))

@@ -1,0 +1,150 @@
+"""A release as an attacker gets it, the rows that an audit tries it on, and a release without any defence."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+from silvan.algorithms.horizontal.merged_forest import draws_rows, share_out
+from silvan.errors import InputError
+from silvan.federation.transports.in_process import LocalFederation
+from silvan.forest.check import is_category_split, set_bits
+from silvan.forest.forest import Forest
+from silvan.learners import BOFRF, HistogramForest, MergedForest
+from silvan.tree.draw import rows_of_trees
+
+MOST_ROWS = 2000
+"""An audit looks at so many members and so many others: enough for an interval of a few hundredths."""
+
+FEWEST = 10
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Encoded rows, and their class codes or numbers."""
+
+    X: np.ndarray
+    y: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def some(self, n: int, seed: int) -> "Rows":
+        """Draw at most so many of the rows."""
+        if len(self) <= n:
+            return self
+        drawn = np.sort(np.random.default_rng(seed).permutation(len(self))[:n])
+        return Rows(self.X[drawn], self.y[drawn])
+
+
+@dataclass(frozen=True)
+class Release:
+    """A forest, and how many rows of each class its leaves hold, if that is told with it.
+
+    ``counts`` is (leaves, classes), or (leaves, 1) where a number is predicted; None for bare trees.
+    """
+
+    forest: Forest
+    counts: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """Whom an audit attacks: rows that the release was learnt from, and others of the same kind that were not."""
+
+    members: Rows
+    outsiders: Rows
+    seed: int = 0
+
+    def sampled(self) -> "Case":
+        """Draw at most so many rows of each kind as are needed."""
+        return Case(self.members.some(MOST_ROWS, self.seed), self.outsiders.some(MOST_ROWS, self.seed + 1), self.seed)
+
+    def check(self) -> None:
+        """Refuse too few rows."""
+        for name, rows in (("rows learnt from", self.members), ("other rows", self.outsiders)):
+            if len(rows) < FEWEST:
+                raise InputError(f"an audit needs at least {FEWEST} {name}, got {len(rows)}")
+
+
+def undefended(members: Rows, n_classes: int, n_trees: int, seed: int, *, bootstrap: bool = True) -> Release:
+    """Grow a release with every defence off: leaves of one row, thresholds midway between values, exact counts."""
+    kind = RandomForestClassifier if n_classes else RandomForestRegressor
+    model = kind(n_estimators=n_trees, min_samples_leaf=1, bootstrap=bootstrap, random_state=seed, n_jobs=1)
+    forest = Forest.from_sklearn(model.fit(members.X, members.y))
+    if n_classes and forest.n_outputs < n_classes:
+        raise InputError(f"the rows hold {forest.n_outputs} of {n_classes} classes; an audit needs some of each")
+    leaves, n_leaves = leaf_of(forest, members.X), len(forest.value)
+    counts = np.zeros((n_leaves, max(n_classes, 1)), np.int64)
+    # what is told are the rows that each tree drew; those that merely end there are not among them
+    for tree, drawn in enumerate(_drawn(model, len(members))):
+        np.add.at(counts, (leaves[tree], members.y if n_classes else np.zeros(len(members), np.int64)), drawn)
+    return Release(forest, counts)
+
+
+def _drawn(model: RandomForestClassifier | RandomForestRegressor, n: int) -> list[np.ndarray]:
+    if not model.bootstrap:
+        return [np.ones(n, np.int64)] * len(model.estimators_)
+    return [np.bincount(rows, minlength=n) for rows in model.estimators_samples_]
+
+
+def walk_down(forest: Forest, X: np.ndarray) -> Iterator[np.ndarray]:
+    """Give the node of every tree that each row is at, (trees, rows), level by level; rows wait at their leaves."""
+    by_category = is_category_split(forest.schema, forest.feature)
+    set_of = np.cumsum(by_category) - 1
+    bits = set_bits(forest.sets) if by_category.any() else np.zeros((1, 256), np.bool_)
+    node = np.repeat(forest.offsets[:-1, None], len(X), axis=1)
+    rows = np.arange(len(X))
+    yield node
+    while (forest.feature[node] >= 0).any():
+        feature = forest.feature[node]
+        value = X[rows, np.maximum(feature, 0)]
+        missing = np.isnan(value)
+        with np.errstate(invalid="ignore"):
+            left = np.where(missing, forest.missing_left[node], value <= forest.threshold[node])
+        if by_category.any():
+            code = np.where(missing, 0, np.nan_to_num(value) + 1).astype(np.int64).clip(0, 255)
+            left = np.where(by_category[node], bits[set_of[node].clip(0), code], left)
+        node = np.where(feature >= 0, np.where(left, forest.left[node], forest.right[node]), node)
+        yield node
+
+
+def leaf_of(forest: Forest, X: np.ndarray) -> np.ndarray:
+    """Give the row of ``value`` that each row ends at in each tree: (trees, rows)."""
+    node = forest.offsets[:-1, None]
+    for node in walk_down(forest, X):  # noqa: B007, the last one counts
+        pass
+    return forest.leaf[node]
+
+
+def drawn_rows(model: Any, federation: LocalFederation) -> np.ndarray | None:
+    """Give (trees of the global forest, all sites' training rows in the order of the sites); None if unknown."""
+    if isinstance(model, HistogramForest):
+        if model.epsilon is not None or model.forest_ is None:
+            return None
+        rows, key = federation.pooled(model.schema_)
+        return rows_of_trees(key, rows.row_keys, 0, len(model.forest_), bool(model.bootstrap))
+    if isinstance(model, MergedForest):
+        shares = {site: federation.rows[site] if model.weights == "trees" else 1 for site in federation.active}
+        return _by_site(model, federation, share_out(model.n_estimators, shares))
+    if isinstance(model, BOFRF) and model.clusters is None and not (model.validation or model.tune or model._brought):
+        return _by_site(model, federation, dict.fromkeys(federation.active, model.n_estimators))
+    return None
+
+
+def _by_site(model: Any, federation: LocalFederation, n_trees: dict[str, int]) -> np.ndarray:
+    """Put sites' draws together: a site's trees see rows of that site alone."""
+    blocks = []
+    for name, n in n_trees.items():
+        site = federation.site(name)
+        part = site.part(model.schema_)
+        bootstrap = draws_rows(site, part, bool(model.bootstrap), n) if n else False
+        blocks.append(rows_of_trees(site.sampling_key, part.row_keys, 0, n, bootstrap))
+    drawn = np.zeros((sum(map(len, blocks)), sum(block.shape[1] for block in blocks)), np.bool_)
+    tree = row = 0
+    for block in blocks:
+        drawn[tree : tree + len(block), row : row + block.shape[1]] = block
+        tree, row = tree + len(block), row + block.shape[1]
+    return drawn

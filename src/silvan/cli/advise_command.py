@@ -1,0 +1,56 @@
+"""``silvan advise``: who is near whom, before anything is trained."""
+
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from silvan.errors import InputError
+
+
+def advise(
+    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
+    clusters: Annotated[
+        int | None, typer.Option("--clusters", "-k", help="How many clusters; as many as are clear, if left out.")
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option("--metric", help="manhattan (the default), euclidean or minkowski.")
+    ] = None,
+    first: Annotated[str | None, typer.Option("--first", help="The site that is the first centroid.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="CSV", help="Also write the distances here.")
+    ] = None,
+) -> None:
+    """Compare a study's sites before training: distances, clusters, and in what each site stands out.
+
+    Options that are left out are taken from the study's learner if it has them.
+    """
+    from rich.console import Console
+
+    from silvan.algorithms.bofrf import advice
+    from silvan.algorithms.bofrf.distances import Metric
+    from silvan.cli import terminal
+    from silvan.study.progress_bars import Progress
+    from silvan.study.study_file import read_study
+    from silvan.util.files import write_whole
+
+    console, progress = Console(), Progress()
+    plan = read_study(study)
+    if plan.id is not None:
+        raise InputError(f"{study}: advise compares sites that hold the same columns; [parties] hold different ones")
+    with progress.step("Reading tables and agreeing on columns"):
+        federation = plan.federation()
+    with plan.pointing(), progress.step("Comparing the sites") as step:
+        step.follow(federation, 2)
+        advised = advice.advise(
+            federation,
+            k=plan.parameters.get("clusters") if clusters is None else clusters,
+            metric=cast(Metric, metric or plan.parameters.get("metric") or "manhattan"),  # which advise checks
+            first=plan.parameters.get("first") if first is None else first,
+        )
+    terminal.say(
+        console, terminal.clean(f"{plan.name}: {len(advised.sites)} sites"), terminal.advice(advised, advice.WIDE)
+    )
+    if output is not None:
+        write_whole(output, advised.frame().write_csv().encode())
+        typer.echo(f"distances written to {output}", err=True)

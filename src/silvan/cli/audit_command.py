@@ -1,0 +1,164 @@
+"""``silvan audit``: attacks on the models of a run, and what the site's limits say of them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from silvan.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from silvan.auditing.audit_report import Report
+
+EXCEEDED = 1
+
+
+def audit(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder; with --table also a .silvan file.")],
+    table: Annotated[
+        Path | None, typer.Option("--table", "-t", metavar="FILE", help="Rows that were learnt from, with the label.")
+    ] = None,
+    others: Annotated[
+        Path | None, typer.Option("--others", metavar="FILE", help="Rows of the same kind that were not learnt from.")
+    ] = None,
+    site: Annotated[str | None, typer.Option("--site", "-s", help="Audit the forest of this site.")] = None,
+    thresholds: Annotated[
+        Path | None, typer.Option("--thresholds", metavar="TOML", help="The site's limits; see docs/audit.md.")
+    ] = None,
+    limit: Annotated[
+        list[str] | None, typer.Option("--limit", metavar="ATTACK=X", help="Set one limit; may be repeated.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Where to write the report; else into RUN.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Decides all draws.")] = 0,
+) -> None:
+    """Attack the models of a run, as a curious recipient would, and compare what is learnt with limits.
+
+    Rows come from the study's own tables if these are unchanged, or from --table and --others. The exit code is 1 if a
+    limit is exceeded.
+    """
+    from rich.console import Console
+
+    from silvan.auditing.audit_report import write
+    from silvan.auditing.findings import make_limits, read_limits
+    from silvan.cli import terminal
+    from silvan.study.progress_bars import Progress
+
+    limits = make_limits() if thresholds is None else read_limits(thresholds)
+    limits = make_limits({**limits, **_given(limit or [])})
+    if others is not None and table is None:
+        raise InputError("--others goes with --table: which rows were learnt from?")
+    progress = Progress()
+    with progress.step("Attacking"):
+        reports = _on_tables(run, site, table, others, limits, seed) if table else _on_study(run, site, limits, seed)
+    console = Console()
+    for report in reports:
+        terminal.say(console, table_of(report))
+    folder = output or (run if run.is_dir() else None)
+    if folder is not None:
+        for path in write(reports, folder):
+            console.print(str(path), markup=False, highlight=False, soft_wrap=True)
+    if not all(report.passed for report in reports):
+        raise typer.Exit(EXCEEDED)
+
+
+def _given(words: list[str]) -> dict[str, Any]:
+    """Read limits that were given as NAME=NUMBER."""
+    found: dict[str, Any] = {}
+    for word in words:
+        name, _, text = word.partition("=")
+        try:
+            found[name.strip()] = float(text)
+        except ValueError:
+            raise InputError(f"--limit takes ATTACK=NUMBER, as in --limit membership=0.55; got {word!r}") from None
+    return found
+
+
+def _on_tables(
+    run: Path, site: str | None, table: Path, others: Path | None, limits: dict[str, float], seed: int
+) -> list["Report"]:
+    """Audit against rows that the owner names."""
+    from silvan.auditing.run_audit import audit as attack
+    from silvan.cli.predict_command import open_forest
+
+    forest = open_forest(run, site)
+    rest = None if others is None else str(others)
+    return [attack(forest, members=str(table), others=rest, limits=limits, name=site or run.name, seed=seed)]
+
+
+def _on_study(path: Path, site: str | None, limits: dict[str, float], seed: int) -> list["Report"]:
+    """Audit against the rows of the study's own tables."""
+    from silvan.auditing.run_audit import audit as attack
+    from silvan.cli.evaluate_command import restored, unchanged
+    from silvan.study.run_folder import Run
+
+    run = Run(path)
+    if not path.is_dir():
+        raise InputError(f"{str(path)!r} is not a run folder; to audit a model file, name the rows with --table")
+    record = run.read()
+    if record.by == "columns":
+        raise InputError(
+            f"{str(path)!r} is a run of parties that hold columns; the audit is for forests of sites that hold rows\n"
+            "what partitions tell is measured in docs/vertical.md"
+        )
+    study = unchanged(run, record)
+    if study is None:
+        raise InputError(
+            f"the study {record.study_file!r} or its tables are gone or have changed since, so which rows were learnt "
+            "from is not known\nname them with --table, and rows that were not with --others"
+        )
+    federation, model = restored(study, run, record)
+    try:
+        settings: dict[str, Any] = {"limits": limits, "seed": seed}
+        if site is not None:
+            return [attack(run.forest(site), federation, name=site, **settings)]
+        if model.forest_ is not None:
+            return [attack(model, federation, name=record.name, **settings)]
+        return [attack(run.forest(name), federation, name=name, **settings) for name in federation.sites]
+    finally:
+        federation.journal.close()
+
+
+COLOURS = {"held": "green", "close": "yellow", "exceeded": "red", "not run": "dim"}
+
+
+def table_of(report: "Report") -> "RenderableType":
+    """Show findings as a table: a line an attack."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from silvan.auditing.audit_report import figure
+    from silvan.cli.terminal import RULES, clean
+
+    table = Table(box=RULES, pad_edge=False, show_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column("Attack", overflow="fold", min_width=14)
+    table.add_column("The attacker has", overflow="fold", min_width=14)
+    for name in ("Figure", "Interval", "Chance", "Undef.", "Limit"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("Verdict", no_wrap=True)
+    for f in report.findings:
+        interval = "" if f.low is None or f.high is None else f"{figure(f.low)}–{figure(f.high)}"
+        numbers = (figure(f.value), interval, figure(f.chance), figure(f.undefended), figure(f.limit))
+        verdict = Text(f.verdict, style=COLOURS[f.verdict])
+        table.add_row(Text(f.title), Text(f.has), *map(Text, numbers), verdict)
+    notes = [Text(f"{f.title}: {f.measure}; {f.note}".rstrip("; "), style="dim") for f in report.findings if f.measure]
+    head = Text(
+        f"{clean(report.name)}: {report.trees} trees, {report.members:,} rows learnt from, {report.outsiders:,} others"
+    )
+    return Group(head, Text(), table, Text(), *notes, Text(), _sentence(report))
+
+
+def _sentence(report: "Report") -> "RenderableType":
+    from rich.text import Text
+
+    silent = sum(f.verdict == "not run" for f in report.findings)
+    rest = f" {silent} could not be run." if silent else ""
+    if report.passed:
+        ran = len(report.findings) - silent
+        return Text(f"Of {ran} attacks none did better than the limits allow.{rest}", style="green" if ran else "dim")
+    names = ", ".join(f.attack for f in report.exceeded)
+    return Text(f"Limits exceeded: {names}. See docs/audit.md for what helps.{rest}", style="red")

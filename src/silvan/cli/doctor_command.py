@@ -1,0 +1,25 @@
+"""``silvan doctor``: whether everything is in order."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_STYLES = {"good": "green", "look": "yellow", "bad": "red"}
+
+
+def doctor(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A coordinator's or a site's folder.")] = Path(),
+) -> None:
+    """Check versions, clock, certificates, permissions, port, roster and disk; say what to do."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from silvan.cli.terminal import clean
+    from silvan.deploy.doctor import examine
+
+    console, checks = Console(soft_wrap=True), examine(folder)
+    for check in checks:
+        console.print(Text(f"{check.state:5}", style=_STYLES[check.state]), Text(f"{check.what}: {clean(check.said)}"))
+    if any(check.state == "bad" for check in checks):
+        raise typer.Exit(1)

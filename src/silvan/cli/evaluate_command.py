@@ -1,0 +1,143 @@
+"""``silvan evaluate``: a run judged again, at its sites or on a table."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from silvan.errors import InputError
+
+if TYPE_CHECKING:
+    from silvan.study.progress_bars import Progress
+    from silvan.study.run_folder import Figures, Record, Run
+    from silvan.study.study_file import Study
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder; with a table also a .silvan file.")],
+    table: Annotated[
+        Path | None, typer.Argument(metavar="[TABLE]", help="Judge on this table, which has the label.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="CSV", help="Also write the figures here.")
+    ] = None,
+) -> None:
+    """Judge a model again: on its sites' test rows, or on a table.
+
+    On a table, what sites have alone and the pooled forest are shown beside it if the study's own tables are
+    still as they were.
+    """
+    from rich.console import Console
+
+    from silvan.cli import terminal
+    from silvan.report.summary import summary
+    from silvan.study.progress_bars import Progress
+    from silvan.study.run_folder import Run
+
+    console, progress, folder = Console(), Progress(), Run(run)
+    record = folder.read() if run.is_dir() else None
+    if table is not None:
+        rows = on_table(run, folder, record, table, progress)
+        terminal.say(console, terminal.on_table(rows, str(table)))
+    elif record is None:
+        raise InputError(f"{str(run)!r} is not a run folder; to judge a model file, name a table too")
+    else:
+        rows = at_sites(folder, record, progress)
+        summed = summary(record)
+        terminal.say(console, terminal.results(summed), terminal.sentences(summed))
+    if output is not None:
+        Run(output.parent).write_evaluation(rows, output.name)
+
+
+def at_sites(run: "Run", record: "Record", progress: "Progress") -> list["Figures"]:
+    """Judge at the study's sites; a run that had no figures yet gets them."""
+    from silvan.report.html import write_report
+    from silvan.study import steps
+
+    study = unchanged(run, record)
+    if study is None:
+        raise InputError(
+            f"the study {record.study_file!r} or its tables are gone or have changed since, so test rows may "
+            "be rows the forest has learned from\nfit again, or name a table to judge on"
+        )
+    first = not record.evaluation
+    with progress.step("Reading tables"):
+        federation, model = restored(study, run, record)
+    traffic, kinds = record.traffic, record.kinds
+    steps.judge(record, federation, model, progress)
+    federation.journal.close()
+    if traffic:
+        record.traffic, record.kinds = traffic, kinds  # what left the sites when the model was made
+    if first:
+        run.write_evaluation(record.evaluation)
+        run.write(record)
+        write_report(run)
+    return record.evaluation
+
+
+def unchanged(run: "Run", record: "Record") -> "Study | None":
+    """Read the study of a run, if it and its tables are what they were."""
+    from silvan.study.study_file import read_study
+
+    try:
+        study = read_study(run.folder / record.study_file)
+    except InputError:
+        return None
+    same = study.fingerprint(record.versions.get("silvan", "")) == record.fingerprint
+    return study if same else None
+
+
+def restored(study: "Study", run: "Run", record: "Record") -> tuple[Any, Any]:
+    """Make the federation and the fitted learner of a run again."""
+    from silvan.study import column_steps
+    from silvan.study.run_folder import JOURNAL
+
+    if record.by == "columns":
+        return column_steps.restored(study, run, record)
+    by_site = {model.site: run.forest(model.site or None) for model in record.models}
+    if not by_site:
+        raise InputError(f"{str(run.folder)!r} has no model yet; run `silvan fit` again to finish it")
+    schema = next(iter(by_site.values())).schema
+    model = study.learner(schema)
+    if not model.restorable:
+        # what it says of each site is more than the forests; the journal, if it is there, saves the sites the work
+        journal = run.file(JOURNAL)
+        federation = study.federation(journal if journal.is_file() else None)
+        return federation, model.fit(federation)
+    federation = study.federation(schema=schema)
+    model.schema_, model.forest_ = schema, by_site.get("")
+    model.forests_ = {site: by_site.get(site, by_site.get("")) for site in federation.sites}
+    return federation, model
+
+
+def on_table(path: Path, run: "Run", record: "Record | None", table: Path, progress: "Progress") -> list["Figures"]:
+    """Judge on a table, beside what sites have alone if their tables are still there."""
+    from silvan.study import column_steps
+    from silvan.study.steps import figures
+
+    study = None if record is None else unchanged(run, record)
+    with progress.step("Judging on the table", expected=None if record is None else record.seconds):
+        if record is not None and record.by == "columns":
+            return [figures(row) for row in column_steps.on_table(study, run, record, table)]
+        if record is not None and study is not None:
+            federation, model = restored(study, run, record)
+            rows = model._on_table(federation, model._contenders(federation), str(table))
+            federation.journal.close()
+            return [figures(row) for row in rows]
+        return _forests_on_table(path, record, table)
+
+
+def _forests_on_table(path: Path, record: "Record | None", table: Path) -> list["Figures"]:
+    from silvan.algorithms.evaluation.figures import FEDERATED
+    from silvan.algorithms.evaluation.figures import on_table as judge
+    from silvan.cli.predict_command import open_forest
+    from silvan.study.steps import figures
+    from silvan.tree.draw import make_key
+
+    names = [""] if record is None else [model.site for model in record.models]
+    rows = []
+    for name in names:
+        forest = open_forest(path, name or None)
+        model, sites = ({name: forest}, [name]) if name else (forest, [])
+        rows += judge(forest.schema, [(FEDERATED, model)], sites, str(table), make_key(0, "gains"))
+    return [figures(row) for row in rows]

@@ -1,0 +1,120 @@
+"""``silvan fit``: a study file in, a run folder out."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from silvan.errors import InputError, SilvanError
+
+if TYPE_CHECKING:
+    from silvan.study.run_folder import Record, Run
+    from silvan.study.study_file import Study
+
+
+def fit(
+    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="The run folder; the study names one too."),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume/--fresh", help="Go on with an interrupted run, or put it aside and start again."),
+    ] = True,
+) -> None:
+    """Train and judge the model of a study, and write the run folder."""
+    from rich.console import Console
+
+    from silvan.cli import terminal
+    from silvan.report.html import write_report
+    from silvan.report.summary import summary
+    from silvan.study import steps
+    from silvan.study.progress_bars import Progress
+    from silvan.study.run_folder import EVALUATION, JOURNAL, MODEL, REPORT, RUN, Run
+    from silvan.study.study_file import read_study
+
+    console, progress = Console(), Progress()
+    plan = read_study(study)
+    run = Run(plan.output if output is None else output)
+    record = start(plan, run, resume=resume)
+    with progress.step("Reading tables and agreeing on columns"):
+        federation = plan.federation(run.file(JOURNAL))
+        steps.note_agreement(record, federation)
+    run.write(record)
+    who = "sites" if plan.id is None else "parties"
+    title = f"{plan.name}: {plan.kind} over {len(federation.sites)} {who}, {record.features} features"
+    terminal.say(console, terminal.clean(title), terminal.differences(summary(record)))
+
+    with plan.pointing():
+        model = plan.learner(federation.schema)
+        seconds = steps.train(federation, model, progress)
+    steps.note_training(record, run, federation, model, seconds)
+    run.write(record)
+    if any(site.test_rows for site in record.sites):
+        with plan.pointing():
+            steps.judge(record, federation, model, progress)
+        run.write_evaluation(record.evaluation)
+    record.status = "done"
+    run.write(record)
+    federation.journal.close()
+    write_report(run)
+
+    summed = summary(record)
+    terminal.say(console, terminal.results(summed), terminal.sentences(summed))
+    models = [model.file for model in record.models] or [MODEL]
+    terminal.say(console, terminal.files(run.folder, [*models, EVALUATION, RUN, REPORT, JOURNAL]))
+
+
+def start(study: "Study", run: "Run", *, resume: bool) -> "Record":
+    """Begin a run, or find the one to go on with; a run of something else is never written over."""
+    from silvan.study.run_folder import RUN, Record
+    from silvan.study.steps import versions
+
+    made_with, made = versions(), datetime.now(UTC).isoformat(timespec="seconds")
+    fingerprint = study.fingerprint(made_with["silvan"])
+    if not resume:
+        put_aside(run)
+    elif run.file(RUN).exists():
+        try:
+            earlier = run.read()
+        except SilvanError as error:
+            raise type(error)(f"{error}; pass --fresh to put it aside and start again") from None
+        if earlier.fingerprint != fingerprint:
+            raise InputError(
+                f"{str(run.folder)!r} holds a run of another study, or the study, its tables or silvan have "
+                "changed since\n"
+                "pass --fresh to put that run aside and start again, or --output for another folder"
+            )
+        earlier.name, earlier.made = study.name, made
+        return earlier
+    record = Record(
+        name=study.name,
+        made=made,
+        versions=made_with,
+        study=study.settings(),
+        study_file=os.path.relpath(study.path.resolve(), run.folder.resolve()),
+        fingerprint=fingerprint,
+    )
+    run.write(record)
+    return record
+
+
+def put_aside(run: "Run") -> None:
+    """Move an earlier run's files to a folder of their own inside: nothing is lost."""
+    from silvan.study.run_folder import EVALUATION, JOURNAL, REPORT, RUN, SHARES
+
+    known = [EVALUATION, REPORT, JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", RUN]
+    files = [run.file(name) for name in known] + sorted(run.folder.glob("model*.silvan"))
+    files = [file for file in files if file.is_file()] + [run.file(SHARES)] * run.file(SHARES).is_dir()
+    if not files:
+        return
+    number = 1
+    while run.file(f"earlier-{number}").exists():
+        number += 1
+    aside = run.file(f"earlier-{number}")
+    aside.mkdir()
+    for file in files:
+        file.rename(aside / file.name)

@@ -1,0 +1,96 @@
+"""A site's ledger and approvals, for a terminal."""
+
+from collections import Counter
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from silvan.cli.terminal import RULES, clean
+from silvan.util.readable import said_bytes
+
+if TYPE_CHECKING:
+    from silvan.privacy.gate.ledger import Line, Verified
+    from silvan.privacy.gate.site_folder import Approval
+    from silvan.study.run_folder import Kind
+
+_STYLES = {"refused": "yellow", "failed": "red"}
+
+
+def lines_table(lines: list["Line"], total: int) -> RenderableType:
+    """Show lines, study by study."""
+    if not lines:
+        return Text("The ledger has no lines: nothing has left the site.")
+    parts: list[RenderableType] = []
+    for study, some in groupby(lines, key=lambda line: line.study):
+        table = _table("", "When", "For", "What left, and who sees it", "Size")
+        table.columns[0].justify = table.columns[4].justify = "right"
+        for line in some:
+            table.add_row(
+                str(line.number),
+                clean(line.at.replace("T", " ").removesuffix("+00:00")),
+                Text(clean(line.task or "agreement")),
+                Text(clean(line.said()), style=_STYLES.get(line.outcome, "")),
+                said_bytes(line.bytes),
+            )
+        parts += [Text(clean(f"Study: {study}"), style="bold"), table, Text()]
+    counts = Counter(line.outcome for line in lines)
+    said = ", ".join(f"{counts[what]:,} {what}" for what in ("answered", "refused", "failed") if counts[what])
+    shown = "" if len(lines) == total else f" (the last {len(lines):,} of {total:,})"
+    parts.append(Text(f"{len(lines):,} lines{shown}: {said}; {said_bytes(sum(line.bytes for line in lines))} in all."))
+    parts.append(Text("Times are UTC. --verify says whether any line was changed or is missing.", style="dim"))
+    return Group(*parts)
+
+
+def kinds_table(kinds: list["Kind"]) -> RenderableType:
+    """Show what answers hold and who sees them, by kind of message."""
+    table = _table("What would leave", "Who sees it")
+    for kind in kinds:
+        seen = "the coordinator" if kind.verb == "ask" else "only the sum over sites is used"
+        table.add_row(Text(clean(kind.answers)), seen)
+    return table
+
+
+def verdict(found: "Verified", key: str) -> RenderableType:
+    """Say whether a ledger is whole."""
+    signer = Text(f"Signed with the key {clean(key)}", style="dim")
+    if found.faults:
+        faults = [Text(f"  {clean(fault)}") for fault in found.faults[:20]]
+        more = [Text(f"  and {len(found.faults) - 20:,} more")] if len(found.faults) > 20 else []
+        return Group(Text("The ledger cannot be trusted:", style="bold red"), *faults, *more, Text(), signer)
+    parts: list[RenderableType] = [
+        Text(f"The ledger is whole: {found.lines:,} lines, each signed and in its place.", style="green"),
+        signer,
+        Text(f"Digest of the last line: {found.hash}", style="dim"),
+        Text("Noted elsewhere, it proves later what was here: --noted DIGEST.", style="dim"),
+    ]
+    if found.torn:
+        parts.append(
+            Text("An unfinished line at the end: the site stopped while writing it, and nothing left with it.")
+        )
+    return Group(*parts)
+
+
+def approvals_table(approvals: list["Approval"]) -> RenderableType:
+    """Show what the owner agreed to."""
+    if not approvals:
+        return Text("No study is approved.")
+    table = _table("Approved study", "Messages", "Sites in sums", "Tasks", "Since")
+    for approval in approvals:
+        table.add_row(
+            Text(clean(approval.study)),
+            Text(clean(", ".join(approval.messages or ["all that the policy allows"]))),
+            Text(clean(", ".join(approval.sites or ["any"]))),
+            "any number" if approval.tasks is None else str(approval.tasks),
+            clean(approval.at.replace("T", " ").removesuffix("+00:00")),
+        )
+    return table
+
+
+def _table(*heads: str) -> Table:
+    table = Table(box=RULES, pad_edge=False, show_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for head in heads:
+        table.add_column(head, overflow="fold", no_wrap=head in ("", "When", "Size", "Since"))
+    return table

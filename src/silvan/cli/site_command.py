@@ -1,0 +1,259 @@
+"""``silvan site``: what a site's owner does with the site's folder."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="A site's own side: its ledger, and the studies its owner approves.")
+
+LedgerFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The site's folder, or the ledger in it.")]
+
+
+@app.command()
+def ledger(
+    folder: LedgerFolder,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check every line: find changes, gaps, missing ends and other keys.")
+    ] = False,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="KEY", help="The public key that the site is known by, if not its site.pub."),
+    ] = None,
+    noted: Annotated[
+        str | None,
+        typer.Option("--noted", metavar="DIGEST", help="The digest of a line that was noted before: is it there?"),
+    ] = None,
+    last: Annotated[int | None, typer.Option("--last", metavar="N", min=1, help="Show the last lines only.")] = None,
+) -> None:
+    """Show what left a site and what was refused, in plain words."""
+    from rich.console import Console
+
+    from silvan.cli.ledger_tables import lines_table, verdict
+    from silvan.cli.terminal import say
+    from silvan.federation.keys import read_public
+    from silvan.privacy.gate.ledger import read_lines
+    from silvan.privacy.gate.ledger import verify as check
+    from silvan.privacy.gate.site_folder import folder_at
+
+    console, site = Console(), folder_at(folder)
+    if verify or key is not None or noted is not None:
+        public = site.public() if key is None else read_public(key)
+        found = check(site.path, public, noted)
+        say(console, verdict(found, public.hex()))
+        if found.faults:
+            raise typer.Exit(1)
+        return
+    lines = read_lines(site.path)
+    say(console, lines_table(lines if last is None else lines[-last:], len(lines)))
+
+
+@app.command()
+def approve(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The site's folder.")],
+    study: Annotated[
+        str | None, typer.Argument(metavar="STUDY", help="The study's name; without one, all approved ones are shown.")
+    ] = None,
+    messages: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--message", metavar="KIND", help="A kind of message that may be answered; all, if none is named."
+        ),
+    ] = None,
+    sites: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="SITE", help="A site that may be in sums; any, if none is named."),
+    ] = None,
+    tasks: Annotated[
+        int | None, typer.Option("--tasks", min=1, help="How many models and judgements; any number, if not given.")
+    ] = None,
+    withdraw: Annotated[bool, typer.Option("--withdraw", help="Approve the study no longer.")] = False,
+) -> None:
+    """Approve a study, so that the site takes part in it; needed where the policy says approve = true."""
+    from rich.console import Console
+
+    from silvan.cli.ledger_tables import approvals_table
+    from silvan.cli.terminal import clean, say
+    from silvan.errors import InputError
+    from silvan.privacy.gate.site_folder import Approval, folder_at
+
+    approvals = folder_at(folder).approvals
+    if (folder / "member.json").exists():
+        from silvan.cli.site_command import show_asked, whole_name
+
+        if study is None:
+            show_asked(folder)
+            return
+        study = whole_name(folder, study)
+    if study is None:
+        if withdraw:
+            raise InputError("name the study to withdraw")
+        say(Console(), approvals_table(approvals.listed()))
+    elif withdraw:
+        approvals.withdraw(study)
+        say(Console(), f"Withdrawn: {clean(study)}")
+    else:
+        made = approvals.approve(Approval(study=study, messages=messages or None, sites=sites or None, tasks=tasks))
+        say(Console(), approvals_table([made]))
+
+
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The site's folder.")]
+
+
+_MOST_COLUMNS = 12
+
+
+def join(
+    invite: Annotated[Path, typer.Argument(metavar="INVITE", help="The invitation that the coordinator sent.")],
+    table: Annotated[
+        str, typer.Option(metavar="TABLE", help="A CSV or Parquet file, or postgresql://... or sqlite:///...")
+    ],
+    query: Annotated[str | None, typer.Option(help="What to read of a database: SELECT ..., or a table.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", metavar="FOLDER", help="Where to keep all of it; SITE if not given.")
+    ] = None,
+    approve: Annotated[
+        bool, typer.Option("--approve/--no-approve", help="Answer only studies that you have approved.")
+    ] = True,
+) -> None:
+    """Join a federation: check the table, make keys on this machine, have them signed."""
+    from silvan.deploy.hub import Invite
+    from silvan.deploy.member import Member, absolute, look
+
+    asked = Invite.read(invite)
+    source = absolute(table)
+    columns, rows = look(source, query, asked.columns)
+    more = f" and {len(columns) - _MOST_COLUMNS} more" if len(columns) > _MOST_COLUMNS else ""
+    _say(f"The table has {rows} and the columns {', '.join(columns[:_MOST_COLUMNS])}{more}.")
+    member = Member.join(folder or Path(asked.site), asked, source, query, {"approve": approve})
+    _say(
+        f"{member.name} has joined {asked.federation}. Its folder is {member.path}; what it lets out is in site.toml.",
+        f"Tell the coordinator by telephone, and see that it reads the same: {member.words}",
+        f"Next: silvan site start {folder or asked.site}",
+    )
+
+
+def start(
+    folder: Folder,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay, as systemd wants it.")] = False,
+    new_roster: Annotated[
+        bool, typer.Option("--new-roster", help="Accept other keys than before; compare the words first.")
+    ] = False,
+) -> None:
+    """Start the site's process: it connects to the coordinator, and answers what you let it."""
+    from silvan.deploy.certificates import check_certificate, read_certificate
+    from silvan.deploy.hub import roster_words
+    from silvan.deploy.member import Member, look
+    from silvan.deploy.one_machine import start_site
+
+    member = Member(folder)
+    startup = member.path / "kit" / "startup"
+    check_certificate(
+        read_certificate((startup / "client.crt").read_bytes()), read_certificate((startup / "rootCA.pem").read_bytes())
+    )
+    look(member.settings["table"], member.settings.get("query"), [])
+    roster = member.pin_roster(again=new_roster)
+    if roster is not None:
+        _say(f"All keys together in words: {roster_words(roster)}")
+    if foreground:
+        _stay(member)
+    process = start_site(member)
+    _say(f"Running (process {process.pid}). Log: {member.path}/kit/log.txt")
+
+
+def _stay(member: Any) -> None:
+    """Become the site's process."""
+    import os
+    import sys
+
+    from silvan.deploy.process import client_arguments
+
+    os.chdir(member.path / "kit")
+    os.execv(sys.executable, [sys.executable, *client_arguments(member.path / "kit", member.name)])  # noqa: S606
+
+
+def stop(folder: Folder) -> None:
+    """Stop the site's process; a study waits, and goes on when it is started again."""
+    from silvan.deploy.member import Member
+    from silvan.deploy.one_machine import process_of
+
+    _say("Stopped." if process_of(Member(folder)).stop() else "It was not running.")
+
+
+def status(folder: Folder) -> None:
+    """Show how the site stands: its process, its keys, studies that wait for approval, its budget."""
+    import contextlib
+
+    from silvan.deploy.hub import roster_words
+    from silvan.deploy.member import Member
+    from silvan.deploy.one_machine import process_of
+    from silvan.errors import SilvanError
+
+    member = Member(folder)
+    pid, own, budget = process_of(member).pid, member.membership, member.budget()
+    _say(
+        f"{own.site} of {own.federation}, coordinator {own.host}:{own.port}: "
+        + (f"running (process {pid})" if pid else "not running"),
+        f"Its keys in words: {member.words}",
+    )
+    roster = member.roster()
+    if roster is None:
+        with contextlib.suppress(SilvanError):
+            roster = member.pin_roster()
+    if roster is not None:
+        _say(f"All keys together in words: {roster_words(roster)}")
+    limit = "" if budget.limit is None else f" of {budget.limit:g}"
+    _say(f"Privacy budget spent: {budget.spent:g}{limit}")
+    for study in member.asked():
+        state = "approved" if member.folder.approvals.find(study.id) else "waits for your approval"
+        _say(f"Study {study.id!r}: {state if member.policy.approve else 'needs no approval'}")
+
+
+COMMANDS = (join, start, stop, status)
+
+
+def show_asked(folder: Path) -> None:
+    """Show the studies that came in: what each asks, what would leave, what it costs."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from silvan.cli.ledger_tables import kinds_table
+    from silvan.cli.terminal import clean, say
+    from silvan.deploy.explain import explain
+    from silvan.deploy.member import Member
+
+    member, console = Member(folder), Console()
+    asked = member.asked()
+    if not asked:
+        _say("No study has come in yet.")
+    for study in asked:
+        told = explain(member, study)
+        state = f"approved on {told.approved.at[:10]}" if told.approved else "waits for your approval"
+        if not member.policy.approve:
+            state = "answered without approval, as site.toml says"
+        say(console, Text(clean(f"{told.id}: {state}"), style="bold"), Text("\n".join(map(clean, told.lines))))
+        if told.leaves:
+            say(console, kinds_table(told.leaves))
+        if member.policy.approve and not told.approved:
+            _say(f"To approve: silvan site approve {folder} '{told.id}'")
+
+
+def whole_name(folder: Path, study: str) -> str:
+    """Complete a study's name from those that came in."""
+    from silvan.deploy.member import Member
+    from silvan.errors import InputError
+
+    member = Member(folder)
+    names = [asked.id for asked in member.asked()]
+    known = [*names, *(approval.study for approval in member.folder.approvals.listed())]
+    close = sorted({name for name in known if name.startswith(study)})
+    if len(close) != 1:
+        raise InputError(f"study must be one of those that came in: {', '.join(map(repr, known)) or 'none did'}")
+    return close[0]
+
+
+def _say(*lines: str) -> None:
+    from silvan.cli.terminal import clean
+
+    for line in lines:
+        typer.echo(clean(line))

@@ -1,0 +1,122 @@
+"""Rows in a file of the process's own, seen through windows of memory.
+
+The file has no name: nobody else can open it, and it is gone when the process ends, however it ends. A window maps
+only its rows; when it is let go, they take no memory.
+"""
+
+import io
+import os
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from silvan.errors import InputError
+from silvan.util.files import has_no_room
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Folder = str | PathLike[str] | None
+"""Where files are made; None: where the system keeps temporary ones."""
+
+
+def nameless(folder: Folder) -> Any:
+    """Open a file without a name, which only this process can read."""
+    try:
+        return tempfile.TemporaryFile(dir=folder, buffering=0)
+    except OSError as error:
+        if has_no_room(error):
+            raise
+        where = tempfile.gettempdir() if folder is None else str(Path(folder))
+        raise InputError(f"no file can be made in {where!r} ({error.strerror}); name another folder") from None
+
+
+def _write(file: Any, data: memoryview) -> None:
+    """Write all of it; an error of the system, such as a full disk, is passed on as it is."""
+    while len(data):
+        data = data[file.write(data) :]
+
+
+class Stored:
+    """An array that grows by rows."""
+
+    def __init__(self, folder: Folder, dtype: Any, width: int | None = None) -> None:
+        self.dtype, self.width = np.dtype(dtype), width
+        self.rows = 0
+        self._file = nameless(folder)
+        weakref.finalize(self, self._file.close)
+
+    def __len__(self) -> int:
+        return self.rows
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return self.dtype.itemsize * (1 if self.width is None else self.width)
+
+    def append(self, rows: np.ndarray) -> None:
+        """Write some rows after the others."""
+        assert rows.shape[1:] == (() if self.width is None else (self.width,))  # noqa: S101
+        _write(self._file, np.ascontiguousarray(rows, self.dtype).reshape(-1).view(np.uint8).data)
+        self.rows += len(rows)
+
+    def window(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Map some rows. Writing to them changes nobody else's."""
+        stop = self.rows if stop is None else min(stop, self.rows)
+        n = max(stop - start, 0)
+        shape = (n,) if self.width is None else (n, self.width)
+        if not n or not self.row_bytes:
+            return np.zeros(shape, self.dtype)
+        mapped = np.memmap(self._file, self.dtype, "c", start * self.row_bytes, shape)
+        return mapped.view(np.ndarray)
+
+    def windows(self, rows: int) -> Iterator[np.ndarray]:
+        """Map all rows, so many at a time."""
+        for start in range(0, self.rows, rows):
+            yield self.window(start, start + rows)
+
+
+def scratch(folder: Folder, n: int, dtype: Any) -> np.ndarray:
+    """Make an array to write to, in a file: what is not in use need not stay in memory."""
+    dtype = np.dtype(dtype)
+    with nameless(folder) as file:
+        size = max(n, 1) * dtype.itemsize
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)  # or a full disk would be noticed too late to be told
+        else:
+            file.truncate(size)
+        return np.memmap(file, dtype, "r+", shape=(max(n, 1),)).view(np.ndarray)[:n]
+
+
+class StoredFrames:
+    """Data frames of the same columns, one after the other."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._file = nameless(folder)
+        weakref.finalize(self, self._file.close)
+        self._ends = [0]
+        self._lock = threading.Lock()
+
+    def append(self, frame: "pl.DataFrame") -> None:
+        """Write a frame after the others."""
+        packed = io.BytesIO()
+        frame.write_ipc(packed, compression="lz4")
+        with self._lock:
+            self._file.seek(self._ends[-1])
+            _write(self._file, packed.getbuffer())
+        self._ends.append(self._ends[-1] + packed.getbuffer().nbytes)
+
+    def __iter__(self) -> "Iterator[pl.DataFrame]":
+        import polars as pl
+
+        for start, end in zip(self._ends, self._ends[1:], strict=False):
+            with self._lock:
+                self._file.seek(start)
+                packed = self._file.read(end - start)
+            yield pl.read_ipc(io.BytesIO(packed))

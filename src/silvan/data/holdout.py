@@ -1,0 +1,111 @@
+"""Which rows are kept for judging: a share of every class, drawn by a seed.
+
+One bit a row. With a folder, what is sorted and shuffled on the way lies in files there.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from silvan.data.batches import Batched, Whole
+from silvan.data.disk_arrays import Folder, scratch
+from silvan.data.encode import label_column
+
+_PIECE = 1 << 16
+"""Rows that are sorted at a time."""
+
+
+class HeldOut:
+    """Which rows are kept for judging."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows, self.bits = rows, np.zeros(-(-rows // 8), np.uint8)
+        self.kept = 0
+
+    def among(self, start: int, stop: int) -> np.ndarray:
+        """Say it of consecutive rows: bool."""
+        first = start // 8
+        bits = np.unpackbits(self.bits[first : -(-stop // 8)])
+        return bits[start - 8 * first : stop - 8 * first].astype(np.bool_)
+
+    def add(self, rows: np.ndarray) -> None:
+        """Keep rows that were not kept before."""
+        for first in range(0, len(rows), _PIECE):
+            some = rows[first : first + _PIECE]
+            np.bitwise_or.at(self.bits, some >> 3, np.uint8(128) >> (some & 7).astype(np.uint8))
+        self.kept += len(rows)
+
+
+def hold_out(table: Whole | Batched, label: str, share: float, seed: Any, folder: Folder = None) -> HeldOut:
+    """Draw the rows to judge by."""
+    n = len(table)
+    held = HeldOut(n)
+    if share <= 0.0:
+        return held
+    words = _words(table, label)
+    rng = np.random.default_rng(seed)
+    carry = 0.5
+    for rows in _groups(table, label, words, isinstance(table, Batched), folder):
+        rng.shuffle(rows)
+        part = share * len(rows) + carry
+        held.add(rows[: int(part)])
+        carry = part - int(part)  # small classes share what rounding leaves
+    return held if held.kept < n else HeldOut(n)  # there must be something to learn from
+
+
+def _words(table: Whole | Batched, label: str) -> np.ndarray | None:
+    """List the texts of the classes, ascending; None if the label is a number: no classes to draw by."""
+    most, found, kind = max(2, len(table) // 5), np.zeros(0), None
+    for i, batch in enumerate(table.batches(_only(table, label))):
+        values = label_column(batch, label).to_numpy()
+        if values.dtype.kind == "f":
+            kind = values.dtype
+            values = values.view(f"i{kind.itemsize}")  # by their bits: -0.0 and 0.0 read differently
+        elif values.dtype.kind not in "biu":
+            values = values.astype(str)
+        values = np.unique(values)
+        found = values if i == 0 else np.unique(np.concatenate([found, values]))
+        if len(found) > 2 * most:  # those that differ may read alike, but not so many
+            return None
+    words = np.unique((found if kind is None else found.view(kind)).astype(str))
+    return words if len(words) <= most else None
+
+
+def _only(table: Whole | Batched, label: str) -> list[str] | None:
+    return [label] if label in table.names else None
+
+
+def _groups(table: Whole | Batched, label: str, words: np.ndarray | None, stored: bool, folder: Folder) -> Any:
+    """Yield the rows of each class, ascending."""
+    n = len(table)
+    if words is None:
+        rows = _space(stored, folder, n, np.uint32)
+        rows[:] = np.arange(n, dtype=np.uint32)
+        yield rows
+        return
+    codes = _space(stored, folder, n, np.min_scalar_type(len(words)))
+    start = 0
+    for batch in table.batches([label]):
+        values = label_column(batch, label).to_numpy()
+        for first in range(0, len(values), _PIECE):
+            piece = values[first : first + _PIECE]
+            codes[start : start + len(piece)] = np.searchsorted(words, piece.astype(str))
+            start += len(piece)
+    sizes = np.zeros(len(words), np.int64)
+    for first in range(0, n, _PIECE):
+        sizes += np.bincount(codes[first : first + _PIECE], minlength=len(words))
+    ends = np.cumsum(sizes)
+    order, at = _space(stored, folder, n, np.uint32), ends - sizes
+    for first in range(0, n, _PIECE):
+        piece = codes[first : first + _PIECE]
+        by_class = np.argsort(piece, kind="stable")
+        classes, begin, count = np.unique(piece[by_class], return_index=True, return_counts=True)
+        place = np.arange(len(piece)) - np.repeat(begin - at[classes], count)
+        order[place] = by_class + first
+        at[classes] += count
+    for size, end in zip(sizes, ends, strict=True):
+        yield order[end - size : end]
+
+
+def _space(stored: bool, folder: Folder, n: int, dtype: Any) -> np.ndarray:
+    return scratch(folder, n, dtype) if stored else np.empty(n, dtype)

@@ -1,0 +1,1 @@
+"""Making a federation in this process, by rows or by columns."""

@@ -1,0 +1,302 @@
+"""The engine between machines: messages over NVIDIA FLARE. The only file that imports ``nvflare``.
+
+A job ships no code: it names the classes of ``silvan.deploy.jobs``, which build on those here, and carries the study's
+text. Messages are FLARE's auxiliary ones, bytes in and bytes out; who sent them is ours to check (``signed.py``), not
+FLARE's.
+"""
+
+import contextlib
+import io
+import logging
+import queue
+import threading
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+from silvan.errors import FederationError, FormatError, RefusedError, SiteError
+from silvan.federation import wire
+from silvan.federation.federation import Federation, Sums
+from silvan.federation.message import Verb
+from silvan.federation.question import UnreachedError
+from silvan.federation.transports.chunks import Desk, Parcel, ping, post
+
+log = logging.getLogger("silvan.flare")
+
+TOPIC = "silvan"
+_DATA = "data"
+
+WAIT = 30.0
+"""Seconds that a message is waited for before it is sent again; a site that is still at work answers then."""
+
+_AT_ONCE, GONE = 2.0, 10.0
+"""Seconds within which a site that is there says so, and after which one that does not has left."""
+
+_NOT_NOW = {
+    ReturnCode.TIMEOUT: "it has not answered yet",
+    ReturnCode.COMMUNICATION_ERROR: "it cannot be reached",
+    ReturnCode.TOPIC_UNKNOWN: "it is not ready yet",
+    ReturnCode.SERVER_NOT_READY: "the server is not ready yet",
+}
+
+
+class AbortedError(FederationError):
+    """FLARE ends the job: a site's process or the server died, or somebody stopped it. It can be submitted again."""
+
+
+# -- at the coordinator
+
+
+class FlareFederation(Federation):
+    """A federation whose sites are other processes, reached through FLARE.
+
+    Parameters
+    ----------
+    controller
+        The job's controller, which gives access to FLARE.
+    without
+        Sites that take no part any more, and why.
+    """
+
+    def __init__(
+        self, controller: "Controlling", sites: list[str], sums: Sums, without: dict[str, str], **settings: Any
+    ) -> None:
+        super().__init__(sites, sums, **settings)
+        self._controller, self._without = controller, without
+        self.spent: defaultdict[str, float] = defaultdict(
+            float
+        )  # seconds: the slowest site of every wave, and the rest of the wave
+        self._heard: dict[str, float] = {}  # when sites were last heard of
+        self._pool = ThreadPoolExecutor(2 * len(sites), thread_name_prefix="silvan-post")
+
+    def deliver(self, messages: dict[str, bytes], verb: Verb) -> Iterator[tuple[str, bytes | Exception]]:
+        """Send all messages at once; yield answers as they come, and look after sites that are long about it."""
+        done: queue.SimpleQueue[tuple[str, bytes | Exception]] = queue.SimpleQueue()
+        wait = WAIT if self.timeout is None else min(WAIT, self.timeout)
+        worked: dict[str, float] = {}
+
+        def bring(site: str, data: bytes) -> None:
+            try:
+                answer, seconds = post(lambda piece: self._controller.carry(site, piece, wait), data, verb)
+                worked[site] = seconds
+                done.put((site, answer))
+            except RefusedError as error:
+                done.put((site, RefusedError(f"site {site!r} takes no part: {error}")))
+            except FormatError as error:
+                done.put((site, SiteError(site, f"answered with something unusable: {error}")))
+            except Exception as error:
+                done.put((site, error))
+
+        pending, begun = set(messages), self.now()
+        for site, data in messages.items():
+            if site in self._without:
+                done.put((site, SiteError(site, self._without[site])))
+            else:
+                self._pool.submit(bring, site, data)
+        while pending:
+            try:
+                site, answer = done.get(timeout=_AT_ONCE)
+            except queue.Empty:
+                self._look_after(pending)
+                continue
+            if isinstance(answer, UnreachedError):
+                self._look_after({site})
+            elif isinstance(answer, AbortedError):
+                raise answer
+            else:
+                self._heard[site] = self.now()
+            pending.discard(site)
+            if not pending:
+                self.spent["sites"] += max(worked.values(), default=0.0)
+                self.spent["wire"] += self.now() - begun - max(worked.values(), default=0.0)
+            yield site, answer
+
+    def _look_after(self, sites: set[str]) -> None:
+        """Tell sites that are slow from those that have left the job, which never come back to it."""
+
+        def look(site: str) -> None:
+            with contextlib.suppress(UnreachedError):
+                ping(lambda piece: self._controller.carry(site, piece, _AT_ONCE))
+                self._heard[site] = self.now()
+
+        begun = self.now()
+        for looking in [self._pool.submit(look, site) for site in sites]:
+            looking.result()
+        for site in sites:
+            if self.now() - self._heard.setdefault(site, begun) > GONE:
+                raise AbortedError(f"site {site!r} has left the job")
+
+    def ping_all(self) -> None:
+        """Ask every site whether it is there, at once, and wait for all."""
+
+        def look(site: str) -> None:
+            ping(lambda piece: self._controller.carry(site, piece, WAIT))
+
+        for looking in [self._pool.submit(look, site) for site in self.active]:
+            looking.result()
+
+    def load(self, site: str, data: bytes) -> None:
+        """Bring bytes to a site, which keeps them for a moment and gives nothing back."""
+        self._controller.carry(site, wire.encode(Parcel("load", 0, 2, "ask", data)), WAIT)
+
+    def pause(self, seconds: float) -> None:
+        """Wait, unless the job ends."""
+        self._controller.pause(seconds)
+
+    def close(self) -> None:
+        """Close the journal, and let go of threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        super().close()
+
+
+class Controlling(Controller):
+    """Runs a study in the server's process of a job."""
+
+    def __init__(self, study: str) -> None:
+        super().__init__()
+        self.study = study
+        self._abort: Any = None
+
+    @abstractmethod
+    def work(self, workspace: Path, job: str) -> None:
+        """Do the work, given the server's workspace."""
+
+    def start_controller(self, fl_ctx: Any) -> None:
+        """Have nothing to prepare."""
+
+    def stop_controller(self, fl_ctx: Any) -> None:
+        """Have nothing to clear up."""
+
+    def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
+        """Run the study; what goes wrong is written down by ``work``."""
+        self._abort = abort_signal
+        self.work(Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_ROOT)), str(fl_ctx.get_job_id()))
+
+    def carry(self, site: str, data: bytes, wait: float) -> bytes:
+        """Bring bytes to a site, and those that it gives back."""
+        self._check()
+        engine = self._engine
+        request = Shareable()
+        request[_DATA] = data
+        with engine.new_context() as fl_ctx:
+            replies = engine.send_aux_request([site], TOPIC, request, wait, fl_ctx, optional=True)
+        self._check()
+        reply: Any = (replies or {}).get(site, make_reply(ReturnCode.COMMUNICATION_ERROR))
+        code, answer = reply.get_return_code(), reply.get(_DATA)
+        if code != ReturnCode.OK or not isinstance(answer, bytes):
+            raise UnreachedError(_NOT_NOW.get(code, "it could not take the message"))
+        return answer
+
+    def pause(self, seconds: float) -> None:
+        """Wait, unless the job ends."""
+        ended = threading.Event()
+        step = 0.05
+        while seconds > 0:
+            self._check()
+            ended.wait(min(step, seconds))
+            seconds -= step
+
+    def _check(self) -> None:
+        if self._abort is not None and self._abort.triggered:
+            raise AbortedError("FLARE ended the job")
+
+
+# -- at a site
+
+
+class Answering(Executor):
+    """Answers messages in a site's process of a job, which lives as long as the job."""
+
+    def __init__(self, study: str) -> None:
+        super().__init__()
+        self.study = study
+        self._desk: Desk | None = None
+
+    @abstractmethod
+    def desk(self, workspace: Path) -> Desk:
+        """Make what takes messages, given the site's workspace."""
+
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
+        """Be ready for messages when the job starts."""
+        if event_type == EventType.START_RUN:
+            self._desk = self.desk(Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_ROOT)))
+            fl_ctx.get_engine().register_aux_message_handler(TOPIC, self._take)
+
+    def execute(self, task_name: str, shareable: Any, fl_ctx: Any, abort_signal: Any) -> Any:
+        """Have no tasks: all is asked by messages."""
+        return make_reply(ReturnCode.TASK_UNKNOWN)
+
+    def _take(self, topic: str, request: Any, fl_ctx: Any) -> Any:
+        """Answer, and let nothing out but answers."""
+        data = request.get(_DATA)
+        if self._desk is None or not isinstance(data, bytes):
+            return make_reply(ReturnCode.BAD_REQUEST_DATA)
+        try:
+            reply = Shareable()
+            reply[_DATA] = self._desk.take(data)
+        except FormatError:
+            return make_reply(ReturnCode.BAD_REQUEST_DATA)
+        except Exception:
+            log.exception("could not take a message")
+            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+        return reply
+
+
+# -- for whoever runs studies
+
+ENDED = "FINISHED"
+
+
+class Session:
+    """The coordinator's way to a running FLARE server: who is there, submit, how it stands.
+
+    FLARE's own errors become one ``ConnectionError``.
+    """
+
+    def __init__(self, kit: Path, user: str, timeout: float = 10.0) -> None:
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints
+            self._session = _trying(lambda: new_secure_session(user, str(kit), timeout=timeout))
+
+    def sites(self) -> dict[str, float]:
+        """Give the sites that are connected, and when each was last heard of (seconds since 1970)."""
+        return {c.name: float(c.last_connect_time or 0) for c in _trying(self._session.get_connected_client_list)}
+
+    def submit(self, job: Path) -> str:
+        """Hand in a job; give its id."""
+        return str(_trying(lambda: self._session.submit_job(str(job))))
+
+    def status(self, job: str) -> str:
+        """Say how a job stands, by FLARE's words."""
+        return str(_trying(lambda: self._session.get_job_status(job)) or "")
+
+    def abort(self, job: str) -> None:
+        """End a job."""
+        _trying(lambda: self._session.abort_job(job))
+
+    def stop_system(self) -> None:
+        """End the server and all connected sites."""
+        _trying(self._session.shutdown_system)
+
+    def close(self) -> None:
+        """Log out."""
+        try:
+            self._session.close()
+        except Exception:
+            log.debug("could not log out", exc_info=True)
+
+
+def _trying(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as error:  # FLARE has a dozen kinds, and what they say is for its own people
+        raise ConnectionError(f"the FLARE server does not answer ({type(error).__name__})") from error

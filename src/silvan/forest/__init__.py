@@ -1,0 +1,1 @@
+"""A finished forest: its arrays, its checks, prediction, scoring, and the forms it is shared in."""

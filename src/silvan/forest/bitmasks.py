@@ -1,0 +1,231 @@
+"""Rows go down small trees as masks: a bit a row, thousands of rows at a time.
+
+A cut is a feature and a threshold. The cuts of all trees are marked first: which rows are above. A node then parts its
+rows by an operation or two on words of 64 rows. A mask costs the same at the top of a tree and far down, where few rows
+are left in it; so this is for trees of up to about a thousand splits, and for splits by number.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from silvan.forest.walk import MISSING_RIGHT, Nodes, U
+from silvan.util.threads import thread_map
+
+MOST_SPLITS = 1 << 10
+"""Larger trees are better served by ``flow``."""
+
+MOST_WORDS, LEAST_WORDS = 128, 16
+"""Length of a mask: long ones make nodes cheap, with many cuts short ones keep the marks near."""
+
+MARKS = 1 << 22
+"""Words for the marks of all cuts together: 32 megabytes."""
+
+
+class Cuts(NamedTuple):
+    """The different cuts of some trees, sorted by column and threshold."""
+
+    features: np.ndarray  # (columns,)
+    starts: np.ndarray  # (columns + 1,) where the cuts of each column begin
+    threshold: np.ndarray  # (cuts,)
+    missing_right: np.ndarray  # (cuts,) whether missing values count as above
+    cut: np.ndarray  # (nodes,) the cut of every split
+
+
+def splits_of(nodes: Nodes) -> np.ndarray:
+    """Count the splits of every tree."""
+    return np.add.reduceat(nodes.leaf < 0, nodes.offsets[:-1], dtype=np.int64)
+
+
+def are_small(nodes: Nodes) -> np.ndarray:
+    """Say which trees are for masks."""
+    by_category = np.logical_or.reduceat(nodes.kind >= 0, nodes.offsets[:-1])
+    return (splits_of(nodes) <= MOST_SPLITS) & ~by_category
+
+
+def find_cuts(nodes: Nodes, trees: np.ndarray) -> Cuts:
+    """List the different cuts of some trees."""
+    chosen = np.zeros(len(nodes.offsets) - 1, np.bool_)
+    chosen[trees] = True
+    at = np.flatnonzero(np.repeat(chosen, np.diff(nodes.offsets)) & (nodes.leaf < 0))
+    bits = nodes.threshold[at].view(np.uint32)
+    # thresholds as whole numbers in the same order: of negative ones all bits turn, of others the first
+    image = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31)).astype(np.uint64)
+    features, column = np.unique(nodes.feature[at], return_inverse=True)
+    right = nodes.kind[at] == MISSING_RIGHT
+    keys, which = np.unique((column.astype(np.uint64) << U(33)) | (image << U(1)) | right, return_inverse=True)
+    first = np.zeros(len(keys), np.int64)
+    first[which] = at
+    cut = np.zeros(len(nodes.leaf), np.int64)
+    cut[at] = which
+    starts = np.searchsorted(keys >> U(33), np.arange(len(features) + 1, dtype=np.uint64))
+    return Cuts(features.astype(np.int64), starts, nodes.threshold[first], nodes.kind[first] == MISSING_RIGHT, cut)
+
+
+def count_by_masks(
+    X: np.ndarray, ends: np.ndarray, trees: np.ndarray, nodes: Nodes, vote: np.ndarray, out: np.ndarray, threads: int
+) -> None:
+    """Count rows by class and by the vote of their leaf, for small trees.
+
+    Rows are sorted by class, and ``ends`` says where each class ends.
+    """
+    batch = np.cumsum(splits_of(nodes)[trees]) // (MARKS // LEAST_WORDS)
+    for number in np.unique(batch):
+        some = trees[batch == number]
+        cuts = find_cuts(nodes, some)
+        n_words = int(np.clip(MARKS // max(len(cuts.threshold), 1), LEAST_WORDS, MOST_WORDS))
+        marks = np.empty((len(cuts.threshold), n_words), np.uint64)
+        for first in range(0, len(X), 64 * n_words):
+            rows = X[first : first + 64 * n_words]
+            _count_rows(rows, np.clip(ends - first, 0, len(rows)), some, nodes, cuts, marks, vote, out, threads)
+
+
+def _count_rows(
+    X: np.ndarray,
+    ends: np.ndarray,
+    trees: np.ndarray,
+    nodes: Nodes,
+    cuts: Cuts,
+    marks: np.ndarray,
+    vote: np.ndarray,
+    out: np.ndarray,
+    threads: int,
+) -> None:
+    """Count as many rows as a mask has bits."""
+    columns = np.ascontiguousarray(X[:, cuts.features].T)
+    parts = min(4 * threads, len(trees))
+
+    def mark(column: int) -> None:
+        here = slice(cuts.starts[column], cuts.starts[column + 1])
+        _mark(columns[column], cuts.threshold[here], cuts.missing_right[here], marks[here])
+
+    def count(some: np.ndarray) -> None:
+        _count(len(X), ends, some, nodes, cuts.cut, marks, vote, out)
+
+    thread_map(mark, range(len(columns)), threads)
+    thread_map(count, [trees[i::parts].copy() for i in range(parts)], threads)
+
+
+@njit(nogil=True, cache=True)
+def _mark(values: np.ndarray, threshold: np.ndarray, missing_right: np.ndarray, marks: np.ndarray) -> None:
+    """Mark the rows of one column that are above each of its cuts."""
+    missing = np.zeros(marks.shape[1], np.uint64)
+    marks[:] = U(0)
+    steps = 0
+    while (1 << steps) <= len(threshold):
+        steps += 1
+    ladder = np.full(1 << steps, np.inf, np.float32)
+    ladder[: len(threshold)] = threshold
+    for i in range(len(values)):
+        x, bit = values[i], U(1) << U(i & 63)
+        if x != x:
+            missing[i >> 6] |= bit
+            continue
+        # how many cuts are below, by halves; added up rather than chosen, for a branch would be guessed wrong
+        below = np.int64(0)
+        for step in range(steps - 1, -1, -1):
+            below += np.int64(ladder[U(below + (1 << step) - 1)] < x) << step
+        if below > 0:
+            marks[below - 1, i >> 6] |= bit
+    for j in range(len(threshold) - 2, -1, -1):
+        for w in range(marks.shape[1]):
+            marks[j, w] |= marks[j + 1, w]
+    for j in range(len(threshold)):
+        if missing_right[j]:
+            for w in range(marks.shape[1]):
+                marks[j, w] |= missing[w]
+
+
+@njit(nogil=True, cache=True)
+def _count(
+    n: int,
+    ends: np.ndarray,
+    trees: np.ndarray,
+    nodes: Nodes,
+    cut: np.ndarray,
+    marks: np.ndarray,
+    vote: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Take ``n`` rows down some trees and count them."""
+    n_words, deepest = marks.shape[1], 0
+    for t in trees:
+        deepest = max(deepest, nodes.depth[t])
+    masks = np.zeros((deepest + 1, n_words), np.uint64)
+    stack = np.zeros((deepest + 1, 2), np.int64)
+    voted = np.zeros((len(ends), n_words), np.uint64)
+    for t in trees:
+        voted[:] = U(0)
+        for w in range(n_words):
+            masks[0, w] = _ones(n - 64 * w)
+        _descend(nodes.offsets[t], nodes, cut, marks, vote, masks, stack, voted)
+        for k in range(len(ends)):
+            begin = 0
+            for label in range(len(ends)):
+                out[t, label, k] += _count_bits(voted[k], begin, ends[label])
+                begin = ends[label]
+
+
+@njit(nogil=True, cache=True)
+def _descend(
+    root: int,
+    nodes: Nodes,
+    cut: np.ndarray,
+    marks: np.ndarray,
+    vote: np.ndarray,
+    masks: np.ndarray,
+    stack: np.ndarray,
+    voted: np.ndarray,
+) -> None:
+    """Take the rows of the first mask down a tree, and add each leaf's to the mask of its vote.
+
+    Left children take their parent's mask, right ones the next; the right one goes first.
+    """
+    top = 0
+    stack[0, 0], stack[0, 1] = root, 0
+    while top >= 0:
+        node, level = stack[top]
+        mask = masks[level]
+        top -= 1
+        if nodes.leaf[node] >= 0:
+            target = voted[vote[nodes.leaf[node]]]
+            for w in range(len(mask)):
+                target[w] |= mask[w]
+            continue
+        above, right = marks[cut[node]], masks[level + 1]
+        any_left = any_right = U(0)
+        for w in range(len(mask)):
+            x = mask[w] & above[w]
+            y = mask[w] ^ x
+            right[w], mask[w] = x, y
+            any_right |= x
+            any_left |= y
+        if any_left:
+            top += 1
+            stack[top, 0], stack[top, 1] = nodes.left[node], level
+        if any_right:
+            top += 1
+            stack[top, 0], stack[top, 1] = nodes.left[node] + 1, level + 1
+
+
+@njit(nogil=True, cache=True)
+def _ones(n: int) -> np.uint64:
+    """Give a word with the first ``n`` bits set."""
+    if n >= 64:
+        return ~U(0)
+    return (U(1) << U(max(n, 0))) - U(1)
+
+
+@njit(nogil=True, cache=True)
+def _count_bits(words: np.ndarray, begin: int, end: int) -> np.int64:
+    """Count the bits that are set from ``begin`` to ``end``."""
+    total = U(0)
+    for w in range(begin >> 6, (end + 63) >> 6):
+        x = words[w] & _ones(end - 64 * w) & ~_ones(begin - 64 * w)
+        # sums of 2, 4 and 8 neighbouring bits, then of all eight bytes
+        x -= (x >> U(1)) & U(0x5555555555555555)
+        x = (x & U(0x3333333333333333)) + ((x >> U(2)) & U(0x3333333333333333))
+        x = (x + (x >> U(4))) & U(0x0F0F0F0F0F0F0F0F)
+        total += (x * U(0x0101010101010101)) >> U(56)
+    return np.int64(total)

@@ -1,0 +1,158 @@
+"""The one gate for forests: files, messages and our own code pass it.
+
+Prediction trusts its arrays and checks no index, so whatever could make it read astray, loop or answer
+nonsense is refused here. Structure needs little checking: nodes carry no pointers, a child's place follows
+from which nodes are leaves. Every check takes time linear in the size of the arrays, for doctored ones too.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from silvan.data.schema import Schema
+from silvan.errors import FormatError
+from silvan.tree.split import SET_WORDS
+
+if TYPE_CHECKING:
+    from silvan.forest.forest import Forest
+
+COMBINES = ("mean", "vote", "stages", "log_odds")
+"""Ways in which trees make an answer."""
+
+DEPTH_CAP = 4096
+"""No tree is deeper; ``max_depth=None`` means this."""
+
+ODDS_CAP = 1e6
+"""No leaf value, knot or log-odds of a forest that adds them is further from zero; knots differ by one over this."""
+
+
+def is_category_split(schema: Schema, feature: np.ndarray) -> np.ndarray:
+    """Say which nodes split by category."""
+    kinds = np.array([f.categorical for f in schema.features] + [False], np.bool_)
+    return kinds[feature]
+
+
+def known_bins(schema: Schema) -> np.ndarray:
+    """Give each feature's set of possible bins: uint64 (features, 4), for numeric ones empty."""
+    n_bins = np.array([f.categorical * (f.n_codes + 1) for f in schema.features], np.int64)
+    bits = np.arange(64 * SET_WORDS) < n_bins[:, None]
+    words = np.packbits(bits, axis=1, bitorder="little").view("<u8")
+    return words.astype(np.uint64, copy=False)
+
+
+def set_bits(sets: np.ndarray) -> np.ndarray:
+    """Spread sets out: bool (sets, 256), one column a bin."""
+    octets = np.ascontiguousarray(sets, "<u8").view(np.uint8).reshape(len(sets), 8 * SET_WORDS)
+    return np.unpackbits(octets, axis=1, bitorder="little").view(np.bool_)
+
+
+def check(forest: "Forest") -> None:
+    """Refuse arrays that are not a forest."""
+    _check_shapes(forest)
+    _check_structure(forest)
+    _check_numbers(forest)
+    _check_sets(forest)
+    _check_stages(forest)
+    _check_calibration(forest)
+
+
+def _require(condition: bool | np.bool_, what: str) -> None:
+    if not condition:
+        raise FormatError(f"not a forest: {what}")
+
+
+def _check_shapes(forest: "Forest") -> None:
+    offsets, feature, schema = forest.offsets, forest.feature, forest.schema
+    _require(offsets.ndim == 1 and len(offsets) >= 2, "it has no trees")
+    _require(feature.ndim == 1 and len(feature) < 2**31, "feature must be a list of less than 2^31 nodes")
+    _require(offsets[0] == 0 and offsets[-1] == len(feature), "offsets do not span the nodes")
+    # compared, not subtracted: differences of doctored offsets may overflow and look right
+    _require((offsets[1:] > offsets[:-1]).all(), "offsets must rise, every tree has a node")
+    for name in ("threshold", "missing_left"):
+        _require(getattr(forest, name).shape == feature.shape, f"{name} has the wrong shape")
+    _require(forest.weights.shape == (len(offsets) - 1,), "weights has the wrong shape")
+    _require(len(schema.features) > 0, "its schema has no features")
+    _require((feature >= -1).all() and (feature < len(schema.features)).all(), "feature out of range")
+    n_leaves = int((feature < 0).sum())
+    _require(forest.value.shape == (n_leaves, forest.n_outputs), "value has the wrong shape")
+    n_sets = int(is_category_split(schema, feature).sum())
+    _require(forest.sets.shape == (n_sets, SET_WORDS), "sets has the wrong shape")
+    _require(forest.gain is None or forest.gain.shape == (len(schema.features),), "gain has the wrong shape")
+    _require(forest.combine in COMBINES, f"combine {str(forest.combine)[:40]!r} is unknown")
+
+
+def _check_structure(forest: "Forest") -> None:
+    inner = forest.feature >= 0
+    per_tree = np.add.reduceat(inner, forest.offsets[:-1], dtype=np.int64)
+    _require((np.diff(forest.offsets) == 2 * per_tree + 1).all(), "a tree's nodes and splits do not match")
+    nodes = np.flatnonzero(inner)
+    _require((forest.left[nodes] > nodes).all(), "a child stands before its parent")
+    _require(forest.depth.max(initial=0) <= DEPTH_CAP, f"a tree is deeper than {DEPTH_CAP}")
+
+
+def _check_numbers(forest: "Forest") -> None:
+    is_leaf = forest.feature < 0
+    plain = is_leaf | is_category_split(forest.schema, forest.feature)
+    _require(np.isfinite(forest.threshold).all(), "a threshold is not finite")
+    _require((forest.threshold[plain] == 0).all(), "a threshold without a numeric split")
+    # a byte of 2 is true to NumPy and has another hash
+    _require((forest.missing_left.view(np.uint8) <= 1).all(), "a direction is neither 0 nor 1")
+    _require(not forest.missing_left[is_leaf].any(), "a direction at a leaf")
+    _require(np.isfinite(forest.value).all(), "a leaf value is not finite")
+    weights = forest.weights
+    _require(np.isfinite(weights).all() and (weights >= 0).all(), "a weight is negative or not finite")
+    with np.errstate(over="ignore"):
+        _require(0 < weights.sum() < np.inf, "the weights add up to zero or infinity")
+    if forest.combine == "log_odds":
+        _require((np.abs(forest.value) <= ODDS_CAP).all(), f"log-odds beyond {ODDS_CAP:g}")
+        _require(weights.sum() <= ODDS_CAP, f"the weights of log-odds add up to more than {ODDS_CAP:g}")
+    elif forest.schema.label.classes is not None:
+        _require((forest.value >= 0).all() and (forest.value <= 1).all(), "a probability is outside 0 to 1")
+    if forest.gain is not None:
+        usable = np.isfinite(forest.gain).all() and (forest.gain >= 0).all()
+        _require(usable, "a gain is negative or not finite")
+
+
+def _check_sets(forest: "Forest") -> None:
+    by_category = is_category_split(forest.schema, forest.feature)
+    known = known_bins(forest.schema)[forest.feature[by_category]]
+    _require(not (forest.sets & ~known).any(), "a set names an unknown category")
+    first_bit = forest.sets[:, 0] & np.uint64(1)
+    _require((first_bit == forest.missing_left[by_category]).all(), "a set contradicts the missing direction")
+
+
+def _check_stages(forest: "Forest") -> None:
+    group, say = forest.group, forest.say
+    if forest.combine != "stages":
+        _require(group is None and say is None, "group and say are for trees that combine by stages")
+        return
+    _require(forest.schema.label.classes is not None, "stages need classes to vote for")
+    if group is None or say is None:
+        raise FormatError("not a forest: stages need group and say")
+    _require(group.shape == (len(forest),), "group has the wrong shape")
+    _require(group[0] == 0, "the first stage must be 0")
+    begins = group[1:] != group[:-1]
+    _require((group[1:][begins] == group[:-1][begins] + np.int64(1)).all(), "stages must count up by one")
+    _require(say.shape == (int(group[-1]) + 1,), "say has the wrong shape")
+    _require(np.isfinite(say).all() and (say >= 0).all(), "a stage's say is negative or not finite")
+    with np.errstate(over="ignore"):
+        _require(0 < say.sum() < np.inf, "what the stages say adds up to zero or infinity")
+    starts = np.concatenate([[0], np.flatnonzero(begins) + 1])
+    _require((np.maximum.reduceat(forest.weights, starts) > 0).all(), "no tree of a stage has a weight")
+
+
+def _check_calibration(forest: "Forest") -> None:
+    knots, odds = forest.knots, forest.odds
+    if forest.combine != "log_odds":
+        _require(knots is None and odds is None, "knots and odds are for trees that combine log-odds")
+        return
+    _require(forest.schema.label.classes is not None, "log-odds need classes")
+    if knots is None or odds is None:
+        raise FormatError("not a forest: log-odds need knots and odds")
+    _require(knots.ndim == 2 and len(knots) == forest.n_outputs and knots.shape[1] >= 2, "knots has the wrong shape")
+    _require(odds.shape == knots.shape, "odds has the wrong shape")
+    for name, array in (("knots", knots), ("odds", odds)):
+        # so that NaN is refused, too
+        _require((np.abs(array) <= ODDS_CAP).all(), f"{name} are beyond {ODDS_CAP:g} or not a number")
+    _require((np.diff(knots, axis=1) >= 1.0 / ODDS_CAP).all(), "knots must rise")
+    _require((np.diff(odds, axis=1) >= 0).all(), "odds must not fall")

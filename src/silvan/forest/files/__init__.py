@@ -1,0 +1,1 @@
+"""Forests in files and in the formats of other libraries."""

@@ -1,0 +1,171 @@
+"""What exports share: a copy in another format is asked, with rows made to tell copies apart.
+
+Random rows seldom come near a split deep down, and a copy that is wrong there would pass. So a row is made
+for every split (for some thousands of them, in a large forest): its path is followed from the root, each
+feature on it set to a value that goes the right way, and at the split itself the row comes in four kinds:
+exactly at the threshold, the next number up, the next down, and missing. At a split by category: a category
+that goes left, one that goes right, a code that does not exist, and missing. Random rows are added.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from silvan.data.schema import MAX_BINS
+from silvan.errors import ExportError
+from silvan.forest.check import is_category_split, known_bins, set_bits
+
+if TYPE_CHECKING:
+    from silvan.forest.forest import Forest
+
+_MOST_SPLITS, _MOST_NUMBERS = 1 << 14, 1 << 22
+"""So many splits are asked about at most, with about so many numbers: seconds, and some ten megabytes."""
+
+_KINDS = 4
+_LARGEST = np.finfo(np.float32).max
+
+
+def import_extra(name: str) -> Any:
+    """Import a package that only exports need."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        package = name.split(".")[0]
+        raise ExportError(
+            f"this export needs {package}, which cannot be imported ({error}); install it by: "
+            "pip install 'silvan[export]'"
+        ) from None
+
+
+def check_means(forest: "Forest", name: str) -> None:
+    """Refuse a forest that does not average its trees: no other format decides as it does."""
+    if forest.combine == "vote":
+        raise ExportError(
+            f"combine is 'vote': {name} cannot give a class by votes beside probabilities by means, nor let trees "
+            "abstain; save a .silvan file, or export dataclasses.replace(forest, combine='mean'), which has the same "
+            "probabilities and answers the most probable class"
+        )
+    if forest.combine != "mean":
+        lacks = "votes within stages" if forest.combine == "stages" else "calibration of summed log-odds"
+        raise ExportError(f"combine is {forest.combine!r}: {name} has no {lacks}; save a .silvan file")
+
+
+def check_answers(forest: "Forest", rows: np.ndarray, answers: np.ndarray, tolerance: float, name: str) -> None:
+    """Refuse a copy whose answers differ from the forest's by more than a tolerance."""
+    expected = forest.scores(rows)
+    if answers.shape != expected.shape:
+        raise ExportError(f"the {name} copy answers {answers.shape} numbers, the forest {expected.shape}")
+    gap = np.abs(answers - expected).max(axis=1)
+    wrong = ~(gap <= tolerance)  # so that NaN counts as wrong
+    if wrong.any():
+        raise ExportError(
+            f"the {name} copy answers differently in {wrong.sum()} of {len(rows)} test rows, by up to "
+            f"{gap[wrong].max():.3g}; nothing was exported. This is a fault of silvan or of the installed "
+            f"version of {name}: please report it"
+        )
+
+
+def probing_rows(forest: "Forest") -> np.ndarray:
+    """Make float32 rows that a copy must answer like the forest; always the same for the same forest."""
+    rng = np.random.default_rng(int(forest.hash[:16], 16))
+    inner = np.flatnonzero(forest.feature >= 0)
+    most = min(_MOST_SPLITS, _MOST_NUMBERS // (_KINDS * forest.n_features) + 64)
+    if len(inner) > most:
+        inner = np.sort(rng.choice(inner, most, replace=False))
+    n_random = min(most + MAX_BINS, 1024)
+    rows = _anywhere(forest, n_random + len(inner), rng)
+    near = _lead_to(forest, inner, rows[n_random:], rng)
+    return np.concatenate([rows[:n_random], near])
+
+
+def _anywhere(forest: "Forest", n: int, rng: np.random.Generator) -> np.ndarray:
+    """Make random rows: values near thresholds, categories, codes that do not exist, missing values."""
+    rows = rng.standard_normal((n, forest.n_features), np.float32)
+    numeric = np.flatnonzero((forest.feature >= 0) & ~is_category_split(forest.schema, forest.feature))
+    order = numeric[np.argsort(forest.feature[numeric], kind="stable")]
+    for nodes in np.split(order, np.flatnonzero(np.diff(forest.feature[order])) + 1):
+        if len(nodes):
+            column, thresholds = rows[:, forest.feature[nodes[0]]], forest.threshold[nodes]
+            column[:] = _around(thresholds, column, rng)
+    for f, feature in enumerate(forest.schema.features):
+        if feature.categorical:
+            # every code, one below the first and one above the last
+            rows[:, f] = rng.permutation(np.arange(n) % (feature.n_codes + 2)) - 1
+    rows[rng.random(rows.shape, np.float32) < 0.1] = np.nan
+    return rows
+
+
+def _around(thresholds: np.ndarray, normal: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draw values at thresholds, next to them and between them."""
+    near = rng.choice(thresholds, len(normal))
+    with np.errstate(over="ignore"):
+        between = np.clip(near + normal * np.ptp(thresholds / 4), -_LARGEST, _LARGEST)
+    values = (near, np.nextafter(near, _LARGEST), np.nextafter(near, -_LARGEST), between)
+    return np.choose(rng.integers(0, 4, len(normal)), values)
+
+
+def _lead_to(forest: "Forest", nodes: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Change each row so that it comes to its node, then make its kinds that the node must tell apart."""
+    categorical = np.flatnonzero([f.categorical for f in forest.schema.features])
+    column_of = np.full(forest.n_features, -1)
+    column_of[categorical] = np.arange(len(categorical))
+    possible = np.tile(known_bins(forest.schema)[categorical], (len(nodes), 1, 1))
+    set_of = np.cumsum(is_category_split(forest.schema, forest.feature)) - 1
+    for at, parent in _paths_down(forest, nodes):
+        row = np.flatnonzero(parent >= 0)
+        at, parent = at[row], parent[row]
+        f, left = forest.feature[parent], at == forest.left[parent]
+        column, threshold = column_of[f], forest.threshold[parent]
+        # nothing is above the largest number, so only missing values go right there
+        above = np.where(threshold < _LARGEST, np.nextafter(threshold, _LARGEST), np.nan)
+        numeric = column < 0
+        rows[row[numeric], f[numeric]] = np.where(left, threshold, above)[numeric]
+        words = forest.sets[set_of[parent[~numeric]]]
+        words = np.where(left[~numeric, None], words, ~words)
+        possible[row[~numeric], column[~numeric]] &= words
+    for i, f in enumerate(categorical):
+        rows[:, f] = _draw_code(possible[:, i], rng)
+
+    kinds = np.repeat(rows[:, None], _KINDS, axis=1)
+    f, threshold = forest.feature[nodes], forest.threshold[nodes]
+    each, column = np.arange(len(nodes)), column_of[f]
+    kinds[each, 0, f] = threshold
+    kinds[each, 1, f] = np.nextafter(threshold, _LARGEST)
+    kinds[each, 2, f] = np.nextafter(threshold, -_LARGEST)
+    kinds[each, 3, f] = np.nan
+    cat = np.flatnonzero(column >= 0)
+    f, words, here = f[cat], forest.sets[set_of[nodes[cat]]], possible[cat, column[cat]]
+    kinds[cat, 0, f] = _draw_code(here & words, rng)
+    kinds[cat, 1, f] = _draw_code(here & ~words, rng)
+    kinds[cat, 2, f] = np.array([feature.n_codes for feature in forest.schema.features])[f]
+    return kinds.reshape(-1, forest.n_features)
+
+
+def _paths_down(forest: "Forest", nodes: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """List the steps from roots to nodes, for all together: pairs (node, parent), -1 above a root."""
+    inner = np.flatnonzero(forest.feature >= 0)
+    above = np.full(len(forest.feature) + 1, -1)  # the last entry stands for what is above a root
+    above[forest.left[inner]] = above[forest.right[inner]] = inner
+    steps, at = [], nodes
+    while (at >= 0).any():
+        steps.append((at, above[at]))
+        at = above[at]
+    return steps[::-1]
+
+
+def _draw_code(words: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draw a code from each set of bins: missing if the set is empty or the bin of missing values drawn."""
+    bits = set_bits(words)
+    bin_ = (bits * rng.random(bits.shape)).argmax(axis=1)
+    return np.where(bin_ > 0, bin_ - 1, np.nan).astype(np.float32)
+
+
+def leaf_terms(forest: "Forest") -> np.ndarray:
+    """Give leaf values whose plain mean over trees is the weighted mean: formats know no weights of trees."""
+    weights = forest.weights
+    if (weights == weights[0]).all():
+        return forest.value
+    is_leaf = forest.feature < 0
+    per_tree = np.add.reduceat(is_leaf, forest.offsets[:-1], dtype=np.int64)
+    return forest.value * np.repeat(weights / weights.mean(), per_tree)[:, None]

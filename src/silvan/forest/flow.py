@@ -1,0 +1,118 @@
+"""Rows flow down a tree all together.
+
+At a node the list of the rows that came there is parted in two, in their order: the split is read once for all of
+them, and its column from one end to the other. For thousands of rows that is two to three times faster than to
+take each row down by itself, as ``walk`` does, which suits a few rows as well.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from silvan.forest.walk import BLOCK, Nodes, U
+
+if TYPE_CHECKING:
+    from silvan.forest.forest import Forest
+
+ROWS = 1 << 15
+"""Rows that flow together: their lists and a column fit the cache."""
+
+
+class Columns(NamedTuple):
+    """A table laid out for flowing, without missing values.
+
+    Those of a numeric column are below all numbers, and above all numbers in a second column, for the splits that
+    send them right. A column of categories holds bins.
+    """
+
+    values: np.ndarray  # float32 (columns, rows)
+    column: np.ndarray  # (nodes,) which column a split reads
+
+
+class Room(NamedTuple):
+    """Where rows flow: lists of rows, and where in them each node's rows begin and end."""
+
+    rows: np.ndarray
+    spare: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+
+
+def lay_out(forest: "Forest", X: np.ndarray) -> Columns:
+    """Lay out the columns that splits ask about."""
+    used = np.unique(forest.feature[forest.feature >= 0])
+    categorical = np.array([forest.schema.features[f].categorical for f in used], np.bool_)
+    first, gaps = np.empty((len(used), len(X)), np.float32), np.zeros(len(used), np.bool_)
+    _turn(X, used, categorical, first, gaps)
+    twice = np.flatnonzero(gaps & ~categorical)
+    second = first[twice]
+    second[second == -np.inf] = np.inf
+    below, above = np.zeros((2, forest.n_features), np.int64)
+    below[used] = above[used] = np.arange(len(used))
+    above[used[twice]] = len(used) + np.arange(len(twice))
+    # a leaf's entry is never read
+    column = np.where(forest.missing_left, below[forest.feature], above[forest.feature])
+    return Columns(np.concatenate([first, second]), column)
+
+
+@njit(nogil=True, cache=True)
+def _turn(X: np.ndarray, used: np.ndarray, categorical: np.ndarray, out: np.ndarray, gaps: np.ndarray) -> None:
+    """Write columns as rows, some lines at a time, and say which have missing values."""
+    for begin in range(0, X.shape[0], BLOCK):
+        for j in range(len(used)):
+            for i in range(begin, min(begin + BLOCK, X.shape[0])):
+                x = X[i, used[j]]
+                if x != x:
+                    gaps[j] = True
+                    x = np.float32(0.0 if categorical[j] else -np.inf)
+                elif categorical[j]:
+                    x += np.float32(1.0)
+                out[j, i] = x
+
+
+def make_room(forest: "Forest", n: int) -> Room:
+    """Make room for rows to flow down any tree."""
+    rows, nodes = min(n, ROWS), int(np.diff(forest.offsets).max())
+    lists = np.empty((2, rows), np.uint32)
+    return Room(*lists, *np.empty((2, nodes), np.int64))
+
+
+@njit(nogil=True, cache=True)
+def flow(columns: Columns, first: int, n: int, tree: int, nodes: Nodes, room: Room) -> None:
+    """Part ``n`` rows from ``first`` on, counted from 0, by a tree: each leaf's rows, in their order."""
+    rows, spare, begin, end = room
+    root = nodes.offsets[tree]
+    for i in range(n):
+        rows[i] = i
+    begin[0], end[0] = 0, n
+    for node in range(root, nodes.offsets[tree + 1]):
+        if nodes.leaf[node] >= 0:
+            continue
+        values = columns.values[columns.column[node], first : first + n]
+        threshold, split = nodes.threshold[node], nodes.kind[node]
+        lowest, stop = begin[node - root], end[node - root]
+        left, right = U(lowest), U(0)
+        # each row is written to both lists, and one of them moves on: no branch to guess wrong
+        if split >= 0:
+            for i in range(lowest, stop):
+                row = rows[i]
+                at = np.int64(values[U(row)])
+                goes_left = (nodes.sets[split, at >> 6] >> U(at & 63)) & U(1)
+                rows[left] = row
+                spare[right] = row
+                left += goes_left
+                right += U(1) - goes_left
+        else:
+            for i in range(lowest, stop):
+                row = rows[i]
+                goes_right = U(values[U(row)] > threshold)
+                rows[left] = row
+                spare[right] = row
+                left += U(1) - goes_right
+                right += goes_right
+        for i in range(right):
+            rows[left + U(i)] = spare[U(i)]
+        child = nodes.left[node] - root
+        begin[child], end[child] = lowest, left
+        begin[child + 1], end[child + 1] = left, stop

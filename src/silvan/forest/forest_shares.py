@@ -1,0 +1,288 @@
+"""A forest in shares: its structure in one place, the details of each split only with the party that made it.
+
+The structure says who splits each node and what the leaves are worth; a party's share says by which of its columns,
+at which threshold, and which leaves lie to the left and to the right of each of its nodes. Leaves are numbered from
+left to right, tree after tree, so those below a node are a stretch. Nodes stand as in a ``Forest``. With all shares the
+forest can be put together; any share less, and the splits in it are unknown.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+import numpy as np
+from numba import njit
+
+from silvan.data.schema import Schema
+from silvan.errors import FormatError
+from silvan.forest.check import is_category_split
+from silvan.forest.files.tensors import read_tensors, write_tensors
+from silvan.forest.forest import Forest
+from silvan.tree.split import SET_WORDS
+
+VERSION = 1
+
+STRUCTURE, SHARE = "silvan structure", "silvan share"
+
+STRUCTURE_ARRAYS = {
+    "offsets": np.int64,  # (trees + 1,) where each tree's nodes begin
+    "owner": np.int32,  # (nodes,) which party splits the node, -1 for a leaf
+    "gain": np.float64,  # (nodes,) what the split was worth
+    "weights": np.float64,  # (trees,)
+    "value": np.float64,  # (leaves, outputs), in the order of the nodes; without rows if the label holder keeps it
+}
+
+SHARE_ARRAYS = {
+    "node": np.int64,  # in the order in which the leaves below them begin, parents first
+    "feature": np.int32,  # index among the party's own columns
+    "threshold": np.float32,
+    "missing_left": np.bool_,
+    "words": np.uint64,  # (nodes, 4), the left set of a split by category
+    "first": np.int64,  # the leaves below the node: first to middle on the left, middle to last on the right
+    "middle": np.int64,
+    "last": np.int64,
+    "value": np.float64,  # (leaves, outputs), from left to right; without rows unless the party keeps them to itself
+}
+
+
+def _require(condition: bool | np.bool_, what: str) -> None:
+    if not condition:
+        raise FormatError(f"{what}: it was damaged or made up")
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What the coordinator keeps: who splits which node, and the values of the leaves unless these are secret."""
+
+    model: str
+    schema: Schema
+    parties: tuple[str, ...]
+    columns: tuple[int, ...]  # how many of the schema's features are each party's, in their order
+    label_holder: str
+    offsets: np.ndarray
+    owner: np.ndarray
+    gain: np.ndarray
+    weights: np.ndarray
+    value: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def n_leaves(self) -> int:
+        """Leaves of all trees."""
+        return int((self.owner < 0).sum())
+
+    @cached_property
+    def left(self) -> np.ndarray:
+        """Each node's left child; -1 for a leaf."""
+        inner = self.owner >= 0
+        before = np.concatenate([[0], np.cumsum(inner)])[:-1]
+        starts = np.repeat(self.offsets[:-1], np.diff(self.offsets))
+        return np.where(inner, starts + 2 * (before - before[starts]) + 1, -1)
+
+    @cached_property
+    def spans(self) -> tuple[np.ndarray, np.ndarray]:
+        """The leaves below each node, numbered from left to right: the first, and the one after the last."""
+        return _spans(self.left, self.offsets)
+
+    @cached_property
+    def leaves(self) -> np.ndarray:
+        """The leaves' nodes, from left to right, tree after tree."""
+        leaves = np.flatnonzero(self.owner < 0)
+        return leaves[np.argsort(self.spans[0][leaves])]
+
+    @cached_property
+    def leaf_row(self) -> np.ndarray:
+        """The row of ``value`` that is a leaf's, by its number from left to right."""
+        leaves = np.flatnonzero(self.owner < 0)
+        rows = np.empty(len(leaves), np.int64)
+        rows[self.spans[0][leaves]] = np.arange(len(leaves))
+        return rows
+
+    @cached_property
+    def tree_bounds(self) -> np.ndarray:
+        """Where each tree's leaves begin, and where the last ones end."""
+        return np.append(self.spans[0][self.offsets[:-1]], self.n_leaves)
+
+    def own_schema(self, party: str) -> Schema:
+        """Give the schema of one party's columns."""
+        k = self.parties.index(party)
+        start = sum(self.columns[:k])
+        return Schema(self.schema.features[start : start + self.columns[k]], self.schema.label)
+
+    def check_share(self, share: "Share", party: str) -> None:
+        """Refuse what is not a party's share of this model."""
+        own = np.flatnonzero(self.owner == self.parties.index(party))
+        if (share.model, share.party) != (self.model, party) or not np.array_equal(np.sort(share.node), own):
+            raise FormatError(f"not the share of party {party!r} in this model")
+        kept = party == self.label_holder and not len(self.value)
+        if share.n_leaves != self.n_leaves or share.value.shape[0] != (self.n_leaves if kept else 0):
+            raise FormatError(f"not the share of party {party!r} in this model")
+        if kept and share.value.shape[1] != self.value.shape[1]:
+            raise FormatError(f"not the share of party {party!r} in this model")
+
+    def to_bytes(self) -> bytes:
+        """Write the structure."""
+        words = {
+            "model": self.model,
+            "schema": self.schema.to_json(),
+            "parties": msgspec.json.encode(dict(zip(self.parties, self.columns, strict=True))).decode(),
+            "label_holder": self.label_holder,
+        }
+        return write_tensors(STRUCTURE, VERSION, words, {name: getattr(self, name) for name in STRUCTURE_ARRAYS})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Structure":
+        """Read a structure, checking all of it."""
+        names = ("model", "schema", "parties", "label_holder")
+        words, arrays = read_tensors(data, STRUCTURE, VERSION, names, STRUCTURE_ARRAYS)
+        try:
+            parties = msgspec.json.decode(words["parties"], type=dict[str, int])
+        except msgspec.DecodeError:
+            raise FormatError("its parties cannot be read") from None
+        schema = Schema.from_json(words["schema"])
+        structure = cls(
+            words["model"], schema, tuple(parties), tuple(parties.values()), words["label_holder"], **arrays
+        )
+        structure.check()
+        return structure
+
+    def check(self) -> None:
+        """Refuse what is no structure."""
+        n, offsets = len(self.owner), self.offsets
+        _require(self.label_holder in self.parties, "its parties")
+        _require(min(self.columns) >= 0 and sum(self.columns) == len(self.schema.features), "its columns")
+        _require(offsets.ndim == self.owner.ndim == 1 and len(offsets) >= 2, "its trees")
+        _require(offsets[0] == 0 and offsets[-1] == n and bool((np.diff(offsets) > 0).all()), "its trees")
+        _require(self.owner.min() >= -1 and self.owner.max() < len(self.parties), "its nodes")
+        inner = np.add.reduceat(self.owner >= 0, offsets[:-1])
+        _require(bool((np.diff(offsets) == 2 * inner + 1).all()), "its nodes")
+        # the k-th inner node has the children 2k + 1 and 2k + 2, so it must not come after its own children
+        _require(bool((self.left[self.left >= 0] > np.flatnonzero(self.left >= 0)).all()), "its nodes")
+        _require(self.gain.shape == (n,) and bool(np.isfinite(self.gain).all()), "its gains")
+        _require(self.weights.shape == (len(self),) and bool(np.isin(self.weights, (0.0, 1.0)).all()), "its weights")
+        rows = (self.n_leaves, 0)
+        _require(self.value.ndim == 2 and self.value.shape[0] in rows, "its values")
+        _require(self.value.shape[1] == max(self.schema.n_classes, 1), "its values")
+        _require(bool(np.isfinite(self.value).all()), "its values")
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a party keeps: the details of its own splits."""
+
+    model: str
+    party: str
+    schema: Schema  # of its own columns
+    n_leaves: int
+    node: np.ndarray
+    feature: np.ndarray
+    threshold: np.ndarray
+    missing_left: np.ndarray
+    words: np.ndarray
+    first: np.ndarray
+    middle: np.ndarray
+    last: np.ndarray
+    value: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+    @cached_property
+    def categorical(self) -> np.ndarray:
+        """Which splits are by category."""
+        return is_category_split(self.schema, self.feature)
+
+    def to_bytes(self) -> bytes:
+        """Write the share."""
+        words = {
+            "model": self.model,
+            "party": self.party,
+            "schema": self.schema.to_json(),
+            "n_leaves": str(self.n_leaves),
+        }
+        return write_tensors(SHARE, VERSION, words, {name: getattr(self, name) for name in SHARE_ARRAYS})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Share":
+        """Read a share, checking all of it."""
+        words, arrays = read_tensors(data, SHARE, VERSION, ("model", "party", "schema", "n_leaves"), SHARE_ARRAYS)
+        text = words["n_leaves"]
+        _require(text.isascii() and text.isdigit() and len(text) < 12, "its leaves")
+        share = cls(words["model"], words["party"], Schema.from_json(words["schema"]), int(text), **arrays)
+        share.check()
+        return share
+
+    def check(self) -> None:
+        """Refuse what is no share: kernels trust what they are given."""
+        n = len(self.node)
+        shapes = {"words": (n, SET_WORDS)}
+        for name in SHARE_ARRAYS.keys() - {"value"}:
+            _require(getattr(self, name).shape == shapes.get(name, (n,)), f"its array {name!r}")
+        _require(self.n_leaves >= 1, "its leaves")
+        _require(self.value.ndim == 2 and len(self.value) in (0, self.n_leaves), "its values")
+        _require(bool(np.isfinite(self.value).all()), "its values")
+        if not n:
+            return
+        _require(self.feature.min() >= 0 and self.feature.max() < len(self.schema.features), "its columns")
+        _require(bool(np.isfinite(self.threshold).all()), "its thresholds")
+        first, middle, last = self.first, self.middle, self.last
+        _require(first.min() >= 0 and last.max() <= self.n_leaves, "its leaves")
+        _require(bool(((first < middle) & (middle < last)).all()), "its leaves")
+        _require(bool((np.diff(first) >= 0).all()), "the order of its nodes")
+        _require(len(np.unique(self.node)) == n and self.node.min() >= 0, "its nodes")
+
+
+def put_together(structure: Structure, shares: Mapping[str, Share]) -> Forest:
+    """Make the forest that the shares of all parties are."""
+    n = len(structure.owner)
+    feature, threshold = np.full(n, -1, np.int32), np.zeros(n, np.float32)
+    missing_left, words = np.zeros(n, np.bool_), np.zeros((n, SET_WORDS), np.uint64)
+    begin = 0
+    for party, width in zip(structure.parties, structure.columns, strict=True):
+        share = shares[party]
+        structure.check_share(share, party)
+        feature[share.node] = share.feature + begin
+        threshold[share.node] = np.where(share.categorical, 0, share.threshold)
+        missing_left[share.node], words[share.node] = share.missing_left, share.words
+        begin += width
+    value = structure.value
+    if not len(value):
+        value = shares[structure.label_holder].value[structure.spans[0][structure.owner < 0]]
+    tree = np.repeat(np.arange(len(structure)), np.diff(structure.offsets))
+    inner = feature >= 0
+    gain = np.zeros((len(structure), len(structure.schema.features)))
+    np.add.at(gain, (tree[inner], feature[inner]), structure.gain[inner])
+    total = gain.sum(axis=1, keepdims=True)
+    shared = np.divide(gain, total, out=np.zeros_like(gain), where=total > 0).sum(axis=0) / len(structure)
+    return Forest(
+        schema=structure.schema,
+        offsets=structure.offsets,
+        feature=feature,
+        threshold=threshold,
+        missing_left=missing_left,
+        sets=words[is_category_split(structure.schema, feature)],
+        value=value,
+        weights=structure.weights,
+        gain=shared / shared.sum() if shared.sum() > 0 else shared,
+    )
+
+
+@njit(nogil=True, cache=True)
+def _spans(left: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    n = left.shape[0]
+    size, first = np.ones(n, np.int64), np.zeros(n, np.int64)
+    for node in range(n - 1, -1, -1):
+        if left[node] >= 0:
+            size[node] = size[left[node]] + size[left[node] + 1]
+    at = 0
+    for tree in range(offsets.shape[0] - 1):
+        first[offsets[tree]] = at
+        at += size[offsets[tree]]
+    for node in range(n):
+        if left[node] >= 0:
+            first[left[node]] = first[node]
+            first[left[node] + 1] = first[node] + size[left[node]]
+    return first, first + size

@@ -1,0 +1,43 @@
+"""Permutation importance: how much worse a forest gets when one column is shuffled."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from silvan.errors import InputError
+from silvan.forest.predict import as_rows, decide
+
+if TYPE_CHECKING:
+    from silvan.forest.forest import Forest
+
+
+def permutation_importances(
+    forest: "Forest", X: Any, y: Any, repeats: int = 5, random_state: int = 0, n_jobs: int | None = None
+) -> dict[str, float]:
+    """Give each feature's drop in accuracy (or in R2) when its column is shuffled, the mean over repeats.
+
+    Columns that no tree uses are not tried: they cannot matter.
+    """
+    (matrix, absent), y = as_rows(forest, X), np.asarray(y)
+    if len(matrix) != len(y) or len(y) == 0:
+        raise InputError(f"X has {len(matrix)} rows and y has {len(y)}; they must match and not be none")
+    rng = np.random.default_rng(random_state)
+    base = _merit(forest, matrix, y, absent, n_jobs)
+    drops = dict.fromkeys(forest.schema.names, 0.0)
+    for f in np.unique(forest.feature[forest.feature >= 0]):
+        column = matrix[:, f].copy()
+        merits = []
+        for _ in range(repeats):
+            matrix[:, f] = rng.permutation(column)
+            merits.append(_merit(forest, matrix, y, absent, n_jobs))
+        matrix[:, f] = column
+        drops[forest.schema.names[f]] = base - float(np.mean(merits))
+    return drops
+
+
+def _merit(forest: "Forest", matrix: np.ndarray, y: np.ndarray, absent: np.ndarray | None, n_jobs: int | None) -> float:
+    answer = decide(forest, matrix, n_jobs, absent)
+    if forest.classes is not None:
+        return float((forest.classes[answer] == y).mean())
+    spread = float(((y - y.mean()) ** 2).sum())
+    return 1.0 - float(((y - answer) ** 2).sum()) / spread if spread > 0 else 0.0

@@ -1,0 +1,315 @@
+"""What a forest says of rows: trees answer, and ``combine`` says what that makes together."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from silvan.data.encode import encode_features
+from silvan.data.schema import Schema
+from silvan.data.table import listed, read_table
+from silvan.errors import InputError
+from silvan.forest.check import is_category_split
+from silvan.forest.walk import BLOCK, Nodes, U, pack, walk
+from silvan.util.threads import thread_count, thread_map
+
+if TYPE_CHECKING:
+    from silvan.forest.forest import Forest
+
+
+def as_matrix(schema: Schema, X: Any) -> np.ndarray:
+    """Turn what a user passes into float32 (rows, features).
+
+    A table is read by column names. In an array, categories are codes; an unknown one counts as missing.
+    """
+    if isinstance(X, np.ndarray | list):
+        try:
+            with np.errstate(over="ignore"):
+                matrix = np.array(X, np.float32, order="C")
+        except (TypeError, ValueError):
+            raise InputError("X must hold numbers; pass columns of text in a data frame") from None
+        if matrix.ndim != 2 or matrix.shape[1] != len(schema.features):
+            raise InputError(f"X must have {len(schema.features)} columns, got shape {matrix.shape}")
+        if np.isinf(matrix).any():
+            raise InputError("X holds infinite values; replace them by missing ones (NaN) or large finite numbers")
+        for f, feature in enumerate(schema.features):
+            if feature.categorical:
+                matrix[:, f][~((matrix[:, f] >= 0) & (matrix[:, f] < feature.n_codes))] = np.nan
+        return matrix
+    return encode_features(read_table(X), schema)
+
+
+def as_rows(forest: "Forest", X: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    """Turn what a user passes into rows, and say which features a table lacks, if trees may abstain for that."""
+    if isinstance(X, np.ndarray | list) or forest.combine != "vote":
+        return as_matrix(forest.schema, X), None
+    frame = read_table(X)
+    present = set(frame.columns)
+    absent = np.array([name not in present for name in forest.schema.names])
+    return encode_features(frame, forest.schema, fill_absent=True), absent
+
+
+@njit(nogil=True, cache=True)
+def _add_up(
+    X: np.ndarray,
+    first: int,
+    stop: int,
+    nodes: Nodes,
+    value: np.ndarray,
+    vote: np.ndarray,
+    weights: np.ndarray,
+    skip: np.ndarray,
+    skip_row: np.ndarray,
+    out: np.ndarray,
+    votes: np.ndarray,
+    weight: np.ndarray,
+) -> None:
+    """Add each tree's leaf values to ``out``, its vote to ``votes``, its weight to ``weight``.
+
+    ``out`` or ``votes`` may have no columns. A tree skips the rows that its line of ``skip`` says, if it has one.
+    """
+    place = np.empty(BLOCK, np.uint32)
+    for begin in range(first, stop, BLOCK):
+        n = min(BLOCK, stop - begin)
+        for t in range(weights.shape[0]):
+            if weights[t] == 0.0:
+                continue
+            walk(X, begin, n, t, nodes, place)
+            for i in range(n):
+                if skip_row[t] >= 0 and skip[skip_row[t], begin + i]:
+                    continue
+                at = nodes.leaf[U(place[i])]
+                for k in range(out.shape[1]):
+                    out[begin + i, k] += weights[t] * value[at, k]
+                if votes.shape[1] > 0:
+                    votes[begin + i, vote[at]] += weights[t]
+                weight[begin + i] += weights[t]
+
+
+@njit(nogil=True, cache=True)
+def _add_stages(
+    X: np.ndarray,
+    first: int,
+    stop: int,
+    nodes: Nodes,
+    vote: np.ndarray,
+    weights: np.ndarray,
+    group: np.ndarray,
+    say: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Let the trees of each stage vote and add the stage's say to the winners in ``out``."""
+    place = np.empty(BLOCK, np.uint32)
+    votes = np.zeros((BLOCK, out.shape[1]))
+    for begin in range(first, stop, BLOCK):
+        n = min(BLOCK, stop - begin)
+        for t in range(weights.shape[0]):
+            if weights[t] > 0.0:
+                walk(X, begin, n, t, nodes, place)
+                for i in range(n):
+                    votes[i, vote[nodes.leaf[U(place[i])]]] += weights[t]
+            if t + 1 < weights.shape[0] and group[t + 1] == group[t]:
+                continue
+            for i in range(n):
+                most, winners = 0.0, 0
+                for k in range(out.shape[1]):
+                    if votes[i, k] > most:
+                        most, winners = votes[i, k], 1
+                    elif votes[i, k] == most:
+                        winners += 1
+                for k in range(out.shape[1]):
+                    if votes[i, k] == most:
+                        out[begin + i, k] += say[group[t]] / winners
+                    votes[i, k] = 0.0
+
+
+class Tally(NamedTuple):
+    """What trees say of rows, added up by weight."""
+
+    values: np.ndarray  # (rows, outputs)
+    votes: np.ndarray  # (rows, classes), without columns if a number is predicted
+    weight: np.ndarray  # (rows,) of the trees that took part
+
+    def means(self) -> np.ndarray:
+        """Give the mean leaf values; NaN for a row in which no tree took part."""
+        with np.errstate(invalid="ignore"):
+            return self.values / self.weight[:, None]
+
+
+def tally(
+    forest: "Forest",
+    X: np.ndarray,
+    weights: np.ndarray,
+    n_jobs: int | None = None,
+    *,
+    values: bool = True,
+    votes: bool = True,
+    skip: np.ndarray | None = None,
+    skipping: np.ndarray | None = None,
+) -> Tally:
+    """Add up leaf values, votes or both; trees without weight are not asked.
+
+    ``skip`` is (tree, row) and leaves trees out of rows; ``skipping`` numbers the trees that it speaks of, the
+    first ones if None.
+    """
+    n, nodes, vote = len(X), pack(forest), leaf_votes(forest)
+    total = Tally(
+        np.zeros((n, forest.n_outputs if values else 0)),
+        np.zeros((n, forest.schema.n_classes if votes else 0)),
+        np.zeros(n),
+    )
+    mask = np.zeros((0, n), np.bool_) if skip is None else skip
+    numbers = np.arange(len(mask)) if skipping is None else skipping
+    skip_row = np.full(len(forest), -1)
+    skip_row[numbers] = np.arange(len(numbers))
+
+    def one(first: int, stop: int) -> None:
+        _add_up(X, first, stop, nodes, forest.value, vote, weights, mask, skip_row, *total)
+
+    _in_parts(one, n, n_jobs)
+    return total
+
+
+def _in_parts(work: Callable[[int, int], None], n: int, n_jobs: int | None) -> None:
+    """Share rows out to threads, in whole blocks."""
+    threads = thread_count(n_jobs)
+    step = max(BLOCK, -(-n // (4 * threads)) // BLOCK * BLOCK)
+    thread_map(lambda first: work(first, min(first + step, n)), range(0, n, step), threads)
+
+
+def leaf_votes(forest: "Forest") -> np.ndarray:
+    """Give the class that each leaf votes for: the most probable one, the first of equal ones."""
+    return forest.value.argmax(axis=1)
+
+
+def abstaining(forest: "Forest", absent: np.ndarray) -> np.ndarray:
+    """Say which trees ask about a feature that is absent."""
+    if absent.shape != (forest.n_features,) or absent.dtype != np.bool_:
+        raise InputError(f"absent must have {forest.n_features} entries, true or false, one a feature")
+    asked = np.append(absent, False)[forest.feature]  # the last entry is for leaves, whose feature is -1
+    return np.logical_or.reduceat(asked, forest.offsets[:-1])
+
+
+def heard(forest: "Forest", absent: np.ndarray | None) -> np.ndarray:
+    """Give the weights of the trees, zero for those that abstain: only trees that vote do."""
+    if absent is None or forest.combine != "vote":
+        return forest.weights
+    return np.where(abstaining(forest, absent), 0.0, forest.weights)
+
+
+def _heard_by_all(forest: "Forest", absent: np.ndarray | None) -> np.ndarray:
+    weights = heard(forest, absent)
+    if absent is None or weights.any():
+        return weights
+    lacking = absent & forest.take(forest.weights > 0).uses.any(axis=0)
+    names = [name for name, lacks in zip(forest.schema.names, lacking, strict=True) if lacks]
+    raise InputError(
+        f"no tree can answer: every one asks about a column that the table lacks, of {listed(names)}; add some of "
+        "these columns, empty if unknown"
+    )
+
+
+def scores(
+    forest: "Forest",
+    X: np.ndarray,
+    n_jobs: int | None = None,
+    absent: np.ndarray | None = None,
+    *,
+    skip: np.ndarray | None = None,
+) -> np.ndarray:
+    """Score rows as ``combine`` says: (rows, outputs).
+
+    ``absent`` says which features a table lacks: trees that vote and ask about one abstain; to others these
+    values are missing ones. ``skip`` is (tree, row): out-of-bag scores leave out the trees that saw a row, and a
+    row that every tree skips gets NaN.
+    """
+    if forest.combine == "stages":
+        if skip is not None:
+            raise InputError("the trees of a stage cannot be skipped: the others would take its whole say")
+        return _stage_scores(forest, X, n_jobs)
+    if forest.combine == "log_odds":
+        if skip is not None:
+            raise InputError("trees whose log-odds are added up cannot be skipped: each tells of other columns")
+        return _odds_scores(forest, tally(forest, X, forest.weights, n_jobs, votes=False).values)
+    weights = _heard_by_all(forest, absent)
+    return tally(forest, X, weights, n_jobs, votes=False, skip=skip).means()
+
+
+def decide(forest: "Forest", X: np.ndarray, n_jobs: int | None = None, absent: np.ndarray | None = None) -> np.ndarray:
+    """Give the code of each row's class, or its number; the first of classes that come equally high."""
+    if forest.classes is None:
+        return scores(forest, X, n_jobs, absent)[:, 0]
+    if forest.combine != "vote":
+        return scores(forest, X, n_jobs, absent).argmax(axis=1)
+    return tally(forest, X, _heard_by_all(forest, absent), n_jobs, values=False).votes.argmax(axis=1)
+
+
+def scores_and_decisions(
+    forest: "Forest", X: np.ndarray, n_jobs: int | None = None, absent: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Give both in one walk: what ``scores`` and ``decide`` give."""
+    if forest.classes is not None and forest.combine == "vote":
+        told = tally(forest, X, _heard_by_all(forest, absent), n_jobs)
+        return told.means(), told.votes.argmax(axis=1)
+    means = scores(forest, X, n_jobs, absent)
+    return means, means[:, 0] if forest.classes is None else means.argmax(axis=1)
+
+
+def _stage_scores(forest: "Forest", X: np.ndarray, n_jobs: int | None) -> np.ndarray:
+    nodes, vote, out = pack(forest), leaf_votes(forest), np.zeros((len(X), forest.n_outputs))
+    group, say = given(forest.group), given(forest.say)
+
+    def one(first: int, stop: int) -> None:
+        _add_stages(X, first, stop, nodes, vote, forest.weights, group, say, out)
+
+    _in_parts(one, len(X), n_jobs)
+    return out / say.sum()
+
+
+def _odds_scores(forest: "Forest", sums: np.ndarray) -> np.ndarray:
+    """Bend sums into log-odds, along straight lines between knots and beyond, and these into probabilities."""
+    shares = np.empty_like(sums)
+    for k, (knots, odds) in enumerate(zip(given(forest.knots), given(forest.odds), strict=True)):
+        piece = np.clip(np.searchsorted(knots, sums[:, k]) - 1, 0, len(knots) - 2)
+        slope = np.diff(odds)[piece] / np.diff(knots)[piece]
+        bent = odds[piece] + slope * (sums[:, k] - knots[piece])
+        shares[:, k] = 1.0 / (1.0 + np.exp(-np.clip(bent, -_FAR_ODDS, _FAR_ODDS)))
+    return shares / shares.sum(axis=1, keepdims=True)
+
+
+_FAR_ODDS = 500.0
+"""Log-odds beyond are as good as certain, and exponentials stay finite."""
+
+
+def given(array: np.ndarray | None) -> np.ndarray:
+    """Take an array of which the validator has made sure."""
+    if array is None:
+        raise TypeError("the way in which this forest combines its trees needs more arrays")
+    return array
+
+
+def scores_naive(forest: "Forest", X: np.ndarray) -> np.ndarray:
+    """Do what ``scores`` does, row by row and tree by tree: the twin that tests hold it to."""
+    rows = []
+    for x in X:
+        total = np.zeros(forest.n_outputs)
+        for t in range(len(forest)):
+            node = int(forest.offsets[t])
+            while forest.feature[node] >= 0:
+                node = int(forest.left[node] if goes_left(forest, node, x) else forest.right[node])
+            total += forest.weights[t] * forest.value[forest.leaf[node]]
+        rows.append(total / forest.weights.sum())
+    return np.array(rows).reshape(len(X), forest.n_outputs)
+
+
+def goes_left(forest: "Forest", node: int, x: np.ndarray) -> bool:
+    """Say where one row goes at one inner node."""
+    f = forest.feature[node]
+    if np.isnan(x[f]):
+        return bool(forest.missing_left[node])
+    if not forest.schema.features[f].categorical:
+        return bool(x[f] <= forest.threshold[node])
+    words = forest.sets[is_category_split(forest.schema, forest.feature[:node]).sum()]
+    code = int(x[f]) + 1
+    return bool(int(words[code >> 6]) >> (code & 63) & 1)

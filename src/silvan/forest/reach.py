@@ -1,0 +1,182 @@
+"""Leaves that a row can reach, as far as one party knows: one bit a leaf, and a row falls where all parties' bits meet.
+
+A party that splits a node rules out the leaves on the side where the row does not go; at other parties' nodes the row
+goes both ways.
+"""
+
+import numpy as np
+from numba import njit
+
+from silvan.forest.forest_shares import Share, Structure
+from silvan.tree.split import in_set
+from silvan.util.threads import thread_count, thread_map
+
+_ROWS_A_TASK = 256
+
+
+def row_bytes(n_leaves: int) -> int:
+    """Bytes that a row's leaf set takes."""
+    return (n_leaves + 7) >> 3
+
+
+def reach_leaves(share: Share, X: np.ndarray, n_jobs: int | None = None) -> np.ndarray:
+    """Say which leaves each row can reach: uint8 (rows, bytes), the first leaf in the lowest bit."""
+    out = np.empty((len(X), row_bytes(share.n_leaves)), np.uint8)
+    # in the order of the nodes, all below one come right after it
+    past_left = np.searchsorted(share.first, share.middle)
+    past = np.searchsorted(share.first, share.last)
+
+    def some(start: int) -> None:
+        here = slice(start, start + _ROWS_A_TASK)
+        _reach(
+            X[here],
+            share.n_leaves,
+            share.feature,
+            share.threshold,
+            share.missing_left,
+            share.categorical,
+            share.words,
+            share.first,
+            share.middle,
+            share.last,
+            past_left,
+            past,
+            out[here],
+        )
+
+    thread_map(some, range(0, len(X), _ROWS_A_TASK), thread_count(n_jobs))
+    return out
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _goes_left(x: float, threshold: float, missing_left: bool, by_category: bool, words: np.ndarray) -> bool:
+    if x != x:
+        return missing_left
+    if by_category:
+        return in_set(words, int(x) + 1)
+    return x <= threshold
+
+
+@njit(nogil=True, cache=True)
+def _clear(bits: np.ndarray, start: int, stop: int) -> None:
+    """Clear the bits from one place to before another."""
+    a, b = start >> 3, stop >> 3
+    head, tail = np.uint8((1 << (start & 7)) - 1), np.uint8(0xFF & ~((1 << (stop & 7)) - 1))
+    if a == b:
+        bits[a] &= head | tail
+        return
+    bits[a] &= head
+    for i in range(a + 1, b):
+        bits[i] = 0
+    if stop & 7:
+        bits[b] &= tail
+
+
+@njit(nogil=True, cache=True)
+def _reach(
+    X: np.ndarray,
+    n_leaves: int,
+    feature: np.ndarray,
+    threshold: np.ndarray,
+    missing_left: np.ndarray,
+    categorical: np.ndarray,
+    words: np.ndarray,
+    first: np.ndarray,
+    middle: np.ndarray,
+    last: np.ndarray,
+    past_left: np.ndarray,
+    past: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    rest = n_leaves & 7
+    for row in range(X.shape[0]):
+        bits = out[row]
+        bits[:] = 255
+        if rest:
+            bits[bits.shape[0] - 1] = (1 << rest) - 1
+        k = 0
+        while k < feature.shape[0]:
+            if (bits[first[k] >> 3] >> (first[k] & 7)) & 1 == 0:
+                k = past[k]  # a node above has ruled out all leaves below this one
+            elif _goes_left(X[row, feature[k]], threshold[k], missing_left[k], categorical[k], words[k]):
+                _clear(bits, middle[k], last[k])
+                k += 1
+            else:
+                _clear(bits, first[k], middle[k])
+                k = past_left[k]
+
+
+def reach_naive(share: Share, x: np.ndarray) -> set[int]:
+    """Do what ``reach_leaves`` does for one row with sets: the twin that tests hold it to."""
+    leaves = set(range(share.n_leaves))
+    for k in range(len(share)):
+        left = goes_left(share, k, x[None])[0]
+        span = (share.middle[k], share.last[k]) if left else (share.first[k], share.middle[k])
+        leaves -= set(range(*span))
+    return leaves
+
+
+def goes_left(share: Share, k: int, X: np.ndarray) -> np.ndarray:
+    """Say which rows go left at the ``k``-th node of a share."""
+    x = X[:, share.feature[k]]
+    missing = np.isnan(x)
+    if share.categorical[k]:
+        code = np.where(missing, 0, x).astype(np.int64) + 1
+        left = (share.words[k][code >> 6] >> (code & 63).astype(np.uint64)) & np.uint64(1) != 0
+    else:
+        left = x <= share.threshold[k]
+    result: np.ndarray = np.where(missing, share.missing_left[k], left)
+    return result
+
+
+def meet(bits: np.ndarray, structure: Structure, n_jobs: int | None = None) -> np.ndarray | None:
+    """Find the one leaf of each tree in which all parties' sets meet: (rows, trees); None if it is not one."""
+    leaves = np.empty((len(bits), len(structure)), np.int64)
+    bounds = structure.tree_bounds
+
+    def some(start: int) -> bool:
+        here = slice(start, start + _ROWS_A_TASK)
+        return bool(_meet(bits[here], bounds, leaves[here]))
+
+    single = thread_map(some, range(0, len(bits), _ROWS_A_TASK), thread_count(n_jobs))
+    return leaves if all(single) else None
+
+
+@njit(nogil=True, cache=True)
+def _meet(bits: np.ndarray, bounds: np.ndarray, leaves: np.ndarray) -> bool:
+    for row in range(bits.shape[0]):
+        for tree in range(leaves.shape[1]):
+            found, at, stop = 0, bounds[tree], bounds[tree + 1]
+            while at < stop:
+                byte = bits[row, at >> 3] >> (at & 7)
+                if byte == 0:
+                    at = (at | 7) + 1
+                    continue
+                while byte & 1 == 0:
+                    byte >>= 1
+                    at += 1
+                if at >= stop:
+                    break
+                leaves[row, tree] = at
+                found += 1
+                at += 1
+            if found != 1:
+                return False
+    return True
+
+
+def leaf_scores(rows: np.ndarray, value: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Average values by the trees' weights, to the bit as a forest does it; ``rows`` (rows, trees) are of ``value``."""
+    out = np.zeros((len(rows), value.shape[1]))
+    _add_leaves(rows, value, weights, out)
+    return out / sum(weights.tolist())
+
+
+@njit(nogil=True, cache=True)
+def _add_leaves(rows: np.ndarray, value: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
+    for i in range(rows.shape[0]):
+        for tree in range(weights.shape[0]):
+            if weights[tree] == 0.0:
+                continue
+            for k in range(value.shape[1]):
+                out[i, k] += weights[tree] * value[rows[i, tree], k]

@@ -1,0 +1,219 @@
+"""Scoring trees one by one: all trees and all rows in one call, on threads.
+
+Rows go down together, as masks where trees are small and as lists where they are not. What comes out is counts and
+fixed-point sums of each tree alone, to be added up over sites; and what ensembles say of rows that some of their
+trees were grown on.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from silvan.errors import InputError
+from silvan.forest.bitmasks import are_small, count_by_masks
+from silvan.forest.flow import ROWS, Columns, Room, flow, lay_out, make_room
+from silvan.forest.predict import abstaining, leaf_votes
+from silvan.forest.walk import BLOCK, Nodes, U, pack, walk
+from silvan.util.threads import thread_count, thread_map
+
+if TYPE_CHECKING:
+    from silvan.forest.forest import Forest
+
+ERROR_CAP = 1 << 31
+"""Largest squared error of one row, in fixed point: sums over up to 2^31 rows fit 62 bits."""
+
+
+@njit(nogil=True, cache=True)
+def _count_votes(
+    columns: Columns,
+    y: np.ndarray,
+    ends: np.ndarray,
+    trees: np.ndarray,
+    nodes: Nodes,
+    vote: np.ndarray,
+    room: Room,
+    out: np.ndarray,
+) -> None:
+    """Count rows by class and by their leaf's vote, for some trees.
+
+    Rows are sorted by class, and ``ends`` says where each class ends. So they are in every leaf: those of one class
+    stand together, and many leaves have one class only.
+    """
+    for first in range(0, len(y), ROWS):
+        for t in trees:
+            flow(columns, first, min(ROWS, len(y) - first), t, nodes, room)
+            root = nodes.offsets[t]
+            for node in range(root, nodes.offsets[t + 1]):
+                at, stop = room.begin[node - root], room.end[node - root]
+                if nodes.leaf[node] < 0 or at == stop:
+                    continue
+                voted = vote[nodes.leaf[node]]
+                last = y[first + room.rows[stop - 1]]
+                for label in range(y[first + room.rows[at]], last):
+                    before = at
+                    while first + room.rows[at] < ends[label]:
+                        at += 1
+                    out[t, label, voted] += at - before
+                out[t, last, voted] += stop - at
+
+
+@njit(nogil=True, cache=True)
+def _add_errors(
+    columns: Columns,
+    y: np.ndarray,
+    scale: float,
+    trees: np.ndarray,
+    nodes: Nodes,
+    value: np.ndarray,
+    room: Room,
+    out: np.ndarray,
+) -> None:
+    """Count rows and add up squared errors, each rounded to a whole number of 1 / scale, for some trees."""
+    for first in range(0, len(y), ROWS):
+        for t in trees:
+            flow(columns, first, min(ROWS, len(y) - first), t, nodes, room)
+            root = nodes.offsets[t]
+            for node in range(root, nodes.offsets[t + 1]):
+                if nodes.leaf[node] < 0:
+                    continue
+                begin, stop = room.begin[node - root], room.end[node - root]
+                out[t, 0] += stop - begin
+                for i in range(begin, stop):
+                    gap = y[first + room.rows[i]] - value[nodes.leaf[node], 0]
+                    error = gap * gap * scale
+                    out[t, 1] += np.int64(np.rint(error)) if error < ERROR_CAP else ERROR_CAP
+
+
+def score_trees(
+    forest: "Forest", X: np.ndarray, y: np.ndarray, absent: np.ndarray | None = None, n_jobs: int | None = None
+) -> np.ndarray:
+    """Count how every tree alone votes on rows: int64 (trees, true class, voted class).
+
+    ``y`` holds class codes. A tree that asks about an ``absent`` feature abstains and counts nothing.
+    """
+    if forest.classes is None:
+        raise InputError("score_trees is for classification; score_numbers is for forests that predict a number")
+    _check_rows(forest, X, y)
+    n_classes = len(forest.classes)
+    if y.dtype.kind not in "iu" or (len(y) and not 0 <= y.min() <= y.max() < n_classes):
+        raise InputError(f"y must hold class codes between 0 and {n_classes - 1}")
+    order = np.argsort(y, kind="stable")
+    X, codes = X[order], y[order].astype(np.int64)
+    ends = np.cumsum(np.bincount(codes, minlength=n_classes))
+    nodes, vote, threads = pack(forest), leaf_votes(forest), thread_count(n_jobs)
+    out = np.zeros((len(forest), n_classes, n_classes), np.int64)
+    asked = np.ones(len(forest), np.bool_) if absent is None else ~abstaining(forest, absent)
+    small = asked & are_small(nodes)
+    if small.sum() < forest.n_features:
+        small[:] = False  # to mark many columns for few trees would not pay
+    if small.any():
+        count_by_masks(X, ends, np.flatnonzero(small), nodes, vote, out, threads)
+    if (asked & ~small).any():
+        columns = lay_out(forest, X)
+
+        def count(trees: np.ndarray) -> None:
+            _count_votes(columns, codes, ends, trees, nodes, vote, make_room(forest, len(X)), out)
+
+        _by_trees(np.flatnonzero(asked & ~small), threads, count)
+    return out
+
+
+def score_numbers(
+    forest: "Forest",
+    X: np.ndarray,
+    y: np.ndarray,
+    scale: float,
+    absent: np.ndarray | None = None,
+    n_jobs: int | None = None,
+) -> np.ndarray:
+    """Add up every tree's squared errors: int64 (trees, 2), the rows scored and the sum times ``scale``.
+
+    Each row's error is rounded by itself, so that sums do not depend on how rows are spread over sites, and is at
+    most ``ERROR_CAP``. A tree that asks about an ``absent`` feature abstains: no rows, no error.
+    """
+    if forest.classes is not None:
+        raise InputError("score_numbers is for regression; score_trees is for forests that tell classes apart")
+    _check_rows(forest, X, y)
+    if not 0.0 < scale < np.inf:
+        raise InputError(f"scale must be above 0 and finite, got {scale}")
+    numbers = y.astype(np.float64)
+    if not np.isfinite(numbers).all():
+        raise InputError("y must be finite")
+    columns, nodes = lay_out(forest, X), pack(forest)
+    out = np.zeros((len(forest), 2), np.int64)
+    asked = np.ones(len(forest), np.bool_) if absent is None else ~abstaining(forest, absent)
+
+    def add(trees: np.ndarray) -> None:
+        _add_errors(columns, numbers, scale, trees, nodes, forest.value, make_room(forest, len(X)), out)
+
+    _by_trees(np.flatnonzero(asked), thread_count(n_jobs), add)
+    return out
+
+
+def _check_rows(forest: "Forest", X: np.ndarray, y: np.ndarray | None = None) -> None:
+    if X.dtype != np.float32 or X.ndim != 2 or X.shape[1] != forest.n_features:
+        raise InputError(f"X must be 32-bit floats with {forest.n_features} columns, got {X.dtype} of {X.shape}")
+    if y is not None and y.shape != (len(X),):
+        raise InputError(f"y must have one entry for each of the {len(X)} rows, got shape {y.shape}")
+
+
+def _by_trees(trees: np.ndarray, threads: int, work: Callable[[np.ndarray], None]) -> None:
+    """Share trees out to threads, large ones and small ones alike."""
+    parts = min(8 * threads, len(trees))
+    thread_map(work, [trees[i::parts].copy() for i in range(parts)], threads)
+
+
+if TYPE_CHECKING:
+    from silvan.forest.forest import Forest
+
+
+def rows_at_nodes(forest: "Forest", X: np.ndarray, n_jobs: int | None = None) -> np.ndarray:
+    """Count the rows that come to each node: int64 (nodes,)."""
+    nodes, counts = pack(forest), np.zeros(len(forest.feature), np.int64)
+    thread_map(lambda tree: _count_leaves(X, tree, nodes, counts), range(len(forest)), thread_count(n_jobs))
+    _add_upwards(forest.left, counts)
+    return counts
+
+
+@njit(nogil=True, cache=True)
+def _count_leaves(X: np.ndarray, tree: int, nodes: Nodes, counts: np.ndarray) -> None:
+    place = np.empty(BLOCK, np.uint32)
+    for begin in range(0, X.shape[0], BLOCK):
+        n = min(BLOCK, X.shape[0] - begin)
+        walk(X, begin, n, tree, nodes, place)
+        for i in range(n):
+            counts[U(place[i])] += 1
+
+
+@njit(nogil=True, cache=True)
+def _add_upwards(left: np.ndarray, counts: np.ndarray) -> None:
+    for node in range(len(counts) - 1, -1, -1):  # children come after parents
+        if left[node] >= 0:
+            counts[node] = counts[left[node]] + counts[left[node] + 1]
+
+
+def blind_rows(forest: "Forest", X: np.ndarray, least: int, n_jobs: int | None = None) -> np.ndarray:
+    """Count, in each tree, the rows that come to a question which no row there answers otherwise: int64 (trees,).
+
+    Of questions that at least ``least`` rows come to; each row counts once.
+    """
+    counts, out = rows_at_nodes(forest, X, n_jobs), np.zeros(len(forest), np.int64)
+    _add_blind(forest.left, forest.offsets, counts, least, out)
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _add_blind(left: np.ndarray, offsets: np.ndarray, counts: np.ndarray, least: int, out: np.ndarray) -> None:
+    for tree in range(len(out)):
+        counted = np.zeros(offsets[tree + 1] - offsets[tree], np.bool_)
+        for node in range(offsets[tree], offsets[tree + 1]):
+            child = left[node]
+            if child < 0:
+                continue
+            here = counted[node - offsets[tree]]
+            if not here and counts[node] >= least and (counts[child] == 0 or counts[child + 1] == 0):
+                out[tree] += counts[node]
+                here = True
+            counted[child - offsets[tree]] = counted[child + 1 - offsets[tree]] = here

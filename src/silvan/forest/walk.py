@@ -1,0 +1,87 @@
+"""Walking trees: rows go down all trees in blocks, so that the steps of many rows overlap.
+
+A leaf points to itself, so a block takes as many steps as its deepest row and needs no test for having
+arrived.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from silvan.forest.check import is_category_split
+
+if TYPE_CHECKING:
+    from silvan.forest.forest import Forest
+
+MISSING_RIGHT, MISSING_LEFT = -1, -2
+"""Kinds of numeric split; a kind of 0 or more is a split by category and says which row of ``sets``."""
+
+BLOCK = 64
+"""Rows that walk together."""
+
+U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
+
+
+class Nodes(NamedTuple):
+    """Nodes laid out for walking; a leaf is a split that sends everything left, to itself."""
+
+    feature: np.ndarray  # uint32
+    threshold: np.ndarray  # float32
+    left: np.ndarray  # uint32
+    kind: np.ndarray  # int32
+    sets: np.ndarray
+    offsets: np.ndarray
+    depth: np.ndarray  # int32, of each tree
+    leaf: np.ndarray
+
+
+def pack(forest: "Forest") -> Nodes:
+    """Lay out the nodes for walking."""
+    is_leaf = forest.feature < 0
+    kind = np.where(is_leaf | forest.missing_left, MISSING_LEFT, MISSING_RIGHT)
+    by_category = is_category_split(forest.schema, forest.feature)
+    kind[by_category] = np.arange(by_category.sum())
+    return Nodes(
+        np.where(is_leaf, 0, forest.feature).astype(np.uint32),
+        np.where(is_leaf, np.inf, forest.threshold).astype(np.float32),
+        np.where(is_leaf, np.arange(len(is_leaf)), forest.left).astype(np.uint32),
+        kind.astype(np.int32),
+        forest.sets,
+        forest.offsets,
+        np.maximum.reduceat(forest.depth, forest.offsets[:-1]),
+        forest.leaf,
+    )
+
+
+@njit(nogil=True, cache=True)
+def walk(X: np.ndarray, first: int, n: int, tree: int, nodes: Nodes, place: np.ndarray) -> None:
+    """Take rows ``first`` to ``first + n`` down a tree; ``place`` receives the leaves."""
+    flat, width = X.ravel(), U(X.shape[1])
+    for i in range(n):
+        place[i] = nodes.offsets[tree]
+    for _ in range(nodes.depth[tree]):
+        moved = False
+        if nodes.sets.shape[0] == 0:
+            for i in range(n):
+                p = U(place[i])
+                x = flat[U(first + i) * width + U(nodes.feature[p])]
+                right = (x > nodes.threshold[p]) | ((x != x) & (nodes.kind[p] == MISSING_RIGHT))
+                to = nodes.left[p] + np.uint32(right)
+                moved |= to != place[i]
+                place[i] = to
+        else:
+            for i in range(n):
+                p = U(place[i])
+                x = flat[U(first + i) * width + U(nodes.feature[p])]
+                kind = nodes.kind[p]
+                if kind >= 0:
+                    code = 0 if x != x else np.int64(x) + 1
+                    right = (nodes.sets[kind, code >> 6] >> U(code & 63)) & U(1) == 0
+                else:
+                    right = (x > nodes.threshold[p]) | ((x != x) & (kind == MISSING_RIGHT))
+                to = nodes.left[p] + np.uint32(right)
+                moved |= to != place[i]
+                place[i] = to
+        if not moved:
+            break

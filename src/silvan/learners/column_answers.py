@@ -1,0 +1,61 @@
+"""Answers about the rows of a federation by columns: data frames of ids and what a model says."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from silvan.algorithms.vertical.columns import ColumnFederation, Columns
+from silvan.errors import InputError
+from silvan.federation.federation import Federation
+from silvan.privacy.identity import find_digests, in_any
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+class Answered(NamedTuple):
+    """Rows by id, in the order of the first party's table, and their scores."""
+
+    frame: "pl.DataFrame"
+    scores: np.ndarray
+    lacking: dict[str, int]  # rows that a party lacks
+
+    def with_answers(self, answers: dict[str, Any]) -> "pl.DataFrame":
+        """Put answers beside the ids."""
+        import polars as pl
+
+        clash = [name for name in answers if name in self.frame.columns]
+        if clash:
+            raise InputError(f"the id column is called {clash[0]!r}, like an answer; rename it")
+        return pl.concat([self.frame[:, :1], pl.DataFrame(answers), self.frame[:, 1:]], how="horizontal")
+
+
+def columns_of(federation: Federation) -> Columns:
+    """Give who holds what; a federation by rows is refused."""
+    columns = getattr(federation, "columns", None)
+    if columns is None:
+        raise InputError("a federation by columns is needed (see federate_columns), got one by rows")
+    return columns
+
+
+def answer(federation: Federation, score: Callable[[np.ndarray], np.ndarray], incomplete: bool = False) -> Answered:
+    """Score the rows in common, or all rows that any party has, by their digests."""
+    import polars as pl
+
+    columns = columns_of(federation)
+    digests, lacking, counts = columns.common, {}, {}
+    if incomplete:
+        if columns.known is None:
+            raise InputError("incomplete=True needs match='keyed': with 'psi' nobody knows the rows not in common")
+        digests = in_any(columns.known)
+        absent = {party: find_digests(known, digests) < 0 for party, known in columns.known.items()}
+        counts = {party: int(rows.sum()) for party, rows in absent.items()}
+        lacking = {"lacking": [", ".join(p for p, rows in absent.items() if rows[i]) for i in range(len(digests))]}
+    scores = score(digests)
+    if not isinstance(federation, ColumnFederation):
+        named = {"row": [row.tobytes().hex() for row in digests.astype(">u8")]}
+        return Answered(pl.DataFrame({**named, **lacking}), scores, counts)
+    order, ids = federation.listing(digests)
+    frame = pl.DataFrame({federation.id_column: ids, **{k: [v[i] for i in order] for k, v in lacking.items()}})
+    return Answered(frame, scores[order], counts)

@@ -1,0 +1,60 @@
+"""Models in a folder: what the coordinator keeps, and every party's share in a file of its own."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from silvan.errors import FormatError, InputError
+from silvan.util.files import write_whole
+
+_PARAMETERS, _SHARE = "parameters.json", ".share.silvan"
+
+T = TypeVar("T")
+
+
+class Written(Protocol):
+    """Something that can be written to a file."""
+
+    def to_bytes(self) -> bytes:
+        """Give the bytes of the file."""
+
+
+def write_model(
+    folder: str | Path, name: str, model: Written, shares: Mapping[str, Written], parameters: dict[str, Any]
+) -> None:
+    """Write all that is known here; the model last, so a folder that was not finished holds none."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for party, share in shares.items():
+        write_whole(share_file(folder, party), share.to_bytes())
+    write_whole(folder / _PARAMETERS, msgspec.json.encode(parameters))
+    write_whole(folder / name, model.to_bytes())
+
+
+def share_file(folder: str | Path, party: str) -> Path:
+    """Say where a party's share is."""
+    return Path(folder) / (quote(party, safe=" ") + _SHARE)
+
+
+def read_part(path: Path, read: Callable[[bytes], T]) -> T:
+    """Read a file; what is wrong with it is said with its name."""
+    if not path.is_file():
+        raise InputError(f"there is no file {str(path)!r}; is {str(path.parent)!r} a saved model?")
+    try:
+        return read(path.read_bytes())
+    except (FormatError, msgspec.DecodeError) as error:
+        kind = type(error) if isinstance(error, FormatError) else FormatError
+        raise kind(f"{path}: {error}") from None
+
+
+def read_parameters(folder: str | Path, make: type[T]) -> T:
+    """Make a learner with the parameters that were written."""
+    path = Path(folder) / _PARAMETERS
+    parameters = read_part(path, lambda data: msgspec.json.decode(data, type=dict[str, Any]))
+    try:
+        return make(**parameters)
+    except TypeError:
+        raise FormatError(f"{path}: not the parameters of a {make.__name__}") from None

@@ -1,0 +1,260 @@
+"""The outbox: a site's own rules on what may leave, whatever the coordinator asks, and a ledger of what did.
+
+Message kinds that show something close to a row are closed unless a policy names them.
+"""
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from silvan.errors import InputError, RefusedError
+from silvan.federation.message import Envelope, Missing, Reply, Request, Trouble
+from silvan.federation.site import Outbox, Site
+from silvan.federation.store import digest
+from silvan.privacy.gate.conduct import Held, hold
+from silvan.privacy.gate.leaf_noise import blur
+from silvan.privacy.gate.ledger import Ledger, Outcome, clean
+from silvan.privacy.gate.site_folder import Approval, Approvals
+from silvan.privacy.noise.budget import Budget
+from silvan.privacy.noise.laplace import check_epsilon
+from silvan.privacy.noise.noisy_request import Noisy, check_noisy, draw_name
+
+CLOSED_BY_DEFAULT = frozenset({"AdaptiveLevel"})
+"""Kinds that must be named to be allowed: bins with means are single values where a bin holds one row."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a site lets out.
+
+    Parameters
+    ----------
+    messages
+        Kinds of messages it answers; "*" stands for all but those closed by default, and is the default.
+    min_leaf
+        Fewest rows in a leaf of a tree that leaves the site; in sums over sites only if it is above the default.
+    min_sites
+        Fewest sites in a sum that the site takes part in.
+    epsilon
+        Privacy budget of the site, for all studies together; None for no limit. With one, a message that is answered
+        without noise must be named in ``messages``, since no budget covers it.
+    approve
+        Whether the owner approves each study before anything of it is answered, see ``Gate.approve``.
+    min_test, min_class
+        Fewest test rows, and fewest of a class that is among them, by which the site judges models: figures of merit of
+        a single row tell its class, so set ``min_test`` to 10 or more where that matters.
+    tasks
+        How many models and judgements a study may have; None for any number.
+    losses
+        How many sites may be lost while a model is made: what is summed without a site, and was summed with it, tells
+        that site's part. None for any number.
+    leaf_digits
+        Digits that leaf values of trees which leave the site are rounded to; None: as they are.
+    leaf_noise
+        Scale of Laplace noise on these values, of shares or in units of their spread; 0 for none. See docs/audit.md.
+    min_skill
+        What trees of others must do better than on the site's own rows to be used there, where a study has sites look
+        at them: a correlation, or the explained share of a number's variance.
+    """
+
+    messages: tuple[str, ...] | None = None
+    min_leaf: int = 2
+    min_sites: int = 1
+    epsilon: float | None = None
+    approve: bool = False
+    min_test: int = 1
+    min_class: int = 1
+    tasks: int | None = None
+    losses: int | None = None
+    leaf_digits: int | None = None
+    leaf_noise: float = 0.0
+    min_skill: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        if self.messages is not None:
+            if isinstance(self.messages, str):
+                raise InputError("messages must be a list of kinds, got a single string")
+            object.__setattr__(self, "messages", tuple(self.messages))
+        for name in ("min_leaf", "min_sites", "min_test", "min_class", "tasks", "losses"):
+            given, least = getattr(self, name), 0 if name == "losses" else 1
+            if given is not None and given < least:
+                raise InputError(f"{name} must be at least {least}, got {given!r}")
+        if self.epsilon is not None:
+            check_epsilon(self.epsilon)
+        if self.leaf_digits is not None and not 1 <= self.leaf_digits <= 15:
+            raise InputError(f"leaf_digits must be 1 to 15, got {self.leaf_digits!r}")
+        if not 0.0 <= self.leaf_noise <= 10.0:
+            raise InputError(f"leaf_noise must be from 0 to 10, got {self.leaf_noise!r}")
+        if not -1.0 <= self.min_skill < 1.0:
+            raise InputError(f"min_skill must be at least -1 and below 1, got {self.min_skill!r}")
+
+    def allows(self, kind: str) -> bool:
+        """Whether a kind of message is answered."""
+        messages = ("*",) if self.messages is None else self.messages
+        return kind in messages or ("*" in messages and kind not in CLOSED_BY_DEFAULT)
+
+    def judges(self, y: np.ndarray, n_classes: int) -> bool:
+        """Whether figures of merit of these test rows may leave; without classes, of as many numbers."""
+        if n_classes and len(y):
+            sizes = np.bincount(y, minlength=n_classes)
+            if sizes[sizes > 0].min() < self.min_class:
+                return False
+        return len(y) >= self.min_test
+
+    def tells(self, kind: str) -> bool:
+        """Whether a kind of message that is answered without noise is answered beside the privacy budget."""
+        return self.allows(kind) and (self.epsilon is None or kind in (self.messages or ()))
+
+
+class Gate(Outbox):
+    """The outbox of one site: its policy, its privacy budget, its ledger and what its owner approved.
+
+    What is not given is in memory.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        budget: Budget | None = None,
+        ledger: Ledger | None = None,
+        approvals: Approvals | None = None,
+    ) -> None:
+        self.policy = policy
+        self.budget = Budget(policy.epsilon) if budget is None else budget
+        self.ledger = Ledger() if ledger is None else ledger
+        self.approvals = Approvals() if approvals is None else approvals
+        self._lock = threading.Lock()
+        self._admitted: tuple[Envelope, Held] | None = None
+        self._here = threading.local()
+
+    @property
+    def over(self) -> list[str]:
+        """The sites in the sum that was last admitted in this thread, which is at work on the answer."""
+        over: list[str] = getattr(self._here, "over", [])
+        return over
+
+    def approve(self, study: str, **what: Any) -> Approval:
+        """Agree to a study, as the site's owner; ``what`` limits it, see ``Approval``."""
+        messages = what.get("messages")
+        closed = [kind for kind in messages or () if not self.policy.allows(kind)]
+        if closed:
+            raise InputError(f"messages names {closed[0]!r}, which the site's policy does not allow")
+        return self.approvals.approve(Approval(study=study, **what))
+
+    def admit(self, site: Site, request: Request, envelope: Envelope) -> None:
+        """Refuse a request that the policy forbids, before anything is computed."""
+        if self.policy.approve:
+            self.approvals.check(envelope)
+        if not self.policy.allows(request.kind()):
+            raise RefusedError(f"the site's policy does not allow {request.kind()}")
+        leaf = getattr(request, "min_leaf", None)
+        # the default is for what is shown: a leaf of one row among all sites' rows is asked for by who sets it
+        least = self.policy.min_leaf if request.verb == "ask" or self.policy.min_leaf > Policy.min_leaf else 1
+        if leaf is not None and leaf < least:
+            raise RefusedError(f"the site's policy asks for leaves of at least {least} rows: set min_samples_leaf")
+        if request.verb == "total" and envelope.among < self.policy.min_sites:
+            raise RefusedError(f"the site's policy asks for sums over at least {self.policy.min_sites} sites")
+        self._here.over = envelope.over
+        self._admit_cost(site, request, envelope)
+        self._admitted = envelope, self._hold(site, request, envelope)
+
+    def _admit_cost(self, site: Site, request: Request, envelope: Envelope) -> None:
+        """Refuse what the privacy budget does not cover."""
+        if isinstance(request, Noisy):
+            check_noisy(request, envelope.among)
+            if request.sharers > 1 and self.policy.epsilon is not None and site.cover is None:
+                raise RefusedError(
+                    "the site adds a share of the noise only in sums that hide their parts: whoever adds would see "
+                    "less noise than the budget asks for"
+                )
+            if request.sharers == 1 or envelope.step is None:
+                # later steps of a sum may be over fewer sites than its shares were drawn for: then the draw checks
+                self.budget.check(draw_name(site, request), request.epsilon)
+        elif not self.policy.tells(request.kind()):
+            raise RefusedError(
+                f"the site has a privacy budget, and {request.kind()} is answered without noise: the policy must name "
+                "it in messages to allow it"
+            )
+
+    def _hold(self, site: Site, request: Request, envelope: Envelope) -> Held:
+        """Hold the coordinator to what it asked before."""
+        approval = self.approvals.find(envelope.study) if self.policy.approve else None
+        limits = [self.policy.tasks, None if approval is None else approval.tasks]
+        # what has noise may be asked in any form, as the budget limits it; but a share of noise hides only in its sum
+        return hold(
+            site.name,
+            site.store,
+            envelope,
+            request,
+            course=None if isinstance(request, Noisy) else request.course(),
+            draws=msgspec.json.encode(request.draws()) if isinstance(request, Noisy) and request.sharers > 1 else None,
+            tasks=min((limit for limit in limits if limit is not None), default=None),
+            losses=self.policy.losses,
+        )
+
+    def _remembered(self, site: Site, request: Request, envelope: Envelope) -> dict[str, bytes]:
+        """Give what to remember of a question that was admitted, if nothing else was answered since."""
+        admitted = self._admitted
+        if admitted is not None and admitted[0] is envelope and admitted[1].stands():
+            return admitted[1].news
+        return self._hold(site, request, envelope).news
+
+    def release(self, site: Site, request: Request, reply: Reply) -> Reply:
+        """Let a reply leave; leaf values of trees as the policy says."""
+        return blur(site, reply, self.policy.leaf_digits, self.policy.leaf_noise)
+
+    def note(self, site: Site, envelope: Envelope, request: Request | None, reply: msgspec.Struct, body: bytes) -> None:
+        """Remember what is answered, and write a line of it, before it leaves."""
+        if not envelope.kind:
+            return  # what cannot even be read is in the site's log
+        outcome: Outcome = "answered"
+        with self._lock:
+            if isinstance(reply, Trouble):
+                outcome = "refused" if reply.code == "refused" else "failed"
+            elif request is not None and not isinstance(reply, Missing):
+                site.store.put_all(self._remembered(site, request, envelope))
+            what, how = _said(site, envelope, request, reply)
+            self.ledger.write(
+                site=site.name,
+                study=clean(envelope.study),
+                task=clean(envelope.task),
+                round=envelope.round,
+                kind=clean(envelope.kind),
+                outcome=outcome,
+                what=clean(what),
+                how=clean(how),
+                bytes=len(body),
+                question=clean(envelope.question),
+                asked=digest(envelope.kind.encode() + b"\0" + envelope.body),
+                answer=digest(body),
+            )
+
+
+def policy_of(site: Site) -> Policy:
+    """Give a site's policy; the default one where nobody set any."""
+    policy = getattr(site.outbox, "policy", None)
+    return policy if isinstance(policy, Policy) else Policy()
+
+
+def _said(site: Site, envelope: Envelope, request: Request | None, reply: msgspec.Struct) -> tuple[str, str]:
+    """Say in plain words what an answer is, and who sees it."""
+    if request is None:
+        return f"a message of a kind that the site does not know, {envelope.kind!r}", getattr(reply, "text", "")
+    if isinstance(reply, Trouble):
+        return request.said(), reply.text
+    if isinstance(reply, Missing):
+        return f"which data the site lacks to answer {envelope.kind}", "shown to the coordinator"
+    if request.verb == "ask":
+        return request.said(reply), "shown to the coordinator"
+    n = envelope.among - 1
+    others = "no other site" if n < 1 else "1 other site" if n == 1 else f"{n} other sites"
+    if site.cover is None:
+        return request.said(reply), f"summed with {others}; whoever adds sees this part"
+    step = (type(reply).__doc__ or type(reply).__name__).split("\n")[0].rstrip(".")
+    if type(reply) is request.reply:
+        return request.said(reply), f"the sum with {others}, as the last step of it"
+    return f"{request.said()}: {step[0].lower()}{step[1:]}", f"summed with {others}, hidden ({site.cover.name})"

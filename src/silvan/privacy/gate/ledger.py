@@ -1,0 +1,282 @@
+"""The ledger: a line for everything that left a site or was refused, in words, that nobody can change unnoticed.
+
+Each line holds the digest of the line before it and is signed with the site's key. How many lines there are, and the
+digest of the last, is kept in a second file, signed too. So whoever has the public key finds a changed byte, a missing
+line, lines that were cut off, and a ledger that someone else wrote. A line is on disk before the answer leaves.
+
+A ledger holds no values of rows and no answers, only what they were, how large, and a digest by which an answer that
+is at hand can be recognised.
+"""
+
+import os
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from silvan.errors import FormatError, InputError
+from silvan.federation.keys import Key, is_signed
+from silvan.federation.store import digest
+from silvan.util.files import write_whole
+
+LEDGER, HEAD = "ledger.jsonl", "ledger.head"
+"""What the files are called in a site's folder."""
+
+START = digest(b"silvan ledger")
+"""What the first line has in place of the digest of one before it."""
+
+_LONGEST = 300
+_ABOUT_LINE, _ABOUT_HEAD = b"silvan ledger line\0", b"silvan ledger head\0"
+
+Outcome = Literal["answered", "refused", "failed"]
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One passage."""
+
+    number: int
+    at: str
+    site: str
+    study: str
+    task: str
+    round: int
+    kind: str
+    outcome: Outcome
+    what: str  # in plain words
+    how: str  # who sees it; of a refusal, why
+    bytes: int
+    question: str  # digests: of what was asked, and of the answer
+    asked: str
+    answer: str
+    before: str
+
+    @property
+    def hash(self) -> str:
+        """Name the line by its content, and with it all lines before."""
+        return digest(msgspec.json.encode(self))
+
+    def said(self) -> str:
+        """Say it as a sentence."""
+        where = f"round {self.round}: " if self.round else ""
+        if self.outcome == "answered":
+            return f"{where}{self.what}, {self.how}"
+        return f"{where}{self.outcome}: {self.what} ({self.how})"
+
+
+class Signed(msgspec.Struct, frozen=True):
+    """A line as it is in the file."""
+
+    line: Line
+    signature: str
+
+
+class Head(msgspec.Struct, frozen=True):
+    """How many lines there are, and the digest of the last."""
+
+    lines: int
+    hash: str
+    signature: str = ""
+
+    def signed_bytes(self) -> bytes:
+        """Give what is signed of it."""
+        return _ABOUT_HEAD + f"{self.lines} {self.hash}".encode()
+
+
+def clean(text: str) -> str:
+    """Cut what a coordinator wrote to one line of sober length: it may be made to mislead."""
+    text = text[:_LONGEST]
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+class Ledger:
+    """A site's ledger: in memory, or in a folder and signed.
+
+    Parameters
+    ----------
+    folder
+        Where ``ledger.jsonl`` and ``ledger.head`` are; None: lines live as long as this object.
+    key
+        The site's key, for lines that are kept.
+    """
+
+    def __init__(self, folder: str | Path | None = None, key: Key | None = None) -> None:
+        if folder is not None and key is None:
+            raise InputError("a ledger on disk needs the site's key to sign with")
+        self.folder = None if folder is None else Path(folder)
+        self._key, self._lock = key, threading.Lock()
+        self._lines: list[Line] = []
+        self._head, self._size = Head(0, START), 0
+        self._torn = self._behind = (
+            False  # whether a line was not finished, and whether the head's file is not that of it
+        )
+        if self.folder is not None:
+            self._open(self.folder)
+
+    def write(self, **fields: object) -> Line:
+        """Add a line; it is on disk when this returns."""
+        with self._lock:
+            made = datetime.now(UTC).isoformat(timespec="seconds")
+            line = msgspec.convert(
+                {**fields, "number": self._head.lines + 1, "at": made, "before": self._head.hash}, Line
+            )
+            head = Head(line.number, line.hash)
+            if self.folder is None or self._key is None:
+                self._lines.append(line)
+                self._head = head
+            else:
+                self._mend(self.folder, self._key)
+                self._append(self.folder, self._key, line, head)
+            return line
+
+    @property
+    def head(self) -> str:
+        """The digest of the last line: noted elsewhere, it proves later what was there by now."""
+        return self._head.hash
+
+    def __len__(self) -> int:
+        return self._head.lines
+
+    def lines(self) -> list[Line]:
+        """Give all lines, the oldest first."""
+        if self.folder is None:
+            return list(self._lines)
+        return read_lines(self.folder)
+
+    def _append(self, folder: Path, key: Key, line: Line, head: Head) -> None:
+        data = msgspec.json.encode(Signed(line, key.sign(_ABOUT_LINE + line.hash.encode()).hex())) + b"\n"
+        path = folder / LEDGER
+        with path.open("ab") as file:
+            if file.tell() != self._size:
+                raise FormatError(f"{path}: somebody else has written to the ledger")
+            self._torn = True
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        self._torn, self._behind = False, True
+        self._size, self._head = self._size + len(data), head
+        self._write_head(folder, key)
+
+    def _mend(self, folder: Path, key: Key) -> None:
+        """Finish or undo what was not finished the last time: the disk was full, or the site stopped."""
+        if self._torn:
+            os.truncate(folder / LEDGER, self._size)
+            self._torn = False
+        if self._behind:  # or the next line would be the second that the head knows nothing of
+            self._write_head(folder, key)
+
+    def _write_head(self, folder: Path, key: Key) -> None:
+        signature = key.sign(self._head.signed_bytes()).hex()
+        write_whole(folder / HEAD, msgspec.json.encode(Head(self._head.lines, self._head.hash, signature)))
+        self._behind = False
+
+    def _open(self, folder: Path) -> None:
+        """Go on with a ledger, or begin one; refuse one that does not hold together."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / LEDGER
+        if not path.exists() and not (folder / HEAD).exists():
+            path.touch(mode=0o600)
+            return
+        assert self._key is not None  # noqa: S101
+        found = verify(folder, self._key.public, every=False)
+        if found.faults:
+            raise FormatError(f"{path}: {found.faults[0]}; look at it with `silvan site ledger {folder} --verify`")
+        if found.torn:  # the site stopped while it wrote a line, so nothing left with it
+            with path.open("r+b") as file:
+                file.truncate(path.stat().st_size - found.torn)
+        self._size = path.stat().st_size
+        self._head, self._behind = Head(found.lines, found.hash), found.behind
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """What was found out about a ledger on disk."""
+
+    lines: int
+    hash: str
+    faults: list[str]
+    torn: int = 0  # bytes of a line that was not finished
+    behind: bool = False  # whether there is a line that the head does not know of
+
+
+def read_lines(folder: Path) -> list[Line]:
+    """Read the lines of a ledger, believing them; ``verify`` does not."""
+    lines, _ = _split(folder)
+    read = []
+    for number, data in enumerate(lines, 1):
+        try:
+            read.append(msgspec.json.decode(data, type=Signed).line)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise FormatError(f"{folder / LEDGER}: line {number} is damaged; look at it with --verify") from None
+    return read
+
+
+def verify(folder: str | Path, public: bytes, known: str | None = None, every: bool = True) -> Verified:
+    """Find all that is wrong with a ledger, by the site's public key.
+
+    ``known`` is the digest of a line that was noted before: it must still be there. The signed head vouches for all
+    lines up to it; with ``every`` their own signatures are looked at, too, which tells which line is at fault.
+    """
+    folder = Path(folder)
+    lines, torn = _split(folder)
+    head, faults = _read_head(folder, public, len(lines))
+    hashes = [START]
+    for number, data in enumerate(lines, 1):
+        try:
+            signed = msgspec.json.decode(data, type=Signed)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            faults.append(f"line {number} is damaged")
+            hashes.append("")
+            continue
+        line = signed.line
+        if data != msgspec.json.encode(signed):
+            faults.append(f"line {number} was written anew")
+        elif (every or number > head.lines) and not is_signed(
+            public, _hex(signed.signature), _ABOUT_LINE + line.hash.encode()
+        ):
+            faults.append(f"line {number} was changed, or signed with another key")
+        if hashes[-1] and (line.before != hashes[-1] or line.number != number):
+            faults.append(f"before line {number} one is missing, or was moved or changed")
+        hashes.append(line.hash)
+    if not faults and hashes[head.lines] != head.hash:
+        faults.append(f"{HEAD} is not that of these lines")
+    if known is not None and known not in hashes[1:]:
+        faults.append("the line whose digest was noted is not there")
+    return Verified(len(lines), hashes[-1], faults, torn, head.lines < len(lines))
+
+
+def _read_head(folder: Path, public: bytes, lines: int) -> tuple[Head, list[str]]:
+    """Read the second file, and say what is wrong with it."""
+    path, head = folder / HEAD, Head(0, START)
+    if not path.exists():
+        # one line may be there without it: the site stopped between writing the two files
+        return head, [] if lines <= 1 else [f"{HEAD} is missing, so nobody can say whether lines are"]
+    data = path.read_bytes()
+    try:
+        read = msgspec.json.decode(data, type=Head)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return head, [f"{HEAD} is damaged"]
+    if data != msgspec.json.encode(read) or not is_signed(public, _hex(read.signature), read.signed_bytes()):
+        return head, [f"{HEAD} was changed, or signed with another key"]
+    if read.lines > lines:
+        return head, [f"{read.lines - lines} of {read.lines} lines are missing at the end"]
+    return read, [] if read.lines >= lines - 1 else [f"{HEAD} is not that of these lines"]
+
+
+def _split(folder: Path) -> tuple[list[bytes], int]:
+    """Give the lines of a ledger, and the size of what comes after the last whole one."""
+    path = folder / LEDGER
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no ledger") from None
+    *lines, rest = data.split(b"\n")
+    return lines, len(rest)
+
+
+def _hex(text: str) -> bytes:
+    try:
+        data = bytes.fromhex(text)
+    except ValueError:
+        return b""
+    return data if data.hex() == text else b""  # one way to write it

@@ -1,0 +1,153 @@
+"""A site's folder: its key, its ledger, and the studies that its owner approved."""
+
+import threading
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from silvan.errors import FormatError, InputError, RefusedError
+from silvan.federation.keys import Key, read_public
+from silvan.federation.message import Envelope
+from silvan.privacy.gate.ledger import LEDGER, Ledger
+from silvan.util.files import write_whole
+
+KEY, PUBLIC = "site.key", "site.pub"
+
+APPROVALS = "approvals.json"
+"""What the file is called in a site's folder."""
+
+
+class Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One study that the owner agreed to, and what may leave in it.
+
+    Parameters
+    ----------
+    study
+        The study's name, as the coordinator's messages have it.
+    messages
+        Kinds of messages that may be answered; None: all that the policy allows.
+    tasks
+        How many models and judgements; None: as many as the policy allows.
+    sites
+        The sites that may be in sums with this one; None: any.
+    """
+
+    study: str
+    messages: list[str] | None = None
+    tasks: int | None = None
+    sites: list[str] | None = None
+    at: str = ""
+
+
+class Approvals:
+    """The owner's book of approved studies: in memory, or in a file that is read anew for every question."""
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.path = None if path is None else Path(path)
+        self._known: dict[str, Approval] = {}
+        self._lock = threading.Lock()
+
+    def approve(self, approval: Approval) -> Approval:
+        """Agree to a study; the latest word on it counts."""
+        if not approval.study.strip():
+            raise InputError("study must be the study's name, got an empty text")
+        if approval.tasks is not None and approval.tasks < 1:
+            raise InputError(f"tasks must be at least 1, or None, got {approval.tasks}")
+        made = msgspec.structs.replace(approval, at=datetime.now(UTC).isoformat(timespec="seconds"))
+        with self._lock:
+            self._keep({**self._read(), made.study: made})
+        return made
+
+    def withdraw(self, study: str) -> None:
+        """Agree to a study no longer: from now on nothing of it is answered."""
+        with self._lock:
+            known = self._read()
+            if study not in known:
+                raise InputError(f"study {study!r} is not approved, so there is nothing to withdraw")
+            del known[study]
+            self._keep(known)
+
+    def listed(self) -> list[Approval]:
+        """Give all approvals, the oldest first."""
+        with self._lock:
+            return sorted(self._read().values(), key=lambda approval: approval.at)
+
+    def find(self, study: str) -> Approval | None:
+        """Give what was agreed to of a study."""
+        with self._lock:
+            return self._read().get(study)
+
+    def check(self, envelope: Envelope) -> Approval:
+        """Refuse what the owner did not agree to; give what was agreed."""
+        approval = self.find(envelope.study)
+        if approval is None:
+            raise RefusedError("the site's owner has not approved this study; nothing is answered before that")
+        if approval.messages is not None and envelope.kind not in approval.messages:
+            raise RefusedError(f"the site's owner approved this study without {envelope.kind}")
+        if approval.sites is not None and not set(envelope.over) <= set(approval.sites):
+            raise RefusedError("the site's owner approved this study with other sites")
+        return approval
+
+    def _read(self) -> dict[str, Approval]:
+        if self.path is None or not self.path.exists():
+            return dict(self._known)
+        try:
+            listed = msgspec.json.decode(self.path.read_bytes(), type=list[Approval])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise FormatError(f"{self.path}: not a list of approvals") from None
+        return {approval.study: approval for approval in listed}
+
+    def _keep(self, known: dict[str, Approval]) -> None:
+        if self.path is None:
+            self._known = known
+        else:
+            write_whole(self.path, msgspec.json.format(msgspec.json.encode(list(known.values()))) + b"\n")
+
+
+class SiteFolder:
+    """What a site keeps for good, in files that its owner can read."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @cached_property
+    def key(self) -> Key:
+        """The site's key; made when it is first needed."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        key = Key.at(self.path / KEY)
+        if not (self.path / PUBLIC).exists():
+            write_whole(self.path / PUBLIC, f"{key.public.hex()}\n".encode())
+        return key
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The ledger, to write to."""
+        return Ledger(self.path, self.key)
+
+    @cached_property
+    def approvals(self) -> Approvals:
+        """The studies that the owner approved."""
+        return Approvals(self.path / APPROVALS)
+
+    def public(self) -> bytes:
+        """Read the site's public key."""
+        if not (self.path / PUBLIC).is_file():
+            raise InputError(f"{self.path / PUBLIC}: there is no public key; pass the one that the site is known by")
+        return read_public((self.path / PUBLIC).read_text())
+
+
+def folder_at(path: str | Path) -> SiteFolder:
+    """Find a site's folder by its path, or by that of its ledger."""
+    path = Path(path)
+    if not path.exists():
+        raise InputError(f"{path}: there is no such folder; give that of a site, or its {LEDGER}")
+    return SiteFolder(path.parent if path.is_file() else path)
+
+
+def make_folders(path: str | Path | None, sites: Iterable[str]) -> dict[str, SiteFolder]:
+    """Give each site of a process a folder of its own inside one; none if there is no path."""
+    return {} if path is None else {site: SiteFolder(Path(path) / quote(site, safe=" ")) for site in sites}

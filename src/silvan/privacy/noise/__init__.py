@@ -1,0 +1,1 @@
+"""Differential privacy: noise, exact sampling, requests with noise, budgets and accounts."""

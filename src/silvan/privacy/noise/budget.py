@@ -1,0 +1,193 @@
+"""A site's privacy budget: what it has told with noise, what that cost, and what is left, over all studies.
+
+A question is first checked against what is left, then answered in memory, then charged, and only then is noise
+drawn; the noisy answer is kept before it leaves. So whatever is killed at whatever point, nothing has left that was not
+charged, and a question that comes again gets the answer that was kept, at no cost: the same noise tells nothing new.
+
+Costs are added up as fractions, exactly; a limit is kept to within a billionth, so that ten times 0.1 fits into 1.
+"""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from silvan.errors import FormatError, InputError, RefusedError
+from silvan.privacy.noise.laplace import check_epsilon
+from silvan.util.files import has_no_room, no_room, prepare_database
+
+_APPLICATION = 0x53494C42  # how SQLite files say whose they are: "SILB"
+
+_SLACK = Fraction(1, 10**9)
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS owner (site TEXT PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS charge (
+    draw TEXT PRIMARY KEY,
+    epsilon REAL NOT NULL,
+    what TEXT NOT NULL,
+    at REAL NOT NULL,
+    answer BLOB
+);
+CREATE TABLE IF NOT EXISTS settled (draw TEXT PRIMARY KEY, sites TEXT NOT NULL);
+"""
+
+
+class Charge(NamedTuple):
+    """One thing that was told: when, what, and at what cost."""
+
+    at: float
+    what: str
+    epsilon: float
+
+
+class Budget:
+    """What a site may tell of a row, and what it has told.
+
+    Parameters
+    ----------
+    limit
+        Epsilon for all questions ever; None for no limit, the books are kept all the same.
+    path
+        A file (SQLite) that outlives studies and processes; None: the books live as long as this object.
+    site
+        Whose budget it is; a file that was begun by another site is refused.
+    """
+
+    def __init__(self, limit: float | None = None, path: str | Path | None = None, site: str | None = None) -> None:
+        if limit is not None:
+            check_epsilon(limit)
+        self.limit, self.path, self.site = limit, path, site
+        self._lock = threading.Lock()
+        self._db: sqlite3.Connection | None = None
+
+    @property
+    def spent(self) -> float:
+        """Epsilon charged so far."""
+        with self._using() as db:
+            return float(_spent(db))
+
+    @property
+    def left(self) -> float | None:
+        """Epsilon that may still be charged; None without a limit."""
+        if self.limit is None:
+            return None
+        with self._using() as db:
+            return float(max(Fraction(self.limit) - _spent(db), Fraction(0)))
+
+    def check(self, draw: str, epsilon: float) -> None:
+        """Refuse what would cost more than is left, unless it was charged before."""
+        with self._using() as db:
+            if not _known(db, draw):
+                self._afford(db, epsilon)
+
+    def charge(self, draw: str, epsilon: float, what: str) -> None:
+        """Charge for a draw of noise, for good, before it is drawn; once for one name."""
+        with self._using() as db, db:
+            db.execute("BEGIN IMMEDIATE")  # nobody else may charge between the check and the entry
+            if not _known(db, draw):
+                self._afford(db, epsilon)
+                db.execute("INSERT INTO charge VALUES (?, ?, ?, ?, NULL)", (draw, float(epsilon), what, time.time()))
+
+    def keep(self, draw: str, answer: bytes) -> bytes:
+        """Keep a noisy answer before it leaves; what was kept first stays, and is given back."""
+        with self._using() as db, db:
+            db.execute("BEGIN IMMEDIATE")
+            if not _known(db, draw):
+                raise RefusedError("the site has not charged for this answer")
+            db.execute("UPDATE charge SET answer = ? WHERE draw = ? AND answer IS NULL", (answer, draw))
+            row = db.execute("SELECT answer FROM charge WHERE draw = ?", (draw,)).fetchone()
+        return bytes(row[0])
+
+    def kept(self, draw: str) -> bytes | None:
+        """Give the answer that was kept, if there is one."""
+        with self._using() as db:
+            row = db.execute("SELECT answer FROM charge WHERE draw = ?", (draw,)).fetchone()
+        return None if row is None or row[0] is None else bytes(row[0])
+
+    def settle(self, draw: str, sites: Sequence[str]) -> None:
+        """Note which sites' parts are in the sum that a draw of shares is in; refuse a second sum of it."""
+        listed = msgspec.json.encode(sorted(sites)).decode()
+        with self._using() as db, db:
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("INSERT INTO settled VALUES (?, ?) ON CONFLICT DO NOTHING", (draw, listed))
+            known = db.execute("SELECT sites FROM settled WHERE draw = ?", (draw,)).fetchone()[0]
+        if known != listed:
+            raise RefusedError("the site's share of the noise is in a sum over other sites already")
+
+    def charges(self) -> list[Charge]:
+        """List what was told, the oldest first."""
+        with self._using() as db:
+            rows = db.execute("SELECT at, what, epsilon FROM charge ORDER BY at, draw").fetchall()
+        return [Charge(*row) for row in rows]
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+    def _afford(self, db: sqlite3.Connection, epsilon: float) -> None:
+        check_epsilon(epsilon)
+        spent = _spent(db)
+        if self.limit is not None and spent + Fraction(epsilon) > Fraction(self.limit) + _SLACK:
+            raise RefusedError(
+                f"the site's privacy budget is used up: of epsilon {self.limit:g}, {float(spent):g} is spent, and "
+                f"this question costs {epsilon:g}"
+            )
+
+    @contextmanager
+    def _using(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            if self._db is None:
+                self._db = self._open()
+            try:
+                yield self._db
+            except sqlite3.DatabaseError as error:
+                if has_no_room(error):
+                    raise no_room(self.path) from None
+                raise FormatError(f"{self.path}: cannot be used as a privacy budget ({error})") from None
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            place = ":memory:" if self.path is None else str(self.path)
+            # any thread may use it, one at a time; another process waits for its turn
+            db = sqlite3.connect(place, isolation_level=None, check_same_thread=False, timeout=60.0)
+        except sqlite3.Error:
+            raise InputError(f"the budget {str(self.path)!r} cannot be opened; is there such a folder?") from None
+        try:
+            prepare_database(db, _APPLICATION, _SCHEMA)
+            self._claim(db)
+        except sqlite3.DatabaseError as error:
+            db.close()
+            if has_no_room(error):
+                raise no_room(self.path) from None
+            raise FormatError(f"{self.path}: cannot be used as a privacy budget ({error})") from None
+        except FormatError:
+            db.close()
+            raise
+        return db
+
+    def _claim(self, db: sqlite3.Connection) -> None:
+        if self.site is None:
+            return
+        db.execute("INSERT INTO owner SELECT ? WHERE NOT EXISTS (SELECT * FROM owner)", (self.site,))
+        owner = db.execute("SELECT site FROM owner").fetchone()[0]
+        if owner != self.site:
+            raise FormatError(f"{self.path}: is the privacy budget of another site; every site needs its own")
+
+
+def _known(db: sqlite3.Connection, draw: str) -> bool:
+    return db.execute("SELECT 1 FROM charge WHERE draw = ?", (draw,)).fetchone() is not None
+
+
+def _spent(db: sqlite3.Connection) -> Fraction:
+    # a sum in SQLite would round
+    return sum((Fraction(row[0]) for row in db.execute("SELECT epsilon FROM charge")), Fraction(0))

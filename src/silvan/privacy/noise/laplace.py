@@ -1,0 +1,95 @@
+"""Noise on counts: a mechanism is what it adds, together with what that guarantees.
+
+Where one site's noise must be enough by itself, it is opendp's discrete Laplace. Where only a sum over sites is seen,
+each site adds a share of it (``coins.py``), and the sum of all shares is exactly one discrete Laplace number.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from silvan.errors import InputError, RefusedError
+from silvan.privacy.noise.sampler import MAX_SCALE, noise_shares
+
+MAX_EPSILON = 1000.0
+"""No question may cost more: by then there is no privacy to speak of."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Discrete Laplace noise that makes integers private.
+
+    Parameters
+    ----------
+    sensitivity
+        By how much one row can change the integers, all changes added up.
+    epsilon
+        What seeing the noisy integers may tell of a row.
+    sharers
+        How many sites' shares make up the noise; 1: this site adds all of it.
+    """
+
+    sensitivity: int
+    epsilon: float | Fraction
+    sharers: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        if self.sensitivity < 1 or self.sharers < 1:
+            raise InputError("sensitivity and sharers must be at least 1")
+        check_epsilon(self.epsilon)
+        if self.scale > MAX_SCALE:
+            raise InputError(f"epsilon {float(self.epsilon):g} is too small for a sensitivity of {self.sensitivity}")
+
+    @property
+    def scale(self) -> Fraction:
+        """Scale b of the noise: P(z) is proportional to exp(-|z| / b)."""
+        return Fraction(self.sensitivity) / Fraction(self.epsilon)
+
+    @property
+    def alpha(self) -> float:
+        """Quotient of neighbouring probabilities; what Eq. 6 of the histogram paper calls epsilon."""
+        return math.exp(-1.0 / float(self.scale))
+
+    @property
+    def variance(self) -> float:
+        """Variance of the noise on one integer, when all shares are added."""
+        return 2.0 * self.alpha / (1.0 - self.alpha) ** 2
+
+    def add(self, counts: np.ndarray) -> np.ndarray:
+        """Give integers with noise, or with this site's share of it."""
+        exact = np.ascontiguousarray(counts, np.int64)
+        if self.sharers == 1:
+            return _laplace(exact.reshape(-1), self).reshape(exact.shape)
+        return exact + noise_shares(exact.size, self.scale, self.sharers).reshape(exact.shape)
+
+
+def check_epsilon(epsilon: Any) -> None:
+    """Refuse an epsilon that means nothing."""
+    right = isinstance(epsilon, int | float | np.number | Fraction) and not isinstance(epsilon, bool)
+    if not (right and 0.0 < epsilon <= MAX_EPSILON):
+        raise InputError(f"epsilon must be a number above 0 and at most {MAX_EPSILON:g}, got {epsilon!r}")
+
+
+def _laplace(counts: np.ndarray, noise: Noise) -> np.ndarray:
+    if not counts.size:
+        return counts
+    try:
+        import opendp.prelude as dp  # slow to import, and an extra
+    except ImportError:
+        raise RefusedError("the site cannot add noise: it lacks opendp (pip install 'silvan[dp]')") from None
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
+    scale = float(noise.scale)
+    mechanism = dp.m.make_laplace(*space, scale)
+    while _cost(mechanism, noise.sensitivity) > noise.epsilon:  # the scale was rounded down
+        scale = math.nextafter(scale, math.inf)
+        mechanism = dp.m.make_laplace(*space, scale)
+    return np.array(mechanism(counts), np.int64)
+
+
+def _cost(mechanism: Any, sensitivity: int) -> Fraction:
+    return Fraction(mechanism.map(sensitivity))

@@ -1,0 +1,107 @@
+"""Questions that are answered with noise, at a cost: drawn once, charged first, kept for good."""
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from silvan.data.schema import Schema
+from silvan.errors import FormatError, InputError, RefusedError
+from silvan.federation import wire
+from silvan.federation.message import Request
+from silvan.federation.site import Site
+from silvan.federation.store import digest
+from silvan.privacy.noise.budget import Budget
+from silvan.privacy.noise.laplace import Noise, check_epsilon
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+WHOLE = Fraction(1)
+
+
+class Noisy(Request, frozen=True, kw_only=True):
+    """A question whose answer has noise.
+
+    The site works out by itself how much one row can change the answer, and adds noise that is enough for
+    ``epsilon``. With ``sharers`` above 1 it adds one of so many shares, and only the sum has all of it: so a draw of
+    shares is for one sum over one set of sites. For another one the site draws, and charges, anew.
+    """
+
+    epsilon: float
+    sharers: int = 1
+
+    def noise(self, sensitivity: int, share: Fraction = WHOLE) -> Noise:
+        """Give the noise for integers that one row changes by so much, for a share of epsilon."""
+        return Noise(sensitivity, Fraction(self.epsilon) * share, self.sharers)
+
+    def noises(self, schema: Schema) -> tuple[Noise, ...]:
+        """Say which noise the answer gets: one for all integers, or one for each entry of the last axis."""
+        raise NotImplementedError
+
+    def add(self, counts: np.ndarray, schema: Schema) -> np.ndarray:
+        """Add the noise to exact counts."""
+        noises = self.noises(schema)
+        if len(noises) == 1:
+            return noises[0].add(counts)
+        return np.stack([noise.add(counts[..., i]) for i, noise in enumerate(noises)], axis=-1)
+
+    def draws(self) -> Any:
+        """Say what is drawn: equal for questions that are answered from one draw."""
+        return [self.kind(), digest(wire.encode(self))]
+
+
+def check_noisy(request: Noisy, among: int) -> None:
+    """Refuse an epsilon that means nothing, and shares for more sites than the sum is over."""
+    try:
+        check_epsilon(request.epsilon)
+    except InputError:
+        raise FormatError("the epsilon of a question is out of range") from None
+    if not 1 <= request.sharers <= max(among, 1):
+        raise RefusedError("the noise would be shared by more sites than take part")
+
+
+def draw_name(site: Site, request: Noisy, over: Sequence[str] | None = None) -> str:
+    """Name a draw by all that determines what the noise is added to; a share also by the sites it adds up with.
+
+    ``over`` are these sites; None: those of the question that the site is about to answer.
+    """
+    key = ("fingerprint",)
+    if key not in site.cache:
+        site.cache[key] = site.fingerprint()
+    rows = [site.name, site.cache[key], site.label, site.exclude, site.test, site.split_seed]
+    among = getattr(site.outbox, "over", ()) if over is None else over
+    shared = sorted(among) if request.sharers > 1 else []
+    return digest(msgspec.json.encode([request.draws(), rows, site.sampling_key.tobytes().hex(), shared]))
+
+
+def drawn_once(site: Site, request: Noisy, kind: type[T], count: Callable[[], Any], draw: Callable[[Any], T]) -> T:
+    """Give the kept answer, or count, charge, draw and keep it.
+
+    ``count`` may fail at no cost: nothing is charged until there is something to add noise to.
+    """
+    budget, name = _budget(site), draw_name(site, request)
+    known = budget.kept(name)
+    if known is None:
+        budget.check(name, request.epsilon)
+        exact = count()
+        budget.charge(name, request.epsilon, request.said())
+        known = budget.keep(name, wire.encode(draw(exact)))
+    return wire.decode(known, kind)
+
+
+def settle_shares(site: Site, request: Request, members: Sequence[str], survivors: Sequence[str]) -> None:
+    """Let shares that were drawn for a sum over some sites into one sum: that of the sites that are left, for good.
+
+    Two sums of the same shares, over sites that differ by one, would tell that one's part with its share alone.
+    """
+    if isinstance(request, Noisy) and request.sharers > 1:
+        _budget(site).settle(draw_name(site, request, members), survivors)
+
+
+def _budget(site: Site) -> Budget:
+    budget: Budget | None = getattr(site.outbox, "budget", None)
+    if budget is None:
+        raise RefusedError("the site keeps no privacy budget, so it tells nothing with noise")
+    return budget

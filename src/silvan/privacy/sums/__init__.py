@@ -1,0 +1,1 @@
+"""Sums that hide their parts: passed round a ring, or masked pairwise."""

@@ -1,0 +1,147 @@
+"""A reply as one row of counters modulo 2^64, and back: what can be hidden by adding random numbers.
+
+Modulo 2^64 an offset that is drawn uniformly hides a counter wholly, and negative numbers add up as they
+should. Every part is small enough for its sum not to wrap round. Where sums are known to be small, several counters
+share a word, each some bits above the last: words add up as their counters do.
+"""
+
+from collections.abc import Sequence
+from math import prod
+
+import msgspec
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from numba import njit
+
+from silvan.errors import RefusedError
+from silvan.federation.message import Reply
+from silvan.util.threads import thread_map
+
+WORD = np.dtype("<u8")
+BITS = 64
+_PIECE = 1 << 11  # words that stay in the processor's cache while they are filled
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """What counters stand for: a kind of reply, and the element type and shape of each of its fields."""
+
+    kind: str
+    fields: list[tuple[str, str, list[int]]]
+
+    @property
+    def size(self) -> int:
+        """How many counters there are."""
+        return sum(prod(shape) for _, _, shape in self.fields)
+
+    def words(self, width: int = BITS) -> int:
+        """How many words they take, at so many bits a counter."""
+        return sum(-(-prod(shape) // (BITS // width)) for _, _, shape in self.fields)
+
+
+def flatten(reply: Reply, n_sites: int, width: int = BITS) -> tuple[Layout, np.ndarray]:
+    """Give a site's part of a sum over so many sites as counters, of so many bits each.
+
+    Of counters that share a word nothing is checked: a word is a sum of them whatever they are, so who said that sums
+    are small and was wrong reads nonsense, and learns nothing from a site that would refuse.
+    """
+    kind, fields, words = type(reply).__name__, [], [np.zeros(0, WORD)]
+    for name in reply.__struct_fields__:
+        array = getattr(reply, name)
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
+            raise RefusedError(f"{kind}.{name} cannot be summed: it is not an integer array")
+        if array.dtype.itemsize == WORD.itemsize and array.size and width == BITS:  # shorter ones cannot wrap round
+            most = int(np.iinfo(array.dtype).max) // n_sites
+            if int(array.max()) > most or int(array.min()) < -most:
+                raise RefusedError(f"{kind}.{name} is too large to be added to the others'")
+        fields.append((name, array.dtype.newbyteorder("<").str, list(array.shape)))
+        words.append(_pack(array.reshape(-1), width))
+    return Layout(kind, fields), np.concatenate(words) if len(words) != 2 else words[1]
+
+
+def _pack(counters: np.ndarray, width: int) -> np.ndarray:
+    """Put counters into words: as many as fit, those of each stretch some bits above those of the stretch before."""
+    if width == BITS:
+        return counters.astype("<i8" if counters.dtype.kind == "i" else WORD).view(WORD)
+    words = np.empty(-(-len(counters) // (BITS // width)), np.uint64)
+    _fill_words(counters if counters.dtype == np.int32 else counters.astype(np.int64), width, words)
+    return words.astype(WORD, copy=False)
+
+
+@njit(nogil=True, cache=True)
+def _fill_words(counters: np.ndarray, width: int, words: np.ndarray) -> None:
+    n = len(words)
+    for start in range(0, n, _PIECE):
+        stop = min(start + _PIECE, n)
+        words[start:stop] = 0
+        for lane in range(BITS // width):
+            shift, first = np.uint64(lane * width), lane * n
+            for i in range(start, min(stop, len(counters) - first)):
+                words[i] += np.uint64(np.int64(counters[first + i])) << shift
+
+
+def _unpack(words: np.ndarray, size: int, width: int) -> np.ndarray:
+    counters = np.empty(size, np.uint64)
+    _read_words(words.astype(np.uint64, copy=False), width, counters)
+    return counters.astype(WORD, copy=False)
+
+
+@njit(nogil=True, cache=True)
+def _read_words(words: np.ndarray, width: int, counters: np.ndarray) -> None:
+    n, low = len(words), (np.uint64(1) << np.uint64(width)) - np.uint64(1)
+    for lane in range(BITS // width):
+        shift, first = np.uint64(lane * width), lane * n
+        for i in range(min(n, len(counters) - first)):
+            counters[first + i] = words[i] >> shift & low
+
+
+def unflatten(layout: Layout, counters: np.ndarray, kind: type[Reply], width: int = BITS) -> Reply:
+    """Read a sum of counters as a reply, with the element types of its parts."""
+    fields, start = {}, 0
+    for name, code, shape in layout.fields:
+        dtype, size = np.dtype(code), prod(shape)
+        n = -(-size // (BITS // width))
+        words = counters[start : start + n]
+        signed = dtype.kind == "i" and width == BITS
+        wide = (words if width == BITS else _unpack(words, size, width)).view("<i8" if signed else WORD)
+        if size and not np.iinfo(dtype).min <= int(wide.min()) <= int(wide.max()) <= np.iinfo(dtype).max:
+            raise RefusedError(f"{layout.kind}.{name} is too large when all are added")
+        fields[name] = wide.astype(dtype).reshape(shape)
+        start += n
+    return kind(**fields)
+
+
+_TASK = 1 << 18  # words that a thread takes at a time
+_MASK_PIECE = 1 << 14  # words that stay in the processor's cache while all masks are added
+_ZEROS = memoryview(bytes(_MASK_PIECE * WORD.itemsize))
+_BLOCK = 64  # bytes of the cipher's block; a stream can be entered at any
+
+
+def mask(words: np.ndarray, plus: Sequence[bytes], minus: Sequence[bytes], threads: int = 1) -> None:
+    """Add what some seeds stretch to, and take off what others do, in place; a seed is used for one sum."""
+
+    def some(start: int) -> None:
+        here = words[start : start + _TASK]
+        streams: list[tuple[np.ufunc, CipherContext]] = [(np.add, _stream(seed, start)) for seed in plus]
+        streams += [(np.subtract, _stream(seed, start)) for seed in minus]
+        buffer = np.empty(_MASK_PIECE, WORD)
+        for at in range(0, len(here), _MASK_PIECE):
+            piece = here[at : at + _MASK_PIECE]
+            drawn = buffer[: len(piece)]
+            zeros, target = _ZEROS[: piece.nbytes], drawn.view(np.uint8).data
+            for apply, stream in streams:
+                stream.update_into(zeros, target)
+                apply(piece, drawn, out=piece)
+
+    thread_map(some, range(0, len(words), _TASK), threads)
+
+
+def stretch(seed: bytes, n: int) -> bytes:
+    """Give so many bytes of a seed's stream."""
+    return Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(n))
+
+
+def _stream(seed: bytes, word: int) -> CipherContext:
+    """Enter a seed's stream at a word."""
+    counter = word * WORD.itemsize // _BLOCK
+    return Cipher(ChaCha20(seed, counter.to_bytes(8, "little") + bytes(8)), mode=None).encryptor()

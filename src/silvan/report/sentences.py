@@ -1,0 +1,155 @@
+"""What happened in a run, in sentences.
+
+They are made from the rounded figures of the summary, so that they never contradict its tables.
+"""
+
+from typing import Any
+
+from silvan.study.run_folder import Record
+from silvan.util.readable import said_bytes, said_count, signed
+
+_LOSSLESS = ("HistogramForest", "VerticalForest")
+"""Learners that should give the pooled forest."""
+
+
+def sentences(record: Record, summed: dict[str, Any]) -> list[str]:
+    """Say in words what happened."""
+    told = (_outcome(summed), _sure(summed), _flattered(summed), _rough(summed), _cost(record), _same(record))
+    return [text if record.by == "rows" else _of_parties(text, record) for text in told if text]
+
+
+def _of_parties(text: str, record: Record) -> str:
+    """Say of parties that hold columns what is said of sites."""
+    linear = not any(model.trees for model in record.models)
+    for said, instead in (
+        ("No row left its site.", "Features stayed with their parties."),
+        ("pooled rows", "the joined table"),
+        (" a site)", " in all)"),
+        ("single sites' figures", "figures"),
+        ("sites", "parties"),
+        ("site", "party"),
+        *([("federated forest", "federated model")] if linear else []),
+    ):
+        text = text.replace(said, instead)
+    return text
+
+
+def _outcome(summed: dict[str, Any]) -> str:
+    metric, overall = summed["metric"], summed["overall"]
+    if metric is None or overall is None or "local" not in overall["figures"]:
+        return ""
+    verdicts = [site["verdict"] for site in summed["sites"]]
+    unknown = verdicts.count("unknown")
+    texts = [_who(verdicts)] if unknown < len(verdicts) else []
+    if unknown:
+        where = "one site" if unknown == 1 else f"{said_count(unknown)} sites"
+        texts.append(f"At {where} the {metric['title']} is not defined: no test rows, or one class only.")
+    texts.append(_course(summed["lead"], summed))
+    return " ".join(filter(None, texts))
+
+
+def _course(line: dict[str, Any], summed: dict[str, Any]) -> str:
+    """Say from where to where the figure goes, and why another way of counting may say otherwise."""
+    metric, overall = summed["metric"], summed["overall"]
+    figures, digits = line["figures"], metric["digits"]
+    if figures.get("local") is None or figures.get("federated") is None:
+        return ""
+    where = "On average over the sites" if line is summed["mean"] else f"Over all {line['test_rows']:,} test rows"
+    pooled = figures.get("pooled")
+    beside = "" if pooled is None else f"; pooled rows would give {pooled:.{digits}f}"
+    text = (
+        f"{where} the {metric['title']} goes from {figures['local']:.{digits}f} to "
+        f"{figures['federated']:.{digits}f} ({_change(line['gains']['federated'], metric)}){beside}."
+    )
+    if line["verdict"] != "lost" and overall["verdict"] == "lost" and line is not overall:
+        alone, joined = overall["figures"]["local"], overall["figures"]["federated"]
+        text += (
+            f" With all rows in one ranking it is the other way round ({alone:.{digits}f} against "
+            f"{joined:.{digits}f}): there sites' own forests can also gain from knowing how common each class is "
+            "at their site, as a forest for all cannot."
+        )
+    return text
+
+
+def _change(gain: float, metric: dict[str, Any]) -> str:
+    if metric["higher"] or not gain:
+        return signed(gain, metric["digits"])
+    return f"{abs(gain):.{metric['digits']}f} {'better' if gain > 0 else 'worse'}"
+
+
+def _who(verdicts: list[str]) -> str:
+    """Say how many sites gain by joining."""
+    total = len(verdicts) - verdicts.count("unknown")
+    gained, level, lost = (verdicts.count(v) for v in ("gained", "level", "lost"))
+    for n, how in ((gained, "better {} than"), (level, "as well {} as"), (lost, "worse {} than")):
+        if n == total > 1:
+            return f"All {said_count(total)} sites do {how.format('with the federated forest')} alone."
+    count = said_count(gained).capitalize() if gained else "None"
+    text = f"{count} of {said_count(total)} {'site' if total == 1 else 'sites'} {_do(gained or 1)} better"
+    others = [f"{said_count(n)} {_do(n)} {how}" for n, how in ((level, "as well"), (lost, "worse")) if n]
+    return f"{', '.join([f'{text} with the federated forest than alone', *others])}."
+
+
+def _do(n: int) -> str:
+    return "does" if n == 1 else "do"
+
+
+def _sure(summed: dict[str, Any]) -> str:
+    """Say at how many sites the difference is more than noise, where intervals are known."""
+    found = [site["sure"] for site in summed["sites"]]
+    gained, lost, noise = (found.count(what) for what in ("gained", "lost", "noise"))
+    total = gained + lost + noise
+    if not total:
+        few = "few" in found and "level" not in found
+        return "No site has enough test rows to tell its gain from noise." if few else ""
+    of = f"{said_count(total)} {'site' if total == 1 else 'sites'} with enough test rows to tell"
+    if not gained and not lost:
+        return f"Of {of}, none shows a difference that is more than noise (95 % intervals)."
+    if total > 1 and total in (gained, lost):
+        how = "better" if gained else "worse"
+        return f"All {of} are {how} off by more than noise (95 % intervals)."
+    said = [
+        f"{said_count(n)} {'is' if n == 1 else 'are'} {how} by more than noise"
+        for n, how in ((gained, "better off"), (lost, "worse off"))
+        if n
+    ]
+    return f"Of {of}, {' and '.join(said)} (95 % intervals)."
+
+
+def _flattered(summed: dict[str, Any]) -> str:
+    if summed["honest"]:
+        return ""
+    return "What each site uses was chosen on its test rows, as published: its figures flatter it."
+
+
+def _rough(summed: dict[str, Any]) -> str:
+    sizes = [site["test_rows"] for site in summed["sites"] if site["figures"]]
+    if not sizes or min(sizes) >= 50 or len(sizes) < 2:
+        return ""
+    spread = f"{min(sizes)} to {max(sizes)} rows" if min(sizes) < max(sizes) else f"{min(sizes)} rows"
+    return f"Test parts are small ({spread} a site), so single sites' figures are rough."
+
+
+def _cost(record: Record) -> str:
+    if not record.models or not record.bytes or not record.rounds:
+        return ""
+    n = len(record.bytes)
+    sent = sum(ways["sent"] for ways in record.bytes.values()) / n
+    received = sum(ways["received"] for ways in record.bytes.values()) / n
+    rounds = "one round" if record.rounds == 1 else f"{record.rounds} rounds"
+    return (
+        f"Training took {rounds}; on average a site sent {said_bytes(sent)} and received "
+        f"{said_bytes(received)}. No row left its site."
+    )
+
+
+def _same(record: Record) -> str:
+    kind = record.study.get("learner", {}).get("kind")
+    if record.pooled_hash is None or len(record.models) != 1 or kind not in (None, *_LOSSLESS):
+        return ""
+    if record.models[0].hash == record.pooled_hash:
+        return (
+            "The forest is node for node the one that pooled rows would give: both have the hash "
+            f"{record.pooled_hash[:12]}."
+        )
+    return "The forest is not the one that pooled rows would give; their hashes differ."

@@ -1,0 +1,100 @@
+"""A study file for sites on other machines: what is learnt and how. Which table that is, each site says for itself.
+
+The same file as for ``silvan fit``, without tables, and with four more keys: ``sites`` (a list; all that have joined
+otherwise), ``quorum``, ``timeout`` and ``sampling``. What a site lets out is the site's own policy, so the file has
+none.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from silvan.errors import InputError
+from silvan.federation.store import digest
+from silvan.study.study_file import Study
+from silvan.study.study_values import KEYS, Problems, check_learner, check_schema, check_top
+from silvan.study.toml_lines import key_lines
+
+_FAR = ("sites", "quorum", "timeout", "sampling")
+_NOT_FAR = {
+    "table": "each site names its own table when it joins; leave table out",
+    "site": "each site names its own table when it joins; leave site out",
+    "query": "each site names its own table when it joins; leave query out",
+    "memory": "how much memory a site takes is in its own site.toml; leave memory out",
+    "policy": "what a site lets out is the site's own policy (site.toml); leave [policy] out",
+    "parties": "studies over columns run in one process so far (`silvan fit`); leave [parties] out",
+    "id": "id is for [parties], which studies over machines do not have; leave it out",
+    "match": "match is for [parties], which studies over machines do not have; leave it out",
+}
+TIMEOUT = 3600.0
+"""Seconds after which a silent site is given up, if the study does not say."""
+
+
+@dataclass(frozen=True)
+class FarStudy:
+    """A study for sites on other machines."""
+
+    study: Study
+    text: str
+    sites: list[str] | None
+    quorum: int | None
+    timeout: float
+    secret: bool = True  # whether only sites know which rows are in which tree
+
+    @property
+    def id(self) -> str:
+        """Name the study by every byte of its text: what a site's owner approves is this and nothing else."""
+        return f"{self.study.name} {digest(self.text.encode())[:12]}"
+
+    @property
+    def folder(self) -> str:
+        """A name for files."""
+        plain = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.study.name.lower())[:40]
+        return f"{plain}-{digest(self.text.encode())[:12]}"
+
+
+def read_far_study(path: Path) -> FarStudy:
+    """Read a study file."""
+    try:
+        return parse_far_study(path.read_bytes().decode(), path)
+    except FileNotFoundError:
+        raise InputError(f"there is no study file {str(path)!r}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not UTF-8 text; save it as such") from None
+
+
+def parse_far_study(text: str, path: Path = Path("study.toml")) -> FarStudy:
+    """Read a study's text; raise one error that lists all that is wrong with it."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from None
+    problems = Problems(path, key_lines(text))
+    for key, why in _NOT_FAR.items():
+        if key in data:
+            problems.add((key,), why)
+    rest = {key: value for key, value in data.items() if key not in _FAR and key not in _NOT_FAR}
+    for key in rest.keys() - KEYS.keys() - {"learner", "schema"}:
+        problems.unknown((key,), [*KEYS, *_FAR, "learner", "schema"])
+    top = check_top({key: value for key, value in rest.items() if key in KEYS}, problems)
+    kind, parameters = check_learner(rest.get("learner", {}), False, problems)
+    schema = check_schema(rest.get("schema"), top.get("label", "label"), problems)
+    sites, quorum, timeout = data.get("sites"), data.get("quorum"), data.get("timeout", TIMEOUT)
+    if sites is not None and not (_names(sites) and len(set(sites)) == len(sites)):
+        problems.add(("sites",), 'sites must be a list of names, as sites = ["north", "south"]')
+    if quorum is not None and (not isinstance(quorum, int) or isinstance(quorum, bool) or quorum < 1):
+        problems.add(("quorum",), f"quorum must be a whole number of at least 1, got {quorum!r}")
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        problems.add(("timeout",), f"timeout must be seconds above 0, got {timeout!r}")
+    sampling = data.get("sampling", "secret")
+    if sampling not in ("secret", "published"):
+        problems.add(("sampling",), f"sampling must be 'secret' or 'published', got {sampling!r}")
+    problems.stop()
+    name, output = top.pop("name", path.stem), top.pop("output", Path())
+    study = Study(path, name, {}, kind, parameters, {}, Path(output), schema=schema, lines=problems.lines, **top)
+    return FarStudy(study, text, sites, quorum, float(timeout), sampling == "secret")
+
+
+def _names(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(name, str) for name in value)

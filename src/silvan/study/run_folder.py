@@ -1,0 +1,221 @@
+"""A run on disk: a folder with the model, the figures and ``run.json``, which says all else.
+
+The keys of ``run.json`` are the fields below, described in docs/cli.md. The file is written anew, whole,
+after every step, so that what was computed is kept whatever happens next.
+"""
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from silvan.errors import FormatError, InputError, VersionError
+from silvan.forest.forest import Forest
+from silvan.util.files import write_whole
+
+FORMAT = "silvan run"
+VERSION = 1
+
+RUN, MODEL, EVALUATION, REPORT, JOURNAL = (
+    "run.json",
+    "model.silvan",
+    "evaluation.csv",
+    "report.html",
+    "journal.sqlite",
+)
+
+SHARES = "model"
+"""The folder of a model in shares."""
+
+_GAINS = ("gain", "gain_low", "gain_high")
+
+
+class Site(msgspec.Struct, frozen=True):
+    """A site and its rows; ``positives`` is the share of the second of two classes."""
+
+    name: str
+    rows: int
+    test_rows: int = 0
+    positives: float | None = None
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """How the sites' tables differ in a column, and what was made of it."""
+
+    column: str
+    what: str
+    done: str
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """Bytes of one kind of message, from the site's view."""
+
+    site: str
+    kind: str
+    sent: int
+    received: int
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A kind of message in words: what is asked, what is answered, and who sees the answer."""
+
+    name: str
+    asks: str
+    answers: str
+    verb: str
+
+
+class Model(msgspec.Struct, frozen=True):
+    """A model file; ``site`` is whom it is for, empty for all."""
+
+    file: str
+    hash: str
+    trees: int
+    nodes: int
+    site: str = ""
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """One model judged at one site, or over all; what is undefined is null.
+
+    ``gain`` is against the site alone, with its 95 % interval; ``use`` marks the model that was chosen for the site,
+    which is the variant ``same_as``, if it is one.
+    """
+
+    site: str
+    model: str
+    rows: int
+    figures: dict[str, float | None]
+    gain: float | None = None
+    gain_low: float | None = None
+    gain_high: float | None = None
+    use: bool = False
+    same_as: str = ""
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """A ROC curve over all sites' test rows: of a model, for a class against the rest."""
+
+    model: str
+    of: str
+    points: list[tuple[float, float]]
+
+
+class Record(msgspec.Struct, kw_only=True):
+    """What ``run.json`` holds."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    name: str
+    status: str = "started"  # then "trained", then "done"
+    by: str = "rows"  # what sites hold; parties hold "columns" of the same rows
+    made: str = ""
+    seconds: float = 0.0  # of training
+    versions: dict[str, str] = {}
+    study_file: str = ""  # from the run folder
+    study: dict[str, Any] = {}
+    fingerprint: str = ""
+    schema_hash: str = ""
+    features: int = 0
+    label: str = "label"
+    classes: list[str] | None = None
+    sums: str = "trusted"
+    sites: list[Site] = []
+    differences: list[Difference] = []
+    warnings: list[str] = []
+    models: list[Model] = []
+    rounds: int = 0
+    agreement_rounds: int = 0
+    bytes: dict[str, dict[str, int]] = {}  # of training, by site: sent and received
+    traffic: list[Traffic] = []  # of all steps
+    kinds: list[Kind] = []
+    importances: dict[str, float] | None = None
+    evaluation: list[Figures] = []
+    curves: list[Curve] = []
+    pooled_hash: str | None = None  # of the forest of all rows in one place, if it was grown
+
+
+class Run:
+    """A run folder."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    def file(self, name: str) -> Path:
+        """Give the path of a file in the folder."""
+        return self.folder / name
+
+    def write(self, record: Record) -> None:
+        """Write ``run.json``."""
+        self._whole(RUN, msgspec.json.format(msgspec.json.encode(record), indent=1))
+
+    def read(self) -> Record:
+        """Read ``run.json``; it may come from anywhere, so everything is checked."""
+        path = self.file(RUN)
+        if not path.is_file():
+            raise InputError(f"{str(self.folder)!r} is no run: there is no {RUN} in it; `silvan fit` makes one")
+        try:
+            head = msgspec.json.decode(path.read_bytes(), type=_Head)
+            if head.format != FORMAT:
+                raise FormatError(f"{path}: it does not say format {FORMAT!r}")
+            if head.version > VERSION:
+                raise VersionError(f"{path}: of version {head.version}, this silvan reads {VERSION}; upgrade silvan")
+            return msgspec.json.decode(path.read_bytes(), type=Record)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise FormatError(f"{path}: damaged, or not of a run ({error})") from None
+
+    def save_models(self, forests: dict[str, Forest]) -> list[Model]:
+        """Write the global forest, under "", each site's, or both; a site's name is no file name."""
+        models: list[Model] = []
+        for site, forest in forests.items():
+            number = sum(1 for model in models if model.site) + 1
+            name = f"model-{number}.silvan" if site else MODEL
+            forest.save(self.file(name))
+            models.append(Model(name, forest.hash, len(forest), len(forest.feature), site))
+        return models
+
+    def forest(self, site: str | None = None) -> Forest:
+        """Read the global forest, or the one that a site should use."""
+        record = self.read()
+        if record.by == "columns":
+            raise InputError(f"{str(self.folder)!r} is a run of parties: its model is in shares, in no one file")
+        models = {model.site: model for model in record.models}
+        if not models:
+            raise InputError(f"{str(self.folder)!r} has no model yet; run `silvan fit` again to finish it")
+        names = [note.name for note in record.sites]
+        if site is not None and site not in names:
+            raise InputError(f"there is no site {site!r}; the sites are {', '.join(names)}")
+        model = models.get(site or "", models.get(""))
+        if model is None:
+            raise InputError(f"every site has its own forest here; name one with --site: {', '.join(names)}")
+        path = self.file(Path(model.file).name)  # a name, never a way out of the folder
+        if not path.is_file():
+            raise InputError(f"{str(path)!r} is gone; run `silvan fit` again")
+        forest = Forest.load(path)
+        if forest.hash != model.hash:
+            raise FormatError(f"{path}: not the forest that {RUN} names; one of the two was changed")
+        return forest
+
+    def write_evaluation(self, rows: list[Figures], name: str = EVALUATION) -> None:
+        """Write the table of figures."""
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(["site", "model", "rows", *(rows[0].figures if rows else ()), *_GAINS, "use"])
+        for row in rows:
+            numbers = [*row.figures.values(), *(getattr(row, name) for name in _GAINS)]
+            figures = ["" if x is None else repr(x) for x in numbers]
+            table.writerow([row.site, row.model, row.rows, *figures, "true" if row.use else "false"])
+        self._whole(name, text.getvalue().encode())
+
+    def _whole(self, name: str, data: bytes) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.file(name), data)
+
+
+class _Head(msgspec.Struct):
+    """What tells a run's file and its version."""
+
+    format: str = ""
+    version: int = 0

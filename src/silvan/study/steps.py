@@ -1,0 +1,194 @@
+"""The steps of a run, each of which adds to the record: agree, train, judge.
+
+What a step has found is written by the caller before the next one starts.
+"""
+
+import inspect
+import platform
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from silvan import metrics
+from silvan.algorithms.evaluation.evaluate import evaluate
+from silvan.algorithms.evaluation.figures import Row
+from silvan.algorithms.vertical.columns import ColumnFederation
+from silvan.federation.message import Request
+from silvan.forest.forest import Forest
+from silvan.study import column_steps
+from silvan.study.progress_bars import Progress
+from silvan.study.run_folder import Curve, Difference, Figures, Kind, Record, Run, Site, Traffic
+
+if TYPE_CHECKING:
+    from silvan.federation.federation import Federation
+    from silvan.federation.transports.in_process import LocalFederation
+
+_MOST_CLASSES = 12
+"""Curves are kept for so many classes."""
+
+
+def versions() -> dict[str, str]:
+    """Say what the run was made with."""
+    packages = {name: version(name) for name in ("silvan", "numpy", "numba", "polars")}
+    return {
+        **packages,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def note_agreement(record: Record, federation: "LocalFederation") -> None:
+    """Note who takes part, and how their tables differ."""
+    schema = federation.schema
+    record.schema_hash, record.features, record.label = schema.hash, len(schema.features), schema.label.name
+    record.classes = None if schema.label.classes is None else [str(c) for c in schema.label.classes]
+    record.sums = federation.sums.name
+    if isinstance(federation, ColumnFederation):
+        record.by, record.sites = "columns", column_steps.parties(federation)
+    else:
+        record.sites = [_site(federation, name) for name in federation.sites]
+    differences = getattr(federation, "differences", None)
+    record.differences = [Difference(*note) for note in differences.notes] if differences else []
+    record.warnings = list(differences.warnings) if differences else []
+    record.agreement_rounds = federation.agreement_rounds
+
+
+def _site(federation: "LocalFederation", name: str) -> Site:
+    """Count a site's rows and positives: it lives in this process, so its owner is at this keyboard."""
+    site, schema = federation.site(name), federation.schema
+    parts = [site.part(schema), site.part(schema, test=True)]
+    y = np.concatenate([part.y for part in parts])
+    positives = float(np.mean(y == 1)) if schema.n_classes == 2 else None
+    return Site(name, len(parts[0]), len(parts[1]), positives)
+
+
+def train(federation: "LocalFederation", model: Any, progress: Progress, text: str = "Growing trees") -> float:
+    """Fit the learner and give the seconds it took."""
+    start = time.monotonic()
+    with progress.step(text) as step:
+        step.follow(federation, expected_rounds(model))
+        model.fit(federation)
+    return time.monotonic() - start
+
+
+def expected_rounds(model: Any) -> int | None:
+    """How many rounds training takes at most, where that is known before."""
+    kind = type(model).__name__
+    if kind == "MergedForest":
+        return 1
+    if kind == "BOFRF" and model.clusters is None:
+        return 3
+    if kind == "HistogramForest" and model.max_depth is not None:
+        return int(model.max_depth) + 2
+    if kind == "VerticalForest" and model.max_depth is not None:
+        return (3 if model.labels == "encrypted" else 2) * int(model.max_depth) + 2 + model.auditor
+    return None
+
+
+def note_training(record: Record, run: Run, federation: "Federation", model: Any, seconds: float) -> None:
+    """Write the model, and note what it took."""
+    forest: Forest | None = getattr(model, "forest_", None)
+    in_shares = isinstance(federation, ColumnFederation)
+    record.models = column_steps.save(run, model) if in_shares else run.save_models(forests_to_keep(model))
+    record.rounds, record.bytes, record.seconds = model.rounds_, model.bytes_, round(seconds, 3)
+    has_gains = forest is not None and forest.gain is not None
+    record.importances = forest.importances() if forest is not None and has_gains else None
+    record.status = "trained"
+    note_traffic(record, federation)
+
+
+def forests_to_keep(model: Any) -> dict[str, Forest]:
+    """Give the global forest under "", and each site's by name unless all sites should use the global one."""
+    forest: Forest | None = model.forest_
+    if forest is None:
+        return dict(model.forests_)
+    alike = all(one is forest or one.hash == forest.hash for one in model.forests_.values())
+    return {"": forest} if alike else {"": forest, **model.forests_}
+
+
+def judge(
+    record: Record,
+    federation: "Federation",
+    model: Any,
+    progress: Progress,
+    beside: dict[str, Any] | None = None,
+) -> None:
+    """Judge the model at the sites beside what they have alone, pooled rows, and other learners."""
+    if isinstance(federation, ColumnFederation):
+        rows, record.pooled_hash = column_steps.judge(federation, model, progress, record.seconds)
+        record.evaluation, record.status = [figures(row) for row in rows], "done"
+        note_traffic(record, federation)
+        return
+    with progress.step("Growing the pooled forest to compare with", expected=record.seconds):
+        contenders = list(model._contenders(federation))
+    for name, other in (beside or {}).items():
+        contenders.insert(1, (name, other.forest_))
+    with progress.step("Judging at the sites") as step:
+        step.follow(federation, 1, apart=True)
+        with federation.working_on(f"judging {type(model).__name__}"):
+            rows, counts = evaluate(federation, model.schema_, contenders, model._feature_key())
+    pooled = dict(contenders).get("pooled")
+    record.pooled_hash = pooled.hash if isinstance(pooled, Forest) else None
+    record.evaluation = [figures(row) for row in rows]
+    names = [name for name, _ in contenders]
+    record.curves = [] if counts is None else list(_curves(names, counts.scores, record.classes or []))
+    record.status = "done"
+    note_traffic(record, federation)
+
+
+def figures(row: Row) -> Figures:
+    """Make a line of the evaluation; JSON has no NaN."""
+    values = {k: None if np.isnan(v) else float(v) for k, v in row.figures.items()}
+    return Figures(row.site, row.model, row.rows, values, row.gain, row.low, row.high, row.use, row.same_as)
+
+
+def _curves(models: list[str], scores: np.ndarray, classes: list[str]) -> Iterator[Curve]:
+    of = classes[1:] if len(classes) == 2 else classes[:_MOST_CLASSES]
+    for model, tables in zip(models, scores, strict=True):
+        for name, (negatives, positives) in zip(of, tables, strict=False):
+            if negatives.sum() and positives.sum():
+                yield Curve(model, name, corners(*metrics.roc_curve(negatives, positives)))
+
+
+def corners(x: np.ndarray, y: np.ndarray) -> list[tuple[float, float]]:
+    """Leave out points on the line between their neighbours: the curve stays the same."""
+    points: list[tuple[float, float]] = []
+    for point in zip(x.tolist(), y.tolist(), strict=True):
+        if points and points[-1] == point:
+            continue
+        if len(points) > 1:
+            (ax, ay), (bx, by) = points[-2:]
+            if abs((bx - ax) * (point[1] - ay) - (by - ay) * (point[0] - ax)) < 1e-12:
+                points.pop()
+        points.append(point)
+    return [(round(px, 5), round(py, 5)) for px, py in points]
+
+
+def note_traffic(record: Record, federation: "Federation") -> None:
+    """Note the bytes of every kind of message so far, and what each kind is."""
+    kinds = dict.fromkeys(kind for _, _, kind in federation.traffic)
+    record.traffic = [
+        Traffic(site, kind, federation.traffic[site, "sent", kind], federation.traffic[site, "received", kind])
+        for site in federation.sites
+        for kind in kinds
+    ]
+    requests = {request.kind(): request for request in _all_requests(Request)}
+    record.kinds = [
+        Kind(name, _words(requests[name]), _words(requests[name].reply), requests[name].verb)
+        for name in kinds
+        if name in requests
+    ]
+
+
+def _all_requests(kind: type[Request]) -> Iterator[type[Request]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from _all_requests(one)
+
+
+def _words(kind: type) -> str:
+    """Take the first paragraph of a message's description, in one line."""
+    return " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].replace("``", "").split())

@@ -1,0 +1,70 @@
+"""The rows of trees sorted by node: a node's rows are a stretch of one list, in ascending order."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from silvan.data.bins import Bins
+from silvan.tree.draw import list_rows, rows_of_trees
+from silvan.util.threads import thread_map
+
+_TREES_A_DRAW = 4  # which share their hashes
+_TASKS_A_THREAD = 4
+
+
+@dataclass(frozen=True)
+class Binned:
+    """A table ready to grow on: bins a row, the target in the layout of ``gain.py``, and a key a row."""
+
+    codes: np.ndarray  # uint8 (rows, features)
+    target: np.ndarray  # uint16 (rows,) class codes, or int64 (rows, statistics)
+    row_keys: np.ndarray  # uint64 (rows,)
+    bins: Bins
+    n_stats: int
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @property
+    def count_type(self) -> type:
+        """Element type of its histograms: rows are counted in 32 bits, other sums need 64."""
+        return np.int32 if self.target.ndim == 1 else np.int64
+
+
+@dataclass
+class Stretches:
+    """A table's rows in the nodes of some trees: node k has ``order[starts[k]:stops[k]]``."""
+
+    table: Binned
+    order: np.ndarray  # uint32
+    starts: np.ndarray
+    stops: np.ndarray
+
+    @classmethod
+    def draw(cls, table: Binned, key: np.ndarray, n_trees: int, bootstrap: bool, threads: int = 1) -> "Stretches":
+        """Begin with every row that a tree draws at its root."""
+
+        def some(first: int) -> tuple[np.ndarray, np.ndarray]:
+            drawn = rows_of_trees(key, table.row_keys, first, min(_TREES_A_DRAW, n_trees - first), bootstrap)
+            sizes = np.zeros(len(drawn), np.int64)
+            return list_rows(drawn, sizes), sizes
+
+        parts = thread_map(some, range(0, n_trees, _TREES_A_DRAW), threads)
+        stops = np.cumsum(np.concatenate([sizes for _, sizes in parts]))
+        return cls(table, np.concatenate([order for order, _ in parts]), np.append(0, stops[:-1]), stops)
+
+    def add(self, nodes: np.ndarray, middles: np.ndarray) -> None:
+        """Add the children of nodes whose right sides begin at ``middles``; they get the next numbers."""
+        starts, stops = self.starts[nodes], self.stops[nodes]
+        self.starts = np.concatenate([self.starts, np.stack([starts, middles], axis=1).reshape(-1)])
+        self.stops = np.concatenate([self.stops, np.stack([middles, stops], axis=1).reshape(-1)])
+
+
+def shares(sizes: np.ndarray, threads: int) -> list[slice]:
+    """Cut nodes into runs of about equally many rows, a few for each thread."""
+    tasks = _TASKS_A_THREAD * threads if threads > 1 else 1
+    ends = np.cumsum(sizes)
+    wanted = np.arange(1, tasks) * (int(ends[-1]) if len(ends) else 0) / tasks
+    bounds = [0, *np.searchsorted(ends, wanted).tolist(), len(sizes)]
+    return [slice(a, b) for a, b in pairwise(bounds) if b > a]

@@ -1,0 +1,68 @@
+"""Rows beyond memory: read a piece at a time, and taken down from the roots whenever a level is counted.
+
+Nothing is kept of a row between levels. Which trees it is in is drawn again and the splits made so far say where it
+is, so what is needed grows with the trees and not with the rows.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from silvan.tree.draw import TREES_A_HASH, list_rows, rows_of_trees
+from silvan.tree.level import fill_bases
+from silvan.tree.node_rows import Binned
+from silvan.tree.split import Splits
+from silvan.tree.stream import Made, stream
+from silvan.util.threads import thread_map
+
+
+class RoutedRows:
+    """The rows of some trees, for a table that is seen in pieces."""
+
+    def __init__(
+        self, pieces: Callable[[], Iterator[Binned]], n_bins: np.ndarray, key: np.ndarray, n_trees: int, bootstrap: bool
+    ) -> None:
+        self.pieces, self.n_bins = pieces, n_bins
+        self.key, self.n_trees, self.bootstrap = key, n_trees, bootstrap
+        self.made = Made.none(n_trees)
+        self.tree = np.arange(n_trees)  # of each node
+
+    def apply(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray, threads: int = 1) -> None:
+        """Note splits; children get the next numbers."""
+        self.made = self.made.add(nodes, splits, needed)
+        self.tree = np.concatenate([self.tree, np.repeat(self.tree[nodes], 2)])
+
+    def fill(self, nodes: np.ndarray, features: np.ndarray, threads: int) -> np.ndarray:
+        """Add up the histograms of some nodes, of the features listed for each: (bins of all, statistics)."""
+        bases = fill_bases(features, self.n_bins)
+        slots = np.full(len(self.made.child), -1, np.int32)
+        slots[nodes] = np.arange(len(nodes))
+        trees = np.unique(self.tree[nodes])
+        # trees that are drawn by the same hash, together
+        tasks = [trees[trees // TREES_A_HASH == group] for group in np.unique(trees // TREES_A_HASH)]
+        hist = np.zeros((0, 0), np.int32)
+        for piece in self.pieces():
+            if not hist.size:
+                hist = np.zeros((bases[-1, 0], piece.n_stats), piece.count_type)
+
+            def some(task: np.ndarray, piece: Binned = piece, hist: np.ndarray = hist) -> None:
+                first = int(task[0])
+                drawn = rows_of_trees(self.key, piece.row_keys, first, int(task[-1]) - first + 1, self.bootstrap)
+                for tree in task:
+                    rows = list_rows(drawn[tree - first : tree - first + 1], np.zeros(1, np.int64))
+                    places = np.full(len(rows), tree, np.uint32)
+                    stream(
+                        piece.codes,
+                        piece.target,
+                        rows,
+                        places,
+                        self.made,
+                        piece.bins.categorical,
+                        slots,
+                        features,
+                        bases,
+                        hist,
+                    )
+
+            thread_map(some, tasks, threads)
+        return hist

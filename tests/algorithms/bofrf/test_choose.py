@@ -1,0 +1,424 @@
+"""Choosing at each site: on which rows, by what, how cautiously; and answers that were not offered."""
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import polars as pl
+import pytest
+from helpers.studies import TASKS, Recorded, disturbed, federate, parts, table
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, roc_auc_score, root_mean_squared_error
+
+import silvan as sv
+from silvan.algorithms.bofrf import choose as choosing
+from silvan.algorithms.bofrf.choose import STRATEGIES, TAUS, Choose, Chosen, candidates, choose, decide, judge
+from silvan.algorithms.bofrf.weigh import SHARES, learning_rows, thresholded
+from silvan.algorithms.shared.shared_bins import FLOOR
+from silvan.errors import InputError, RefusedError, SiteError
+from silvan.federation import wire
+from silvan.federation.message import Blob, Envelope, Trouble
+from silvan.federation.store import digest
+from silvan.forest.files.silvan_file import to_bytes
+from silvan.forest.forest import Forest
+from silvan.tree.draw import rows_of_trees
+
+PARAMETERS = {"n_estimators": 8, "max_depth": 4, "random_state": 3}
+
+
+def fit(fed, **parameters):
+    return sv.BOFRF(**{**PARAMETERS, **parameters}).fit(fed)
+
+
+def naive_scores(model, fed, site, tau, own, X, seen):
+    """An ensemble's scores, row by row: own trees speak only of rows that they did not see."""
+    forest = model.forest_
+    mine = model.owners_ == site
+    base = np.ones(len(forest))
+    weights = np.zeros(len(forest))
+    trees = mine if own else np.ones(len(forest), bool)
+    weights[trees] = thresholded(model.weights_[trees], base[trees], tau)
+    plain = replace(forest, weights=base, combine="mean")
+    each = np.array([plain.take([t]).scores(X) for t in range(len(forest))])
+    part = np.repeat(weights[:, None], len(X), axis=1)
+    part[mine] *= ~seen
+    with np.errstate(invalid="ignore"):
+        return (each * part[:, :, None]).sum(axis=0) / part.sum(axis=0)[:, None]
+
+
+# -- which rows, which trees
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_own_trees_speak_only_of_rows_that_they_did_not_see(task):
+    """The figures that a site chooses by, computed another way."""
+    fed = federate(parts(table(task, n=300), 3), test=0.2)
+    model = fit(fed, personal=True)
+    for site in fed.sites:
+        member = fed.site(site)
+        part = member.part(fed.schema)
+        seen = rows_of_trees(member.sampling_key, part.row_keys, 0, 8, True)
+        figures = np.full((7, 2), np.nan)
+        taus = [0.2, *(tau for tau in TAUS if tau != 0.2)]
+        agreed = naive_scores(model, fed, site, 0.2, False, part.X, seen)
+        for t, tau in enumerate(taus):
+            for own in (False, True):
+                trees = model.weights_[model.owners_ == site] if own else model.weights_
+                if t and not (trees > tau).any():
+                    continue
+                answer = naive_scores(model, fed, site, tau, own, part.X, seen)
+                rows = ~np.isnan(answer[:, 0]) & ~np.isnan(agreed[:, 0])
+                y = part.y[rows]
+                if task == "number":
+                    figures[t, int(own)] = root_mean_squared_error(y, answer[rows, 0])
+                elif task == "binary":
+                    figures[t, int(own)] = roc_auc_score(y, answer[rows, 1])
+                else:
+                    figures[t, int(own)] = np.mean(
+                        [roc_auc_score(y == c, answer[rows, c]) for c in range(4) if 0 < (y == c).sum() < len(y)]
+                    )
+        told = model.chosen_[site]
+        assert told.measure == ("rmse" if task == "number" else "auc")
+        assert told.rows == len(part)
+        assert np.allclose(told.figures, figures, rtol=6e-3, equal_nan=True)  # they leave rounded to three digits
+        assert np.array_equal(np.isnan(told.figures), np.isnan(figures))
+
+
+def test_with_rows_split_off_all_trees_speak():
+    fed = federate(parts(table(n=300), 3), test=0.2)
+    model = fit(fed, validation=0.3)
+    for site in fed.sites:
+        held = learning_rows(fed.site(site), fed.schema, 0.3)[1]
+        told = model.chosen_[site]
+        assert told.rows == len(held)
+        for strategy, forest in enumerate((model.forest_, model.own_[site])):
+            assert told.figures[0, strategy] == pytest.approx(
+                roc_auc_score(held.y, forest.scores(held.X)[:, 1]), abs=6e-4
+            )
+
+
+def test_the_paper_chooses_on_the_test_part():
+    fed = federate(parts(table(n=300), 3), test=0.3)
+    model = fit(fed, personal=True, protocol="paper")
+    taus = [0.2, *(tau for tau in TAUS if tau != 0.2)]
+    for site in fed.sites:
+        part = fed.site(site).part(fed.schema, test=True)
+        told = model.chosen_[site]
+        assert told.rows == len(part)
+        best = np.nanmax(told.figures)
+        mine = roc_auc_score(part.y, model.forests_[site].scores(part.X)[:, 1])
+        assert mine == pytest.approx(best, abs=6e-4)
+        assert told.figures[taus.index(model.taus_[site]), int(model.strategies_[site] == "own")] == best
+    with pytest.raises(InputError, match="protocol='paper' chooses on the test part: set test"):
+        fit(federate(parts(table(n=100), 2)), protocol="paper")
+
+
+def test_honest_choices_do_not_depend_on_test_rows():
+    """Whatever the labels of the test part are, sites choose the same."""
+    tables = parts(table(n=300), 3)
+    fed = federate(tables, test=0.3)
+    model = fit(fed, personal=True)
+    held = {site: fed.site(site)._held_out for site in fed.sites}
+    fake = {}
+    for site, frame in tables.items():
+        labels = np.array(frame["label"].to_list(), object)
+        tested = held[site].among(0, len(frame))
+        labels[tested] = np.where(labels[tested] == "yes", "no", "yes")
+        fake[site] = frame.with_columns(label=pl.Series(labels.tolist()))
+    again = federate(fake, test=0.3)
+    for site in fed.sites:
+        again.site(site).__dict__["_held_out"] = held[site]  # which rows are held out depends on the class
+    other = fit(again, personal=True)
+    assert other.forests_ == model.forests_
+    paper = [fit(f, personal=True, protocol="paper").chosen_ for f in (fed, again)]
+    assert any(paper[0][s].figures.tolist() != paper[1][s].figures.tolist() for s in fed.sites)
+
+
+# -- how it is decided
+
+
+def scored(*columns):
+    """Scores of two classes by the probability of the second."""
+    return [np.stack([1 - np.asarray(c, float), np.asarray(c, float)], axis=1) for c in columns]
+
+
+def test_more_than_luck_is_needed():
+    """A few rows cannot move a site from what was agreed; many can."""
+    y = np.array([1, 0, 0, 1, 0, 1, 1, 1])
+    agreed = np.linspace(0, 1, 8)
+    few = dict(zip([(0, 0), (0, 1)], scored(agreed, agreed[[1, 0, 2, 3, 4, 5, 6, 7]]), strict=True))
+    assert judge(few[0, 1], y, 2).value > judge(few[0, 0], y, 2).value
+    assert decide(few, y, 2, [0.2], cautious=True).strategy == "global"
+    assert decide(few, y, 2, [0.2], cautious=False).strategy == "own"
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 400)
+    many = dict(zip([(0, 0), (0, 1)], scored(rng.random(400), 0.3 * y + 0.7 * rng.random(400)), strict=True))
+    assert decide(many, y, 2, [0.2], cautious=True).strategy == "own"
+
+
+def test_equals_go_to_the_global_one_near_the_agreed_tau():
+    y = np.array([0, 1] * 20)
+    same = scored(y)[0]
+    taus = [0.2, 0.0, 0.15, 0.4]
+    everything = {(t, s): same for t in range(4) for s in range(2)}
+    for cautious in (False, True):
+        told = decide(everything, y, 2, taus, cautious=cautious)
+        assert (told.tau, told.strategy) == (0, "global")
+    # better ones, all equal: global before own, then the tau nearest to 0.2
+    rng = np.random.default_rng(1)
+    better = {**everything, (0, 0): scored(rng.random(40))[0], (0, 1): scored(rng.random(40))[0]}
+    told = decide(better, y, 2, taus, cautious=True)
+    assert (told.tau, told.strategy) == (2, "global")
+
+
+def test_without_rows_what_was_agreed_stands():
+    for scores in ({}, {(0, 0): np.zeros((0, 2)), (0, 1): np.zeros((0, 2))}):
+        told = decide(scores, np.zeros(0, int), 2, [0.2], cautious=True)
+        assert (told.strategy, told.measure, told.rows) == ("global", "", 0)
+        assert np.isnan(told.figures).all()
+    # all trees of others abstain, so there is no global ensemble here
+    told = decide({(0, 1): scored([0.5, 0.4])[0]}, np.array([0, 1]), 2, [0.2], cautious=True)
+    assert told.strategy == "own"
+
+
+@given(st.integers(0, 2**32), st.integers(4, 60), st.integers(2, 4))
+def test_figures_are_those_of_scikit_learn(seed, n, n_classes):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, n_classes, n)
+    answer = np.round(rng.dirichlet(np.ones(n_classes), n), 1)
+    told = judge(answer, y, n_classes)
+    classes = [1] if n_classes == 2 else range(n_classes)
+    each = [roc_auc_score(y == c, answer[:, c]) for c in classes if 0 < (y == c).sum() < n]
+    if each:
+        assert told.figure == pytest.approx(np.mean(each), abs=1e-12)
+    else:
+        assert told.measure == "accuracy"
+        assert told.figure == pytest.approx(accuracy_score(y, answer.argmax(axis=1)))
+    assert told.influence.sum() == pytest.approx(0, abs=1e-9)
+
+
+def test_the_standard_error_is_that_of_resampling():
+    """DeLong's, for the difference of two AUCs on the same rows, against a bootstrap; and of errors, exactly."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 300)
+    a = y + rng.normal(size=300)
+    b = y + 0.7 * rng.normal(size=300) + 0.3 * a
+    one, two = (judge(np.stack([-s, s], axis=1), y, 2) for s in (a, b))
+    error = np.sqrt(((one.influence - two.influence) ** 2).sum())
+    gaps = []
+    for _ in range(600):
+        rows = np.concatenate([rng.choice(np.flatnonzero(y == c), (y == c).sum()) for c in (0, 1)])
+        pair = [judge(np.stack([-s[rows], s[rows]], axis=1), y[rows], 2).value for s in (a, b)]
+        gaps.append(pair[0] - pair[1])
+    assert error == pytest.approx(np.std(gaps), rel=0.15)
+    numbers = judge(a[:, None], y.astype(float), 0)
+    square = (a - y) ** 2
+    assert np.sqrt((numbers.influence**2).sum()) == pytest.approx(square.std() / np.sqrt(300))
+
+
+def test_candidates_are_those_made_one_by_one():
+    """Trees are added from the highest tau down; each ensemble is what it is alone."""
+    fed = federate(parts(table("several", n=200), 3))
+    model = fit(fed)
+    forest = replace(model.forest_, weights=np.ones(24), combine="mean")
+    X = fed.site("site 0").part(fed.schema).X
+    own, rng = np.arange(8, 16), np.random.default_rng(0)
+    seen, alphas = rng.random((8, len(X))) < 0.5, rng.uniform(-0.2, 0.8, 24)
+    heard = (rng.random(24) < 0.8).astype(float)
+    taus = [0.2, 0.0, 0.5, 0.35, 0.79]
+    told = candidates(forest, X, alphas, heard, taus, own, seen)
+    each = np.array([forest.take([t]).scores(X) for t in range(24)])
+    skip = np.zeros((24, len(X)), bool)
+    skip[own] = seen
+    for t, tau in enumerate(taus):
+        for s, trees in enumerate((np.arange(24), own)):
+            weights = np.zeros(24)
+            weights[trees] = np.where(alphas[trees] > tau, alphas[trees], 0.0)
+            weights *= heard
+            assert ((t, s) in told) == weights.any()
+            if weights.any():
+                part = weights[:, None] * ~skip
+                with np.errstate(invalid="ignore"):
+                    mean = (each * part[:, :, None]).sum(axis=0) / part.sum(axis=0)[:, None]
+                assert np.allclose(told[t, s], mean, equal_nan=True)
+
+
+def test_a_site_unlike_the_others_keeps_its_own_trees():
+    """Where the label means the opposite, what others learnt misleads; the rows at hand show it beyond doubt."""
+    frame = table(n=900)
+    swapped = frame[:300].with_columns(label=pl.col("label").replace_strict({"yes": "no", "no": "yes"}))
+    fed = federate({"odd": swapped, "a": frame[300:600], "b": frame[600:]}, test=0.2)
+    model = fit(fed, n_estimators=30, personal=True)
+    assert model.strategies_ == {"odd": "own", "a": "global", "b": "global"}
+    assert set(np.unique(model.owners_[model.forest_.weights > 0])) <= {"a", "b"}
+    figures = model.evaluate(fed).filter(pl.col("site") == "odd")
+    auc = dict(zip(figures["model"], figures["auc"], strict=True))
+    assert auc["federated"] > 0.7 > 0.3 > auc["global"]
+
+
+def test_what_each_site_should_use():
+    fed = federate(parts(table(n=300), 3), test=0.2)
+    model = fit(fed, personal=True)
+    assert set(model.taus_) == set(model.strategies_) == set(model.forests_) == set(fed.sites)
+    for site in fed.sites:
+        tau, mine = model.taus_[site], model.owners_ == site
+        if model.strategies_[site] == "global":
+            assert np.array_equal(model.forests_[site].weights, thresholded(model.weights_, np.ones(24), tau))
+        else:
+            assert np.array_equal(model.forests_[site].weights, thresholded(model.weights_[mine], np.ones(8), tau))
+
+
+def test_base_has_one_tau():
+    model = fit(federate(parts(table(), 2)), tau=0.3)
+    assert set(model.taus_.values()) == {0.3}
+    assert all(reply.figures.shape == (1, 2) for reply in model.chosen_.values())
+
+
+def test_the_agreed_tau_is_tried_first_and_once(monkeypatch):
+    asked = []
+    truth = choosing.Choose
+    monkeypatch.setattr(choosing, "Choose", lambda **fields: asked.append(fields["taus"]) or truth(**fields))
+    fed = federate(parts(table(), 2))
+    fit(fed, personal=True, tau=0.2)
+    fit(fed, personal=True, tau=0.33)
+    assert asked[0] == [0.2, 0.0, 0.1, 0.15, 0.25, 0.3, 0.4]
+    assert asked[-1] == [0.33, *TAUS]
+
+
+# -- a coordinator that wants to know a row
+
+
+@pytest.mark.parametrize("cautious", [True, False])
+def test_few_rows_are_not_told_of(cautious):
+    """A figure of one row is its label; and what all of a few rows say is no proof."""
+    for n in range(1, FLOOR + 2):
+        y = np.arange(n) % 2
+        right, wrong = np.eye(2)[y], np.eye(2)[1 - y]
+        told = decide({(0, 0): wrong, (0, 1): right}, y, 2, [0.2], cautious=cautious)
+        assert told.rows == n
+        assert np.isnan(told.figures).all() == (n < FLOOR)
+        assert told.strategy == STRATEGIES[not cautious or n >= FLOOR]
+
+
+def question(fed, site):
+    """Give a site, and the last question that it got."""
+    asked = [wire.decode(d, Envelope) for s, way, d in fed.record if (s, way) == (site, "received")][-1]
+    return fed.site(site), wire.decode(asked.body, Choose)
+
+
+def test_a_share_that_splits_one_row_off_shows_nothing():
+    fed = federate(parts(table(), 2), Recorded)
+    fit(fed, personal=True)
+    site, asked = question(fed, "site 1")
+    share = 0.51 / len(site.part(fed.schema))
+    _, held = learning_rows(site, fed.schema, share)
+    assert len(held) == 1
+    told = choose(site, msgspec.structs.replace(asked, validation=share))
+    assert (told.tau, told.strategy, told.measure, told.rows) == (0, "global", "", 1)
+    assert np.isnan(told.figures).all()
+
+
+def test_rows_are_not_split_off_by_ever_new_shares():
+    """Two shares that are near each other differ by one row."""
+    fed = federate(parts(table(), 2), Recorded)
+    fit(fed, personal=True)
+    site, asked = question(fed, "site 1")
+    shares = np.linspace(0.2, 0.3, SHARES + 1).tolist()
+    first = [choose(site, msgspec.structs.replace(asked, validation=share)).rows for share in shares[:SHARES]]
+    for same in (site, site.rebuilt()):
+        with pytest.raises(RefusedError, match=f"at most {SHARES} different shares"):
+            choose(same, msgspec.structs.replace(asked, validation=shares[SHARES]))
+        assert [len(learning_rows(same, fed.schema, share)[1]) for share in shares[:SHARES]] == first
+
+
+@pytest.mark.parametrize("label", ["no", "yes", None])
+def test_forged_trees_tell_of_a_known_patient(label):
+    """What rounding does not prevent, and docs/bofrf.md says: a coordinator that forges trees learns a label."""
+    rng = np.random.default_rng(1)
+    frame = pl.DataFrame({"x": rng.normal(size=60), "label": ["no", "yes"] * 30})
+    if label is not None:
+        frame = pl.concat([frame, pl.DataFrame({"x": [9.0], "label": [label]})])
+    fed = federate({"here": frame, "there": frame}, Recorded)
+    fit(fed)
+    site, asked = question(fed, "here")
+    trees = [
+        Forest(
+            schema=fed.schema,
+            offsets=np.array([0, 3]),
+            feature=np.array([0, -1, -1]),
+            threshold=np.array([8.5, 0, 0]),
+            missing_left=np.zeros(3, bool),
+            sets=np.zeros((0, 4), np.uint64),
+            value=np.array(value),
+            weights=np.ones(1),
+        )
+        for value in ([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]])
+    ]
+    blobs = [Blob(digest(to_bytes(tree))) for tree in trees]
+    for blob, tree in zip(blobs, trees, strict=True):
+        site.store.put(f"blob {blob.hash}", to_bytes(tree))
+    told = choose(site, msgspec.structs.replace(asked, forests=blobs, own=1, alphas=np.array([0.9, 0.0])))
+    assert np.sign(told.figures[0, 0] - 0.5) == {"no": -1, "yes": 1, None: 0}[label]
+
+
+# -- lies
+
+
+def twisted(changes):
+    def twist(site, data):
+        envelope = wire.decode(data, Envelope)
+        if site == "site 1" and envelope.kind == "Chosen":
+            told = msgspec.structs.replace(wire.decode(envelope.body, Chosen), **changes)
+            data = wire.encode(msgspec.structs.replace(envelope, body=wire.encode(told)))
+        return [(site, data)]
+
+    return disturbed(twist)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tau": 7},
+        {"tau": -1},
+        {"rows": -1},
+        {"strategy": "best"},
+        {"measure": "luck"},
+        {"figures": np.zeros((1, 2))},
+        {"figures": np.zeros((7, 2), np.float32)},
+        {"figures": np.full((7, 2), np.inf)},
+        {"figures": np.full((7, 2), -1.0)},
+    ],
+    ids=str,
+)
+def test_choices_that_were_not_offered(changes):
+    with pytest.raises(SiteError) as error:
+        fit(federate(parts(table(), 2), twisted(changes)), personal=True)
+    assert error.value.site == "site 1"
+
+
+def test_questions_that_cannot_be_meant(monkeypatch):
+    fed = federate(parts(table(), 2), Recorded)
+    fit(fed, personal=True)
+    asked = [wire.decode(d, Envelope) for s, way, d in fed.record if (s, way) == ("site 1", "received")][-1]
+    good, member = wire.decode(asked.body, Choose), fed.site("site 1")
+    member.outbox = None
+    monkeypatch.setattr("silvan.algorithms.bofrf.weigh.MAX_TREES", 16)
+    for changes in (
+        {"own": 2},
+        {"own": -1},
+        {"alphas": good.alphas[1:]},
+        {"alphas": good.alphas.astype(np.float32)},
+        {"alphas": np.full(16, np.nan)},
+        {"taus": []},
+        {"taus": [-0.1]},
+        {"taus": [1.0]},
+        {"taus": [float("nan")]},
+        {"taus": [0.1] * 65},
+        {"validation": 0.7},
+        {"forests": []},
+        {"forests": good.forests * 2},
+    ):
+        body = wire.encode(msgspec.structs.replace(good, **changes))
+        answer = wire.decode(member.receive(wire.encode(msgspec.structs.replace(asked, body=body)), "ask"), Envelope)
+        assert wire.decode(answer.body, Trouble).code == "format", changes

@@ -1,0 +1,373 @@
+"""Figures per site and overall: what scikit-learn says of the same rows, without the rows."""
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import polars as pl
+import pytest
+from helpers.studies import TASKS, Recorded, disturbed, federate, parts, table
+from sklearn import metrics as sk
+
+import silvan as sv
+from silvan.algorithms.evaluation.evaluate import Contender, Figures, Judge, Tally, evaluate
+from silvan.algorithms.evaluation.intervals import intervals
+from silvan.errors import InputError, SiteError
+from silvan.federation import wire
+from silvan.federation.message import Envelope
+from silvan.forest.files.silvan_file import to_bytes
+from silvan.forest.forest import join_forests
+from silvan.tree.fit import Settings
+
+CLASSES = ["auc", "pr_auc", "accuracy", "f1", "mcc", "calibration"]
+GAINS = ["gain", "gain_low", "gain_high", "use"]
+
+
+def fitted(task, n_sites=3, n=400, **settings):
+    fed = federate(parts(table(task, n=n), n_sites), Recorded, test=0.3, **settings)
+    return fed, sv.HistogramForest(n_estimators=8, max_depth=4).fit(fed)
+
+
+def judged(fed, site):
+    """The rows a site judges on, encoded."""
+    return fed.site(site).part(fed.schema, test=True)
+
+
+def by_sklearn(forest, parts_):
+    """Judge a forest on the rows themselves."""
+    y = np.concatenate([p.y for p in parts_])
+    scores = np.concatenate([forest.scores(p.X) for p in parts_])
+    if not forest.schema.n_classes:
+        return {"rmse": sk.root_mean_squared_error(y, scores[:, 0]), "r2": sk.r2_score(y, scores[:, 0])}
+    votes = scores.argmax(axis=1)
+    two = forest.schema.n_classes == 2
+    one = [1] if two else range(forest.schema.n_classes)
+    return {
+        "auc": np.mean([sk.roc_auc_score(y == c, scores[:, c]) for c in one]),
+        "pr_auc": np.mean([sk.average_precision_score(y == c, scores[:, c]) for c in one]),
+        "accuracy": sk.accuracy_score(y, votes),
+        "f1": sk.f1_score(y, votes, average="binary" if two else "macro"),
+        "mcc": sk.matthews_corrcoef(y, votes),
+    }
+
+
+def figures(frame, site, model):
+    [row] = frame.filter(site=site, model=model).to_dicts()
+    return row
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_figures_of_each_site_and_of_all(task):
+    fed, model = fitted(task)
+    frame = model.evaluate(fed)
+    local = sv.LocalForest(n_estimators=8, max_depth=4).fit(fed).forests_
+    everyone = [judged(fed, site) for site in fed.sites]
+    assert frame.columns == ["site", "model", "rows", *(["rmse", "r2"] if task == "number" else CLASSES), *GAINS]
+    assert frame["site"].unique(maintain_order=True).to_list() == [*fed.sites, "all"]
+    for site in fed.sites:
+        for name, forest in (("federated", model.forest_), ("local", local[site]), ("pooled", model.forest_)):
+            row = figures(frame, site, name)
+            assert row["rows"] == len(judged(fed, site))
+            for metric, value in by_sklearn(forest, [judged(fed, site)]).items():
+                assert row[metric] == pytest.approx(value, rel=1e-9), (site, name, metric)
+    overall = figures(frame, "all", "federated")
+    assert overall["rows"] == sum(map(len, everyone))
+    for metric, value in by_sklearn(model.forest_, everyone).items():
+        near = {"auc": 2e-3, "pr_auc": 1e-2}.get(metric, 1e-9)  # by the grid of scores; the others are exact
+        assert overall[metric] == pytest.approx(value, abs=near), metric
+
+
+def test_overall_figures_of_the_sites_own_models():
+    """Each site's rows are scored by its own forest; the counts are added."""
+    fed, model = fitted("binary")
+    local = sv.LocalForest(n_estimators=8, max_depth=4).fit(fed).forests_
+    y = np.concatenate([judged(fed, s).y for s in fed.sites])
+    scores = np.concatenate([local[s].scores(judged(fed, s).X) for s in fed.sites])
+    row = figures(model.evaluate(fed), "all", "local")
+    assert row["accuracy"] == pytest.approx(sk.accuracy_score(y, scores.argmax(axis=1)))
+    assert row["auc"] == pytest.approx(sk.roc_auc_score(y, scores[:, 1]), abs=2e-3)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_cold_sites_judge_the_same(task):
+    warm, model = fitted(task)
+    cold = federate(parts(table(task, n=400), 3), test=0.3, cold=True)
+    assert repr(model.evaluate(warm).rows()) == repr(model.evaluate(cold).rows())
+
+
+def test_each_site_its_own_model():
+    fed, _ = fitted("binary")
+    model = sv.LocalForest(n_estimators=8, max_depth=4).fit(fed)
+    frame = model.evaluate(fed)
+    for site in fed.sites:
+        assert figures(frame, site, "federated")["accuracy"] == figures(frame, site, "local")["accuracy"]
+        [other] = [s for s in fed.sites if s != site][:1]
+        assert model.forests_[site] != model.forests_[other]
+
+
+def test_a_site_that_was_not_there():
+    fed, _ = fitted("binary")
+    model = sv.LocalForest(n_estimators=2, max_depth=2).fit(fed)
+    with pytest.raises(InputError, match="no model for site 'site 3'"):
+        model.evaluate(federate(parts(table(n=400), 4), test=0.3, schema=fed.schema))
+
+
+# -- does joining help?
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_gains_over_what_a_site_has_alone(task):
+    fed, model = fitted(task)
+    frame = model.evaluate(fed)
+    local = sv.LocalForest(n_estimators=8, max_depth=4).fit(fed).forests_
+    first = "rmse" if task == "number" else "auc"
+    for site in fed.sites:
+        alone, joined, pooled = (figures(frame, site, name) for name in ("local", "federated", "pooled"))
+        assert [alone[name] for name in GAINS] == [None, None, None, False]
+        better = alone[first] - joined[first] if task == "number" else joined[first] - alone[first]
+        assert joined["gain"] == pytest.approx(better)
+        part, at = judged(fed, site), fed.site(site)
+        answers = [forest.scores(part.X) for forest in (local[site], model.forest_)]
+        between = intervals(answers, 0, part.y, fed.schema.n_classes, at.sampling_key)[1]
+        assert [joined["gain_low"], joined["gain_high"]] == pytest.approx(list(between))
+        assert joined["use"]
+        assert not pooled["use"]
+        assert pooled["gain"] == joined["gain"], "it is the same forest"
+    overall = figures(frame, "all", "federated")
+    assert overall["gain"] is not None
+    assert (overall["gain_low"], overall["gain_high"], overall["use"]) == (None, None, False)
+
+
+def test_the_same_model_gains_nothing_for_sure():
+    fed, _ = fitted("binary")
+    frame = sv.LocalForest(n_estimators=8, max_depth=4).fit(fed).evaluate(fed)
+    for site in fed.sites:
+        row = figures(frame, site, "federated")
+        assert (row["gain"], row["gain_low"], row["gain_high"]) == (0.0, 0.0, 0.0)
+
+
+def test_few_test_rows_show_no_interval():
+    frame = table(n=200)
+    fed = federate({"few": frame[:12], "many": frame[12:]}, test=0.4)
+    told = sv.HistogramForest(n_estimators=4, max_depth=3).fit(fed).evaluate(fed)
+    assert figures(told, "few", "federated")["gain_low"] is None
+    assert figures(told, "few", "federated")["use"], "advice needs no interval"
+    assert figures(told, "many", "federated")["gain_low"] is not None
+
+
+def test_votes_decide_classes_and_scores_rank():
+    """A forest whose trees vote is right where its votes are, which need not be where its scores are."""
+    fed, _ = fitted("binary", n=600)
+    model = sv.HistogramForest(n_estimators=5, max_depth=2, max_features=1).fit(fed)
+    voting = replace(model.forest_, combine="vote", gain=None)
+    part = judged(fed, "site 0")
+    decided = voting.predict(part.X)
+    assert (decided != voting.classes[voting.scores(part.X).argmax(axis=1)]).any(), "or this test shows nothing"
+    model.forests_ = dict.fromkeys(fed.sites, voting)
+    model.forest_ = voting
+    frame = model.evaluate(fed)
+    row = figures(frame, "site 0", "federated")
+    assert row["accuracy"] == pytest.approx(sk.accuracy_score(voting.classes[part.y], decided))
+    assert row["mcc"] == pytest.approx(sk.matthews_corrcoef(voting.classes[part.y], decided))
+    assert row["auc"] == pytest.approx(sk.roc_auc_score(part.y, voting.scores(part.X)[:, 1]))
+    everyone = [judged(fed, site) for site in fed.sites]
+    right = sum((voting.predict(p.X) == voting.classes[p.y]).sum() for p in everyone)
+    assert figures(frame, "all", "federated")["accuracy"] == pytest.approx(right / sum(map(len, everyone)))
+
+
+@pytest.mark.parametrize("task", ["binary", "number"])
+def test_a_site_that_lacks_columns(task):
+    """Trees that ask about a column which a site lacks abstain there; if all do, there are no figures, and no crash."""
+    tables = parts(table(task, n=400), 3)
+    tables["site 1"] = tables["site 1"].drop("age")
+    fed = federate(tables, test=0.3)
+    model = sv.HistogramForest(n_estimators=20, max_depth=2, max_features=2).fit(fed)
+    asking = model.forest_.uses[:, fed.schema.names.index("age")]
+    silent, heard = (replace(model.forest_.take(trees), combine="vote") for trees in (asking, ~asking))
+    mixed = join_forests([silent, heard])
+    first = "rmse" if task == "number" else "auc"
+
+    model.forest_, model.forests_ = silent, dict.fromkeys(fed.sites, silent)
+    told = model.evaluate(fed)
+    assert np.isnan(figures(told, "site 1", "federated")[first])
+    assert figures(told, "site 1", "federated")["gain"] is None
+    assert np.isfinite(figures(told, "site 0", "federated")[first])
+    rows = len(judged(fed, "site 0")) + len(judged(fed, "site 2"))
+    assert figures(told, "all", "federated")["rows"] == rows
+    assert np.isfinite(figures(told, "all", "federated")[first])
+    table_ = table(task, n=60, seed=3).drop("age")
+    assert np.isnan(figures(model.evaluate(fed, table_), "all", "federated")[first])
+
+    model.forest_, model.forests_ = mixed, dict.fromkeys(fed.sites, mixed)
+    part, y = judged(fed, "site 1"), judged(fed, "site 1").y
+    said = heard.scores(part.X)
+    expected = sk.root_mean_squared_error(y, said[:, 0]) if task == "number" else sk.roc_auc_score(y, said[:, 1])
+    assert figures(model.evaluate(fed), "site 1", "federated")[first] == pytest.approx(expected)
+
+
+def lying(change):
+    """Make a kind of federation whose first site changes its figures before they leave."""
+
+    def twist(site, data):
+        envelope = wire.decode(data, Envelope)
+        if site == "site 0" and envelope.kind == "Figures":
+            reply = wire.decode(envelope.body, Figures)
+            body = wire.encode(msgspec.structs.replace(reply, **change(reply)))
+            data = wire.encode(msgspec.structs.replace(envelope, body=body))
+        return [(site, data)]
+
+    return disturbed(twist)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda r: {"intervals": r.intervals[:1]},
+        lambda r: {"intervals": r.intervals.astype(np.float32)},
+        lambda r: {"intervals": r.intervals[:, ::-1].copy()},
+        lambda r: {"intervals": r.intervals + 5.0},
+        lambda r: {"intervals": np.where([True, False], r.intervals, np.nan)},
+        lambda r: {"intervals": np.where([True, False], r.intervals, np.inf)},
+    ],
+)
+def test_impossible_intervals_are_refused(wrong):
+    fed = federate(parts(table(n=400), 3), lying(wrong), test=0.3)
+    model = sv.HistogramForest(n_estimators=4, max_depth=3).fit(fed)
+    with pytest.raises(SiteError, match="site 'site 0': answered Judge with something unusable"):
+        model.evaluate(fed)
+
+
+def test_gains_against_a_model_that_is_not_there():
+    fed, _ = fitted("binary")
+    named, own = fed.blob(fed.schema.to_json().encode()), [Contender(own=Settings(n_estimators=2))]
+    for against in (-2, 1):
+        with pytest.raises(SiteError, match="could not read"):
+            fed.ask(Judge(schema=named, contenders=own, feature_key=np.zeros(2, np.uint64), against=against))
+
+
+# -- parts on which little can be said
+
+
+def test_a_test_part_of_one_class_shows_what_is_undefined():
+    frame = table(n=200)
+    fed = federate({"no": frame.filter(pl.col("label") == "no"), "mixed": frame, "tiny": frame[:1]}, test=0.3)
+    told = sv.HistogramForest(n_estimators=4, max_depth=3).fit(fed).evaluate(fed)
+    row = figures(told, "no", "federated")
+    assert np.isnan(row["auc"])
+    assert np.isnan(row["mcc"])
+    assert row["accuracy"] > 0.5
+    nothing = figures(told, "tiny", "federated")
+    assert nothing["rows"] == 0
+    assert all(np.isnan(nothing[metric]) for metric in CLASSES)
+    assert np.isfinite(figures(told, "all", "federated")["auc"])
+
+
+def test_a_site_without_test_rows_in_regression():
+    frame = table("number", n=100)
+    fed = federate({"tiny": frame[:1], "most": frame[1:]}, test=0.3)
+    told = sv.HistogramForest(n_estimators=4, max_depth=3).fit(fed).evaluate(fed)
+    assert np.isnan(figures(told, "tiny", "federated")["rmse"])
+    assert figures(told, "all", "federated")["rmse"] == figures(told, "most", "federated")["rmse"]
+
+
+def test_without_test_rows_or_a_table():
+    fed = federate(parts(table(), 3))
+    model = sv.HistogramForest(n_estimators=2, max_depth=2).fit(fed)
+    with pytest.raises(InputError, match=r"no site has test rows: set test=0\.2"):
+        model.evaluate(fed)
+
+
+def test_before_it_is_fitted():
+    with pytest.raises(InputError, match="not fitted yet"):
+        sv.HistogramForest().evaluate(federate(parts(table(), 2), test=0.2))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_on_a_table(task):
+    """Every model is judged on the same rows, a path or a frame."""
+    fed, model = fitted(task)
+    other = table(task, n=150, seed=5)
+    told = model.evaluate(fed, other)
+    X, y = other.drop("label"), other["label"]
+    scores = model.forest_.scores(X)
+    row = figures(told, "all", "federated")
+    assert row["rows"] == 150
+    if task == "number":
+        assert row["rmse"] == pytest.approx(sk.root_mean_squared_error(y, scores[:, 0]))
+    else:
+        assert row["accuracy"] == pytest.approx(sk.accuracy_score(y, model.predict(X)))
+    for site in fed.sites:
+        federated, local = figures(told, site, "federated"), figures(told, site, "local")
+        assert federated["use"]
+        assert federated["gain_low"] < federated["gain"] < federated["gain_high"]
+        first = "rmse" if task == "number" else "auc"
+        assert abs(federated["gain"]) == pytest.approx(abs(federated[first] - local[first]))
+        assert local["rows"] == 150
+        assert {k: v for k, v in federated.items() if k not in GAINS} == {
+            k: v for k, v in {**row, "site": site}.items() if k not in GAINS
+        }
+
+
+# -- what is told, and to whom
+
+
+def test_only_figures_and_counts_leave_a_site():
+    fed, model = fitted("binary")
+    before = len(fed.record)
+    model.evaluate(fed)
+    kinds = [wire.decode(d, Envelope).kind for _, way, d in fed.record[before:] if way == "sent"]
+    assert kinds == ["Figures"] * 3 + ["Counts"] * 3
+    assert model.counts_.confusion.sum() == 3 * sum(len(judged(fed, s)) for s in fed.sites)
+
+
+def test_models_travel_once():
+    fed, model = fitted("binary")
+    for _ in range(2):
+        model.evaluate(fed)
+    blobs = [(s, h) for s, way, d in fed.record if way == "received" for h in wire.decode(d, Envelope).blobs]
+    assert len(blobs) == len(set(blobs))
+
+
+@pytest.mark.parametrize("kind", [Judge, Tally])
+def test_a_model_of_another_schema_is_refused(kind):
+    """Its features may be more than the rows have: walking it would read beyond them."""
+    fed, model = fitted("binary")
+    few = replace(model.forest_, gain=None)
+    schema = fed.schema
+    narrow = msgspec.structs.replace(schema, features=schema.features[:1])
+    question = {
+        site: kind(
+            schema=fed.blob(narrow.to_json().encode()),
+            contenders=[Contender(sent=fed.blob(to_bytes(few)))],
+            feature_key=np.zeros(2, np.uint64),
+        )
+        for site in fed.sites
+    }
+    with pytest.raises(sv.SiteError, match="could not read what it was sent"):
+        fed.ask(question) if kind is Judge else fed.total(question)
+
+
+def test_a_question_without_a_model_is_refused():
+    fed, _ = fitted("binary")
+    named = fed.blob(fed.schema.to_json().encode())
+    for contender in (Contender(), Contender(own=Settings(n_estimators=2))):
+        question = Judge(schema=named, contenders=[contender], feature_key=np.zeros(2, np.uint64))
+        if contender.own is None:
+            with pytest.raises(sv.RefusedError, match="names no model"):
+                fed.ask(question)
+        else:
+            assert len(fed.ask(question)) == 3
+
+
+def test_which_variant_it_is_that_a_site_should_use():
+    fed, _ = fitted("binary", n=600)
+    model = sv.BOFRF(n_estimators=6, max_depth=4).fit(fed)
+    rows, _ = evaluate(fed, model.schema_, model._contenders(fed), model._feature_key())
+    for site in fed.sites:
+        here = [row for row in rows if row.site == site]
+        assert [row.model for row in here] == ["local", "own", "global", "federated", "pooled"]
+        [used] = [row for row in here if row.use]
+        assert used.model == "federated"
+        assert used.same_as == model.strategies_[site]
+        [same] = [row for row in here if row.model == used.same_as]
+        assert (same.figures, same.gain, same.low) == (used.figures, used.gain, used.low)

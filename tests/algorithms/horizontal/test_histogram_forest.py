@@ -1,0 +1,261 @@
+"""Forests from summed histograms: rounds, bytes, and questions that do not hold together."""
+
+import msgspec
+import numpy as np
+import pytest
+from helpers.asking import trouble
+from helpers.studies import TASKS, Recorded, federate, parts, table
+
+import silvan as sv
+from silvan.algorithms.horizontal.histogram_forest import GrowLevel, Histograms, _add_up, _check_sums, check_nodes
+from silvan.algorithms.shared.shared_bins import MAX_TREES
+from silvan.data.bins import make_bins
+from silvan.data.schema import Schema
+from silvan.errors import FormatError, InputError
+from silvan.federation import wire
+from silvan.federation.message import Envelope
+from silvan.tree import rows
+from silvan.tree.target import Measure
+
+TABLES = parts(table(), 3)
+
+
+# -- rounds and bytes
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5, 8])
+@pytest.mark.parametrize("n_trees", [1, 30])
+@pytest.mark.parametrize("max_features", [1, None])
+def test_rounds(depth, n_trees, max_features):
+    """A level a round, and two for the bins, however many trees there are."""
+    model = sv.HistogramForest(
+        n_estimators=n_trees, max_depth=depth, max_features=max_features, min_samples_leaf=1
+    ).fit(federate(TABLES, policy=sv.Policy(min_leaf=1)))
+    assert model.rounds_ <= depth + 2 <= depth + 3
+    assert model.forest_.depth.max() <= depth
+    if depth < 5:
+        assert model.rounds_ == depth + 2
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_level_too_large_for_a_message(task, monkeypatch):
+    """It takes several messages, is one round all the same, and gives the same forest."""
+    tables = parts(table(task), 3)
+    whole, cut = federate(tables), federate(tables)
+    model = sv.HistogramForest(n_estimators=5, max_depth=5).fit(whole)
+    monkeypatch.setattr("silvan.algorithms.horizontal.histogram_forest._LEVEL_BYTES", 1000)
+    again = sv.HistogramForest(n_estimators=5, max_depth=5).fit(cut)
+    assert again.forest_ == model.forest_
+    assert again.rounds_ == model.rounds_
+    assert cut.exchanges > whole.exchanges + 20
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("cold", [False, True])
+def test_counting_along_the_rows_gives_the_same_forest(task, cold, monkeypatch):
+    """How a site counts is its own affair: gathered node by node, or along the rows as in large tables."""
+    learner = sv.HistogramForest(n_estimators=6, max_depth=5)
+    expected = learner.fit(federate(parts(table(task), 3))).forest_.hash
+    monkeypatch.setattr(rows, "_CLOSE", -1)
+    assert learner.fit(federate(parts(table(task), 3), cold=cold)).forest_.hash == expected
+
+
+def test_rounds_of_adaptive_bins():
+    tables = parts(table().drop_nulls(), 3)
+    allowed = ("Describe", "CountCategories", "NameCategories", "AdaptiveLevel")
+    fed = federate(tables, policy=sv.Policy(messages=allowed))
+    model = sv.HistogramForest(n_estimators=5, max_depth=4, bins="adaptive").fit(fed)
+    assert model.rounds_ <= 4 + 3
+
+
+def test_rounds_of_merging_and_of_judging():
+    fed = federate(TABLES, test=0.2)
+    for weights in (None, "trees", "votes"):
+        model = sv.MergedForest(n_estimators=9, max_depth=4, weights=weights).fit(fed)
+        assert model.rounds_ == 1
+    before = fed.agreement_rounds
+    model.evaluate(fed)
+    assert fed.agreement_rounds - before == 2
+
+
+def test_bytes_do_not_depend_on_the_rows():
+    """Sums travel, not rows: ten times the rows are not ten times the bytes."""
+    sizes = []
+    for n in (300, 3000):
+        model = sv.HistogramForest(n_estimators=4, max_depth=4).fit(federate(parts(table(n=n), 3)))
+        sizes.append(sum(ways["sent"] for ways in model.bytes_.values()))
+    assert sizes[1] < 3 * sizes[0]
+
+
+def test_all_sites_send_alike():
+    """Sizes of messages tell little of a site: all answer about the same nodes."""
+    fed = federate(parts(table(n=600), 3), Recorded)
+    sv.HistogramForest(n_estimators=4, max_depth=3).fit(fed)
+    shapes = {}
+    for site, way, data in fed.record:
+        envelope = wire.decode(data, Envelope)
+        if way == "sent" and envelope.kind == "Histograms":
+            sums = wire.decode(envelope.body, Histograms).sums
+            shapes.setdefault(envelope.question, {})[site] = (sums.shape, sums.dtype)
+    assert len(shapes) == 3
+    assert all(len(by_site) == 3 and len(set(by_site.values())) == 1 for by_site in shapes.values())
+
+
+def test_what_is_not_built_says_so():
+    fed = federate(TABLES)
+    with pytest.raises(InputError, match="epsilon"):
+        sv.HistogramForest(epsilon=1.0).fit(fed)
+    with pytest.raises(InputError, match="bins must be"):
+        sv.HistogramForest(bins="mine").fit(fed)
+    with pytest.raises(InputError, match="class_weight names 'maybe'"):
+        sv.HistogramForest(class_weight={"maybe": 2.0}).fit(fed)
+    with pytest.raises(InputError, match="does not fit classification"):
+        sv.HistogramForest(criterion="squared_error").fit(fed)
+
+
+# -- questions that do not hold together
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def asked(request):
+    """A site, and the last question it was asked: three levels of splits."""
+    fed = federate(parts(table(request.param), 2), Recorded)
+    sv.HistogramForest(n_estimators=3, max_depth=4, max_features=2).fit(fed)
+    data = [d for site, way, d in fed.record if site == "site 0" and way == "received"][-1]
+    envelope = wire.decode(data, Envelope)
+    site = fed.site("site 0")
+    site.outbox = None  # it lets no variants pass; what kernels rely on is checked all the same
+    return site, envelope, wire.decode(envelope.body, GrowLevel)
+
+
+def put(asked, **changes):
+    site, envelope, question = asked
+    body = wire.encode(msgspec.structs.replace(question, **changes))
+    return wire.decode(site.receive(wire.encode(msgspec.structs.replace(envelope, body=body)), "total"), Envelope)
+
+
+def changed(array, at, value):
+    array = array.copy()
+    array[at] = value
+    return array
+
+
+WRONG = {
+    "no such node": lambda q: {"nodes": changed(q.nodes, 0, q.n_trees + 2 * len(q.split_node))},
+    "a node below zero": lambda q: {"nodes": changed(q.nodes, 0, -1)},
+    "a node twice": lambda q: {"nodes": changed(q.nodes, 0, q.nodes[1])},
+    "a node that was split": lambda q: {"nodes": changed(q.nodes, 0, q.split_node[0])},
+    "nodes without features": lambda q: {"nodes": q.nodes[:-1]},
+    "nodes in two dimensions": lambda q: {"nodes": q.nodes[:, None]},
+    "nodes of another type": lambda q: {"nodes": q.nodes.astype(np.int64)},
+    "no such feature": lambda q: {"features": changed(q.features, (0, 1), 5)},
+    "a feature below zero": lambda q: {"features": changed(q.features, (0, 0), -2)},
+    "a feature twice": lambda q: {"features": changed(q.features, 0, 3)},
+    "features that fall": lambda q: {"features": q.features[:, ::-1].copy()},
+    "a gap among features": lambda q: {"features": changed(q.features, 0, [-1, 2])},
+    "no features": lambda q: {"features": q.features[:, :0]},
+    "more features than there are": lambda q: {"features": np.tile(np.arange(6, dtype=np.int32), (len(q.nodes), 1))},
+    "a very wide empty question": lambda q: {"nodes": q.nodes[:0], "features": np.zeros((0, 10_000_000), np.int32)},
+    "features of another type": lambda q: {"features": q.features.astype(np.float32)},
+    "features in one dimension": lambda q: {"features": q.features[:, 0]},
+    "a split by no such feature": lambda q: {"split_feature": changed(q.split_feature, 0, 5)},
+    "a split by a feature below zero": lambda q: {"split_feature": changed(q.split_feature, 0, -1)},
+    "a split by a feature far out": lambda q: {"split_feature": changed(q.split_feature, 0, 2**31 - 1)},
+    "a split after no such bin": lambda q: {"split_bin": changed(q.split_bin, 0, 300)},
+    "a split after a bin below zero": lambda q: {"split_bin": changed(q.split_bin, 0, -1)},
+    "a split of a node to come": lambda q: {"split_node": changed(q.split_node, 0, q.n_trees)},
+    "a split of a node far out": lambda q: {"split_node": changed(q.split_node, 0, 2**31 - 1)},
+    "a split of a node below zero": lambda q: {"split_node": changed(q.split_node, 0, -1)},
+    "a node split twice": lambda q: {"split_node": changed(q.split_node, -1, q.split_node[0])},
+    "a column too short": lambda q: {"split_bin": q.split_bin[:-1]},
+    "sizes that do not add up": lambda q: {"round_sizes": changed(q.round_sizes, 0, 0)},
+    "a size below zero": lambda q: {"round_sizes": np.array([len(q.split_node) + 1, -1])},
+    "sizes that wrap round": lambda q: {"round_sizes": np.concatenate([q.round_sizes, np.array([2**62] * 4)])},
+    "sizes of another type": lambda q: {"round_sizes": q.round_sizes.astype(np.float64)},
+    "short sets": lambda q: {"split_words": q.split_words[:, :3]},
+    "sets of another type": lambda q: {"split_words": q.split_words.astype(np.int64)},
+    "directions of another type": lambda q: {"split_missing_left": q.split_missing_left.astype(np.int8)},
+    "no trees": lambda q: {"n_trees": 0},
+    "too many trees": lambda q: {"n_trees": MAX_TREES + 1},
+    "one statistic": lambda q: {"measure": msgspec.structs.replace(q.measure, n_stats=1)},
+    "many statistics": lambda q: {"measure": msgspec.structs.replace(q.measure, n_stats=100)},
+    "another lead": lambda q: {"measure": msgspec.structs.replace(q.measure, lead=2)},
+    "a measure of numbers for classes, or of classes for numbers": lambda q: {
+        "measure": Measure(2, 0, (1, 1), 9) if q.measure.scale else Measure(2, 1, (1,), 9, 0.0, 1.0)
+    },
+    "an endless offset": lambda q: {"measure": msgspec.structs.replace(q.measure, offset=np.inf)},
+    "no number": lambda q: {"measure": msgspec.structs.replace(q.measure, scale=np.nan)},
+}
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_questions_that_do_not_hold_together(asked, how):
+    """Refused before any kernel sees them, and the site goes on as before."""
+    truth = put(asked)
+    assert truth.kind == "Histograms"
+    assert trouble(put(asked, **WRONG[how](asked[2]))).code == "format"
+    assert put(asked) == truth
+
+
+def test_a_question_about_nothing(asked):
+    reply = put(asked, nodes=asked[2].nodes[:0], features=asked[2].features[:0])
+    assert len(wire.decode(reply.body, Histograms).sums) == 0
+
+
+def test_an_older_question_again(asked):
+    """A site whose rows are further down the trees answers as it did then."""
+    site, _, q = asked
+    cut = int(q.round_sizes[0])
+    early = {
+        name: getattr(q, name)[:cut]
+        for name in ("split_node", "split_feature", "split_bin", "split_missing_left", "split_words")
+    }
+    nodes = np.arange(q.n_trees, q.n_trees + 2 * cut, dtype=np.int32)[: len(q.nodes)]
+    early |= {"round_sizes": q.round_sizes[:1], "nodes": nodes, "features": q.features[: len(nodes)]}
+    now = put(asked)
+    then = put(asked, **early)
+    assert then.kind == "Histograms"
+    assert put(asked) == now
+    site.cache.clear()
+    assert put(asked, **early) == then
+
+
+def test_check_nodes_takes_what_growing_asks():
+    nodes = np.array([4, 0, 7], np.int32)
+    check_nodes(nodes, np.array([[0, 3], [2, -1], [1, 2]], np.int32), 8, 4)
+    with pytest.raises(FormatError, match="does not exist"):
+        check_nodes(nodes, np.zeros((3, 1), np.int32), 7, 4)
+
+
+# -- replies that no rows can have
+
+
+def test_histograms_of_classes_and_of_numbers():
+    """No class has fewer than no rows; sums of numbers may be below zero, counts of their rows may not."""
+    bins = make_bins(Schema.of(["x", "z"]), [np.zeros(0, np.float32)] * 2)
+    features = np.array([[0, 1]], np.int32)
+    classes, numbers = Measure(2, 0, (1, 1), 9), Measure(2, 1, (1,), 9, 0.0, 1.0)
+    right = np.array([[1, 4], [2, -1], [0, 0], [3, 3]])
+    _check_sums(right, features, bins, numbers)
+    _check_sums(np.abs(changed(right, (2, 1), 2)).astype(np.int32), features, bins, classes)
+    for sums, measure in (
+        (right.astype(np.int32), classes),
+        (right[:, ::-1], numbers),
+        (right.astype(np.int32), numbers),
+        (right[:3], numbers),
+        (right[:, :1], numbers),
+    ):
+        with pytest.raises(FormatError, match="its histograms"):
+            _check_sums(sums, features, bins, measure)
+
+
+def test_histograms_add_up():
+    n_bins, features = np.array([2, 3], np.int32), np.array([[0, 1], [1, -1]], np.int32)
+    right = np.array([[1, 4], [2, 0], [0, 0], [3, 1], [0, 3], [1, 1], [0, 0], [9, 2]], np.int32)
+    assert _add_up(right, features, n_bins, 2)
+    assert not _add_up(changed(right, (0, 0), 2), features, n_bins, 2)  # the first node's features differ
+    assert not _add_up(changed(right, (2, 1), 1), features, n_bins, 2)
+    assert _add_up(changed(right, (7, 0), 1), features, n_bins, 2)  # the second node has but one
+    below = changed(changed(right, (0, 0), -1), (1, 0), 4)
+    assert not _add_up(below, features, n_bins, 2)
+    assert _add_up(changed(changed(right, (0, 1), -1), (1, 1), 5), features, n_bins, 1)  # sums may be below zero

@@ -1,0 +1,460 @@
+"""Private forests of tables: what they learn, what they cost, and questions that do not hold together."""
+
+import warnings
+from fractions import Fraction
+from itertools import product
+
+import msgspec
+import numpy as np
+import polars as pl
+import pytest
+from helpers.private_study import FEATURES, KNOWN, LABELS, federate, questions, schema, spent, unseen
+from helpers.studies import TASKS, table
+from sklearn.metrics import log_loss, r2_score, roc_auc_score
+
+import silvan as sv
+from silvan.algorithms.private import tables, tables_estimates
+from silvan.algorithms.private.public_cuts import even_cuts, public_cuts
+from silvan.algorithms.private.tables_forest import Group, table_forest
+from silvan.algorithms.private.tables_messages import CountColumns, CountTables, exact_counts, whole_target
+from silvan.errors import FederationError, FormatError, InputError, RefusedError
+from silvan.federation.site import Site
+from silvan.forest.predict import tally
+from silvan.privacy.noise.laplace import Noise
+
+pytestmark = pytest.mark.filterwarnings("ignore:rows times epsilon")
+
+
+@pytest.fixture
+def without_noise(monkeypatch):
+    monkeypatch.setattr(Noise, "add", lambda self, counts: np.array(counts, np.int64))
+
+
+# -- what they learn
+
+
+def test_two_classes():
+    rows, y = unseen()
+    model = sv.HistogramForest(epsilon=3.0, noise="total").fit(federate(n=4000))
+    scores = model.predict_proba(rows)
+    assert roc_auc_score(y == "yes", scores[:, 1]) > 0.85  # a forest without noise has 0.91
+    assert log_loss(y == "yes", scores[:, 1]) < 0.5
+    np.testing.assert_allclose(scores.sum(axis=1), 1.0)
+    assert (model.predict(rows) == y).mean() > 0.75
+    assert model.rounds_ == 4  # rows, bins, cells, scores
+
+
+def test_several_classes():
+    rows, y = unseen("several")
+    model = sv.HistogramForest(epsilon=5.0, noise="total").fit(federate("several", n=4000))
+    scores = model.predict_proba(rows)
+    assert roc_auc_score(y, scores, multi_class="ovr", labels=["high", "low", "middle", "top"]) > 0.72
+    np.testing.assert_allclose(scores.sum(axis=1), 1.0)
+
+
+def test_a_number():
+    rows, y = unseen("number")
+    model = sv.HistogramForest(epsilon=5.0, noise="total").fit(federate("number", n=4000))
+    assert r2_score(y, model.predict(rows)) > 0.3
+    assert model.forest_.combine == "mean"
+    assert model.rounds_ == 5
+
+
+def test_more_epsilon_is_better():
+    rows, y = unseen()
+    fed = federate(n=4000)
+    aucs = []
+    for epsilon in (0.02, 10.0):
+        models = [sv.HistogramForest(epsilon=epsilon, noise="total", random_state=i).fit(fed) for i in range(3)]
+        aucs.append(np.mean([roc_auc_score(y == "yes", m.predict_proba(rows)[:, 1]) for m in models]))
+    assert aucs[1] > aucs[0] + 0.05
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("sums", ["ring", "masked"])
+def test_sums_that_hide_their_parts(task, sums):
+    model = sv.HistogramForest(epsilon=3.0).fit(federate(task, sums=sums))
+    assert "nobody sees a site's part" in model.privacy_.seen_by
+    assert model.forest_ is not None
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_same_forest_whoever_holds_the_rows(task, without_noise):
+    """Apart from noise: one site or several, trusted or hidden sums, restarted for every message or not."""
+    learner = sv.HistogramForest(epsilon=3.0, noise="total", tolerate=0, n_rows=600)
+    expected = learner.fit(federate(task, n=600, n_sites=1)).forest_.hash
+    for settings in ({}, {"cold": True}, {"sums": "ring"}, {"sums": "masked"}):
+        fed = federate(task, n=600, n_sites=3, **settings)
+        assert learner.fit(fed).forest_.hash == expected, settings
+
+
+def test_noise_is_not_of_the_seed():
+    """Two federations, the same tables and seeds: the questions are the same, the answers are not."""
+    first, second = (sv.HistogramForest(epsilon=1.0).fit(federate()).forest_ for _ in range(2))
+    assert first.hash != second.hash
+
+
+# -- what they cost
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("n_rows", [None, 2000])
+@pytest.mark.parametrize("epsilon", [0.01, 0.3, 7.0])
+def test_the_account_adds_up(task, n_rows, epsilon):
+    """All of epsilon is used, none of it twice, and every site's books say the same."""
+    fed = federate(task)
+    model = sv.HistogramForest(epsilon=epsilon, n_rows=n_rows, noise="total").fit(fed)
+    account = model.privacy_
+    assert sum(Fraction(q.epsilon) for q in account.queries) <= Fraction(epsilon)
+    assert account.total == pytest.approx(epsilon)
+    np.testing.assert_allclose(spent(fed), epsilon)
+    for query in account.queries:
+        assert query.scale == pytest.approx(query.sensitivity / query.epsilon)
+        assert query.alpha == pytest.approx(np.exp(-query.epsilon / query.sensitivity))
+        assert query.sensitivity % query.times == 0
+    assert any("number of rows" in q.what for q in account.queries) == (n_rows is None)
+    text = str(account)
+    assert f"epsilon {account.total:.6g} for one row of those learnt from, added or removed" in text
+    assert "sequential" in text
+    assert "evaluate" in text
+
+
+def test_asking_again_is_free_and_changes_nothing():
+    fed = federate()
+    learner = sv.HistogramForest(epsilon=1.0)
+    forest = learner.fit(fed).forest_
+    assert learner.fit(fed).forest_ == forest
+    np.testing.assert_allclose(spent(fed), 1.0)
+    assert sv.HistogramForest(epsilon=1.0, random_state=1).fit(fed).forest_ != forest
+    # how many rows there are, and in which bins, is the same question whatever the tables are
+    np.testing.assert_allclose(spent(fed), 1.75)
+
+
+def test_who_it_holds_against():
+    one, several = federate(n_sites=1), federate()
+    assert "everybody but the site itself" in sv.HistogramForest(epsilon=1.0).fit(several).privacy_.seen_by
+    assert (
+        "whoever adds, who is trusted" in sv.HistogramForest(epsilon=1.0, noise="total").fit(several).privacy_.seen_by
+    )
+    assert "everybody but the site itself" in sv.HistogramForest(epsilon=1.0, noise="total").fit(one).privacy_.seen_by
+    ring = federate(n_sites=4, sums="ring")
+    seen_by = sv.HistogramForest(epsilon=1.0, tolerate=2).fit(ring).privacy_.seen_by
+    assert (
+        "up to 2 of 4 sites lost or colluding, at most 1 of them colluding" in seen_by
+    )  # neighbours see what is between
+    assert "up to 1 of 4 sites" in sv.HistogramForest(epsilon=1.0).fit(ring).privacy_.seen_by
+    alone = sv.HistogramForest(epsilon=1.0, tolerate=0).fit(ring).privacy_.seen_by
+    assert "not against the other sites" in alone
+    two = sv.HistogramForest(epsilon=1.0, noise="total").fit(federate(n_sites=2))
+    assert "each site's answer has all the noise" in two.privacy_.seen_by  # the other's share is known to it
+
+
+def test_noise_once_or_at_every_site():
+    """At every site each adds all of it, in sums that hide parts as well; else all shares but one are enough."""
+    for sums, noise, sharers in (("trusted", None, 1), ("trusted", "total", 2), ("ring", None, 2), ("ring", "site", 1)):
+        fed = federate(sums=sums)
+        seen = []
+        total = fed.total
+        fed.total = lambda request, total=total, seen=seen, **more: seen.append(request) or total(request, **more)
+        sv.HistogramForest(epsilon=1.0, noise=noise).fit(fed)
+        assert {request.sharers for request in seen} == {sharers}
+
+
+def test_figures_are_marked_as_outside():
+    fed = federate(test=0.2)
+    figures = sv.HistogramForest(epsilon=1.0).fit(fed).evaluate(fed)
+    assert figures["guarantee"].unique().to_list() == ["outside"]
+    assert "guarantee" not in sv.HistogramForest(n_estimators=3, max_depth=2).fit(fed).evaluate(fed).columns
+
+
+# -- sites that are lost
+
+
+@pytest.mark.parametrize("sums", ["trusted", "masked"])
+@pytest.mark.parametrize("tolerate", [0, 1])
+def test_a_site_that_is_lost_takes_its_share_of_noise_along(sums, tolerate):
+    """What has too little noise is not used, unless that was allowed for."""
+    fed = federate(n_sites=5, sums=sums, quorum=3)
+    fed.members["site 4"].receive = lambda data, verb: b"nonsense"
+    learner = sv.HistogramForest(epsilon=1.0, noise="total", tolerate=tolerate)
+    if tolerate:
+        assert learner.fit(fed).forest_ is not None
+        assert fed.active == [f"site {i}" for i in range(4)]
+    else:
+        with pytest.raises((FederationError, RefusedError)):
+            learner.fit(fed)
+
+
+# -- what must be public
+
+
+def test_a_schema_without_bounds_says_what_to_give():
+    frame = table(n=300)
+    tables = {"a": frame[::2], "b": frame[1::2]}
+    with pytest.raises(InputError, match="found by asking the sites"):
+        sv.HistogramForest(epsilon=1.0).fit(sv.federate_rows(tables))
+
+    def fit(features, label):
+        fed = sv.federate_rows(tables, schema=sv.Schema.of(features, label))
+        return sv.HistogramForest(epsilon=1.0).fit(fed)
+
+    with pytest.raises(
+        InputError, match=r"none for 'age', 'noise': pass schema=.*Feature\('age', bounds=\(low, high\)\)"
+    ):
+        fit([sv.Feature("age"), *FEATURES[1:4], sv.Feature("noise")], LABELS["binary"])
+    with pytest.raises(InputError, match="categories, and the schema names none for 'ward'"):
+        fit([*FEATURES[:3], sv.Feature("ward", "categorical")], LABELS["binary"])
+    with pytest.raises(InputError, match="nothing to predict"):
+        fit(FEATURES, sv.Label("label", ("no",)))
+    numbers = {"a": table("number", 300)}
+    with pytest.raises(InputError, match=r"Label\('label', bounds=\(low, high\)\)"):
+        sv.HistogramForest(epsilon=1.0).fit(sv.federate_rows(numbers, schema=sv.Schema.of(FEATURES, "label")))
+
+
+def test_parameters():
+    fed = federate(n=300)
+    for wrong, match in [
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"epsilon": "much"}, "epsilon"),
+        ({"private": "trees"}, "private must be one of 'tables', 'levels', 'input'"),
+        ({"noise": "both"}, "noise must be 'total', 'site' or None"),
+        ({"n_rows": 0}, "n_rows"),
+        ({"n_rows": 2.5}, "n_rows"),
+        ({"tolerate": 3}, "tolerate"),
+        ({"tolerate": -1}, "tolerate"),
+        ({"bins": "adaptive"}, "bins must be 'shared' with epsilon"),
+        ({"private": "input", "noise": "total"}, "noise is for sums"),
+    ]:
+        with pytest.raises(InputError, match=match):
+            sv.HistogramForest(**{"epsilon": 1.0, **wrong}).fit(fed)
+    with pytest.raises(InputError, match="baseline without noise"):
+        sv.PooledForest(epsilon=1.0).fit(fed)
+
+
+def test_small_tables_are_warned_about():
+    with pytest.warns(UserWarning, match="rows times epsilon is"):
+        sv.HistogramForest(epsilon=0.05, n_rows=300).fit(federate(n=300))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sv.HistogramForest(epsilon=3.0, n_rows=2000, noise="total").fit(federate())
+
+
+def test_values_beyond_the_bounds_count_as_these():
+    frame = table(n=300)
+    wild = frame.with_columns(pl.col("age") * 1000 - 10, pl.lit("elsewhere").alias("ward"))
+    for task_schema, source in ((schema(), wild), (schema(), frame)):
+        (_, _request, counts), *_ = [q for q in questions("binary", source, 1.0) if q[0] == "tables"]
+        assert counts.sum() == 3 * 300
+        assert (counts >= 0).all()
+        assert task_schema is not None
+    assert (whole_target(np.array([-1e9, 1075.0, 1e9]), schema("number")) == [-127, 0, 127]).all()
+
+
+# -- the grid
+
+
+def test_cuts_that_follow_from_bounds():
+    cuts = public_cuts(sv.Feature("x", bounds=(0, 16)))
+    assert (np.diff(cuts) > 0).all()
+    assert cuts.dtype == np.float32
+    assert cuts[0] == 0
+    assert cuts[-1] == 15
+    assert {1.0, 2.0, 8.0}.issubset(cuts.tolist())
+    assert 0.5 in cuts
+    straddling = public_cuts(sv.Feature("x", bounds=(-16, 16)))
+    assert 0.0 in straddling
+    assert (np.abs(straddling) < 1).sum() > 6
+    assert len(public_cuts(sv.Feature("x", bounds=(0, 16)), 24)) == 23
+    assert public_cuts(sv.Feature("x", edges=(1.0, 2.5))).tolist() == [1.0, 2.5]
+    assert even_cuts(sv.Feature("x", bounds=(0, 9)), 3).tolist() == [3.0, 6.0]
+    tiny = public_cuts(sv.Feature("x", bounds=(1e30, 1.0000001e30)))
+    assert len(tiny) >= 1
+    assert (np.diff(tiny) > 0).all()
+
+
+# -- tables as trees
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_table_is_a_tree(own):
+    """Every row reaches the leaf of its cell: numbers, categories, missing and unknown values."""
+    known = schema()
+    groups = [
+        Group(0, 0, np.array([20, 40, 60], np.float32), 4 if own else 2),
+        Group(3, 4, np.zeros(0, np.float32), 3),
+        Group(2, 2, np.zeros(0, np.float32), 0),
+        Group(1, 0, np.array([2.5], np.float32), 2 if own else 0),
+    ]
+    shape = [group.n for group in groups]
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(int(np.prod(shape)), 2))
+    knots = np.tile([-1.0, 1.0], (2, 1))
+    forest = table_forest(
+        known,
+        [groups, groups[2:3]],
+        [values, rng.normal(size=(2, 2))],
+        weights=np.ones(2),
+        combine="log_odds",
+        knots=knots,
+        odds=knots,
+    )
+    ages, wards = [np.nan, -5, 20, 20.1, 40, 60, 61, 1e6], [np.nan, 0, 1, 2, 3]
+    X = np.array(list(product(ages, [np.nan, 1, 2.5, 3], [np.nan, 0, 1], wards, [0.0])), np.float32)
+    expected = values[np.ravel_multi_index([group.of(X) for group in groups], shape)]
+    expected = expected + forest.value[-2:][groups[2].of(X)]
+    np.testing.assert_array_equal(tally(forest, X, forest.weights, votes=False).values, expected)
+
+
+def test_cells_agree_with_counting_rows():
+    frame = table(n=200)
+    (_, _request, counts), *_ = [q for q in questions("binary", frame, 1.0) if q[0] == "tables"]
+    site = Site("here", frame)
+    part = site.part(schema())
+    lost = np.isnan(part.X[:, 0])
+    age = np.where(lost, 3, np.searchsorted([40, 60], part.X[:, 0]))
+    ward = np.where(np.isnan(part.X[:, 3]), 3, part.X[:, 3])
+    for a, w, k in product(range(4), range(4), range(2)):
+        assert counts[4 * a + w, k] == ((age == a) & (ward == w) & (part.y == k)).sum()
+    assert lost.any()
+
+
+# -- what is made of noisy counts
+
+
+def test_noise_is_smoothed_away():
+    rng = np.random.default_rng(0)
+    exact = 1000 * np.exp(-0.5 * ((np.arange(40) - 15) / 6.0) ** 2)
+    noisy = exact + rng.laplace(scale=80, size=40)
+    smooth = tables_estimates.smooth(noisy, exact.sum(), 2 * 80.0**2, 2, np.ones(38))
+    assert np.abs(smooth - exact).mean() < 0.75 * np.abs(noisy - exact).mean()
+    assert (smooth >= 0).all()
+
+
+def test_bins_that_nothing_is_known_of_have_rows_by_their_width():
+    """Counts drowned in noise say nothing; those that are clear decide, whatever the widths."""
+    rng = np.random.default_rng(0)
+    widths = np.array([*0.5 ** np.arange(12, 0, -1), *np.ones(16)])
+    exact = np.concatenate([[0, 0], 1000 * widths / widths.sum()])
+    drowned = tables_estimates.smooth(exact + rng.laplace(scale=100, size=30), 1000, 2 * 100.0**2, 2, widths)
+    assert drowned[14:].sum() > 2 * drowned[:14].sum()
+    exact = np.concatenate([[0, 0], np.full(12, 80.0), np.full(16, 2.5)])
+    clear = tables_estimates.smooth(exact, 1000, 1.0, 2, widths)
+    np.testing.assert_allclose(clear, exact, atol=5)
+
+
+def test_groups_have_about_equal_mass():
+    assert tables_estimates.cut_evenly(np.ones(12), 4).tolist() == [2, 5, 8]
+    assert tables_estimates.cut_evenly(np.array([100.0, 1, 1, 1, 1, 1, 1]), 3).tolist() == [0, 3]
+    assert len(tables_estimates.cut_evenly(np.zeros(5), 3)) <= 2
+
+
+def test_cells_are_shrunk_together():
+    """Without noise and with many rows, log-odds are what the counts say; with noise they are nearer to nothing."""
+    counts = np.array([[900, 100], [100, 900], [500, 500], [400, 600]])
+    kernel = tables_estimates.prior([2, 2], 0.2, 0.3)
+    clear = tables_estimates.log_odds(counts, np.array([0.5, 0.5]), kernel, 1e-9)
+    drowned = tables_estimates.log_odds(counts, np.array([0.5, 0.5]), kernel, 1e8)
+    assert (np.sign(clear[:2, 1]) == [-1, 1]).all()
+    assert abs(clear[2, 1]) < 0.1
+    np.testing.assert_allclose(clear[:, 0], -clear[:, 1])
+    assert np.abs(drowned).max() < 0.05
+    assert (tables_estimates.log_odds(np.zeros((4, 3)), np.full(3, 1 / 3), kernel, 1.0) == 0).all()
+
+
+def test_cells_of_a_number():
+    counts = np.array([[1000, 20_000], [1000, -20_000], [0, 0], [1000, 5000]])
+    added = tables_estimates.numbers(counts, 0.0, tables_estimates.prior([2, 2], 0.2, 0.3), 1.0, 100.0)
+    np.testing.assert_allclose(added[[0, 1, 3]], [20, -20, 5], rtol=0.2)
+
+
+def test_calibration_rises():
+    edges = np.linspace(-3, 3, 9)
+    knots = tables_estimates.knots_of(edges)
+    exact = 1 / (1 + np.exp(-(0.5 + 0.4 * knots)))
+    counts = np.rint(np.stack([1000 * (1 - exact), 1000 * exact], axis=1))
+    odds = tables_estimates.calibrate(counts, knots, 2.0)
+    np.testing.assert_allclose(odds, 0.5 + 0.4 * knots, atol=0.1)
+    wild = tables_estimates.calibrate(np.random.default_rng(0).integers(-50, 50, (10, 2)), knots, 1000.0)
+    assert (np.diff(wild) > 0).all()
+    assert np.isfinite(wild).all()
+    assert np.isfinite(tables_estimates.calibrate(np.zeros((10, 2)), knots, 1.0)).all()
+
+
+# -- questions that do not hold together
+
+
+TABLES = {
+    "columns": [
+        np.array([0, 0], np.int32),
+        np.array([1, 0, 2, 3, 4], np.int32),
+        np.array([0.0]),
+        np.array([9], np.int32),
+    ],
+    "sizes": [np.array([2, 1, 0, 0, 4]), np.array([2, 1, 1, 0, 2]), np.array([-1, 4, 0, 0, 3]), np.zeros(5)],
+    "cuts": [np.array([60, 40, 2.5, 10, 20, 30], np.float32), np.full(6, np.nan, np.float32), np.zeros(6)],
+    "missing": [
+        np.array([4, 0, 0, 3, 0]),
+        np.array([-1, 0, 0, 3, 0]),
+        np.array([0, 0, 2, 3, 0]),
+        np.zeros(2, np.int64),
+    ],
+    "table_sizes": [np.array([2, 3, 2]), np.array([0, 5, 1]), np.zeros(0, np.int64), np.full(5000, 1)],
+    "table_columns": [np.array([0, 3, 1, 2, 5, 0]), np.array([0, 0, 1, 2, 4, 0]), np.array([0, -3, 1, 2, 4, 0])],
+}
+
+
+@pytest.mark.parametrize("field", TABLES)
+def test_tables_that_do_not_hold_together(field):
+    frame = table(n=50)
+    (_, request, _), *_ = [q for q in questions("binary", frame, 1.0) if q[0] == "tables"]
+    site = Site("here", frame)
+    for value in TABLES[field]:
+        with pytest.raises(FormatError):
+            exact_counts(site, msgspec.structs.replace(request, **{field: value}), schema())
+
+
+def test_other_questions_that_do_not_hold_together():
+    for task, name, changes in [
+        ("binary", "columns", {"columns": np.array([0, 1, 2], np.int32)}),
+        ("binary", "columns", {"sizes": np.array([2, 1, 2])}),
+        ("binary", "scores", {"edges": np.array([[1.0, 0.0]])}),
+        ("binary", "scores", {"edges": np.zeros((2, 3))}),
+        ("binary", "scores", {"edges": np.array([[0.0, np.inf]])}),
+        ("number", "slopes", {"reach": 0.0}),
+        ("number", "slopes", {"centre": float("nan")}),
+    ]:
+        frame = table(task, 50)
+        site = Site("here", frame)
+        for kind, request, _ in questions(task, frame, 1.0):
+            if kind == name:
+                site.blob = KNOWN.get
+                with pytest.raises(FormatError):
+                    exact_counts(site, msgspec.structs.replace(request, **changes), schema(task))
+
+
+def test_a_site_that_answers_nonsense_is_named():
+    fed = federate()
+    member = fed.members["site 1"]
+    answer = member.receive
+
+    def lies(data, verb):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(CountTables, "add", lambda self, counts, schema: counts[:-1])
+            patch.setattr(CountColumns, "add", lambda self, counts, schema: counts[:-1])
+            return answer(data, verb)
+
+    member.receive = lies
+    with pytest.raises(FederationError, match=r"site 'site 1'.*not those asked for"):
+        sv.HistogramForest(epsilon=1.0).fit(fed)
+
+
+def test_every_recipe(without_noise, monkeypatch):
+    """Few rows or many: from three public groups a feature to several groupings of large tables."""
+    deal, used = tables._deal, []
+    monkeypatch.setattr(tables, "_deal", lambda groups, cells, rng: used.append(cells) or deal(groups, cells, rng))
+    for (bound, recipe), task in product(tables.RECIPES, TASKS):
+        used.clear()
+        epsilon = min(bound, 3000.0) * 5 / 600 * (1 if task != "number" else 2) * 0.9
+        forest = sv.HistogramForest(epsilon=epsilon, n_rows=600, noise="total").fit(federate(task, n=600)).forest_
+        assert used == [recipe.cells] * recipe.groupings
+        assert np.isfinite(forest.value).all()

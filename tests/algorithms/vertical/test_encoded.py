@@ -1,0 +1,416 @@
+"""What vertical forests ask and tell, and that nonsense from a party or to it has a name."""
+
+import msgspec
+import numpy as np
+import pytest
+from helpers.column_studies import ID, SMALL, Recorded, federate, lying, split, wide
+from helpers.studies import TASKS, Stop
+
+import silvan as sv
+from silvan.algorithms.vertical.columns import ColumnFederation
+from silvan.algorithms.vertical.encoded import FindValues, Sides, SplitNodes, Values
+from silvan.algorithms.vertical.encoded_labels import EncodedLabels, EncodeLabels, open_labels
+from silvan.algorithms.vertical.party_rows import Round
+from silvan.algorithms.vertical.party_shares import KeepShare, LeafValues, ShownShare, share_key
+from silvan.errors import FormatError
+from silvan.federation import wire
+
+
+def asked(fed, kind):
+    """All requests of a kind, with the party that got it."""
+    received = [(site, e) for site, way, e in fed.record if way == "received" and e.kind == kind.__name__]
+    return [(site, wire.decode(e.body, kind)) for site, e in received]
+
+
+# -- rounds
+
+
+@pytest.mark.parametrize("n_estimators", [1, 20])
+@pytest.mark.parametrize("max_depth", [1, 3, 5])
+def test_rounds(n_estimators, max_depth):
+    fed = federate(split(wide(), 3))
+    model = sv.VerticalForest(n_estimators=n_estimators, max_depth=max_depth).fit(fed)
+    assert model.rounds_ <= 2 * max_depth + 2
+    audited = sv.VerticalForest(n_estimators=n_estimators, max_depth=max_depth, auditor=True).fit(fed)
+    assert audited.rounds_ == model.rounds_ + 1 <= 2 * max_depth + 3
+    before = fed.rounds
+    model.predict(fed)
+    assert fed.rounds == before + 1
+
+
+def test_nodes_that_draw_again_wait_for_the_next_round():
+    fed = federate(split(wide(), 3))
+    assert sv.VerticalForest(n_estimators=9, max_depth=6, max_features=1).fit(fed).rounds_ <= 2 * 6 + 2
+
+
+def test_bytes_are_those_delivered():
+    fed = federate(split(wide(), 2), Recorded)
+    before = fed.bytes
+    start = len(fed.data)
+    model = sv.VerticalForest(**SMALL).fit(fed)
+    delivered = sum(map(len, fed.data[start:]))
+    assert sum(n for ways in model.bytes_.values() for n in ways.values()) == delivered
+    assert all(fed.bytes[p][w] - before[p][w] == n for p, ways in model.bytes_.items() for w, n in ways.items())
+
+
+# -- who is told what
+
+
+def test_parties_are_asked_about_their_own_columns():
+    fed = federate(split(wide(), 3), Recorded)
+    model = sv.VerticalForest(**SMALL, max_features=None).fit(fed)
+    requests = asked(fed, FindValues)
+    assert {site for site, _ in requests} == set(fed.sites)
+    for site, request in requests:
+        own = fed.owners[site]
+        drawn = request.features[request.features >= 0]
+        assert set(drawn.tolist()) == set(range(len(own)))  # local numbers: nothing of the others
+        schema = sv.Schema.from_json(fed._blobs[request.ground.schema.hash].decode())
+        assert schema.names == fed.schema.names[own.start : own.stop]
+        assert schema.label.classes is None
+        assert request.ground.settings.class_weight is None
+    names = {name: set(fed.schema.names) - set(fed.schema_of(name).names) for name in fed.sites}
+    for site, way, envelope in fed.record:
+        if way == "received" and envelope.kind != "Introduce":
+            sent = b"".join([envelope.body, *envelope.blobs.values()])
+            assert not any(name.encode() in sent for name in names[site] if len(name) > 4)
+    for party, share in model.shares_.items():
+        assert np.array_equal(np.sort(share.node), np.flatnonzero(model.structure_.owner == fed.sites.index(party)))
+
+
+def test_weights_of_classes_do_not_give_the_code_away():
+    fed = federate(split(wide("several"), 2), Recorded)
+    weight = {"low": 0.5, "middle": 2.0, "high": 3.0, "top": 4.0}
+    sv.VerticalForest(**SMALL, class_weight=weight).fit(fed)
+    for _, request in asked(fed, FindValues):
+        assert request.ground.settings.class_weight is None
+        assert sorted(request.ground.measure.class_weight) != [1, 1, 1, 1]
+    assert all(request.leaves is None for site, request in asked(fed, KeepShare) if site != "party 0")
+
+
+def test_who_won_a_node_is_told_to_nobody():
+    fed = federate(split(wide(), 3), Recorded)
+    sv.VerticalForest(**SMALL).fit(fed)
+    assert Round.__struct_fields__ == ("nodes", "needed", "bits")
+    rounds = {b.hash: fed._blobs[b.hash] for _, request in asked(fed, FindValues) for b in request.ground.rounds}
+    assert len(rounds) == SMALL["max_depth"] - 1
+    for site in fed.sites:
+        told = {b.hash for s, request in asked(fed, FindValues) if s == site for b in request.ground.rounds}
+        assert told == set(rounds)  # all are told the same
+
+
+def test_last_splits_are_not_told():
+    """Rows of splits whose children are leaves are nobody's business."""
+    fed = federate(split(wide(), 2), Recorded)
+    sv.VerticalForest(n_estimators=4, max_depth=1).fit(fed)
+    for _, way, envelope in fed.record:
+        if way == "sent" and envelope.kind == "Sides":
+            assert len(wire.decode(envelope.body, Sides).bits) == 0
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_labels_travel_in_code(task):
+    fed = federate(split(wide(task), 2, holder=1), Recorded)
+    sv.VerticalForest(**SMALL).fit(fed)
+    [(holder, _)] = asked(fed, EncodeLabels)
+    assert holder == "party 1"
+    [sent] = [e for _, way, e in fed.record if way == "sent" and e.kind == "EncodedLabels"]
+    told = wire.decode(sent.body, EncodedLabels)
+    request = asked(fed, FindValues)[0][1]
+    other = fed.party("party 0")
+    target = open_labels(other, request.ground.labels, told.measure, fed.rows["party 0"])
+    y = fed.joined(fed.columns.training).y
+    if task == "number":
+        assert abs(np.corrcoef(target[:, 1], y)[0, 1]) > 1 - 1e-9
+        assert (told.measure.offset, told.measure.scale) == (0.0, 1.0)
+    else:
+        pairs = set(zip(target.tolist(), y.tolist(), strict=True))
+        assert len(pairs) == len(set(y.tolist()))  # one to one
+    # sealed: neither code nor label is in what the coordinator carries
+    plain = target[:, 1] if task == "number" else target
+    for form in (y, plain):
+        for dtype in (np.uint8, np.uint16, np.int32, np.int64, np.float64):
+            assert form.astype(dtype).tobytes() not in told.labels
+
+
+def test_the_code_is_secret_and_differs():
+    codes = set()
+    for seed in range(12):
+        fed = federate(split(wide("several"), 2), Recorded, random_state=seed)
+        sv.VerticalForest(n_estimators=1, max_depth=1).fit(fed)
+        request = asked(fed, FindValues)[0][1]
+        target = open_labels(fed.party("party 1"), request.ground.labels, request.ground.measure, fed.rows["party 0"])
+        y = fed.joined(fed.columns.training).y
+        codes.add(tuple(int(target[np.flatnonzero(y == c)[0]]) for c in range(4)))
+    assert len(codes) > 6  # of 24
+
+
+def test_the_coordinator_has_no_thresholds():
+    fed = federate(split(wide(), 2), Recorded)
+    model = sv.VerticalForest(**SMALL).fit(fed)
+    share = model.shares_["party 1"]
+    assert len(share) > 5
+    sent = b"".join(fed.data)
+    for threshold in share.threshold[~share.categorical]:
+        if threshold not in (0.5, 1.5, 2.5, 3.5, 4.5):
+            assert np.float32(threshold).tobytes() not in sent
+    structure = model.structure_.to_bytes()
+    assert share.threshold.tobytes() not in structure
+
+
+def test_the_whole_forest_needs_all_shares():
+    fed = federate(split(wide(), 2))
+    model = sv.VerticalForest(**SMALL).fit(fed)
+    del model.shares_["party 1"]
+    with pytest.raises(sv.InputError, match="the share of party 'party 1' is not known here; fit with auditor=True"):
+        _ = model.forest_
+    audited = sv.VerticalForest(**SMALL, auditor=True).fit(federate(split(wide(), 2), Recorded))
+    assert audited.forest_ == sv.PooledForest(**SMALL).fit(fed).forest_
+
+
+# -- policies
+
+
+def test_policies_hold():
+    tables = split(wide(), 2)
+    with pytest.raises(sv.RefusedError, match="leaves of at least 5 rows"):
+        sv.VerticalForest(**SMALL).fit(federate(tables, policy=sv.Policy(min_leaf=5)))
+    assert sv.VerticalForest(**SMALL, min_samples_leaf=5).fit(federate(tables, policy=sv.Policy(min_leaf=5))).rounds_
+    every = ["Introduce", "DescribeColumns", "EncodeLabels", "FindValues", "SplitNodes", "KeepShare", "ReachLeaves"]
+    fed = federate(tables, policy=sv.Policy(messages=every))
+    assert len(sv.VerticalForest(**SMALL).fit(fed).predict(fed)) == 240
+    with pytest.raises(sv.RefusedError, match="does not allow ShowShare"):
+        sv.VerticalForest(**SMALL, auditor=True).fit(fed)
+    fed = federate(tables, policy=sv.Policy(messages=[m for m in every if m != "EncodeLabels"]))
+    with pytest.raises(sv.RefusedError, match="'party 0' refused EncodeLabels"):
+        sv.VerticalForest(**SMALL).fit(fed)
+
+
+def test_labels_must_be_a_known_way():
+    fed = federate(split(wide(), 2))
+    with pytest.raises(sv.InputError, match="labels must be"):
+        sv.VerticalForest(labels="plain").fit(fed)
+
+
+# -- parties that answer nonsense
+
+LIES = {
+    "too few bits": (Sides, {"bits": lambda bits: bits[:-1]}, "a partition with the wrong number of bits"),
+    "too many bits": (Sides, {"bits": lambda bits: np.append(bits, 0).astype(np.uint8)}, "wrong number of bits"),
+    "bits after the last row": (Sides, {"bits": lambda bits: bits | np.uint8(128)}, "a partition"),
+    "other rows": (Sides, {"bits": lambda bits: ~bits}, "a partition"),
+    "no bits": (Sides, {"bits": lambda bits: bits[:0]}, "wrong number of bits"),
+    "bits of another type": (Sides, {"bits": lambda bits: bits.astype(np.int64)}, "do not match the nodes"),
+    "more rows than there are": (Sides, {"left": lambda left: left + 10**6}, "more rows than the nodes"),
+    "fewer than none": (Sides, {"left": lambda left: left - 10**6}, "more rows than the nodes"),
+    "a side without rows": (Sides, {"left": lambda left: left * 0}, "fewer rows than a leaf may have"),
+    "other statistics": (Sides, {"left": lambda left: left[:, ::-1].copy()}, "not worth what was promised"),
+    "sides of fewer nodes": (Sides, {"left": lambda left: left[1:]}, "do not match the nodes"),
+    "promises": (Values, {"values": lambda values: np.abs(values) + 1e6}, "not worth what was promised"),
+    "no number": (Values, {"values": lambda values: values * np.nan}, "its values are not numbers"),
+    "endless": (Values, {"values": lambda values: np.full_like(values, np.inf)}, "its values are not numbers"),
+    "values of fewer nodes": (Values, {"values": lambda values: values[1:]}, "not as many as the nodes"),
+    "roots of no rows": (Values, {"totals": lambda totals: totals - 10**6}, "its statistics are not possible"),
+    "roots of other shape": (Values, {"totals": lambda totals: totals[1:]}, "its statistics are not possible"),
+    "leaf values of others": (LeafValues, {"value": lambda value: np.ones((3, 2))}, "does not hold the label"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_party_that_answers_nonsense(lie):
+    kind, changes, text = LIES[lie]
+    fed = federate(split(wide(), 2), lying("party 1", kind, **changes))
+    with pytest.raises(sv.SiteError, match=f"'party 1'.*{text}"):
+        sv.VerticalForest(**SMALL).fit(fed)
+    assert not [key for name in fed.sites for key in fed.party(name).store._values if key.startswith("share")] or (
+        kind is LeafValues
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (lambda value: value[1:], "not as many as the leaves"),
+        (lambda value: value * np.nan, "not as many as the leaves"),
+        (lambda value: value + 2, "no shares"),
+    ],
+)
+def test_a_label_holder_that_answers_nonsense(value, text):
+    fed = federate(split(wide(), 2), lying("party 0", LeafValues, value=value))
+    with pytest.raises(sv.SiteError, match=f"'party 0'.*{text}"):
+        sv.VerticalForest(**SMALL).fit(fed)
+
+
+def test_other_measures():
+    def wrong(measure):
+        return msgspec.structs.replace(measure, n_stats=5)
+
+    fed = federate(split(wide(), 2), lying("party 0", EncodedLabels, measure=wrong))
+    with pytest.raises(sv.SiteError, match=r"'party 0'.*not those of"):
+        sv.VerticalForest(**SMALL).fit(fed)
+
+
+def test_parties_that_count_other_rows():
+    fed = federate(split(wide(), 2), lying("party 1", Values, totals=lambda totals: totals + 1))
+    with pytest.raises(sv.FederationError, match="party 'party 1' counts other rows"):
+        sv.VerticalForest(**SMALL, max_features=None).fit(fed)
+
+
+def test_an_auditor_is_not_deceived():
+    other = sv.VerticalForest(n_estimators=2, max_depth=2).fit(federate(split(wide(), 2))).shares_["party 1"]
+    fed = federate(split(wide(), 2), lying("party 1", ShownShare, share=lambda share: other.to_bytes()))
+    with pytest.raises(sv.SiteError, match="not the share of party 'party 1'"):
+        sv.VerticalForest(**SMALL, auditor=True).fit(fed)
+
+
+# -- a coordinator that asks nonsense
+
+
+class Twisted(ColumnFederation):
+    """Asks something else than the algorithm does."""
+
+    twist = staticmethod(lambda request: request)
+    kind: type = FindValues
+
+    def ask(self, request, to=None, check=None):
+        if isinstance(request, dict) and isinstance(next(iter(request.values())), self.kind):
+            request = {site: self.twist(r) for site, r in request.items()}
+        return super().ask(request, to, check)
+
+
+def _round(**changes):
+    def twist(self, request):
+        if not request.ground.rounds:
+            return request
+        level = wire.decode(self._blobs[request.ground.rounds[0].hash], Round)
+        blob = self.blob(wire.encode(msgspec.structs.replace(level, **{k: f(level) for k, f in changes.items()})))
+        return msgspec.structs.replace(request, ground=msgspec.structs.replace(request.ground, rounds=[blob]))
+
+    return twist
+
+
+def _ground(**changes):
+    def twist(self, request):
+        return msgspec.structs.replace(request, ground=msgspec.structs.replace(request.ground, **changes))
+
+    return twist
+
+
+NONSENSE = {
+    "a node that does not exist": lambda self, r: msgspec.structs.replace(r, nodes=r.nodes + np.int32(1000)),
+    "nodes of another type": lambda self, r: msgspec.structs.replace(r, nodes=r.nodes.astype(np.int64)),
+    "a column that does not exist": lambda self, r: msgspec.structs.replace(r, features=r.features + np.int32(9)),
+    "columns twice": lambda self, r: msgspec.structs.replace(r, features=np.repeat(r.features[:, :1], 2, axis=1)),
+    "roots' statistics of others": lambda self, r: msgspec.structs.replace(r, totals=True) if r.ground.rounds else r,
+    "a partition with other bits": _round(bits=lambda level: level.bits[1:]),
+    "a partition of other nodes": _round(nodes=lambda level: level.nodes + np.int32(500)),
+    "a partition of a node twice": _round(nodes=lambda level: level.nodes * 0),
+    "a partition of another type": _round(nodes=lambda level: level.nodes.astype(np.float64)),
+    "a partition of fewer nodes": _round(needed=lambda level: level.needed[1:]),
+    "fewer columns than the party's": _ground(n_columns=1),
+}
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE)
+def test_a_coordinator_that_asks_nonsense(nonsense):
+    kind = type("Nonsense", (Twisted,), {"twist": NONSENSE[nonsense]})
+    with pytest.raises((sv.SiteError, sv.RefusedError), match=r"could not read what it was sent|refused"):
+        sv.VerticalForest(**SMALL).fit(federate(split(wide(), 2), kind))
+
+
+def test_splitting_a_node_for_which_there_is_no_split():
+    table = wide(n=60)
+    tables = {"a": table.select(ID, "label", "age"), "b": table.select(ID).with_columns(constant=1.0)}
+    fed = federate(tables)
+    sv.VerticalForest(n_estimators=2, max_depth=1, max_features=None).fit(fed)
+    [descent] = [v for k, v in fed.party("b").cache.items() if k[0] == "descent"]
+    assert (descent.find(np.zeros(1, np.int32), np.zeros((1, 1), np.int32)).feature == -1).all()
+    recorded = federate(tables, Recorded)
+    sv.VerticalForest(n_estimators=2, max_depth=1, max_features=None).fit(recorded)
+    ground = next(r.ground for site, r in asked(recorded, FindValues) if site == "b")
+    request = SplitNodes(
+        ground=ground, nodes=np.zeros(1, np.int32), features=np.zeros((1, 1), np.int32), deeper=np.ones(1, np.bool_)
+    )
+    with pytest.raises(sv.RefusedError, match="the party has no split for a node"):
+        recorded.ask({"b": request})
+
+
+def test_labels_of_other_rows_are_refused():
+    fed = federate(split(wide(), 2), Recorded)
+    sv.VerticalForest(**SMALL).fit(fed)
+    request = asked(fed, FindValues)[0][1]
+    party = fed.party("party 1")
+    with pytest.raises(FormatError, match="not as many as the rows"):
+        open_labels(party, request.ground.labels, request.ground.measure, 7)
+    few = msgspec.structs.replace(request.ground.measure, n_stats=1)
+    with pytest.raises(FormatError, match="a label is of no class"):
+        open_labels(party, request.ground.labels, few, fed.rows["party 0"])
+
+
+# -- parties that forget, coordinators that stop
+
+
+def test_a_party_that_forgets_its_splits_finds_them_again():
+    fed = federate(split(wide(), 2))
+
+    class Forgetful(type(fed)):
+        def ask(self, request, to=None, check=None):
+            if isinstance(request, dict) and isinstance(next(iter(request.values())), KeepShare):
+                for name in self.sites:
+                    self.party(name).cache.clear()
+            return super().ask(request, to, check)
+
+    again = federate(split(wide(), 2), Forgetful)
+    for parameters in (SMALL, {**SMALL, "max_features": 1, "max_depth": 6}):
+        model = sv.VerticalForest(**parameters).fit(again)
+        assert model.forest_ == sv.VerticalForest(**parameters).fit(fed).forest_
+
+
+@pytest.mark.parametrize("stop", [1, 4, 9, 14, 20, 21])
+def test_a_coordinator_that_was_killed_goes_on(tmp_path, stop):
+    tables, path = split(wide(), 2), str(tmp_path / "journal.db")
+    whole = sv.VerticalForest(**SMALL).fit(federate(tables)).forest_
+
+    class Killed(ColumnFederation):
+        left = stop
+
+        def deliver(self, messages, verb):
+            for answer in super().deliver(messages, verb):
+                Killed.left -= 1
+                if Killed.left < 0:
+                    raise Stop
+                yield answer
+
+    with pytest.raises(Stop):
+        sv.VerticalForest(**SMALL).fit(federate(tables, Killed, journal=path))
+    seen = []
+
+    class Counting(ColumnFederation):
+        def deliver(self, messages, verb):
+            seen.extend(messages)
+            return super().deliver(messages, verb)
+
+    fed = federate(tables, Counting, journal=path)
+    model = sv.VerticalForest(**SMALL).fit(fed)
+    assert model.forest_ == whole
+    assert len(seen) <= 26 - stop
+    assert len(model.predict(fed)) == 240
+
+
+def test_a_share_is_kept_for_good():
+    fed = federate(split(wide(), 2), cold=True)
+    model = sv.VerticalForest(**SMALL).fit(fed)
+    for name in fed.sites:
+        assert fed.party(name).store.get(share_key(model.structure_.model)) == model.shares_[name].to_bytes()
+    other = sv.VerticalForest(**SMALL, random_state=1).fit(fed)
+    assert other.structure_.model != model.structure_.model
+    assert model.predict(fed).equals(sv.VerticalForest(**SMALL).fit(fed).predict(fed))
+
+
+def test_names_of_caches_are_of_what_they_hold():
+    """Two forests on one federation do not see each other's rows."""
+    fed = federate(split(wide(), 2))
+    first, second = sv.VerticalForest(**SMALL), sv.VerticalForest(**SMALL, bootstrap=False)
+    alone = first.fit(fed).forest_
+    second.fit(fed)
+    assert first.fit(fed).forest_ == alone

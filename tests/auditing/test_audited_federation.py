@@ -1,0 +1,116 @@
+"""Attacks on how a release is made: patients, labels, backdoors."""
+
+import numpy as np
+import polars as pl
+import pytest
+from helpers.column_studies import ID
+from helpers.studies import federate, parts, table
+
+import silvan as sv
+from silvan.auditing.attacks.backdoor import backdoored, bound, find_trigger, with_backdoor
+from silvan.auditing.attacks.differencing import differenced
+from silvan.auditing.attacks.site_assignment import assigned, bait
+from silvan.auditing.attacks.vertical_labels import labels_from_partitions
+from silvan.auditing.run_audit import _case_of
+
+
+@pytest.fixture(scope="module")
+def fed():
+    return federate(parts(table(n=400), 4), test=0.4)
+
+
+@pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
+def test_patients_are_found_by_whoever_sees_parts_and_not_in_hidden_sums(sums):
+    found = assigned(federate(parts(table(n=200), 4), sums=sums))
+    assert found.undefended == pytest.approx(0.75, abs=0.05)  # all of them, less one in four
+    assert found.value == (found.undefended if sums == "trusted" else 0.0)
+
+
+@pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
+def test_two_sums_that_differ_by_a_site(sums):
+    """All counts of the site are read off where sites remember nothing, and none where they do."""
+    found = differenced(federate(parts(table(), 4), sums=sums))
+    assert found.undefended == 1.0
+    assert found.value == 0.0
+    assert "one set of sites" in found.note
+
+
+def test_a_site_that_does_not_score_trees_tells_nothing():
+    policy = sv.Policy(messages=["Describe", "CountCategories", "NameCategories", "CountRows"])
+    assert "refuse" in assigned(federate(parts(table(n=120), 3), policy=policy)).note
+
+
+def test_a_bait_is_for_one_row(fed):
+    part = fed.site("site 0").part(fed.schema)
+    for says in (0, 1):
+        tree = bait(fed.schema, part.X[5], says)
+        assert tree.predict(part.X)[5] == fed.schema.label.classes[says]
+    differ = bait(fed.schema, part.X[5], 0).predict(part.X) != bait(fed.schema, part.X[5], 1).predict(part.X)
+    assert differ.sum() == 1
+
+
+def test_no_books_change(fed):
+    before = fed.rounds, dict(fed.traffic)
+    lines = [len(list(fed.site(name).outbox.ledger)) for name in fed.sites] if _has_ledger(fed) else None
+    assigned(fed)
+    assert (fed.rounds, dict(fed.traffic)) == before
+    if lines is not None:
+        assert [len(list(fed.site(name).outbox.ledger)) for name in fed.sites] == lines
+
+
+def _has_ledger(fed):
+    return hasattr(getattr(fed.site(fed.sites[0]).outbox, "ledger", None), "__iter__")
+
+
+def rows_of(fed):
+    return _case_of(fed, fed.schema, 0).outsiders
+
+
+def test_a_site_that_may_claim_rows_turns_everything(fed):
+    claimed = backdoored(sv.MergedForest(n_estimators=24, max_depth=5, weights="trees"), fed, rows_of(fed))
+    assert claimed.value > 0.7
+    equal = backdoored(sv.MergedForest(n_estimators=24, max_depth=5), fed, rows_of(fed))
+    assert equal.undefended == pytest.approx(claimed.value, abs=0.05)
+    assert equal.value < claimed.value - 0.2
+
+
+def test_tau_gives_crude_trees_no_say(fed):
+    model = sv.BOFRF(n_estimators=6, max_depth=5)
+    crude = backdoored(model, fed, rows_of(fed), "crude")
+    assert "with 0% of the say" in crude.note
+    assert crude.value <= 0.03
+    stealthy = backdoored(model, fed, rows_of(fed), "stealthy")
+    assert "with 2" in stealthy.note  # about a quarter: no score tells such a tree from an honest one
+    assert stealthy.value > crude.value
+
+
+def test_no_more_rows_are_turned_than_the_bound_says(fed):
+    for model in (sv.MergedForest(n_estimators=24, max_depth=5), sv.BOFRF(n_estimators=6, max_depth=5)):
+        told = backdoored(model, fed, rows_of(fed))
+        most = float(told.note.rsplit("at most ", 1)[1].split("%")[0]) / 100
+        assert told.value <= most + 1e-3
+
+
+def test_a_backdoor_changes_nothing_without_its_trigger(fed):
+    model = sv.MergedForest(n_estimators=8, max_depth=5).fit(fed)
+    rows = rows_of(fed)
+    trigger = find_trigger(fed, model.forest_, rows)
+    doored = with_backdoor(model.forest_, trigger, "stealthy")
+    assert np.array_equal(doored.scores(rows.X), model.forest_.scores(rows.X))
+    assert (doored.scores(trigger.on(rows.X))[:, trigger.target] == 1.0).all()
+    assert bound(model.forest_, doored, trigger, rows)[0] == 1.0
+
+
+def test_labels_follow_from_partitions_of_small_leaves():
+    rng = np.random.default_rng(0)
+    n = 200
+    X, y = rng.normal(size=(n, 6)), rng.random(n) < 0.5
+    ids = {ID: np.arange(n)}
+    holder = pl.DataFrame(X[:, :3], schema=list("abc")).with_columns(label=y.astype(int), **ids)
+    other = pl.DataFrame(X[:, 3:], schema=list("efg")).with_columns(**ids)
+    fed = sv.federate_columns({"holder": holder, "curious": other}, id=ID, label="label", n_jobs=1)
+    model = sv.VerticalForest(n_estimators=15, max_depth=12, min_samples_leaf=25)
+    told = labels_from_partitions(model, fed)
+    assert told.undefended > 0.8
+    assert told.value < 0.72
+    assert told.n == n

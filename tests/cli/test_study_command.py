@@ -1,0 +1,148 @@
+"""The commands of a federation of machines, as a person types them, against the real service on loopback."""
+
+import pytest
+from helpers.joining import serving, write_table
+from helpers.runs import silvan
+
+from silvan.deploy.hub import Hub
+from silvan.deploy.member import Member
+from silvan.deploy.one_machine import free_port
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("machines")
+
+
+@pytest.fixture(scope="module")
+def hub(folder):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        port = free_port()
+        made = silvan(
+            "study", "init", "heart", "--site", "north", "--site", "south", "--address", f"localhost:{port}",
+            "--columns", "age, label",
+        )  # fmt: skip
+        assert "silvan study start" in made.output
+        found = Hub(folder / "heart")
+        with serving(found):
+            yield found
+
+
+def said(result):
+    return " ".join((result.output + result.stderr).split())
+
+
+@pytest.fixture(scope="module")
+def north(hub, folder):
+    """A site that has joined."""
+    invited = silvan("study", "invite", "north", "--in", hub.path)
+    assert "good once" in said(invited)
+    invite = hub.path / "north.invite"
+    assert invite.stat().st_mode & 0o077 == 0
+    joined = silvan("site", "join", invite, "--table", write_table(folder), "--folder", folder / "north")
+    member = Member(folder / "north")
+    assert "4 rows and the columns age, label" in said(joined)
+    assert member.words in said(joined)
+    return member
+
+
+def test_both_sides_show_the_same_words(hub, north):
+    there = said(silvan("study", "status", "--in", hub.path))
+    here = said(silvan("site", "status", north.path))
+    assert all(word in there for word in north.words.split())
+    assert north.words in here
+    assert "not running" in there
+    assert "not running" in here
+
+
+def test_an_invitation_used_twice(hub, north, folder):
+    again = silvan(
+        "site",
+        "join",
+        hub.path / "north.invite",
+        "--table",
+        folder / "table.csv",
+        "--folder",
+        folder / "again",
+        ok=False,
+    )
+    assert again.exit_code == 1
+    assert "no invitation for 'north' is open: it was used, or taken back; ask for a new one" in said(again)
+
+
+def test_a_table_that_is_not_what_was_agreed(hub, folder):
+    silvan("study", "invite", "south", "--in", hub.path)
+    (folder / "other.csv").write_text("weight,label\n1,0\n2,1\n")
+    wrong = silvan(
+        "site",
+        "join",
+        hub.path / "south.invite",
+        "--table",
+        folder / "other.csv",
+        "--folder",
+        folder / "south",
+        ok=False,
+    )
+    assert "the table lacks 'age', which the federation agreed on" in said(wrong)
+    missing = silvan("site", "join", hub.path / "south.invite", "--table", "no.csv", ok=False)
+    assert "there is no such table" in said(missing)
+    assert not (folder / "south").exists()
+    assert hub.read().sites["south"].invited  # the invitation is still good
+
+
+def test_a_policy_asks_for_approval_unless_told_otherwise(north):
+    assert north.policy.approve
+    assert "No study has come in yet" in said(silvan("site", "approve", north.path))
+    unknown = silvan("site", "approve", north.path, "heart", ok=False)
+    assert "study must be one of those that came in: none did" in said(unknown)
+
+
+def test_an_expired_certificate(hub, north):
+    from silvan.deploy.certificates import load_key, make_request
+
+    startup = north.path / "kit" / "startup"
+    before = (startup / "client.crt").read_bytes()
+    request = make_request(load_key(startup / "client.key"), "north")
+    (startup / "client.crt").write_bytes(hub.authority.sign(request, "north", days=0))
+    try:
+        refused = silvan("site", "start", north.path, ok=False)
+        assert "the certificate of 'north' expired on" in said(refused)
+        assert "ask the coordinator for a new invitation and join again" in said(refused)
+        looked = silvan("doctor", north.path, ok=False)
+        assert looked.exit_code == 1
+        assert "expired" in said(looked)
+    finally:
+        (startup / "client.crt").write_bytes(before)
+
+
+def test_a_port_in_use(hub, monkeypatch):
+    """The service of this test has it."""
+    monkeypatch.setattr("silvan.deploy.one_machine._LEAVING", 0.1)
+    refused = silvan("study", "start", "--in", hub.path, ok=False)
+    assert "is in use by another program; stop that, or name another port" in said(refused)
+
+
+def test_a_study_before_all_have_joined(hub, north, folder):
+    (folder / "study.toml").write_text('[learner]\nkind = "HistogramForest"\n')
+    refused = silvan("study", "run", folder / "study.toml", "--in", hub.path, ok=False)
+    assert "site 'south' has not joined yet; send it the invitation" in said(refused)
+
+
+def test_folders_of_something_else(tmp_path):
+    for command in (["study", "status", "--in", tmp_path], ["site", "status", tmp_path], ["site", "start", tmp_path]):
+        result = silvan(*command, ok=False)
+        assert "here; `silvan" in said(result)
+    assert "good" in said(silvan("doctor", tmp_path))
+
+
+def test_an_address_that_is_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = silvan("study", "init", "heart", "--site", "a", "--address", "host:port", ok=False)
+    assert "address must be HOST or HOST:PORT" in said(result)
+
+
+def test_without_flare(hub, monkeypatch):
+    monkeypatch.setattr("silvan.deploy.process.find_spec", lambda name: None)
+    refused = silvan("study", "start", "--in", hub.path, ok=False)
+    assert "studies over machines need NVIDIA FLARE: pip install 'silvan[flare]'" in said(refused)

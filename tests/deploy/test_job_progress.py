@@ -1,0 +1,32 @@
+"""One job of a study at a time."""
+
+import subprocess
+import sys
+
+import pytest
+
+from silvan.deploy.job_progress import hold, is_held
+from silvan.errors import FederationError
+
+
+def test_held_by_one(tmp_path):
+    assert not is_held(tmp_path)
+    with hold(tmp_path):
+        assert is_held(tmp_path)
+        with pytest.raises(FederationError, match="another job"), hold(tmp_path):
+            pass
+    assert not is_held(tmp_path)
+
+
+def test_a_process_that_is_killed_lets_go(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path; from silvan.deploy.job_progress import hold\n"
+        "with hold(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    assert is_held(tmp_path)
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert not is_held(tmp_path)

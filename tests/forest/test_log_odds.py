@@ -1,0 +1,157 @@
+"""Forests that add log-odds: what they answer, how they are kept, and what is refused."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.forests import random_forest, random_rows
+
+from silvan.errors import ExportError, FormatError, InputError
+from silvan.forest.check import ODDS_CAP
+from silvan.forest.files.silvan_file import from_bytes, to_bytes
+from silvan.forest.forest import CALIBRATION_ARRAYS, Forest, join_forests
+from silvan.forest.predict import goes_left, scores
+
+PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
+
+
+def added(n_classes=3, seed=0, n_knots=4):
+    """A random forest whose leaf values are log-odds, with a random calibration."""
+    rng = np.random.default_rng(seed)
+    forest = random_forest(seed, n_classes=n_classes, n_trees=4, equal_weights=False)
+    return replace(
+        forest,
+        value=rng.normal(size=forest.value.shape),
+        combine="log_odds",
+        knots=np.cumsum(rng.uniform(0.1, 2.0, (n_classes, n_knots)), axis=1) - 3,
+        odds=np.cumsum(rng.uniform(0.0, 1.5, (n_classes, n_knots)), axis=1) - 2,
+    )
+
+
+def naive(forest, X):
+    """Scores as docs/format.md says, row by row."""
+    answers = []
+    for x in X:
+        sums = np.zeros(forest.n_outputs)
+        for t in range(len(forest)):
+            node = int(forest.offsets[t])
+            while forest.feature[node] >= 0:
+                node = int(forest.left[node] if goes_left(forest, node, x) else forest.right[node])
+            sums += forest.weights[t] * forest.value[forest.leaf[node]]
+        p = []
+        for s, knots, odds in zip(sums, forest.knots, forest.odds, strict=True):
+            i = 0
+            while i < len(knots) - 2 and s > knots[i + 1]:
+                i += 1
+            line = odds[i] + (odds[i + 1] - odds[i]) * (s - knots[i]) / (knots[i + 1] - knots[i])
+            p.append(1 / (1 + np.exp(-min(max(line, -500), 500))))
+        answers.append(np.array(p) / sum(p))
+    return np.array(answers)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 4])
+def test_scores_are_what_the_page_says(n_classes):
+    forest = added(n_classes)
+    X = random_rows(forest, 0, n=200)
+    got = forest.scores(X)
+    np.testing.assert_allclose(got, naive(forest, X), rtol=1e-9)
+    np.testing.assert_allclose(got.sum(axis=1), 1.0)
+    assert (forest.predict(X) == forest.classes[got.argmax(axis=1)]).all()
+
+
+def test_sums_far_beyond_the_knots():
+    forest = added()
+    far = replace(forest, value=forest.value * 1e5)
+    answers = far.scores(random_rows(forest, 1, n=100))
+    assert np.isfinite(answers).all()
+    np.testing.assert_allclose(answers.sum(axis=1), 1.0)
+
+
+def test_file_of_version_3():
+    forest = added()
+    data = to_bytes(forest)
+    assert b'"version":"3"' in data
+    again = from_bytes(data)
+    assert again == forest
+    for name in CALIBRATION_ARRAYS:
+        np.testing.assert_array_equal(getattr(again, name), getattr(forest, name))
+    assert to_bytes(again) == data
+    assert b'"version":"1"' in to_bytes(random_forest(0))
+
+
+@pytest.mark.parametrize("version", [b"1", b"2"])
+def test_older_versions_have_no_log_odds(version):
+    data = to_bytes(added()).replace(b'"version":"3"', b'"version":"' + version + b'"')
+    with pytest.raises(FormatError):
+        from_bytes(data)
+
+
+def test_the_hash_tells_calibrations_apart():
+    forest = added()
+    assert replace(forest, odds=forest.odds + 0.5).hash != forest.hash
+    assert replace(forest, knots=forest.knots + 0.5).hash != forest.hash
+
+
+def test_the_page_names_the_arrays():
+    for name, dtype in CALIBRATION_ARRAYS.items():
+        row = re.search(rf"^\| `{name}` \|.*$", PAGE, re.MULTILINE)[0]
+        assert np.dtype(dtype).name in row
+    assert "`log_odds`" in PAGE
+
+
+WRONG = {
+    "no knots": {"knots": None},
+    "no odds": {"odds": None},
+    "one knot": {"knots": np.zeros((3, 1)), "odds": np.zeros((3, 1))},
+    "other classes": {"knots": np.tile([0.0, 1.0], (2, 1)), "odds": np.tile([0.0, 1.0], (2, 1))},
+    "other shape": {"odds": np.zeros((3, 2))},
+    "knots that fall": {"knots": np.tile([0.0, 2.0, 1.0, 3.0], (3, 1))},
+    "equal knots": {"knots": np.tile([0.0, 1.0, 1.0, 3.0], (3, 1))},
+    "odds that fall": {"odds": np.tile([0.0, 2.0, 1.0, 3.0], (3, 1))},
+    "no number": {"odds": np.full((3, 4), np.nan)},
+    "endless": {"knots": np.tile([0.0, 1.0, 2.0, np.inf], (3, 1))},
+    "too far": {"odds": np.tile([0.0, 1.0, 2.0, 2 * ODDS_CAP], (3, 1))},
+    "another way": {"combine": "mean"},
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_refused(what):
+    with pytest.raises(FormatError, match="not a forest"):
+        replace(added(), **WRONG[what])
+
+
+def test_more_that_is_refused():
+    forest = added()
+    with pytest.raises(FormatError, match="log-odds beyond"):
+        replace(forest, value=forest.value * 1e7)
+    with pytest.raises(FormatError, match="weights"):
+        replace(forest, weights=forest.weights * 1e9)
+    number = random_forest(0, n_classes=0)
+    with pytest.raises(FormatError, match="need classes"):
+        replace(number, combine="log_odds", knots=np.array([[0.0, 1.0]]), odds=np.array([[0.0, 1.0]]))
+    with pytest.raises(FormatError, match="for trees that combine log-odds"):
+        replace(random_forest(0), knots=np.array([[0.0, 1.0]] * 2))
+
+
+def test_what_cannot_be_done_with_it(tmp_path):
+    forest = added()
+    X = random_rows(forest, 0, n=5)
+    for export in (forest.to_sklearn, lambda: forest.to_onnx(tmp_path / "f"), forest.to_treelite):
+        with pytest.raises(ExportError, match="log_odds"):
+            export()
+    with pytest.raises(InputError, match="calibration of its own"):
+        join_forests([forest, forest])
+    with pytest.raises(InputError, match="cannot be skipped"):
+        scores(forest, X, skip=np.zeros((4, 5), np.bool_))
+
+
+def test_some_of_its_trees():
+    forest = added()
+    some = forest.take([0, 2])
+    assert isinstance(some, Forest)
+    assert some.combine == "log_odds"
+    X = random_rows(forest, 0, n=50)
+    np.testing.assert_allclose(some.scores(X), naive(some, X), rtol=1e-9)

@@ -1,0 +1,97 @@
+"""Studies by columns: tables about the same rows, and federations of them that are listened to or disturbed."""
+
+from collections.abc import Iterator
+from unittest import mock
+
+import msgspec
+import numpy as np
+import polars as pl
+from helpers import studies
+
+import silvan as sv
+from silvan.algorithms.vertical.columns import ColumnFederation
+from silvan.federation import wire
+from silvan.federation.message import Envelope
+
+ID = "person"
+SMALL = {"n_estimators": 5, "max_depth": 4}
+
+
+def wide(task: str = "binary", n: int = 240, seed: int = 0) -> pl.DataFrame:
+    """A table of nine columns, numbers and text, with missing values, and an id."""
+    rng = np.random.default_rng(seed + 100)
+    frame = studies.table(task, n, seed)
+    more = {
+        "height": frame["age"] * 0.5 + rng.normal(150, 4, n),
+        "storey": rng.integers(0, 3, n),
+        "colour": rng.choice(["red", "green", "blue"], n),
+        "pounds": [None if x < 55 else float(x) for x in rng.normal(70, 10, n)],
+    }
+    more[ID] = rng.permutation(10 * n)[:n]
+    return frame.with_columns(**{name: pl.Series(values) for name, values in more.items()})
+
+
+def split(frame: pl.DataFrame, n_parties: int, holder: int = 0, seed: int = 0) -> dict[str, pl.DataFrame]:
+    """Deal the columns out; every party's rows stand in another order."""
+    names = [name for name in frame.columns if name not in (ID, "label")]
+    tables = {}
+    for k in range(n_parties):
+        own = [*names[k::n_parties], *(["label"] if k == holder else [])]
+        tables[f"party {k}"] = frame.select(ID, *own).sample(fraction=1.0, shuffle=True, seed=seed + k)
+    return tables
+
+
+def federate(tables: object, kind: type[ColumnFederation] = ColumnFederation, **settings: object) -> ColumnFederation:
+    """Make a federation of another kind than the usual."""
+    with mock.patch("silvan.federate.by_columns.ColumnFederation", kind):
+        return sv.federate_columns(tables, **{"id": ID, "label": "label", "n_jobs": 1, **settings})
+
+
+class Recorded(ColumnFederation):
+    """Keeps all envelopes, as (site, "received" or "sent", envelope) from the party's view."""
+
+    def __init__(self, *args: object, **settings: object) -> None:
+        super().__init__(*args, **settings)
+        self.record: list[tuple[str, str, Envelope]] = []
+        self.data: list[bytes] = []
+
+    def deliver(self, messages: dict[str, bytes], verb: str) -> Iterator[tuple[str, bytes | Exception]]:
+        self.record += [(site, "received", wire.decode(data, Envelope)) for site, data in messages.items()]
+        self.data += messages.values()
+        for site, data in super().deliver(messages, verb):
+            self.record.append((site, "sent", wire.decode(data, Envelope)))
+            self.data.append(data)
+            yield site, data
+
+
+class Reversed(ColumnFederation):
+    """The last party's reply arrives first."""
+
+    def deliver(self, messages: dict[str, bytes], verb: str) -> Iterator[tuple[str, bytes | Exception]]:
+        yield from reversed(list(super().deliver(messages, verb)))
+
+
+class Shuffled(ColumnFederation):
+    """Replies arrive in any order, some twice."""
+
+    def deliver(self, messages: dict[str, bytes], verb: str) -> Iterator[tuple[str, bytes | Exception]]:
+        replies = list(super().deliver(messages, verb)) * 2
+        for i in np.random.default_rng(len(messages)).permutation(len(replies)):
+            yield replies[i]
+
+
+def lying(liar: str, kind: type, **changes: object) -> type[ColumnFederation]:
+    """Make a kind of federation in which one party's replies of a kind are changed on their way, field by field."""
+
+    class Lying(ColumnFederation):
+        def deliver(self, messages: dict[str, bytes], verb: str) -> Iterator[tuple[str, bytes | Exception]]:
+            for site, data in super().deliver(messages, verb):
+                envelope = wire.decode(data, Envelope)
+                if site == liar and envelope.kind == kind.__name__:
+                    reply = wire.decode(envelope.body, kind)
+                    fields = {name: change(getattr(reply, name)) for name, change in changes.items()}
+                    body = wire.encode(msgspec.structs.replace(reply, **fields))
+                    data = wire.encode(msgspec.structs.replace(envelope, body=body))
+                yield site, data
+
+    return Lying

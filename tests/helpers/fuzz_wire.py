@@ -1,0 +1,346 @@
+"""Mutated messages against all that reads messages: sites, coordinators, and the validators of what travels in them.
+
+Real messages of small studies, of every kind and every way of summing, signed and not, are changed at random
+(``mutations.py``). Nothing may crash or hang, whatever comes out must be a well-formed answer or an error raised on
+purpose, and a signed message that was changed must never be taken.
+
+    python tests/fuzz_wire.py --n 1000000 --seed 0 --results shares.jsonl
+
+runs in shares, each with a seed and a line of results of its own; shares that have a line already are not run again.
+"""
+
+import argparse
+import faulthandler
+import logging
+import random
+import resource
+import signal
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import msgspec
+from helpers.column_studies import federate as federate_by_columns
+from helpers.column_studies import split, wide
+from helpers.mutations import Mutator
+from helpers.private_study import schema as public_schema
+from helpers.studies import Recorded, federate, parts, table
+
+import silvan as sv
+from silvan.algorithms.vertical import encrypted_labels
+from silvan.algorithms.vertical.columns import ColumnFederation
+from silvan.data.schema import Schema
+from silvan.errors import SilvanError
+from silvan.federation import wire
+from silvan.federation.message import Envelope, Missing, Trouble
+from silvan.federation.question import Asked
+from silvan.federation.signed import Letter
+from silvan.federation.site import _HANDLERS
+from silvan.forest.files.silvan_file import from_bytes, to_bytes
+from silvan.privacy.sampling_key import share_sampling
+from silvan.privacy.sums.masked_site import Turn
+from silvan.privacy.sums.ring import Hop
+
+SLOW, STUCK = 20.0, 900.0
+"""Seconds of work after which a message counts as one that hangs, and seconds after which the program gives up."""
+
+SHARE = 50_000
+
+
+class Hang(BaseException):
+    """A message took too long; no handler of errors catches it."""
+
+
+class CrashError(AssertionError):
+    """Something happened that must not."""
+
+
+@contextmanager
+def watched() -> Iterator[Callable[[], None]]:
+    """Raise if something takes too long; gives what to call before each thing.
+
+    A kernel that cannot be interrupted ends the program with a trace.
+    """
+
+    def ring(*_: object) -> None:
+        raise Hang
+
+    calls = 0
+
+    def again() -> None:
+        nonlocal calls
+        signal.setitimer(signal.ITIMER_PROF, SLOW)  # of work: the machine may be busy with something else
+        if calls % 100 == 0:  # it starts a thread each time
+            faulthandler.dump_traceback_later(STUCK, exit=True)
+        calls += 1
+
+    before = signal.signal(signal.SIGPROF, ring)
+    try:
+        yield again
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+        faulthandler.cancel_dump_traceback_later()
+
+
+# -- real messages
+
+
+class Listened(Recorded):
+    """Also keeps the questions by their names, with what the coordinator checks of answers."""
+
+    def __init__(self, *args: object, **settings: object) -> None:
+        self.questions: dict[str, Asked] = {}
+        super().__init__(*args, **settings)
+
+    def exchange(self, question: Asked) -> Iterator[Any]:
+        self.questions[question.wave] = question
+        return super().exchange(question)
+
+
+class ListenedColumns(Listened, ColumnFederation):
+    """The same for federations by columns."""
+
+
+def studies(signed: bool) -> list[Listened]:
+    """Small studies, of which all messages are kept; together they have every kind of message."""
+    return [*_by_rows(signed), *_private(signed), *_by_columns(signed)]
+
+
+def _by_rows(signed: bool) -> list[Listened]:
+    tables, made = parts(table(n=60), 3), []
+    for sums, learners in {
+        "trusted": [
+            sv.HistogramForest(2, max_depth=3),
+            sv.MergedForest(3, admission=True),
+            sv.BOFRF(2, clusters=2),
+            sv.BOPPID(2),
+        ],
+        "ring": [sv.HistogramForest(2, max_depth=2), sv.MultBoost(2)],
+        "masked": [sv.HistogramForest(2, max_depth=2), sv.BOFRF(2, personal=True)],
+    }.items():
+        fed = federate(tables, Listened, sums=sums, signed=signed, test=0.25)
+        if signed:
+            share_sampling(fed)
+        for learner in learners:
+            learner.fit(fed)
+        learners[0].evaluate(fed)
+        made.append(fed)
+    numbers = parts(table(n=60).select("dose", "noise", "label"), 3)  # what adaptive bins can take
+    fed = federate(numbers, Listened, signed=signed, policy=sv.Policy(messages=("*", "AdaptiveLevel")))
+    sv.HistogramForest(2, max_depth=2, bins="adaptive").fit(fed)
+    return [*made, fed]
+
+
+def _private(signed: bool) -> list[Listened]:
+    """Sums with noise; their schema is public."""
+    made = []
+    for task, forms in {"binary": ("tables", "levels", "input"), "number": ("tables",)}.items():
+        fed = federate(parts(table(task, n=60), 3), Listened, sums="masked", signed=signed, schema=public_schema(task))
+        for form in forms:
+            sv.HistogramForest(2, max_depth=2, epsilon=50.0, private=form).fit(fed)
+        made.append(fed)
+    return made
+
+
+def _by_columns(signed: bool) -> list[Listened]:
+    tables = split(wide(n=60), 2)
+    fed = federate_by_columns(tables, ListenedColumns, signed=signed, test=0.25, random_state=None)
+    model = sv.VerticalForest(2, max_depth=2, auditor=True).fit(fed)
+    model.evaluate(fed)
+    model.predict(fed, method="classical")
+    sv.VerticalLinear(max_iter=2, tol=0.5).fit(fed).predict(fed)
+    made = [fed]
+    try:
+        import gmpy2  # noqa: F401
+    except ImportError:
+        return made
+    with mock.patch.object(encrypted_labels, "TESTING", True):
+        fed = federate_by_columns(tables, ListenedColumns, signed=signed, test=0.25)
+        sv.VerticalForest(2, max_depth=2, labels="encrypted", key_bits=256).fit(fed).predict(fed)
+    return [*made, fed]
+
+
+# -- what must hold
+
+
+class Fuzzer:
+    """Throws changed messages at everything; ``seen`` counts what came of it."""
+
+    def __init__(self, seed: int = 0, go_on: bool = False) -> None:
+        self.go_on = go_on  # count failures in place of raising them
+        logging.getLogger("silvan.site").setLevel(logging.CRITICAL)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = [*studies(False), *studies(True)]
+        self.messages: dict[str, list[tuple[Any, bytes]]] = {}  # by kind: sites, and messages to them
+        self.answers: dict[str, list[tuple[Listened, str, bytes]]] = {}  # by kind: sites' answers
+        for fed in made:
+            for name, way, data in fed.record:
+                body = data if fed.signer is None else wire.decode(data, Letter).body
+                kind = wire.decode(body, Envelope).kind
+                if way == "received":
+                    self.messages.setdefault(kind, []).append((fed.site(name), data))
+                elif kind not in (Missing.__name__, Trouble.__name__):
+                    self.answers.setdefault(kind, []).append((fed, name, data))
+        self.pool = [data for some in self.messages.values() for *_, data in some]
+        self.pool += [data for some in self.answers.values() for *_, data in some]
+        asked = [kind for kind, _ in _HANDLERS.values()]
+        self.kinds = [*asked, *(kind.reply for kind in asked), Envelope, Letter, Turn, Hop]
+        self.files = self._files(made[0])
+        self.start(seed)
+
+    def start(self, seed: int) -> None:
+        """Begin anew with another seed."""
+        self.random, self.mutate = random.Random(seed), Mutator(seed, self.pool)  # noqa: S311
+        self.seen: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()
+
+    def _files(self, fed: Listened) -> list[tuple[Callable[[bytes], object], bytes]]:
+        """Things that travel inside messages, with what reads them."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            forest = sv.MergedForest(3).fit(fed).forest_
+        assert forest is not None
+        return [(from_bytes, to_bytes(forest)), (Schema.from_json, forest.schema.to_json().encode())]
+
+    def run(self, n: int) -> "Fuzzer":
+        """Throw so many."""
+        with watched() as again:
+            for _ in range(n):
+                chance = self.random.random()
+                throw = self.to_site if chance < 0.6 else self.to_coordinator if chance < 0.9 else self.to_reader
+                again()
+                try:
+                    throw()
+                except (Exception, Hang) as error:
+                    if not self.go_on:
+                        raise
+                    self.failures[_where(error)] += 1
+        return self
+
+    def _pick(self, by_kind: dict[str, list[Any]]) -> tuple[str, Any]:
+        """Choose a message; the kinds that few are of are as likely as others."""
+        kind = self.random.choice(list(by_kind))
+        return kind, self.random.choice(by_kind[kind])
+
+    def to_site(self) -> None:
+        """Change a message to a site: it answers, with trouble or with what was asked for, and never raises."""
+        kind, (site, data) = self._pick(self.messages)
+        bad = self.mutate(data)
+        gate, site.outbox = site.outbox, site.outbox if self.random.random() < 0.5 else None
+        try:
+            answer = site.receive(bad, _HANDLERS[kind][0].verb)
+        finally:
+            site.outbox = gate
+        if site.signer is not None:
+            answer = wire.decode(answer, Letter).body
+        envelope = wire.decode(answer, Envelope)
+        if envelope.kind == Trouble.__name__:
+            trouble = wire.decode(envelope.body, Trouble)
+            if trouble.code == "internal" and not isinstance(site.last_error, MemoryError):
+                raise CrashError(f"a site failed at {kind}: {bad!r}") from site.last_error
+            self.seen[f"site: {trouble.code}"] += 1
+        elif site.signer is not None and wire.decode(bad, Letter) != wire.decode(data, Letter):
+            raise CrashError(f"a site took a forged {kind}: {bad!r}")
+        else:
+            self.seen["site: asked for data" if envelope.kind == Missing.__name__ else "site: answered"] += 1
+
+    def to_coordinator(self) -> None:
+        """Change an answer: it is read, refused or ignored; of a signed one nothing is taken."""
+        _, (fed, name, data) = self._pick(self.answers)
+        bad, body = self.mutate(data), data
+        if fed.signer is not None:
+            letter = wire.decode(data, Letter)
+            fed.signer._open[name], body = letter.nonce, letter.body
+            taken = fed.signer.read(name, letter.study, bad)
+            if taken is not None and wire.decode(bad, Letter) != letter:
+                raise CrashError(f"a coordinator took a forged answer: {bad!r}")
+            self.seen["coordinator: forgery ignored" if taken is None else "coordinator: the same"] += 1
+            bad = self.mutate(body)  # as if the site itself had answered it
+        outcome = fed.questions[wire.decode(body, Envelope).question].read(name, bad)
+        said = "taken" if isinstance(outcome, tuple) else "ignored" if outcome is None else "refused"
+        self.seen[f"coordinator: {said}"] += 1
+
+    def to_reader(self) -> None:
+        """Change a file, or read any bytes as any kind."""
+        if self.random.random() < 0.5:
+            read, data = self.random.choice(self.files)
+            bad = self.mutate(data)
+        else:
+            kind = self.random.choice(self.kinds)
+            bad, read = self.mutate(self.random.choice(self.pool)), lambda data: wire.decode(data, kind)
+        try:
+            read(bad)
+        except (SilvanError, MemoryError):
+            self.seen["reader: refused"] += 1
+        else:
+            self.seen["reader: read"] += 1
+
+
+def _where(error: BaseException) -> str:
+    """Say in one line what failed and where."""
+    error = error.__cause__ or error
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = [frame for frame in frames if "silvan" in frame.filename or len(frames) == 1][-1]
+    return f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}, {str(error)[:100]}"
+
+
+# -- as a program
+
+
+def main() -> None:
+    """Run as a program."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--n", type=int, default=SHARE)
+    options.add_argument("--seed", type=int, default=0, help="of the first share; the others count on from it")
+    options.add_argument("--results", type=Path, default=None, help="a file with a line for each share")
+    options.add_argument("--go-on", action="store_true", help="list all failures at the end, and stop at none")
+    given = options.parse_args()
+    known = {} if given.results is None else _known(given.results)
+    seen: Counter[str] = Counter()
+    fuzzer: Fuzzer | None = None
+    for i, first in enumerate(range(0, given.n, SHARE)):
+        seed, n = given.seed + i, min(SHARE, given.n - first)
+        if (seed, n) not in known:
+            fuzzer = fuzzer or Fuzzer(seed, given.go_on)
+            known[seed, n] = _share(fuzzer, seed, n)
+            if given.results is not None:
+                with given.results.open("ab") as file:
+                    file.write(msgspec.json.encode({"seed": seed, "n": n, "seen": known[seed, n]}) + b"\n")
+        seen.update(known[seed, n])
+    for what, n in sorted(seen.items()):
+        print(f"{n:10,}  {what}")
+    last = given.seed + len(range(0, given.n, SHARE)) - 1
+    failed = sum(n for what, n in seen.items() if what.startswith("FAILED"))
+    said = f"{failed:,} failed" if failed else "no crash, no hang, no forgery taken"
+    print(f"{given.n:,} mutated messages, seeds {given.seed} to {last}: {said}")
+    if failed:
+        raise SystemExit(1)
+
+
+def _known(path: Path) -> dict[tuple[int, int], dict[str, int]]:
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    read = [msgspec.json.decode(line) for line in lines]
+    return {(line["seed"], line["n"]): line["seen"] for line in read}
+
+
+def _share(fuzzer: Fuzzer, seed: int, n: int) -> Counter[str]:
+    fuzzer.start(seed)
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (used + (6 << 30), hard))  # what asks for more fails, as on a small machine
+    start = time.monotonic()
+    fuzzer.run(n)
+    print(f"seed {seed}: {n:,} messages, {n / (time.monotonic() - start):,.0f} a second", flush=True)
+    return fuzzer.seen + Counter({f"FAILED: {what}": n for what, n in fuzzer.failures.items()})
+
+
+if __name__ == "__main__":
+    main()

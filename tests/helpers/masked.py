@@ -1,0 +1,130 @@
+"""Federations with masked sums, and a coordinator that takes their steps by hand, honest or not."""
+
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+from helpers.summing import Number, Numbers, members
+
+from silvan.federation import wire
+from silvan.federation.message import Envelope, Step, Trouble
+from silvan.federation.site import Site
+from silvan.federation.store import digest
+from silvan.federation.transports.in_process import LocalFederation
+from silvan.privacy.seal import public_key
+from silvan.privacy.sums import shamir
+from silvan.privacy.sums.counters import mask
+from silvan.privacy.sums.masked_coordinator import MaskedSums
+from silvan.privacy.sums.masked_site import SEED, Confirmed, Hidden, MaskCover, Opened, Turn, _Seat
+from silvan.privacy.sums.members import Member, Ready
+
+REPLIES = {kind.__name__: kind for kind in (Ready, Hidden, Confirmed, Opened, Trouble, Numbers)}
+
+
+def masked_sites(parts, cover=None, **settings):
+    return members(parts, cover=cover or MaskCover(), **settings)
+
+
+def masked_of(parts, kind=LocalFederation, neighbours=None, **settings):
+    return kind(masked_sites(parts, MaskCover(neighbours=neighbours)), MaskedSums(neighbours), **settings)
+
+
+def read(reply):
+    """An answer without its envelope."""
+    answer = wire.decode(reply, Envelope)
+    return wire.decode(answer.body, REPLIES[answer.kind])
+
+
+@dataclass
+class Coordinator:
+    """Sends single steps; what sites answered so far is at hand."""
+
+    sites: dict[str, Site]
+    sum: str = "sum 1"
+    study: str = "study"
+    width: int = 64
+    neighbours: int | None = None
+    keys: dict[str, bytes] = field(default_factory=dict)
+    hidden: dict[str, Hidden] = field(default_factory=dict)
+    codes: dict[str, dict[str, bytes]] = field(default_factory=dict)
+
+    def turn(self, what, names=(), **changes):
+        listed = [Member(n, self.keys.get(n) or public_key(self.sites[n].store)) for n in names or self.sites]
+        near = len(listed) - 1 if self.neighbours is None else self.neighbours
+        turn = Turn(what=what, sum=self.sum, members=listed, neighbours=near, width=self.width)
+        return msgspec.structs.replace(turn, **changes)
+
+    def send(self, site, turn, *, which=0, over=None, verb="total", **envelope):
+        if over is None:
+            over = turn.survivors or [member.site for member in turn.members]
+        fields = {"step": Step("masked", wire.encode(turn)), "over": over, **envelope}
+        named = fields.pop("question", "q")
+        sent = Envelope(self.study, named, "", "Number", wire.encode(Number(which=which)), **fields)
+        return read(self.sites[site].receive(wire.encode(sent), verb))
+
+    def hide(self, *sites, names=(), which=0, **changes):
+        """Have sites hide their parts, all of them unless some are named."""
+        for site in sites or self.sites:
+            reply = self.send(site, self.turn("hide", names, **changes), which=which)
+            if not isinstance(reply, Hidden):
+                return reply
+            self.hidden[site] = reply
+        return reply
+
+    def confirm(self, *sites, survivors=None, **changes):
+        """Tell sites whose parts are in the sum: of all that were hidden, unless it says otherwise."""
+        survivors = list(self.hidden) if survivors is None else survivors
+        for site in sites or survivors:
+            reply = self.send(site, self.turn("confirm", survivors=survivors, **changes))
+            if not isinstance(reply, Confirmed):
+                return reply
+            self.codes[site] = reply.codes
+        return reply
+
+    def opening(self, site, survivors=None, **changes):
+        """The step that opens the sum, with what others made out for the site."""
+        survivors = list(self.hidden) if survivors is None else survivors
+        others = [name for name in survivors if name != site]
+        given = {
+            "survivors": survivors,
+            "codes": {n: self.codes[n][site] for n in others if site in self.codes.get(n, {})},
+            "boxes": {n: self.hidden[n].boxes[site] for n in others if n in self.hidden},
+        }
+        return self.turn("open", **{**given, **changes})
+
+    def open(self, site, survivors=None, **changes):
+        return self.send(site, self.opening(site, survivors, **changes))
+
+
+def words(hidden):
+    return np.frombuffer(hidden.words, np.uint64)
+
+
+def recovered(opened, turn, survivors):
+    """What a coordinator makes of enough shares: own masks by site, and masks with lost ones by pair."""
+    names = [member.site for member in turn.members]
+    places = [names.index(name) for name in opened]
+    near = turn.near("study")
+    own, shared = {}, {}
+    for site in survivors:
+        shares = np.stack([np.frombuffer(reply.shares[site], np.uint8) for reply in opened.values()])
+        seeds = shamir.join(places, shares).reshape(-1, SEED)
+        own[site] = seeds[0].tobytes()
+        lost = [names[i] for i in near[names.index(site)] if names[i] not in survivors]
+        shared |= {(site, other): seed.tobytes() for other, seed in zip(lost, seeds[1:], strict=True)}
+    return own, shared
+
+
+def without(hidden, plus, minus=()):
+    """A masked part after some masks are taken off."""
+    left = words(hidden).copy()
+    mask(left, minus, plus)
+    return left
+
+
+def pair_of(coordinator, site, other):
+    """What two sites derive for the sum, as one of them tells it to others."""
+    turn = coordinator.turn("hide")
+    place = {member.site: i for i, member in enumerate(turn.members)}
+    statistic = digest(b"Number\0" + wire.encode(Number()))
+    return _Seat(coordinator.sites[site], turn, coordinator.study, statistic, place[site]).pairs[place[other]]

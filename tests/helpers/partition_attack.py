@@ -1,0 +1,21 @@
+"""The attack of ``silvan.auditing.attacks.vertical_labels`` on messages that a test has recorded."""
+
+from silvan.algorithms.vertical.party_rows import Round
+from silvan.algorithms.vertical.party_shares import KeepShare
+from silvan.auditing.attacks.vertical_labels import certain, drawn_by, groups, likely
+from silvan.federation import wire
+
+__all__ = ["accuracy", "certain", "drawn_by", "groups", "last_rounds", "likely"]
+
+
+def last_rounds(fed, party):
+    """The partitions that a party was sent while trees grew, and what they grew on."""
+    kept = [e for site, way, e in fed.record if (site, way, e.kind) == (party, "received", "KeepShare")]
+    ground = wire.decode(kept[-1].body, KeepShare).ground
+    return [wire.decode(fed._blobs[blob.hash], Round) for blob in ground.rounds], ground
+
+
+def accuracy(guess, truth):
+    """How many rows are on the right side, whatever the sides are called."""
+    right = float((guess == truth).mean())
+    return max(right, 1 - right)

@@ -1,0 +1,193 @@
+"""A study whose schema is public: what private forests need."""
+
+import msgspec
+import numpy as np
+import polars as pl
+from helpers.studies import table
+
+import silvan as sv
+from silvan.algorithms.horizontal.histogram_forest import GrowLevel
+from silvan.algorithms.private.noisy_levels import NoisyLevel, exact_level, public_measure
+from silvan.algorithms.private.noisy_rows import disguise
+from silvan.algorithms.private.tables_forest import Group, table_forest
+from silvan.algorithms.private.tables_messages import (
+    CountColumns,
+    CountPeople,
+    CountScores,
+    CountTables,
+    SumSlopes,
+    SumTargets,
+    exact_counts,
+)
+from silvan.algorithms.shared.shared_bins import CutPoints
+from silvan.federation import wire
+from silvan.federation.message import Blob
+from silvan.federation.site import Part, Site
+from silvan.federation.store import digest
+from silvan.forest.files.silvan_file import to_bytes
+from silvan.tree.target import class_measure
+
+FEATURES = (
+    sv.Feature("age", bounds=(0, 100)),
+    sv.Feature("dose", bounds=(1, 5)),
+    sv.Feature("sex", "categorical", categories=("f", "m")),
+    sv.Feature("ward", "categorical", categories=("a", "b", "c"), other=True),
+    sv.Feature("noise", bounds=(-20, 60)),
+)
+LABELS = {
+    "binary": sv.Label("label", ("no", "yes")),
+    "several": sv.Label("label", ("high", "low", "middle", "top")),
+    "number": sv.Label("label", bounds=(1000.0, 1150.0)),
+}
+
+
+def schema(task="binary"):
+    return sv.Schema.of(FEATURES, LABELS[task])
+
+
+def federate(task="binary", n=2000, n_sites=3, frame=None, **settings):
+    frame = table(task, n) if frame is None else frame
+    tables = {f"site {i}": frame[i::n_sites] for i in range(n_sites)}
+    return sv.federate_rows(tables, schema=schema(task), n_jobs=1, **settings)
+
+
+def unseen(task="binary", n=1000):
+    """Rows that nobody has learnt from, and their labels."""
+    frame = table(task, n, seed=99)
+    return frame.drop("label"), frame["label"].to_numpy()
+
+
+def one_more(frame: pl.DataFrame, **values) -> pl.DataFrame:
+    """A table with one row more, far from the others."""
+    row = {"age": 99.5, "dose": 5, "sex": "m", "ward": "c", "noise": 59.0, "label": "yes", **values}
+    return pl.concat([frame, pl.DataFrame([row], schema=frame.schema)])
+
+
+def budgets(fed):
+    return {name: member.outbox.budget for name, member in fed.members.items()}
+
+
+def spent(fed):
+    return np.array([budget.spent for budget in budgets(fed).values()])
+
+
+# -- the questions of all private forms, with their exact answers
+
+
+def questions(task, frame, epsilon, sharers=1):
+    """Give (name, question, exact answer) of every kind, on a table that one site holds."""
+    known = schema(task)
+    blobs = [known.to_json().encode(), wire.encode(POINTS)]
+    cells = {
+        "columns": np.array([0, 1, 2, 3, 4], np.int32),
+        "sizes": np.array([2, 1, 0, 0, 3], np.int64),
+        "cuts": np.array([40, 60, 2.5, 10, 20, 30], np.float32),
+        "missing": np.array([3, 0, 0, 3, 0], np.int64),
+        "table_sizes": np.array([2, 3, 1], np.int64),
+        "table_columns": np.array([0, 3, 1, 2, 4, 0], np.int64),
+    }
+    groups = [Group(0, 0, np.array([40, 60], np.float32), 0), Group(3, 4, np.zeros(0, np.float32), 3)]
+    rng = np.random.default_rng(0)
+    if known.n_classes:
+        combined = {"combine": "log_odds", "knots": np.tile([-1.0, 1.0], (known.n_classes, 1))}
+        combined["odds"] = combined["knots"]
+        model = table_forest(known, [groups], [rng.normal(size=(12, known.n_classes))], weights=np.ones(1), **combined)
+    else:
+        model = table_forest(known, [groups], [1075 + 20 * rng.normal(size=(12, 1))], weights=np.ones(1))
+    blobs.append(to_bytes(model))
+    schema_blob, bins, forest = (Blob(digest(data)) for data in blobs)
+    level = GrowLevel(
+        schema=schema_blob,
+        bins=bins,
+        measure=class_measure(np.ones(known.n_classes, np.int64), None) if known.n_classes else public_measure(known),
+        n_trees=2,
+        bootstrap=False,
+        nodes=np.array([2, 3, 1], np.int32),
+        features=np.array([[0, 3], [1, 4], [0, 2]], np.int32),
+        round_sizes=np.array([1]),
+        split_node=np.array([0], np.int32),
+        split_feature=np.array([0], np.int32),
+        split_bin=np.array([1], np.int32),
+        split_missing_left=np.array([True]),
+        split_words=np.zeros((1, 4), np.uint64),
+    )
+    shared = {"epsilon": epsilon, "sharers": sharers}
+    asked = [
+        (
+            "columns",
+            CountColumns(
+                schema=schema_blob,
+                columns=np.array([0, 1, 4], np.int32),
+                sizes=np.array([2, 1, 1], np.int64),
+                cuts=np.array([40, 60, 2.5, 20], np.float32),
+                **shared,
+            ),
+        ),
+        ("tables", CountTables(schema=schema_blob, **cells, **shared)),
+        ("level", NoisyLevel(level=level, **shared)),
+    ]
+    if known.n_classes:
+        edges = np.tile([-1.0, 0.0, 1.0], (1 if known.n_classes == 2 else known.n_classes, 1))
+        asked.append(("scores", CountScores(schema=schema_blob, model=forest, edges=edges, **shared)))
+    else:
+        asked.append(("targets", SumTargets(schema=schema_blob, **shared)))
+        asked.append(("slopes", SumSlopes(schema=schema_blob, model=forest, centre=1075.0, reach=40.0, **shared)))
+    site = site_with(frame, blobs)
+    answered = [
+        (name, request, exact_level(site, request, known) if name == "level" else exact_counts(site, request, known))
+        for name, request in asked
+    ]
+    return [*answered, ("people", CountPeople(**shared), np.array([site.n_train]))]
+
+
+SHARES = {
+    "tables": (("people", 0.05), ("columns", 0.2), ("scores", 0.1), ("tables", 0.65)),
+    "levels": (("level", 0.25),) * 4,
+}
+"""Of epsilon, for every question of a form."""
+
+
+def composed(form, frame, epsilon, task="binary", sharers=1):
+    """Give every question of a form with its share of epsilon, answered with a far row more and without; their sum."""
+    label = {"binary": "yes", "several": "top", "number": 1149.0}[task]
+    pair = questions(task, one_more(frame, label=label), epsilon, sharers), questions(task, frame, epsilon, sharers)
+    exact = {
+        name: (request, with_row, without) for (name, request, with_row), (_, _, without) in zip(*pair, strict=True)
+    }
+    asked = []
+    for name, share in SHARES[form]:
+        request, with_row, without = exact[name]
+        asked.append((msgspec.structs.replace(request, epsilon=epsilon * share), with_row, without))
+    return asked, sum(request.epsilon for request, _, _ in asked)
+
+
+def site_with(frame, blobs):
+    site = Site("here", frame, n_jobs=1)
+    for data in blobs:
+        site.store.put(f"blob {digest(data)}", data)
+        KNOWN[digest(data)] = data
+    return site
+
+
+KNOWN: dict[str, bytes] = {}
+"""Blobs that questions refer to, by hash."""
+
+POINTS = CutPoints(np.array([2, 1, 0, 0, 3]), np.array([40, 60, 2.5, 10, 20, 30], np.float32))
+
+
+def rows_scored(task, row, draws, epsilon):
+    """Disguise one of two rows that differ in everything, many times; score how much it looks like the second."""
+    known = schema(task)
+    ends = np.array([[0, 1, 0, 0, -20], [100, 5, 1, 3, 60]], np.float32)
+    labels = {"binary": [0, 1], "several": [0, 3], "number": [1000.0, 1150.0]}[task]
+    y = np.full(draws, labels[row])
+    worn = disguise(Part(np.tile(ends[row], (draws, 1)), y, np.zeros(draws, np.uint64)), known, epsilon)
+    each, score = epsilon / 6, np.zeros(draws)
+    for f, feature in enumerate([*known.features, known.label]):
+        told = worn.X[:, f] if f < 5 else worn.y
+        low, high = (ends[0, f], ends[1, f]) if f < 5 else labels
+        if getattr(feature, "categorical", task != "number"):
+            score += each * ((told == high).astype(float) - (told == low))
+        else:
+            score += each * (2 * (told - low) / (high - low) - 1)
+    return score

@@ -1,0 +1,101 @@
+"""Small studies, and federations that are listened to, disturbed or stopped."""
+
+from collections.abc import Callable, Iterable, Iterator
+from unittest import mock
+
+import numpy as np
+import polars as pl
+
+import silvan as sv
+from silvan.federation.transports.in_process import LocalFederation
+
+TASKS = ("binary", "several", "number")
+
+
+def table(task: str = "binary", n: int = 240, seed: int = 0) -> pl.DataFrame:
+    """Numbers, whole numbers and text, with missing values, rare categories and a label that depends on them."""
+    rng = np.random.default_rng(seed)
+    age = rng.normal(50, 12, n)
+    dose = rng.integers(1, 6, n)
+    sex = rng.choice(["f", "m"], n)
+    ward = rng.choice(["a", "b", "c", "rare", "very rare"], n, p=[0.5, 0.3, 0.14, 0.04, 0.02])
+    signal = age / 10 + dose * (ward == "a") + 2 * (sex == "f") + rng.normal(size=n)
+    labels = {
+        "binary": np.where(signal > np.quantile(signal, 0.6), "yes", "no"),
+        "several": np.array(["low", "middle", "high", "top"])[np.searchsorted([6, 8, 10], signal)],
+        "number": np.round(1000 + 7 * signal, 3),
+    }
+
+    def gaps(values: np.ndarray, share: float) -> list:
+        return [None if lost else value for value, lost in zip(values.tolist(), rng.random(n) < share, strict=True)]
+
+    columns = {"age": gaps(age, 0.1), "dose": dose, "sex": sex, "ward": gaps(ward, 0.1), "noise": rng.normal(20, 5, n)}
+    return pl.DataFrame({**columns, "label": labels[task]}, strict=False)
+
+
+def parts(frame: pl.DataFrame, n_sites: int, seed: int = 0) -> dict[str, pl.DataFrame]:
+    """Deal the rows out; every site gets at least one."""
+    rng = np.random.default_rng(seed)
+    site = rng.permutation(np.concatenate([np.arange(n_sites), rng.integers(0, n_sites, len(frame) - n_sites)]))
+    return {f"site {i}": frame.filter(pl.Series(site == i)) for i in range(n_sites)}
+
+
+def federate(tables: object, kind: type[LocalFederation] = LocalFederation, **settings: object) -> LocalFederation:
+    """Make a federation of another kind than the usual."""
+    with mock.patch("silvan.federate.by_rows.LocalFederation", kind):
+        return sv.federate_rows(tables, **{"n_jobs": 1, **settings})
+
+
+class Recorded(LocalFederation):
+    """Keeps all that is sent, as (site, "received" or "sent", bytes) from the site's view."""
+
+    def __init__(self, *args: object, **settings: object) -> None:
+        super().__init__(*args, **settings)
+        self.record: list[tuple[str, str, bytes]] = []
+
+    def deliver(self, messages: dict[str, bytes], verb: str) -> Iterator[tuple[str, bytes | Exception]]:
+        self.record += [(site, "received", data) for site, data in messages.items()]
+        for site, data in super().deliver(messages, verb):
+            self.record.append((site, "sent", data))
+            yield site, data
+
+    def sent(self) -> bytes:
+        return b"\0".join(data for _, way, data in self.record if way == "sent")
+
+
+def assert_books(fed: Recorded) -> None:
+    """Every byte that was delivered is counted, once."""
+    for way in ("sent", "received"):
+        for site in fed.sites:
+            moved = sum(len(d) for s, w, d in fed.record if (s, w) == (site, way))
+            assert fed.bytes[site][way] == moved
+            assert sum(n for (s, w, _), n in fed.traffic.items() if (s, w) == (site, way)) == moved
+
+
+class Stop(Exception):  # noqa: N818
+    """The coordinator is killed here."""
+
+
+Twist = Callable[[str, bytes], Iterable[tuple[str, bytes | Exception]]]
+
+
+def disturbed(twist: Twist) -> type[LocalFederation]:
+    """Make a kind of federation in which something else arrives than what was sent."""
+
+    class Disturbed(LocalFederation):
+        def deliver(self, messages: dict[str, bytes], verb: str) -> Iterator[tuple[str, bytes | Exception]]:
+            for site, data in super().deliver(messages, verb):
+                yield from twist(site, data)
+
+    return Disturbed
+
+
+def from_reply(number: int, do: Twist) -> Twist:
+    """Let everything pass until so many replies have arrived, then do something else."""
+    seen = [0]
+
+    def twist(site: str, data: bytes) -> Iterable[tuple[str, bytes | Exception]]:
+        seen[0] += 1
+        return do(site, data) if seen[0] > number else [(site, data)]
+
+    return twist

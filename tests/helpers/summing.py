@@ -1,0 +1,118 @@
+"""Sites whose part of a sum is given, and a coordinator that carries a ring by hand."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+
+from silvan.federation import wire
+from silvan.federation.message import Envelope, Reply, Request, Step, Trouble, Verb
+from silvan.federation.site import _HANDLERS, Site, answers
+from silvan.federation.store import digest
+from silvan.federation.transports.in_process import LocalFederation
+from silvan.privacy.seal import pair_key, public_key, secret_key, unseal
+from silvan.privacy.sums.counters import WORD
+from silvan.privacy.sums.ring import Hop, Member, Passed, Ready, RingCover, RingSums, Running
+
+NAMES = ["a", "b", "c", "d", "e", "f"]
+
+
+class Numbers(Reply, frozen=True, kw_only=True):
+    """Some integers."""
+
+    x: np.ndarray
+    y: np.ndarray
+
+
+class Number(Request, frozen=True, kw_only=True):
+    """The integers of a site."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = Numbers
+
+    which: int = 0
+    apart: bool = False  # whether sites may be asked for different ones
+
+    def alike(self):
+        return b"any" if self.apart else None
+
+
+@contextmanager
+def numbers_are_asked():
+    """Let sites answer the question above with what they were given as a table."""
+    calls = []
+
+    @answers(Number)
+    def number(site, request):
+        calls.append(site.name)
+        return site.source[request.which]
+
+    try:
+        yield calls
+    finally:
+        del _HANDLERS["Number"]
+
+
+def of(*values, y=(), dtype=np.int32):
+    return Numbers(x=np.array(values, dtype), y=np.array(y, np.int64))
+
+
+def members(parts, cover=True, **settings):
+    """A site for each part; a part may be several, for several questions."""
+    cover = RingCover() if cover is True else cover
+    parts = [part if isinstance(part, list) else [part] for part in parts]
+    return {name: Site(name, part, cover=cover or None, **settings) for name, part in zip(NAMES, parts, strict=False)}
+
+
+def ring_of(parts, kind=LocalFederation, **settings):
+    return kind(members(parts), RingSums(), **settings)
+
+
+@dataclass
+class Coordinator:
+    """Sends single steps, honest or not."""
+
+    sites: dict[str, Site]
+    sum: str = "sum 1"
+    study: str = "study"
+    keys: dict[str, bytes] = field(default_factory=dict)
+
+    def ring(self, *names):
+        return [Member(n, self.keys.get(n) or public_key(self.sites[n].store)) for n in names or self.sites]
+
+    def step(self, site, sealed=b"", *, ring=None, which=0, over=None, hop=None, verb="total", **envelope):
+        ring = self.ring() if ring is None else ring
+        hop = Hop(self.sum, ring, sealed) if hop is None else hop
+        over = [member.site for member in ring] if over is None else over
+        fields = {"step": Step("ring", wire.encode(hop)), "over": over, **envelope}
+        sent = Envelope(self.study, "q", "", "Number", wire.encode(Number(which=which)), **fields)
+        answer = wire.decode(self.sites[site].receive(wire.encode(sent), verb), Envelope)
+        kinds = {kind.__name__: kind for kind in (Ready, Passed, Numbers, Trouble)}
+        return wire.decode(answer.body, kinds[answer.kind])
+
+    def carry(self, until=None, **settings):
+        """Carry the sum round, up to what a site hands on, or to the end."""
+        ring = settings.setdefault("ring", self.ring())
+        sealed = b""
+        for member in ring:
+            reply = self.step(member.site, sealed, **settings)
+            if not isinstance(reply, Passed) or member.site == until:
+                return reply
+            sealed = reply.sealed
+        return self.step(ring[0].site, sealed, **settings)
+
+
+def overheard(coordinator, receiver, sealed, reader=None, which=0):
+    """What is in a box for a site: it reads that with its own secret, and so does the sender."""
+    ring = coordinator.ring()
+    place = [member.site for member in ring].index(receiver)
+    pair = ring[place - 1], ring[place]
+    other = pair[1] if reader == pair[0].site else pair[0]
+    statistic = digest(b"Number\0" + wire.encode(Number(which=which)))
+    named = Hop(coordinator.sum, ring).name(coordinator.study, statistic)
+    about = msgspec.json.encode([named, *(m.site for m in pair)])
+    key = pair_key(secret_key(coordinator.sites[reader or receiver].store), other.key, about)
+    running = wire.decode(unseal(key, sealed), Running)
+    return running.layout, np.frombuffer(running.counters, WORD)

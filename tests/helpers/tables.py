@@ -1,0 +1,70 @@
+"""Small random tables in bins, and several sites' rows that are asked as one."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from silvan.data.bins import make_bins
+from silvan.data.schema import Feature, Label, Schema
+from silvan.tree.gain import Rule
+from silvan.tree.grow import Frontier, Plan
+from silvan.tree.level import choose_level, draw_level
+from silvan.tree.node_rows import Binned
+from silvan.tree.rows import Rows
+from silvan.tree.split import Splits
+from silvan.tree.target import Target, class_target, number_target
+
+
+def random_table(
+    seed: int,
+    n_rows: int = 60,
+    n_features: int = 5,
+    n_classes: int = 2,
+    weighted: bool = False,
+    missing: float = 0.2,
+) -> tuple[np.ndarray, Schema, Target]:
+    """Columns of few values, some categorical, some values missing; a target that depends on them."""
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, rng.integers(1, 9, n_features), (n_rows, n_features)).astype(np.float32)
+    y = X[:, : n_features // 2 + 1].sum(axis=1) + rng.integers(0, 4, n_rows)
+    X[rng.random(X.shape) < missing] = np.nan
+    features = [
+        Feature(f"x{f}", "categorical", categories=tuple("abcdefgh")) if f % 3 == 1 else Feature(f"x{f}")
+        for f in range(n_features)
+    ]
+    schema = Schema.of(features, Label("label", tuple(range(n_classes)) or None))
+    weight = rng.integers(1, 4, n_rows).astype(float) if weighted else None
+    if n_classes:
+        return X, schema, class_target(y.astype(np.int64) % n_classes, n_classes, weight, None)
+    return X, schema, number_target(y.astype(np.float64), weight)
+
+
+def binned(seed: int, **shape) -> tuple[Binned, Target, Schema]:
+    """Put a random table into bins that are wide enough for it, whatever its rows."""
+    X, schema, target = random_table(seed, **shape)
+    bins = make_bins(schema, [np.arange(0.5, 0.0 if f.categorical else 9.0, dtype=np.float32) for f in schema.features])
+    keys = np.arange(len(X), dtype=np.uint64)
+    return Binned(bins.apply(X), target.rows, keys, bins, target.measure.n_stats), target, schema
+
+
+def take(table: Binned, rows: np.ndarray) -> Binned:
+    """Give a site some of the rows."""
+    return Binned(table.codes[rows], table.target[rows], table.row_keys[rows], table.bins, table.n_stats)
+
+
+class Sites:
+    """Rows at several places: histograms are summed, splits are applied everywhere."""
+
+    def __init__(self, parts: Sequence[Rows], plan: Plan, rule: Rule) -> None:
+        self.parts, self.plan, self.rule = parts, plan, rule
+        self.asked = 0
+
+    def find(self, frontier: Frontier) -> Splits:
+        self.asked += 1
+        features = draw_level(frontier, self.plan)
+        hist = sum(part.fill(frontier.node, features, 2) for part in self.parts)
+        return choose_level(hist, features, self.parts[0].table.bins, self.rule)
+
+    def apply(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> None:
+        for part in self.parts:
+            part.apply(nodes, splits, needed)

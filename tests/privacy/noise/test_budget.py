@@ -1,0 +1,372 @@
+"""A site's privacy budget: refused before, charged first, kept for good, whatever is killed."""
+
+import subprocess
+import sys
+import threading
+from fractions import Fraction
+
+import msgspec
+import numpy as np
+import pytest
+from helpers.asking import send, trouble
+from helpers.private_study import budgets, federate, schema, spent
+from helpers.studies import table
+
+import silvan as sv
+from silvan.algorithms.private import tables_messages
+from silvan.algorithms.private.tables_messages import CountPeople, CountScores, NoisyCounts
+from silvan.errors import FormatError, InputError, RefusedError
+from silvan.federation import wire
+from silvan.federation.journal import Journal
+from silvan.federation.message import Blob, Envelope
+from silvan.federation.site import Site
+from silvan.federation.store import digest
+from silvan.privacy.gate.gate import Gate
+from silvan.privacy.noise.budget import Budget
+from silvan.privacy.sums.masked_site import Turn
+from silvan.privacy.sums.ring import Hop
+
+# -- the books
+
+
+def test_charged_once_and_up_to_the_limit():
+    budget = Budget(1.0)
+    budget.charge("a", 0.6, "first")
+    budget.charge("a", 0.6, "the same again")
+    assert budget.spent == 0.6
+    for refuse in (budget.check, lambda draw, cost: budget.charge(draw, cost, "")):
+        with pytest.raises(RefusedError, match=r"used up: of epsilon 1, 0\.6 is spent, and this question costs 0\.5"):
+            refuse("b", 0.5)
+    budget.check("a", 0.6)
+    assert budget.spent == 0.6
+    assert budget.left == pytest.approx(0.4)
+    budget.charge("c", 0.4, "last")
+    assert [(charge.what, charge.epsilon) for charge in budget.charges()] == [("first", 0.6), ("last", 0.4)]
+    assert budget.left == 0.0
+
+
+def test_costs_add_up_exactly():
+    """Ten times 0.1 fits, eleven times does not; and nothing is so small that it does not count."""
+    budget = Budget(1.0)
+    for i in range(10):
+        budget.charge(f"draw {i}", 0.1, "")
+    with pytest.raises(RefusedError):
+        budget.charge("one more", 0.1, "")
+    small = Budget(None)
+    small.charge("large", 100.0, "")
+    for i in range(100):
+        small.charge(f"draw {i}", 1e-15, "")
+    assert Fraction(small.spent) > 100  # added one by one as floats, it would still be 100
+
+
+def test_no_limit_is_booked_all_the_same():
+    budget = Budget()
+    budget.charge("a", 1000.0, "much")
+    assert (budget.spent, budget.left) == (1000.0, None)
+
+
+def test_what_was_kept_first_stays():
+    budget = Budget()
+    assert budget.kept("a") is None
+    budget.charge("a", 1.0, "")
+    assert budget.kept("a") is None
+    assert budget.keep("a", b"first") == b"first"
+    assert budget.keep("a", b"second") == b"first"
+    assert budget.kept("a") == b"first"
+    with pytest.raises(RefusedError, match="not charged"):
+        budget.keep("never charged", b"")
+
+
+# -- on disk
+
+
+def test_it_outlives_the_process(tmp_path):
+    file = tmp_path / "budget.sqlite"
+    first = Budget(1.0, file, "here")
+    first.charge("a", 0.7, "bins")
+    first.keep("a", b"answer")
+    again = Budget(1.0, file, "here")  # the first is still open, as after a kill
+    assert (again.spent, again.kept("a")) == (0.7, b"answer")
+    with pytest.raises(RefusedError):
+        again.charge("b", 0.4, "")
+
+
+KILLED = """
+import os, sys
+from silvan.privacy.budget import Budget
+from silvan.privacy.masking import Turn
+budget = Budget(1.0, sys.argv[1], "here")
+budget.charge("a", 0.7, "cells")
+if sys.argv[2] == "kept":
+    budget.keep("a", b"answer")
+os._exit(9)
+"""
+
+
+@pytest.mark.parametrize("when", ["charged", "kept"])
+def test_killed_between_charge_and_answer(tmp_path, when):
+    """What was charged stays charged. What had not left is drawn again at no cost; what was kept is given again."""
+    file = tmp_path / "budget.sqlite"
+    assert subprocess.run([sys.executable, "-c", KILLED, str(file), when], check=False).returncode == 9
+    budget = Budget(1.0, file, "here")
+    assert budget.spent == 0.7
+    assert budget.kept("a") == (b"answer" if when == "kept" else None)
+    budget.charge("a", 0.7, "the same again")
+    assert budget.spent == 0.7
+
+
+def test_two_at_once_cannot_overdraw(tmp_path):
+    file, refused = tmp_path / "budget.sqlite", []
+
+    def study(number):
+        budget = Budget(1.0, file, "here")
+        for i in range(10):
+            try:
+                budget.charge(f"{number} {i}", 0.05, "")
+            except RefusedError:
+                refused.append(i)
+
+    threads = [threading.Thread(target=study, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 20
+    assert Budget(1.0, file).spent == pytest.approx(1.0)
+
+
+def test_files_that_are_no_budget(tmp_path):
+    Budget(1.0, tmp_path / "here.sqlite", "here").charge("a", 0.5, "")
+    with pytest.raises(FormatError, match="another site"):
+        Budget(1.0, tmp_path / "here.sqlite", "there").check("a", 0.1)
+    (tmp_path / "text").write_text("this is not a database, whatever its name says")
+    with pytest.raises(FormatError, match="privacy budget"):
+        Budget(1.0, tmp_path / "text").check("a", 0.1)
+    Journal(tmp_path / "journal").close()
+    with pytest.raises(FormatError, match="something else"):
+        Budget(1.0, tmp_path / "journal").check("a", 0.1)
+    with pytest.raises(InputError, match="such a folder"):
+        Budget(1.0, tmp_path / "nowhere" / "file").check("a", 0.1)
+
+
+# -- at a site's gate
+
+
+SITES = ["here", "there", "elsewhere"]
+
+
+def people(epsilon=0.5, **fields):
+    return CountPeople(epsilon=epsilon, **fields)
+
+
+def gated(policy, **settings):
+    return Site("here", table(n=80), n_jobs=1, outbox=Gate(policy), **settings)
+
+
+def test_used_up_is_refused_before_anything_is_computed(monkeypatch):
+    site = gated(sv.Policy(epsilon=1.0))
+    assert send(site, people(0.9), over=SITES[:1]).kind == "NoisyCounts"
+    monkeypatch.setattr(tables_messages, "drawn_once", lambda *args: pytest.fail("it was computed"))
+    assert "used up" in trouble(send(site, people(0.2), over=SITES[:1])).text
+    assert site.outbox.budget.spent == 0.9
+
+
+def test_a_retry_gets_the_same_answer_for_nothing():
+    site = gated(sv.Policy(epsilon=1.0))
+    answers = [wire.decode(send(site, people(), over=SITES[:1]).body, NoisyCounts).counts for _ in range(4)]
+    assert all(np.array_equal(answers[0], answer) for answer in answers)
+    assert site.outbox.budget.spent == 0.5
+    # a site that was restarted, with its budget and its table
+    assert np.array_equal(
+        wire.decode(send(site.rebuilt(), people(), over=SITES[:1]).body, NoisyCounts).counts, answers[0]
+    )
+    assert site.outbox.budget.spent == 0.5
+
+
+def test_other_rows_are_another_draw():
+    """A table that changed, or another split of it, is not answered from what was kept of the old one."""
+    gate = Gate(sv.Policy())
+    for i, settings in enumerate([{}, {"test": 0.2}, {"test": 0.2, "split_seed": 1}]):
+        send(Site("here", table(n=80), outbox=gate, **settings), people(), over=SITES[:1])
+        assert gate.budget.spent == 0.5 * (i + 1)
+    send(Site("here", table(n=81), outbox=gate), people(), over=SITES[:1])
+    assert gate.budget.spent == 2.0
+
+
+def test_a_question_that_fails_costs_nothing():
+    site = gated(sv.Policy(epsilon=1.0))
+    text = schema().to_json().encode()
+    wrong = CountScores(epsilon=0.5, schema=Blob(""), model=Blob(""), edges=np.zeros((1, 3)))
+    blobs = {"schema": text, "model": b"no model"}
+    named = {name: Blob(digest(data)) for name, data in blobs.items()}
+    answer = send(site, msgspec.structs.replace(wrong, **named), blobs=list(blobs.values()), over=SITES[:1])
+    assert trouble(answer).code == "format"
+    assert site.outbox.budget.spent == 0.0
+
+
+def test_nonsense_is_refused():
+    site = gated(sv.Policy())
+    for wrong in (0.0, -1.0, float("nan"), float("inf"), 1e9):
+        assert trouble(send(site, people(wrong), over=SITES[:1])).code == "format"
+    for sharers in (0, 2, -1):
+        assert "shared by more sites" in trouble(send(site, people(sharers=sharers), over=SITES[:1])).text
+    assert site.outbox.budget.spent == 0.0
+
+
+def test_a_share_of_noise_is_not_for_who_adds():
+    """With a budget, a site gives less than all the noise only into sums that nobody sees the parts of."""
+    site = gated(sv.Policy(epsilon=1.0))
+    assert "hide their parts" in trouble(send(site, people(sharers=3), over=SITES[:3])).text
+    assert send(gated(sv.Policy()), people(sharers=3), over=SITES[:3]).kind == "NoisyCounts"
+
+
+def test_a_site_without_books_tells_nothing():
+    assert "no privacy budget" in trouble(send(Site("here", table(n=80)), people(), over=SITES[:1])).text
+
+
+# -- in a federation
+
+
+def test_exact_answers_must_be_named_beside_a_budget():
+    with pytest.raises(RefusedError, match="Describe is answered without noise"):
+        sv.federate_rows({"a": table(n=60), "b": table(n=60, seed=1)}, policy=sv.Policy(epsilon=1.0))
+    fed = federate(policy=sv.Policy(epsilon=1.0), test=0.2)
+    assert fed.rows == {}  # not even how many rows there are
+    with pytest.raises(RefusedError, match="CountGrid is answered without noise"):
+        sv.HistogramForest(n_estimators=3).fit(fed)
+    model = sv.HistogramForest(epsilon=1.0).fit(fed)
+    with pytest.raises(RefusedError, match="Judge is answered without noise"):
+        model.evaluate(fed)
+    open_ = sv.Policy(epsilon=1.0, messages=("*", "Judge", "Tally"))
+    fed = federate(policy=open_, test=0.2)
+    assert "guarantee" in sv.HistogramForest(epsilon=1.0).fit(fed).evaluate(fed).columns
+
+
+def test_a_budget_for_all_studies(tmp_path):
+    settings = {"policy": sv.Policy(epsilon=1.0), "budgets": tmp_path / "budgets"}
+    first = federate(**settings)
+    forest = sv.HistogramForest(epsilon=0.7).fit(first).forest_
+    assert spent(first) == pytest.approx(0.7)
+    second = federate(**settings)  # as if all had been restarted
+    assert sv.HistogramForest(epsilon=0.7).fit(second).forest_ == forest  # the same questions
+    assert spent(second) == pytest.approx(0.7)
+    with pytest.raises(RefusedError, match=r"site 'site 0' refused .*used up"):
+        sv.HistogramForest(epsilon=0.7, random_state=1).fit(second)
+    assert (spent(second) <= 1.0).all()
+    assert len(list((tmp_path / "budgets").glob("site*.sqlite"))) == 3
+
+
+def test_killed_on_the_way_out(monkeypatch):
+    """A site that dies after drawing, before its answer is out, gives the same answer after a restart."""
+    fed = federate(n_sites=1)
+    budget = budgets(fed)["site 0"]
+    keep = Budget.keep
+
+    def dies(self, draw, answer):
+        keep(self, draw, answer)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Budget, "keep", dies)
+    with pytest.raises(KeyboardInterrupt):
+        sv.HistogramForest(epsilon=1.0).fit(fed)
+    assert [charge.epsilon for charge in budget.charges()] == pytest.approx([0.05])
+    before = budget.spent
+    monkeypatch.setattr(Budget, "keep", keep)
+    model = sv.HistogramForest(epsilon=1.0).fit(fed)
+    assert before < budget.spent == pytest.approx(1.0)
+    assert len(budget.charges()) == len(model.privacy_.queries)
+
+
+def test_a_policy_is_checked():
+    for wrong in (0.0, -1.0, "much", True):
+        with pytest.raises(InputError, match="epsilon"):
+            sv.Policy(epsilon=wrong)
+    assert sv.Policy(epsilon=2).epsilon == 2
+
+
+# -- shares of noise
+
+
+def shares(site, sites, request=None):
+    return wire.decode(send(site, request or people(sharers=2), over=sites).body, NoisyCounts).counts
+
+
+def test_a_share_is_for_one_set_of_sites():
+    """The same share in sums over sites that differ by one would tell that one's part: it is drawn and charged anew."""
+    budget, drawn = Budget(10.0), []
+    for sites in (
+        ["here", "there"],
+        ["here", "elsewhere"],
+        ["there", "here"],
+    ):  # in studies that know nothing of another
+        site = Site("here", table(n=80), n_jobs=1, outbox=Gate(sv.Policy(), budget))
+        drawn.append(shares(site, sites, people(1e-3, sharers=2))[0])
+    assert drawn[0] == drawn[2] != drawn[1]  # noise of scale 1000: equal by chance once in thousands
+    assert [charge.epsilon for charge in budget.charges()] == [1e-3, 1e-3]
+
+
+def test_sites_that_meet_others_pay_again(tmp_path):
+    frame, settings = table(n=900), {"schema": schema(), "budgets": tmp_path, "sums": "masked", "n_jobs": 1}
+    tables = {f"site {i}": frame[i::4] for i in range(4)}
+    first = sv.federate_rows({name: tables[name] for name in ("site 0", "site 1", "site 2")}, **settings)
+    second = sv.federate_rows({name: tables[name] for name in ("site 0", "site 1", "site 3")}, **settings)
+    learner = sv.HistogramForest(epsilon=1.0, n_rows=675)
+    for fed in (first, second):
+        learner.fit(fed)
+    assert {name: budget.spent for name, budget in budgets(second).items()} == {
+        "site 0": pytest.approx(2.0),
+        "site 1": pytest.approx(2.0),
+        "site 3": pytest.approx(1.0),
+    }
+
+
+def test_shares_are_in_one_sum(tmp_path):
+    """What was settled outlives the site's memory of the sum."""
+    file = tmp_path / "budget.sqlite"
+    Budget(1.0, file).settle("draw", ["a", "b", "c"])
+    Budget(1.0, file).settle("draw", ["c", "b", "a"])
+    with pytest.raises(RefusedError, match="other sites already"):
+        Budget(1.0, file).settle("draw", ["a", "b"])
+
+
+def test_a_masked_sum_of_shares_is_opened_once(tmp_path):
+    """A coordinator that pretends, in a new study, to have lost a site after all is refused."""
+    frame = table(n=900)
+    tables = {f"site {i}": frame[i::4] for i in range(4)}
+    settings = {"schema": schema(), "budgets": tmp_path, "sums": "masked", "n_jobs": 1, "quorum": 3}
+
+    def total(lost):
+        fed = sv.federate_rows(tables, **settings)
+        deliver = fed.deliver
+
+        def some(messages, verb):
+            for site, answer in deliver(messages, verb):
+                step = wire.decode(messages[site], Envelope).step
+                if site != lost or step is None or wire.decode(step.body, Turn).what == "key":
+                    yield site, answer
+
+        fed.deliver = some
+        return fed.total(CountPeople(epsilon=0.5, sharers=3)).counts
+
+    total(None)
+    with pytest.raises(RefusedError, match="in a sum over other sites already"):
+        total("site 3")
+
+
+def test_a_smaller_ring_has_other_shares():
+    """What was prepared for a ring that lost a site is not passed round without it: its share is drawn anew."""
+    frame = table(n=900)
+    tables = {f"site {i}": frame[i::4] for i in range(4)}
+    fed = sv.federate_rows(tables, schema=schema(), sums="ring", n_jobs=1, quorum=3)
+    deliver = fed.deliver
+
+    def some(messages, verb):
+        for site, answer in deliver(messages, verb):
+            step = wire.decode(messages[site], Envelope).step
+            if site != "site 3" or not wire.decode(step.body, Hop).ring:
+                yield site, answer
+
+    fed.deliver = some
+    fed.total(CountPeople(epsilon=0.5, sharers=3))
+    assert list(fed.lost) == ["site 3"]
+    assert spent(fed).tolist() == [1.0, 1.0, 1.0, 0.5]

@@ -1,0 +1,172 @@
+"""An empirical lower bound on epsilon: at most what is claimed, and above it where the account is wrong.
+
+Ten thousand draws a side; ``python -m experiments.privacy.epsilon`` takes as many as it is told.
+"""
+
+from unittest import mock
+
+import numpy as np
+import pytest
+from helpers.private_study import composed, one_more, questions, rows_scored, schema
+from helpers.studies import TASKS, table
+
+from silvan.auditing.measured_epsilon import Bound, audit_all, audit_counts, audit_rows, clopper_pearson, lower_bound
+from silvan.privacy.noise.laplace import Noise
+from silvan.privacy.noise.noisy_request import Noisy
+
+DRAWS = 10_000
+EPSILON = 1.5
+SURE = 1 - 1e-7
+"""Noise comes from the operating system, so no seed keeps the tests from failing by chance; this does."""
+
+
+def pairs(task):
+    """Every question of every private form, with its exact answers on a table and on one with a far row more."""
+    frame = table(task, 120)
+    far = {"binary": "yes", "several": "top", "number": 1149.0}[task]
+    return zip(questions(task, frame, EPSILON), questions(task, one_more(frame, label=far), EPSILON), strict=True)
+
+
+AUDITED = {
+    "binary": ("columns", "tables", "level", "scores", "people"),
+    "several": ("scores",),
+    "number": ("tables", "level", "targets", "slopes"),
+}
+"""What depends on the task, and all the rest once."""
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_no_question_tells_more_than_it_claims(task):
+    """And a fair share of what is claimed is found."""
+    for (name, request, without), (_, _, with_row) in pairs(task):
+        if name in AUDITED[task]:
+            found = audit_counts(request, schema(task), with_row, without, DRAWS, confidence=SURE)
+            assert not found.refuted, (name, found)
+            assert found.at_least > 0.1 * EPSILON, (name, found)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_one_row_changes_answers_by_their_sensitivity_at_most(task):
+    """A row at the end, or the first one, whose loss moves all others up."""
+    frame = table(task, 120)
+    fewer = zip(questions(task, frame[1:], EPSILON), questions(task, frame, EPSILON), strict=True)
+    for (name, request, without), (_, _, with_row) in [*pairs(task), *fewer]:
+        noises = request.noises(schema(task))
+        change = np.abs(with_row - without).reshape(-1, len(noises)).sum(axis=0)
+        assert (change <= [noise.sensitivity for noise in noises]).all(), name
+        assert change.max() > 0, name
+
+
+def test_all_questions_of_a_form_together():
+    """What all answers tell is at most the sum of what is claimed of each."""
+    asked, claimed = composed("tables", table(n=120), EPSILON)
+    found = audit_all(asked, schema(), claimed, DRAWS, confidence=SURE)
+    assert claimed == pytest.approx(EPSILON)
+    assert not found.refuted, found
+    assert found.at_least > 0.1 * EPSILON, found
+
+
+@pytest.mark.parametrize(("sharers", "lost"), [(3, 0), (2, 1)])
+def test_shares_make_the_sum_private(sharers, lost):
+    """Only the total of three sites is looked at, or of two where the loss of one is tolerated."""
+    frame = table(n=120)
+    asked = questions("binary", frame, EPSILON, sharers)
+    for (name, request, without), (_, _, with_row) in zip(
+        asked, questions("binary", one_more(frame), EPSILON, sharers), strict=True
+    ):
+        found = audit_counts(request, schema(), with_row, without, DRAWS, 3 - lost, SURE)
+        assert not found.refuted, (name, found)
+        assert found.at_least > 0.1 * EPSILON, (name, found)
+
+
+def test_too_few_shares_are_caught():
+    """Of four shares, two are lost and none was to be: the sum is told with half of its noise."""
+    (_, request, without), *_ = [q for q in questions("binary", table(n=120), 3.0, 4) if q[0] == "people"]
+    found = audit_counts(request, schema(), without + 1, without, DRAWS, 2, SURE)
+    assert found.refuted
+
+
+# -- accounts that are wrong on purpose
+
+
+def parallel(self, sensitivity, share=1):
+    """Noise as if columns, tables, levels or trees that all see a row were asked in parallel."""
+    return Noise(1, self.epsilon, self.sharers)
+
+
+@pytest.mark.parametrize("name", ["columns", "tables", "level"])
+def test_features_counted_as_parallel_are_caught(name):
+    with mock.patch.object(Noisy, "noise", parallel):
+        for (kind, request, without), (_, _, with_row) in pairs("binary"):
+            if kind == name:
+                found = audit_counts(request, schema(), with_row, without, DRAWS, confidence=SURE)
+                assert found.refuted, found
+
+
+def test_rounds_counted_as_parallel_are_caught():
+    """Each question with the whole epsilon, and that claimed for all of them."""
+    asked = [(request, with_row, without) for (_, request, without), (_, _, with_row) in pairs("binary")]
+    found = audit_all(asked, schema(), EPSILON, DRAWS, confidence=SURE)
+    assert found.refuted, found
+
+
+def test_sums_counted_as_rows_are_caught():
+    with mock.patch.object(Noisy, "noise", lambda self, sensitivity, share=1: Noise(1, self.epsilon)):
+        for (kind, request, without), (_, _, with_row) in pairs("number"):
+            if kind in ("targets", "slopes"):
+                assert audit_counts(request, schema("number"), with_row, without, DRAWS, confidence=SURE).refuted
+
+
+def test_halved_noise_is_caught():
+    whole = Noisy.noise
+    with mock.patch.object(Noisy, "noise", lambda self, s, share=1: whole(self, s, 3 * share)):
+        (_, request, without), *_ = [q for q in questions("binary", table(n=120), EPSILON) if q[0] == "people"]
+        assert audit_counts(request, schema(), without + 1, without, DRAWS, confidence=SURE).refuted
+
+
+# -- disguised rows
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_disguises_tell_no_more_than_they_claim(task):
+    found = audit_rows(lambda row, draws: rows_scored(task, row, draws, 6.0), 6.0, DRAWS, SURE)
+    assert not found.refuted, found
+    assert found.at_least > 1.0, found
+
+
+@pytest.mark.parametrize("task", ["binary", "number"])
+def test_columns_disguised_in_parallel_are_caught(task):
+    """Each column with the whole epsilon: the label alone would be fine, all together are not."""
+    whole = 1.0
+    found = audit_rows(lambda row, draws: rows_scored(task, row, draws, 6 * whole), whole, DRAWS, SURE)
+    assert found.refuted, found
+
+
+# -- the bound itself
+
+
+def test_clopper_pearson():
+    """Known values, and the ends."""
+    low, high = clopper_pearson(7, 20)
+    assert (low, high) == pytest.approx((0.15391, 0.59219), abs=1e-5)
+    assert clopper_pearson(0, 50)[0] == 0.0
+    assert clopper_pearson(50, 50)[1] == 1.0
+
+
+def test_the_bound_holds_nearly_always():
+    """Of a mechanism that is exactly epsilon-private the bound exceeds epsilon in at most one of twenty runs."""
+    rng = np.random.default_rng(0)
+    alpha = np.exp(-1.0)
+
+    def told(centre):
+        return centre + rng.geometric(1 - alpha, 2000) - rng.geometric(1 - alpha, 2000)
+
+    bounds = np.array([lower_bound(told(1), told(0)) for _ in range(100)])
+    assert (bounds > 1.0).mean() <= 0.08  # 0.05, and room for chance
+    assert bounds.mean() > 0.7
+
+
+def test_nothing_told_is_no_finding():
+    rng = np.random.default_rng(1)
+    assert lower_bound(rng.normal(size=4000), rng.normal(size=4000)) < 0.2
+    assert not Bound(1.0, 1.0).refuted

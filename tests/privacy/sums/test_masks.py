@@ -1,0 +1,167 @@
+"""What masked sums are made of: streams, words that several counters share, and who shares a mask with whom."""
+
+from itertools import combinations
+from math import comb
+
+import numpy as np
+import pytest
+from helpers.summing import Numbers, of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from privacy.sums.test_counters import DTYPES, SHAPES
+
+from silvan.errors import RefusedError
+from silvan.privacy.seal import offsets
+from silvan.privacy.sums.counters import _PIECE, _TASK, _pack, _unpack, flatten, mask, stretch, unflatten
+from silvan.privacy.sums.neighbours import SECURITY, enough_neighbours, falls_apart, neighbours
+
+# -- streams
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, _PIECE, _PIECE + 1, _TASK, 2 * _TASK + _PIECE + 3])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_masks_are_what_the_cipher_gives(n, threads):
+    """However the words are dealt out, it is one stream, entered at different places."""
+    plus, minus = [bytes([i]) * 32 for i in (1, 2)], [bytes([i]) * 32 for i in (3, 4, 5)]
+    words = np.arange(n, dtype="<u8")
+    mask(words, plus, minus, threads)
+    expected = np.arange(n, dtype="<u8")
+    for seed in plus:
+        expected += offsets(seed, n)
+    for seed in minus:
+        expected -= offsets(seed, n)
+    assert np.array_equal(words, expected)
+    mask(words, minus, plus, threads)
+    assert np.array_equal(words, np.arange(n))
+
+
+def test_stretching_is_the_same_stream():
+    assert stretch(b"s" * 32, 4001) == offsets(b"s" * 32, 501).tobytes()[:4001]
+
+
+# -- words that several counters share
+
+
+def naive_pack(counters, width):
+    """Add counters up as whole numbers of any size, and cut to 64 bits at the end."""
+    lanes = 64 // width
+    n = -(-len(counters) // lanes)
+    words = [0] * n
+    for i, counter in enumerate(counters.tolist()):
+        words[i % n] += counter << (width * (i // n))
+    return [word % 2**64 for word in words]
+
+
+INTEGERS = st.sampled_from(DTYPES).flatmap(lambda d: arrays.arrays(np.dtype(d), st.integers(0, 40)))
+
+
+@given(INTEGERS, st.integers(1, 64))
+@settings(max_examples=100)
+def test_packing_is_plain_addition(counters, width):
+    """Also of numbers that do not fit, or are below zero: a word depends on its counters by addition alone."""
+    assert _pack(counters, width).tolist() == naive_pack(counters, width)
+
+
+def test_packing_over_many_pieces():
+    counters = np.random.default_rng(0).integers(0, 2**16, 20_001, np.int32)
+    assert _pack(counters, 21).tolist() == naive_pack(counters, 21)
+
+
+@st.composite
+def small(draw, n):
+    """A field of so many parts whose sums are below a bound."""
+    bits = draw(st.integers(1, 60))
+    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
+    most = min(2**bits - 1, int(np.iinfo(dtype).max)) // n
+    shape = draw(SHAPES)
+    return bits, [draw(arrays.arrays(dtype, shape, elements=st.integers(0, most))) for _ in range(n)]
+
+
+@given(st.integers(1, 5).flatmap(small))
+@settings(max_examples=60)
+def test_sums_of_words_are_words_of_sums(given_):
+    bits, parts = given_
+    width = 64 // (64 // bits)
+    flat = [flatten(Numbers(x=part, y=of(1).y), len(parts), width) for part in parts]
+    total = sum(words.astype(object) for _, words in flat)
+    layout, words = flat[0][0], np.array([word % 2**64 for word in total], "<u8")
+    assert len(words) == layout.words(width) <= layout.words()
+    got = unflatten(layout, words, Numbers, width).x
+    assert got.dtype == parts[0].dtype.newbyteorder("<")
+    assert np.array_equal(got.astype(object), sum(part.astype(object) for part in parts))
+
+
+def test_a_sum_of_words_too_large_for_its_type():
+    layout, words = flatten(of(100, dtype=np.int8), 3, 21)
+    with pytest.raises(RefusedError, match="too large when all are added"):
+        unflatten(layout, words * np.uint64(3), Numbers, 21)
+
+
+def test_reading_words():
+    counters = np.random.default_rng(0).integers(0, 2**12, 10_007, np.int32)
+    assert np.array_equal(_unpack(_pack(counters, 12), len(counters), 12), counters)
+
+
+# -- who shares a mask with whom
+
+
+KEYS = [bytes([i]) * 32 for i in range(20)]
+
+
+def pieces(near, gone):
+    """How many pieces the rest hangs together in."""
+    left = set(range(len(near))) - set(gone)
+    n = 0
+    while left:
+        todo, n = [left.pop()], n + 1
+        while todo:
+            found = left & set(near[todo.pop()])
+            left -= found
+            todo += found
+    return n
+
+
+@pytest.mark.parametrize(("n", "k"), [(3, 2), (4, 2), (7, 4), (10, 4), (10, 6), (12, 2), (11, 10), (5, 8)])
+def test_neighbours_are_mutual(n, k):
+    near = neighbours("study", tuple(KEYS[:n]), k)
+    for i, others in enumerate(near):
+        assert len(others) == min(k, n - 1) == len(set(others) - {i})
+        assert all(i in near[j] for j in others)
+
+
+@pytest.mark.parametrize(("n", "k"), [(7, 2), (7, 4), (9, 6), (10, 4), (10, 6)])
+def test_fewer_gone_than_neighbours_leave_one_piece(n, k):
+    """Whoever they are; with one more the circle can fall apart."""
+    near = neighbours("study", tuple(KEYS[:n]), k)
+    for gone in combinations(range(n), k - 1):
+        assert pieces(near, gone) == 1
+    if k < n - 3:
+        assert max(pieces(near, gone) for gone in combinations(range(n), k)) == 2
+
+
+@pytest.mark.parametrize(("n", "k"), [(8, 2), (9, 4), (10, 4), (12, 4), (12, 6)])
+def test_the_bound_is_one(n, k):
+    """Over all ways to lose sites, the circle falls apart at most as often as said."""
+    near = neighbours("study", tuple(KEYS[:n]), k)
+    for m in range(n - 1):
+        apart = sum(pieces(near, gone) > 1 for gone in combinations(range(n), m))
+        assert apart / comb(n, m) <= falls_apart(n, m, k)
+
+
+def test_enough_neighbours():
+    for n in range(3, 256):
+        k = enough_neighbours(n)
+        assert k == n - 1 if n <= 50 else k < n - 1
+        assert falls_apart(n, 2 * (n // 3), k) <= 2.0**-SECURITY
+        assert k == n - 1 or k == 2 or falls_apart(n, 2 * (n // 3), k - 2) > 2.0**-SECURITY
+    assert enough_neighbours(100) == 54
+    assert enough_neighbours(255) < 80
+
+
+def test_places_depend_on_the_study_and_on_all_keys():
+    circles = [
+        neighbours(study, tuple(keys), 4) for study, keys in (("a", KEYS), ("b", KEYS), ("a", [*KEYS[:-1], b"k" * 32]))
+    ]
+    assert circles[0] != circles[1]
+    assert circles[0] != circles[2]

@@ -1,0 +1,92 @@
+"""A key of row draws that only sites know."""
+
+import msgspec
+import numpy as np
+import pytest
+from helpers.studies import parts, table
+
+import silvan as sv
+from silvan.errors import FederationError
+from silvan.federation import wire
+from silvan.federation.keys import Roster
+from silvan.federation.message import Envelope
+from silvan.federation.signed import Signer
+from silvan.privacy.sampling_key import SamplingBoxes, share_sampling, use_kept
+
+
+@pytest.fixture
+def fed():
+    return sv.federate_rows(parts(table(n=120), 3), signed=True, n_jobs=1)
+
+
+def keys(fed):
+    return {tuple(member.sampling_key.tolist()) for member in fed.members.values()}
+
+
+def test_all_sites_draw_by_one_key_that_is_new(fed):
+    before = keys(fed)
+    heard = []
+    deliver = fed.deliver
+
+    def listen(messages, verb):
+        heard.extend(messages.values())
+        for site, data in deliver(messages, verb):
+            heard.append(data)
+            yield site, data
+
+    fed.deliver = listen
+    rounds = fed.rounds
+    share_sampling(fed)
+    assert fed.rounds == rounds  # agreement is counted apart
+    assert len(keys(fed)) == 1
+    assert keys(fed) != before
+    key = np.array(next(iter(keys(fed))), "<u8").tobytes()
+    assert not any(key in data for data in heard)
+    model = sv.HistogramForest(4, max_depth=3).fit(fed)
+    assert model.forest_.hash == sv.PooledForest(4, max_depth=3).fit(fed).forest_.hash
+
+
+def test_asked_again_the_key_stays(fed):
+    share_sampling(fed)
+    before = keys(fed)
+    share_sampling(fed)
+    assert keys(fed) == before
+    for name in fed.sites:  # and after a restart
+        fed.members[name] = fed.members[name].rebuilt()
+        use_kept(fed.members[name], fed.study)
+    assert keys(fed) == before
+
+
+def test_each_study_has_its_own(fed):
+    share_sampling(fed)
+    before = keys(fed)
+    fed.study = "another"
+    share_sampling(fed)
+    assert keys(fed) != before
+
+
+def test_a_box_that_was_changed_is_refused(fed):
+    read = fed.signer.read
+
+    def swap(site, study, data):
+        body = read(site, study, data)
+        envelope = wire.decode(body, Envelope)
+        if envelope.kind == "SamplingBoxes":
+            boxes = dict(wire.decode(envelope.body, SamplingBoxes).boxes)
+            first, second = boxes
+            boxes[first], boxes[second] = boxes[second], boxes[first]
+            return wire.encode(msgspec.structs.replace(envelope, body=wire.encode(SamplingBoxes(boxes=boxes))))
+        return body
+
+    fed.signer.read = swap  # as if the coordinator itself had mixed them up
+    with pytest.raises(FederationError, match="changed on its way, or belongs elsewhere"):
+        share_sampling(fed)
+
+
+def test_a_site_that_is_not_on_the_roster(fed):
+    roster = fed.members["site 0"].signer.roster
+    fed.members["site 0"].signer = Signer(
+        "site 0", fed.members["site 0"].signer._key, Roster(roster.coordinator, roster.sites, {})
+    )
+    with pytest.raises(FederationError, match="roster has no such site"):
+        share_sampling(fed)

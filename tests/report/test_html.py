@@ -1,0 +1,191 @@
+"""The page: one file that loads nothing, shows what was found and lets no name do harm."""
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import polars as pl
+import pytest
+from helpers.runs import fitted, silvan
+from helpers.studies import parts, table
+
+from silvan.study.run_folder import Record
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+HOSTILE = '<script>alert("1")</script>'
+OTHER = '"><img src=x onerror=alert(1)>'
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Collects tags, and whatever would be fetched."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.fetched, self.open, self.words = [], [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        for name, value in attributes:
+            assert not name.startswith("on"), f"{tag} has {name}"
+            if name in ("src", "href", "srcset", "data", "action", "xlink:href", "poster") and value != "data:,":
+                self.fetched.append((tag, name, value))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, f"{tag} is closed where it is not open"
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hostile")
+    frame = table(n=150).rename({"noise": "<b onclick=x>noise</b>"})
+    tables = dict(zip((HOSTILE, OTHER, "[red]plain[/red]"), parts(frame, 3).values(), strict=True))
+    tables[OTHER] = tables[OTHER].drop("dose")
+    fitted(folder, tables=tables, name=HOSTILE)
+    return (folder / "run" / "report.html").read_text()
+
+
+def page_of(folder, **settings):
+    fitted(folder, **settings)
+    return (folder / "run" / "report.html").read_text()
+
+
+def test_nothing_is_loaded(hostile):
+    page = Page(hostile)
+    assert page.fetched == []
+    assert not re.search(r"https?://|@import|url\(", hostile)
+    assert not {"script", "iframe", "img", "object", "embed"} & set(page.tags)
+    assert page.open == []
+    assert "default-src &#39;none&#39;" in hostile or "default-src 'none'" in hostile
+
+
+def test_hostile_names_are_only_text(hostile):
+    text = "".join(Page(hostile).words)
+    for name in (HOSTILE, OTHER, "[red]plain[/red]", "<b onclick=x>noise</b>"):
+        assert name in text
+    assert "<script" not in hostile
+    assert "<img" not in hostile
+
+
+def test_hostile_names_in_the_terminal(tmp_path):
+    tables = dict(zip((HOSTILE, "[/red]"), parts(table(n=100), 2).values(), strict=True))
+    result = silvan("fit", _study(tmp_path, tables))
+    assert "[/red]" in result.stdout
+
+
+def _study(folder, tables):
+    from helpers.runs import write_study
+
+    return write_study(folder, tables)
+
+
+def test_it_says_what_the_run_found(tmp_path):
+    page = page_of(tmp_path)
+    text = " ".join("".join(Page(page).words).split())
+    from silvan.report.summary import summarise
+
+    summed = summarise(tmp_path / "run")
+    for sentence in summed["sentences"]:
+        assert sentence in text
+    for site in summed["sites"]:
+        assert site["title"] in text
+    for _, digest in summed["hashes"]:
+        assert digest in text.replace(" ", "")
+    for kind in summed["traffic"]["kinds"]:
+        assert kind["name"] in text
+        assert kind["asks"] in text
+    for word in ("ROC curves", "What left each site", "numba", "worst" if "worst" in page else "age"):
+        assert word in text
+
+
+@pytest.mark.parametrize("task", ["several", "number"])
+def test_other_tasks(tmp_path, task):
+    page = page_of(tmp_path, tables=parts(table(task, n=150), 3))
+    assert page.count('class="roc"') == (4 if task == "several" else 0)
+    assert Page(page).fetched == []
+
+
+def test_a_run_that_is_not_finished_has_a_page(tmp_path):
+    from silvan.report.html import write_report
+    from silvan.study.run_folder import Run
+
+    run = Run(tmp_path)
+    run.write(Record(name="just begun"))
+    assert "not finished" in write_report(run).read_text()
+
+
+def test_one_class_only_at_a_site(tmp_path):
+    tables = parts(table(n=150), 3)
+    tables["site 1"] = tables["site 1"].with_columns(pl.lit("no").alias("label"))
+    page = page_of(tmp_path, tables=tables)
+    assert "one class only" in page
+    assert page.count("undefined") >= 3
+    assert "nan" not in page.lower().split("</style>")[1]
+
+
+def test_it_says_whether_joining_helps(tmp_path):
+    page = page_of(tmp_path, tables=parts(table(n=400), 3))
+    text = " ".join("".join(Page(page).words).split())
+    from silvan.report.summary import SURE, summarise
+    from silvan.util.readable import said_between
+
+    assert "Does joining help?" in text
+    for site in summarise(tmp_path / "run")["sites"]:
+        between = said_between(site["low"], site["high"], 3)
+        assert between
+        assert f"{between}{SURE[site['sure']]}" in "".join(Page(page).words).replace("\n", "")
+
+
+def test_report_command(tmp_path):
+    fitted(tmp_path)
+    path = tmp_path / "run" / "report.html"
+    before = path.read_text()
+    path.unlink()
+    assert silvan("report", tmp_path / "run").stdout.strip() == str(path)
+    assert path.read_text() == before
+    missing = silvan("report", tmp_path, ok=False)
+    assert missing.exit_code == 1
+    assert "is no run" in missing.stderr
+
+
+def browse(path: Path, folder: Path):
+    """Open a page in Chromium; give its tree as it stands then, and what the console says."""
+    words = [
+        CHROMIUM,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--disable-background-networking",
+    ]
+    words += [f"--user-data-dir={folder}", "--enable-logging=stderr", "--dump-dom", path.resolve().as_uri()]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed, so the page was not opened in a browser")
+def test_in_a_browser(hostile, tmp_path):
+    bad = tmp_path / "bad.html"
+    bad.write_text("<!doctype html><script>nonsense()</script>")
+    assert browse(bad, tmp_path / "one")[1], "the console is not heard, so its silence would mean nothing"
+    path = tmp_path / "report.html"
+    path.write_text(hostile)
+    tree, console = browse(path, tmp_path / "two")
+    assert console == []
+    assert tree.count('class="track"') == 5
+    assert "alert(" in tree
+    assert "<script" not in tree

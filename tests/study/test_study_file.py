@@ -1,0 +1,169 @@
+"""The study file: what is in it is read, what is wrong with it is said with its line, and all of it is documented."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import silvan as sv
+from silvan import learners
+from silvan.study.study_file import read_study
+from silvan.study.study_values import COLUMN_LEARNERS, KEYS, LEARNERS, parameters_of
+from silvan.study.toml_lines import key_lines
+
+PARTIES = ("tables/bank.csv", "tables/shop.parquet")
+PAGE = Path(__file__).parents[2] / "docs" / "study.md"
+
+
+def written(folder, text):
+    (folder / "a.csv").write_text("x,label\n1,no\n2,yes\n")
+    path = folder / "s.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_documented_example_is_read(tmp_path):
+    examples = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.S)
+    for name in ("tables/cleveland.csv", "tables/long_beach.csv.gz", "tables/zurich.parquet", "heart.csv", *PARTIES):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    for text in examples:
+        study = read_study(written(tmp_path, text))
+    study = read_study(written(tmp_path, examples[0]))
+    assert list(study.tables) == ["Cleveland", "Long Beach", "Zurich"]
+    assert study.output == tmp_path / "runs" / "heart"
+    assert study.exclude == ("patient", "visit")
+    assert study.policy == {"min_leaf": 5, "min_sites": 3}
+    schema = sv.Schema.of(["x"], sv.Label("disease", ("no", "yes")))
+    learner = study.learner(schema)
+    assert learner.n_estimators == 200
+    assert learner.class_weight == {"no": 1.0, "yes": 2.0}
+
+
+def test_every_key_is_documented():
+    text = PAGE.read_text()
+    kinds = (*LEARNERS, *COLUMN_LEARNERS)
+    keys = {*KEYS, *kinds, *parameters_of(sv.Policy)}
+    for kind in kinds:
+        keys |= set(parameters_of(getattr(learners, kind)))
+    assert {key for key in keys if f"`{key}`" not in text and f'`"{key}"`' not in text} == set()
+
+
+def test_defaults(tmp_path):
+    study = read_study(written(tmp_path, '[sites]\na = "a.csv"\n'))
+    assert (study.name, study.label, study.test, study.kind) == ("s", "label", 0.0, "HistogramForest")
+    assert study.output == tmp_path / "runs" / "s"
+    schema = sv.Schema.of(["x"], sv.Label("label", (0, 1)))
+    assert study.learner(schema).get_params() == sv.HistogramForest().get_params()
+
+
+def test_none_and_the_study_random_state(tmp_path):
+    text = 'random_state = 7\n[sites]\na = "a.csv"\n[learner]\nmax_depth = "none"\nclass_weight = { 0 = 2 }\n'
+    study = read_study(written(tmp_path, text))
+    learner = study.learner(sv.Schema.of(["x"], sv.Label("label", (0, 1))))
+    assert learner.max_depth is None
+    assert learner.random_state == 7
+    assert learner.class_weight == {0: 2}
+
+
+WRONG = [
+    ('labl = "x"\n[sites]\na = "a.csv"', "s.toml:1: unknown key 'labl'; did you mean 'label'?"),
+    ('[sites]\na = "none.csv"', "s.toml:2: site 'a': 'none.csv' does not exist (looked for /"),
+    ('[sites]\na = "."', "s.toml:2: site 'a': '.' is a folder"),
+    ('[sites]\na = "s.toml"', "s.toml:2: site 'a': 's.toml' should end in .csv"),
+    ("[sites]\na = 3", "s.toml:2: site 'a': must be the path of a table, got 3"),
+    ("[sites]", "s.toml:1: [sites] must name at least one site"),
+    ("sites = 3", "s.toml:1: [sites] must name at least one site"),
+    ('label = "x"', "name the sites"),
+    ('table = "a.csv"', "s.toml:1: name the sites"),
+    ('site = "x"\n[sites]\na = "a.csv"', "s.toml:1: site is for one table"),
+    ('[sites]\nall = "a.csv"', "s.toml:2: a site cannot be called 'all'"),
+    ('[sites]\n"a\\nb" = "a.csv"', "s.toml:2: a site cannot be called 'a\\nb'"),
+    ('[sites]\na = "a.csv"\ntest = "0.2"', "put it before the first [section]"),
+    ('test = 1.0\n[sites]\na = "a.csv"', "s.toml:1: test must be a number of at least 0 and below 1, got 1.0"),
+    ('test = true\n[sites]\na = "a.csv"', "s.toml:1: test must be"),
+    ('task = "guess"\n[sites]\na = "a.csv"', "s.toml:1: task must be one of 'classification', 'regression'"),
+    ('random_state = -1\n[sites]\na = "a.csv"', "s.toml:1: random_state must be a whole number of at least 0"),
+    ('sums = "secret"\n[sites]\na = "a.csv"', "s.toml:1: sums must be one of"),
+    ('exclude = "x"\n[sites]\na = "a.csv"', "s.toml:1: exclude must be a list of texts"),
+    ('[sites]\na = "a.csv"\n[lerner]\nx = 1', "s.toml:3: unknown section [lerner]; did you mean 'learner'?"),
+    ('[sites]\na = "a.csv"\n[learner]\nkind = "Histogramforest"', "s.toml:4: there is no learner"),
+    ('[sites]\na = "a.csv"\n[learner]\n\nn_estimator = 3', "s.toml:5: unknown key 'n_estimator' in [learner]"),
+    ('[sites]\na = "a.csv"\n[learner]\nkind = "LocalForest"\nbins = "shared"', "s.toml:5: unknown key 'bins'"),
+    ('[sites]\na = "a.csv"\n[learner]\nn_estimators = "many"', "n_estimators must be a whole number, got 'many'"),
+    (
+        '[sites]\na = "a.csv"\n[learner]\nn_estimators = 0',
+        "s.toml:4: n_estimators must be a whole number of at least 1",
+    ),
+    ('[sites]\na = "a.csv"\n[learner]\nmax_features = 1.5', "s.toml:4: max_features as a share"),
+    ('[sites]\na = "a.csv"\n[learner]\nbootstrap = "yes"', "s.toml:4: bootstrap must be true or false"),
+    ('[sites]\na = "a.csv"\n[learner]\nkind = "MergedForest"\nweights = 1', "s.toml:5: weights must be"),
+    ('learner = 3\n[sites]\na = "a.csv"', "s.toml:1: learner must be a section"),
+    ('[sites]\na = "a.csv"\n[policy]\nmin_leav = 3', "s.toml:4: unknown key 'min_leav' in [policy]; did you mean"),
+    ('[sites]\na = "a.csv"\n[policy]\nmin_leaf = 0', "s.toml:4: min_leaf must be at least 1"),
+    (
+        '[sites]\na = "a.csv"\n[policy]\nmessages = ["GrowLevl"]',
+        "there is no message 'GrowLevl'; did you mean 'GrowLevel'?",
+    ),
+    ('label = "x\n[sites]', "s.toml:1: not valid TOML"),
+    ('[sites]\na = "a.csv"\na = "a.csv"', "s.toml:3: not valid TOML: cannot overwrite a value"),
+    ("a = [1,", "not valid TOML"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), WRONG, ids=[said[:50] for _, said in WRONG])
+def test_what_is_wrong_is_said_with_its_line(tmp_path, text, said):
+    with pytest.raises(sv.InputError) as caught:
+        read_study(written(tmp_path, text + "\n"))
+    assert said in str(caught.value)
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path):
+    text = 'labl = "x"\ntest = 2\n[sites]\na = "none.csv"\n[learner]\nmax_depht = 1\n'
+    with pytest.raises(sv.InputError) as caught:
+        read_study(written(tmp_path, text))
+    places = [line.split(": ")[0].rsplit(":", 1)[1] for line in str(caught.value).split("\n")]
+    assert places == ["1", "2", "4", "6"]
+
+
+def test_errors_of_the_learner_point_at_their_line(tmp_path):
+    study = read_study(written(tmp_path, '[sites]\na = "a.csv"\n[learner]\n\nepsilon = 3\n'))
+    with pytest.raises(sv.InputError, match=r"s\.toml:5: epsilon is not built"), study.pointing():
+        raise sv.InputError("epsilon is not built yet; leave it out")
+
+
+@pytest.mark.parametrize("name", ["none.toml", "."])
+def test_no_such_file(tmp_path, name):
+    with pytest.raises(sv.InputError, match=r"no study file|is a folder"):
+        read_study(tmp_path / name)
+
+
+def test_not_text(tmp_path):
+    (tmp_path / "s.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(sv.InputError, match="not UTF-8"):
+        read_study(tmp_path / "s.toml")
+
+
+def test_lines_of_keys():
+    text = 'a = """\nb = 1\n"""\n\n# c = 1\n[x."y z"]\nd.e = [\n  1, # f = 2\n]\n"g" = { h = 1 }\n[[k]]\nl = 1'
+    assert key_lines(text) == {
+        ("a",): 1,
+        ("x", "y z"): 6,
+        ("x", "y z", "d"): 7,
+        ("x", "y z", "d", "e"): 7,
+        ("x", "y z", "g"): 10,
+        ("x", "y z", "g", "h"): 10,
+        ("k",): 11,
+        ("k", "l"): 12,
+    }
+
+
+def test_the_fingerprint_follows_settings_rows_and_program(tmp_path):
+    base = '[sites]\na = "a.csv"\n'
+    same = read_study(written(tmp_path, base)).fingerprint("1")
+    assert read_study(written(tmp_path, f"# a remark\noutput = 'x'\n{base}")).fingerprint("1") == same
+    assert read_study(written(tmp_path, f"test = 0.5\n{base}")).fingerprint("1") != same
+    study = read_study(written(tmp_path, base))
+    assert study.fingerprint("2") != same
+    (tmp_path / "a.csv").write_text("x,label\n1,no\n2,no\n")
+    assert study.fingerprint("1") != same

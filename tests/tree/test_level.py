@@ -1,0 +1,63 @@
+"""The best split among listed features: what all features' best is, party by party."""
+
+import numpy as np
+import pytest
+from helpers.tables import random_table
+
+from silvan.data.bins import find_bins
+from silvan.tree.draw import make_key
+from silvan.tree.fit import Settings
+from silvan.tree.gain import gain
+from silvan.tree.level import choose_level, find_listed, settle_all, values
+from silvan.tree.node_rows import Binned, Stretches
+from silvan.tree.rows import Rows
+from silvan.tree.split import Splits
+
+KEY = make_key(0, "rows")
+
+
+def case(n_classes, seed):
+    X, schema, target = random_table(seed, n_rows=80, n_features=7, n_classes=n_classes)
+    bins, codes = find_bins(X, schema, 16)
+    table = Binned(codes, target.rows, np.arange(len(X), dtype=np.uint64), bins, target.measure.n_stats)
+    criterion = "gini" if n_classes else "squared_error"
+    return table, Settings(criterion=criterion).rule(target.measure)
+
+
+@pytest.mark.parametrize("n_classes", [0, 2, 3])
+@pytest.mark.parametrize("seed", range(6))
+def test_one_list_gives_what_a_level_gives(n_classes, seed):
+    table, rule = case(n_classes, seed)
+    rng = np.random.default_rng(seed)
+    n_trees = 5
+    features = np.full((n_trees, 4), -1, np.int32)
+    for row in features:
+        n = rng.integers(1, 5)
+        row[:n] = np.sort(rng.choice(7, n, replace=False))
+    nodes = np.arange(n_trees)
+    rows = Rows.of_trees(table, KEY, range(n_trees), True)
+    expected = choose_level(rows.fill(nodes, features, 1), features, table.bins, rule, 1)
+    for threads in (1, 2):
+        found = find_listed(Stretches.draw(table, KEY, n_trees, True), nodes, features, rule, threads)
+        settle_all(found, rule)
+        for name, a, b in zip(Splits._fields, found, expected, strict=True):
+            np.testing.assert_array_equal(a, b, err_msg=name)
+
+
+@pytest.mark.parametrize("n_classes", [0, 2, 3])
+@pytest.mark.parametrize("seed", range(6))
+def test_the_best_of_parties_is_the_best_of_all(n_classes, seed):
+    table, rule = case(n_classes, seed)
+    rows, nodes = Stretches.draw(table, KEY, 6, True), np.arange(6)
+    whole = find_listed(rows, nodes, np.tile(np.arange(7, dtype=np.int32), (6, 1)), rule)
+    parts = [np.tile(np.array(own, np.int32), (6, 1)) for own in ([0, 1], [2], [3, 4, 5, 6])]
+    found = [find_listed(rows, nodes, own, rule) for own in parts]
+    offers = np.stack([np.where(f.feature >= 0, f.gain, -np.inf) for f in found])
+    best = offers.argmax(axis=0)
+    for node in range(6):
+        assert found[best[node]].feature[node] == whole.feature[node]
+        assert found[best[node]].bin[node] == whole.bin[node]
+        np.testing.assert_array_equal(found[best[node]].left[node], whole.left[node])
+    worth = values(whole.left, whole.total, rule)
+    np.testing.assert_array_equal(worth[whole.feature >= 0], whole.gain[whole.feature >= 0])
+    assert [gain(whole.left[k], whole.total[k], rule) for k in range(6)] == worth.tolist()
