@@ -42,5 +42,5 @@ bench: bench-setup ## run every benchmark and write docs/benchmarks.md
 	$(PEERS)/bin/python -m benchmarks
 
 clean: ## remove both environments and all caches
-	rm -rf $(VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) .numba_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

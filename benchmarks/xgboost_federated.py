@@ -25,8 +25,8 @@ def run(rows: int, workers: int, by_columns: bool = False) -> float:
     server = context.Process(target=_serve, args=(workers, port))
     server.start()
     results: Any = context.Queue()
-    told = [(rank, workers, port, rows, by_columns, results) for rank in range(workers)]
-    parts = [context.Process(target=_work, args=one) for one in told]
+    replies = [(rank, workers, port, rows, by_columns, results) for rank in range(workers)]
+    parts = [context.Process(target=_work, args=one) for one in replies]
     try:
         time.sleep(1.0)
         for part in parts:

@@ -61,15 +61,17 @@ with pl.Config(
 # -- new patients, by id; of five the laboratory knows nothing yet
 tables = {"clinic": clinic(new).drop("diagnosis"), "laboratory": laboratory(new[5:])}
 arrived = sv.federate_columns(tables, id="patient")
-told = forest.predict(arrived, incomplete=True)
-right = told.join(new.select("patient", "diagnosis"), on="patient").select(pl.col("prediction") == pl.col("diagnosis"))
-print(f"{len(told)} new patients in one round, {right.sum().item()} right; not known to all: {forest.lacking_}")
+replies = forest.predict(arrived, incomplete=True)
+right = replies.join(new.select("patient", "diagnosis"), on="patient").select(
+    pl.col("prediction") == pl.col("diagnosis")
+)
+print(f"{len(replies)} new patients in one round, {right.sum().item()} right; not known to all: {forest.lacking_}")
 
 # -- each party keeps its own file
 with tempfile.TemporaryDirectory() as folder:
     forest.save(folder)
     again = sv.VerticalForest.load(folder)
-    assert again.predict(arrived, incomplete=True).equals(told)  # noqa: S101
+    assert again.predict(arrived, incomplete=True).equals(replies)  # noqa: S101
     splits = [f"the {party} has {len(share.node)} splits" for party, share in forest.shares_.items()]
     print(f"saved in shares: {', '.join(splits)}")
 

@@ -1,10 +1,12 @@
-"""What all tests share.
+"""What all tests share: compiled kernels, hypothesis, and the order of tests.
 
-numba keeps a compiled kernel while its own file is unchanged, whatever happens to the kernels it calls in
-other files. So when any file with kernels has changed since the last run, all compiled ones are thrown away.
+numba keeps a compiled kernel while its own file is unchanged, whatever happens to the kernels it calls in other files.
+So compiled kernels are kept in a folder that is named by the text of all files with kernels.
 """
 
 import hashlib
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,24 +18,28 @@ settings.load_profile("silvan")
 
 pytest_plugins = ["helpers.postgres"]  # the fixture of that name
 
-SOURCES = Path(__file__).parent.parent / "src" / "silvan"
-KEY = "silvan/sources"
+ROOT = Path(__file__).parent.parent
+COMPILED = ROOT / ".numba_cache"
+_KEPT = 4  # folders of compiled kernels
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput"):  # a worker of pytest-xdist; the process that started it has been here
-        return
+def _use_compiled_kernels() -> None:
+    """Have numba keep compiled kernels in a folder of their own for this state of the sources."""
     digest = hashlib.sha256()
-    for path in sorted(SOURCES.rglob("*.py")):
+    for path in sorted((ROOT / "src" / "silvan").rglob("*.py")):
         text = path.read_bytes()
-        if b"njit" in text or path.parent.name in ("data", "tree"):  # kernels, and where their constants are
-            digest.update(str(path.relative_to(SOURCES)).encode() + b"\0" + text)
-    cache = getattr(config, "cache", None)  # none with -p no:cacheprovider
-    if cache is None or cache.get(KEY, None) != digest.hexdigest():
-        for path in SOURCES.rglob("*.nb[ic]"):
-            path.unlink(missing_ok=True)
-    if cache is not None:
-        cache.set(KEY, digest.hexdigest())
+        if b"njit" in text or path.parent.name in ("data", "tree", "forest"):  # kernels, and where their constants are
+            digest.update(str(path).encode() + b"\0" + text)
+    folder = COMPILED / digest.hexdigest()[:16]
+    os.environ["NUMBA_CACHE_DIR"] = str(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.touch()
+    for old in sorted(COMPILED.iterdir(), key=lambda path: path.stat().st_mtime)[:-_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers have it from the process that started them
+    _use_compiled_kernels()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

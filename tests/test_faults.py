@@ -31,7 +31,7 @@ from silvan.federation.agree import Differences, agree
 from silvan.federation.journal import LOST
 from silvan.federation.keys import COORDINATOR, Key, Roster
 from silvan.federation.message import Envelope, Missing, Trouble
-from silvan.federation.signed import Letter, Signer
+from silvan.federation.signed import SignedMessage, Signer
 from silvan.federation.site import _HANDLERS, Site
 from silvan.federation.store import digest
 from silvan.privacy.gate.gate import Gate, Policy
@@ -195,24 +195,24 @@ class Witness:
 
     def __call__(self, node: Node, asked: bytes, answer: bytes) -> None:
         signed = node.site.signer is not None
-        question = wire.decode(wire.decode(asked, Letter).body if signed else asked, Envelope)
-        told = wire.decode(wire.decode(answer, Letter).body if signed else answer, Envelope)
-        self.kinds[told.kind] += 1
-        if told.kind == Trouble.__name__:
-            trouble = wire.decode(told.body, Trouble)
+        question = wire.decode(wire.decode(asked, SignedMessage).body if signed else asked, Envelope)
+        replies = wire.decode(wire.decode(answer, SignedMessage).body if signed else answer, Envelope)
+        self.kinds[replies.kind] += 1
+        if replies.kind == Trouble.__name__:
+            trouble = wire.decode(replies.body, Trouble)
             self.kinds[trouble.code] += 1
             if trouble.code not in ("refused", "stale", "full"):
                 raise AssertionError(f"{node.name} failed: {trouble}") from node.site.last_error
             return
-        if told.kind == Missing.__name__:
+        if replies.kind == Missing.__name__:
             return
-        first = self.answers.setdefault((node.name, told.question), told.body)
-        assert first == told.body, f"{node.name} answered {question.kind} in two ways"
-        self.left[node.name].add((told.question, digest(told.body)))
+        first = self.answers.setdefault((node.name, replies.question), replies.body)
+        assert first == replies.body, f"{node.name} answered {question.kind} in two ways"
+        self.left[node.name].add((replies.question, digest(replies.body)))
         request = wire.decode(question.body, _HANDLERS[question.kind][0])
-        if isinstance(request, Noisy) and told.kind != "Ready":
+        if isinstance(request, Noisy) and replies.kind != "Ready":
             self.costs[node.name][msgspec.json.encode([request.draws()])] = request.epsilon
-        if told.kind == Opened.__name__:
+        if replies.kind == Opened.__name__:
             self._see_opened(wire.decode(question.step.body, Turn))
 
     def _see_opened(self, turn: Turn) -> None:
@@ -309,8 +309,8 @@ def nobody(messages, verb):
 
 
 def explain(seed: int, plan: Plan, world: World) -> str:
-    told = "\n  ".join(world.log[-40:])
-    return f"replay with SILVAN_FAULT_SEED={seed}: {plan}\n{world.weather}, gone: {world.leaves}\n  {told}"
+    replies = "\n  ".join(world.log[-40:])
+    return f"replay with SILVAN_FAULT_SEED={seed}: {plan}\n{world.weather}, gone: {world.leaves}\n  {replies}"
 
 
 def memory() -> str | None:
@@ -336,7 +336,7 @@ def mask_anew_when_asked_again():
         self.site.store.put(f"masked {self.sum}", wire.encode(Kept(drawn, b"")))
         return drawn
 
-    return mock.patch.object(masked_site._Seat, "_seed", seed)
+    return mock.patch.object(masked_site._Position, "_seed", seed)
 
 
 BUGS: dict[str, Callable] = {

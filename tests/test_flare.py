@@ -296,9 +296,9 @@ def test_a_site_whose_owner_must_approve(federation, running):
     plan = study("forest", "random_state = 1")
     try:
         command = running(plan).until("has not approved")
-        told = explain(Member(north.path), plan)
-        assert told.approved is None
-        assert {kind.name for kind in told.leaves} >= {"Describe", "GrowLevel"}
+        replies = explain(Member(north.path), plan)
+        assert replies.approved is None
+        assert {kind.name for kind in replies.leaves} >= {"Describe", "GrowLevel"}
         assert not any(line.study == plan.id for line in north.folder.ledger.lines())
         Member(north.path).gate().approve(plan.id)
         assert command.done().read().status == "done"

@@ -266,9 +266,9 @@ def test_a_summary_is_what_the_whole_table_is(task):
     frame = table(task, 100)
     schema = infer_schema(read_table(frame))
     for room in (1, 5000):
-        told = summarise(Batched(frame, "label", room), "label")
-        assert told.label == schema.label
-        assert [name for name, sizes in told.sizes.items() if sizes is None] == [
+        replies = summarise(Batched(frame, "label", room), "label")
+        assert replies.label == schema.label
+        assert [name for name, sizes in replies.sizes.items() if sizes is None] == [
             feature.name for feature in schema.features if feature.categorical
         ]
 
@@ -276,10 +276,10 @@ def test_a_summary_is_what_the_whole_table_is(task):
 def test_classes_of_batches_that_look_different():
     for values, classes in (([1.0, 2.0, 2.5, 3.0], (1.0, 2.0, 2.5, 3.0)), ([1.0, 2.0, 3.0, 1.0], (1, 2, 3))):
         frame = pl.DataFrame({"x": [1, 2, 3, 4], "label": values})
-        told = summarise(Batched(frame, "label", 1), "label", "classification").label
-        assert told.classes == classes
-        assert [type(c) for c in told.classes] == [type(c) for c in classes]
-        assert told == infer_schema(read_table(frame), task="classification").label
+        replies = summarise(Batched(frame, "label", 1), "label", "classification").label
+        assert replies.classes == classes
+        assert [type(c) for c in replies.classes] == [type(c) for c in classes]
+        assert replies == infer_schema(read_table(frame), task="classification").label
     many = pl.DataFrame({"x": range(300), "label": range(300)})
     with pytest.raises(InputError, match="has 300 different values"):
         summarise(Batched(many, "label", 1000), "label")

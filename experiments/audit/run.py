@@ -24,7 +24,7 @@ from silvan.auditing.attacks.attribute import attribute
 from silvan.auditing.attacks.backdoor import backdoored
 from silvan.auditing.attacks.differencing import differenced
 from silvan.auditing.attacks.membership import confidence, support
-from silvan.auditing.attacks.single_row_leaves import lonely_leaves
+from silvan.auditing.attacks.single_row_leaves import single_row_leaves
 from silvan.auditing.attacks.site_assignment import assigned
 from silvan.auditing.attacks.thresholds import exact_thresholds
 from silvan.auditing.attacks.vertical_labels import labels_from_partitions
@@ -88,7 +88,7 @@ def on_rows(name: str, seed: int) -> Iterator[Line]:
         yield name, "(AUC of the forest itself)", label, seed, classification(proba, case.outsiders.y)["auc"], ""
         for attack in (confidence, support, attribute, exact_thresholds):
             yield line(name, label, seed, attack(release, case))
-        yield line(name, label, seed, lonely_leaves(release, case.members, drawn))
+        yield line(name, label, seed, single_row_leaves(release, case.members, drawn))
 
 
 def small(name: str, seed: int) -> Iterator[Line]:
@@ -213,8 +213,8 @@ def tables_of(results: pl.DataFrame) -> str:
     found = [f"Means over seeds ({said}).", ""]
     for attack in results["attack"].unique(maintain_order=True).to_list():
         title = ATTACKS[attack].title if attack in ATTACKS else attack
-        told = f": {ATTACKS[attack].measure}; chance {CHANCE.get(attack, 0):g}" if attack in ATTACKS else ""
-        found += [f"**{title}**{told}" if told else "**AUC of the forest itself**", "", table(results, attack), ""]
+        about = f": {ATTACKS[attack].measure}; chance {CHANCE.get(attack, 0):g}" if attack in ATTACKS else ""
+        found += [f"**{title}**{about}" if about else "**AUC of the forest itself**", "", table(results, attack), ""]
     return "\n".join(found)
 
 

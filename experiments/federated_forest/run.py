@@ -71,18 +71,22 @@ def tables(seeds: int, draws: int, known: Known) -> Iterator[dict[str, Any]]:
             fed = federate(dealt(frame, 2, seed), seed)
             for draw in lacking:
                 how = {**FOREST, "random_state": draw}
-                told = {"data": name, "seed": seed, "draw": draw, "rows": fed.rows["party 1"]}
+                replies = {"data": name, "seed": seed, "draw": draw, "rows": fed.rows["party 1"]}
                 model = sv.VerticalForest(**how).fit(fed)
                 twin = sv.PooledForest(**how).fit(fed).forest_
                 other = sv.PooledForest(**{**how, "random_state": 1000 + draw}).fit(fed).forest_
-                told["equal"] = model.forest_.hash == twin.hash
-                told |= {"ff": score(fed, model.forest_), "nonff": score(fed, twin), "nonff_other": score(fed, other)}
-                told |= {"rounds": model.rounds_, "sent": max(b["sent"] for b in model.bytes_.values())}
+                replies["equal"] = model.forest_.hash == twin.hash
+                replies |= {
+                    "ff": score(fed, model.forest_),
+                    "nonff": score(fed, twin),
+                    "nonff_other": score(fed, other),
+                }
+                replies |= {"rounds": model.rounds_, "sent": max(b["sent"] for b in model.bytes_.values())}
                 if draw == 0:
-                    told |= alone(fed, model)
+                    replies |= alone(fed, model)
                 if draw == 0 and seed < LINEAR_SEEDS.get(name, 5):
-                    told |= linear(fed, LINEAR.get(name, 1e-4))
-                yield told
+                    replies |= linear(fed, LINEAR.get(name, 1e-4))
+                yield replies
             print(f"{name}, seed {seed}", file=sys.stderr, flush=True)
 
 
@@ -114,12 +118,12 @@ def parties(seeds: int, known: Known) -> Iterator[dict[str, Any]]:
             fed = federate(domains(frame, n), seed)
             model = sv.VerticalForest(**FOREST, random_state=seed).fit(fed)
             equal = model.forest_.hash == sv.PooledForest(**FOREST, random_state=seed).fit(fed).forest_.hash
-            told = {"parties": n, "seed": seed, "accuracy": score(fed, model.forest_), "equal": equal}
+            replies = {"parties": n, "seed": seed, "accuracy": score(fed, model.forest_), "equal": equal}
             large = federate(domains(tenfold, n), seed, test=0.0)
             large_model = sv.VerticalForest(**FOREST, random_state=seed)
-            told["fit"] = seconds(lambda m=large_model, f=large: m.fit(f), 1)
-            told["predict"] = seconds(lambda m=large_model, f=large: m.predict(f), 3)
-            yield told | {"rounds": large_model.rounds_}
+            replies["fit"] = seconds(lambda m=large_model, f=large: m.fit(f), 1)
+            replies["predict"] = seconds(lambda m=large_model, f=large: m.predict(f), 3)
+            yield replies | {"rounds": large_model.rounds_}
         print(f"{n} parties", file=sys.stderr, flush=True)
 
 
@@ -149,9 +153,9 @@ def prediction(seeds: int, known: Known) -> Iterator[dict[str, Any]]:
         frame = load(name)
         for what, n, depth, share in settings:
             for seed in range(seeds):
-                told: dict[str, Any] = {"data": name, "over": what, "trees": n, "depth": depth}
-                told |= {"share": share, "seed": seed}
-                if known(**told):
+                replies: dict[str, Any] = {"data": name, "over": what, "trees": n, "depth": depth}
+                replies |= {"share": share, "seed": seed}
+                if known(**replies):
                     continue
                 split = np.random.default_rng(seed).permutation(len(frame))
                 cut = int(share * len(frame))
@@ -162,10 +166,10 @@ def prediction(seeds: int, known: Known) -> Iterator[dict[str, Any]]:
                 quick = model.predict(scored)
                 before = scored.rounds
                 same = quick.equals(model.predict(scored, method="classical"))
-                told |= {"rows": len(quick), "same": same, "classical_rounds": scored.rounds - before}
-                told["one_round"] = seconds(lambda m=model, f=scored: m.predict(f), 3)
-                told["classical"] = seconds(lambda m=model, f=scored: m.predict(f, method="classical"), 1)
-                yield told
+                replies |= {"rows": len(quick), "same": same, "classical_rounds": scored.rounds - before}
+                replies["one_round"] = seconds(lambda m=model, f=scored: m.predict(f), 3)
+                replies["classical"] = seconds(lambda m=model, f=scored: m.predict(f, method="classical"), 1)
+                yield replies
         print(f"{name}, prediction", file=sys.stderr, flush=True)
 
 

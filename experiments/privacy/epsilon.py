@@ -64,8 +64,8 @@ def cases() -> Iterator[Case]:
         if task == "binary" or epsilon == MIDDLE:
             places = PLACES if (task, epsilon) == ("binary", MIDDLE) else PLACES[:1]
             yield from asked_alone(task, epsilon, places)
-            told = len(schema(task).features) + 1
-            yield Case("right", "disguised rows", task, AT_A_SITE, told, epsilon, _rows(task, epsilon, epsilon))
+            replies = len(schema(task).features) + 1
+            yield Case("right", "disguised rows", task, AT_A_SITE, replies, epsilon, _rows(task, epsilon, epsilon))
     for form in ("tables", "levels"):
         asked, _ = composed(form, table(n=120), MIDDLE)
         yield Case("right", f"all of {form}", "binary", AT_A_SITE, _told(asked), MIDDLE, _all(asked, MIDDLE))
@@ -79,8 +79,8 @@ def asked_alone(task: str, epsilon: float, places: tuple[Any, ...]) -> Iterator[
     for place, sharers, sites in places:
         pair = questions(task, far, epsilon, sharers), questions(task, frame, epsilon, sharers)
         for (name, request, a), (_, _, b) in zip(*pair, strict=True):
-            told = _told([(request, a, b)])
-            yield Case("right", name, task, place, told, epsilon, _counts(request, task, a, b, sites))
+            replies = _told([(request, a, b)])
+            yield Case("right", name, task, place, replies, epsilon, _counts(request, task, a, b, sites))
 
 
 def wrong(epsilon: float) -> Iterator[Case]:
@@ -99,8 +99,8 @@ def wrong(epsilon: float) -> Iterator[Case]:
         ("half the noise", "people", AT_A_SITE, [found["people"]], _patched(halved, _counts_of(found["people"]))),
         ("half the shares lost", "people", "4 shares of 4 sites, 2 lost", [lost], _counts_of(lost, 2)),
     ]
-    for account, name, place, told, audit in some:
-        yield Case(account, name, "binary", place, _told(told), epsilon, audit)
+    for account, name, place, replies, audit in some:
+        yield Case(account, name, "binary", place, _told(replies), epsilon, audit)
     audit = _rows("binary", 6 * epsilon, epsilon)
     yield Case("columns as parallel", "disguised rows", "binary", AT_A_SITE, 6, epsilon, audit)
 

@@ -86,9 +86,9 @@ def test_tau_gives_crude_trees_no_say(fed):
 
 def test_no_more_rows_are_turned_than_the_bound_says(fed):
     for model in (sv.MergedForest(n_estimators=24, max_depth=5), sv.BOFRF(n_estimators=6, max_depth=5)):
-        told = backdoored(model, fed, rows_of(fed))
-        most = float(told.note.rsplit("at most ", 1)[1].split("%")[0]) / 100
-        assert told.value <= most + 1e-3
+        replies = backdoored(model, fed, rows_of(fed))
+        most = float(replies.note.rsplit("at most ", 1)[1].split("%")[0]) / 100
+        assert replies.value <= most + 1e-3
 
 
 def test_a_backdoor_changes_nothing_without_its_trigger(fed):
@@ -110,7 +110,7 @@ def test_labels_follow_from_partitions_of_small_leaves():
     other = pl.DataFrame(X[:, 3:], schema=list("efg")).with_columns(**ids)
     fed = sv.federate_columns({"holder": holder, "curious": other}, id=ID, label="label", n_jobs=1)
     model = sv.VerticalForest(n_estimators=15, max_depth=12, min_samples_leaf=25)
-    told = labels_from_partitions(model, fed)
-    assert told.undefended > 0.8
-    assert told.value < 0.72
-    assert told.n == n
+    replies = labels_from_partitions(model, fed)
+    assert replies.undefended > 0.8
+    assert replies.value < 0.72
+    assert replies.n == n

@@ -8,7 +8,7 @@ from helpers.runs import fitted, silvan
 from helpers.studies import federate, parts, table
 
 import silvan as sv
-from silvan.auditing.attacks.single_row_leaves import lonely_leaves
+from silvan.auditing.attacks.single_row_leaves import single_row_leaves
 from silvan.auditing.findings import DEFAULTS, Finding, auc, gained, make_limits, read_limits, share
 from silvan.auditing.release import Release, drawn_rows
 from silvan.auditing.run_audit import _case_of
@@ -53,7 +53,7 @@ def test_draws_are_those_that_trees_were_grown_on(model, fed):
     drawn = drawn_rows(model, fed)
     assert drawn.shape == (len(model.forest_), sum(fed.rows.values()))
     members = _case_of(fed, fed.schema, 0).members
-    assert lonely_leaves(Release(model.forest_), members, drawn).note == "the smallest leaf holds 4 rows"
+    assert single_row_leaves(Release(model.forest_), members, drawn).note == "the smallest leaf holds 4 rows"
 
 
 def test_a_table_of_members_is_enough_for_some(fed):
@@ -151,8 +151,8 @@ def test_limits_on_the_command_line(folder):
 
 
 def test_verdicts():
-    told = Finding("lonely", "", "", "", value=0.2, low=0.1, high=0.3, limit=0.25)
-    assert told.verdict == "close"
+    replies = Finding("lonely", "", "", "", value=0.2, low=0.1, high=0.3, limit=0.25)
+    assert replies.verdict == "close"
     assert Finding("lonely", "", "", "", value=0.2, high=0.22, limit=0.25).verdict == "held"
     assert Finding("lonely", "", "", "", value=0.2, limit=0.1).verdict == "exceeded"
     assert Finding("lonely", "", "", "").verdict == "not run"

@@ -40,8 +40,8 @@ def join(hub, folder, site="north", **settings):
 
 def test_a_site_joins(hub, tmp_path):
     member = join(hub, tmp_path)
-    told = hub.read().sites["north"]
-    assert told.words == member.words
+    replies = hub.read().sites["north"]
+    assert replies.words == member.words
     assert len(member.words.split()) == 8
     startup = member.path / "kit" / "startup"
     for secret in (member.path / "site.key", member.path / "store.sqlite", startup / "client.key"):

@@ -266,8 +266,8 @@ def test_a_site_does_not_name_all_it_is_asked_for():
         fed.ask(NameCategories(names=["ward"], common=[everything]))
     words = [np.array(sorted({b for w in ("no", "yes") for b in buckets(w)}), np.int32)]
     with fed.working_on("something else"):
-        told = fed.ask(NameCategories(names=["label"], common=words))
-        assert told["a"].names == [[]]  # not of the label
+        replies = fed.ask(NameCategories(names=["label"], common=words))
+        assert replies["a"].names == [[]]  # not of the label
         assert fed.total(CountCategories(names=["label", "nowhere"])).counts.sum() == 0
 
 

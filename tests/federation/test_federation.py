@@ -116,8 +116,8 @@ def test_events():
     fit(fed)
     kinds = ["CountGrid", "CountFine", "GrowLevel", "GrowLevel", "GrowLevel"]
     for what in ("question", "answer"):
-        told = [(e.kind, e.round, e.site) for e in seen if e.what == what]
-        assert told == [(kind, i + 1, site) for i, kind in enumerate(kinds) for site in fed.sites]
+        replies = [(e.kind, e.round, e.site) for e in seen if e.what == what]
+        assert replies == [(kind, i + 1, site) for i, kind in enumerate(kinds) for site in fed.sites]
     assert all(e.seconds >= 0 for e in seen)
 
 

@@ -57,16 +57,16 @@ def test_no_value_of_a_row_is_told(task):
     columns = [table["x"], table["z"]] + ([table["label"]] if task == "number" else [])
     values = {v for c in columns for v in c.to_list()}
     values |= {float(np.float32(v)) for v in values}
-    told, kinds = set(), set()
+    replies, kinds = set(), set()
     for _, way, data in fed.record:
         if way == "sent":
             envelope = wire.decode(data, Envelope)
             inside = msgspec.msgpack.decode(envelope.body, ext_hook=lambda code, d: wire.unpack_array(d))
-            told |= set(numbers(inside))
+            replies |= set(numbers(inside))
             kinds.add(envelope.kind)
     assert {"Description", "GridCounts", "FineCounts", "Histograms", "Trees", "Figures"} <= kinds
-    assert len(told) > 100
-    assert not told & values
+    assert len(replies) > 100
+    assert not replies & values
 
 
 @pytest.mark.parametrize("task", ["binary", "number"])

@@ -18,7 +18,7 @@ from silvan.federation import wire
 from silvan.federation.describe import CountRows, Describe
 from silvan.federation.keys import COORDINATOR, Key, Roster, is_signed, read_public
 from silvan.federation.message import Envelope
-from silvan.federation.signed import NONCE, Letter, Signer, make_signers
+from silvan.federation.signed import NONCE, SignedMessage, Signer, make_signers
 from silvan.federation.store import digest
 from silvan.federation.transports.in_process import LocalFederation
 
@@ -44,9 +44,9 @@ def asking(request, study="study", **changes):
 
 def opened(data):
     """What a site answered, whoever it is for."""
-    letter = wire.decode(data, Letter)
-    assert is_signed(HERE.public, letter.signature, letter.signed_bytes())
-    return wire.decode(letter.body, Envelope)
+    signed = wire.decode(data, SignedMessage)
+    assert is_signed(HERE.public, signed.signature, signed.signed_bytes())
+    return wire.decode(signed.body, Envelope)
 
 
 # -- honest studies
@@ -62,7 +62,7 @@ def test_the_same_study_signed(sums, cold):
         model = sv.HistogramForest(2, max_depth=2).fit(fed)
         figures = model.evaluate(fed)
         outcomes.append((model.forest_.hash, repr(figures.rows()), fed.rounds, fed.exchanges))
-        kinds = {True: Letter, False: Envelope}
+        kinds = {True: SignedMessage, False: Envelope}
         assert all(wire.decode(data, kinds[signed]) for _, _, data in fed.record)
     assert outcomes[0] == outcomes[1]
 
@@ -98,9 +98,9 @@ def test_an_interrupted_study_goes_on_signed(tmp_path):
 
 def refused(data, verb="ask", **settings):
     here = signed_site(**settings)
-    told = trouble(opened(here.receive(data, verb)))
-    assert told.code == "refused"
-    return told.text
+    replies = trouble(opened(here.receive(data, verb)))
+    assert replies.code == "refused"
+    return replies.text
 
 
 def test_an_honest_message():
@@ -134,7 +134,12 @@ def test_every_byte_of_a_message_counts():
 
 def test_messages_without_a_signature():
     here = signed_site()
-    for data in (asking(CountRows()), b"", b"\xc1", wire.encode(Letter("", "here", "study", "ask", 1, b"", b""))):
+    for data in (
+        asking(CountRows()),
+        b"",
+        b"\xc1",
+        wire.encode(SignedMessage("", "here", "study", "ask", 1, b"", b"")),
+    ):
         assert opened(here.receive(data, "ask")).kind == "Trouble"
 
 
@@ -193,7 +198,7 @@ def test_a_sum_with_sites_that_nobody_knows():
     fed = federate(TABLES, Recorded, signed=True, policy=sv.Policy(min_sites=4))
     sv.HistogramForest(2, max_depth=1).fit(fed)
     member, name = fed.site("site 0"), "site 0"
-    sent = [wire.decode(d, Letter) for s, way, d in fed.record if (s, way) == (name, "received")]
+    sent = [wire.decode(d, SignedMessage) for s, way, d in fed.record if (s, way) == (name, "received")]
     envelope = next(e for e in (wire.decode(m.body, Envelope) for m in sent) if e.kind == "CountGrid")
     over = [name, "x", "y", "z"]
     changed = msgspec.structs.replace(envelope, over=over, question="another", task="another")
@@ -215,16 +220,16 @@ def whole():
 
 
 def letters(site, data, **changes):
-    return [(site, wire.encode(msgspec.structs.replace(wire.decode(data, Letter), **changes)))]
+    return [(site, wire.encode(msgspec.structs.replace(wire.decode(data, SignedMessage), **changes)))]
 
 
 FORGERIES = {
-    "unsigned": lambda site, data: [(site, wire.decode(data, Letter).body)],
+    "unsigned": lambda site, data: [(site, wire.decode(data, SignedMessage).body)],
     "no signature": lambda site, data: letters(site, data, signature=b""),
     "another signature": lambda site, data: letters(site, data, signature=bytes(64)),
-    "another body": lambda site, data: letters(site, data, body=wire.decode(data, Letter).body[:-1] + b"\0"),
+    "another body": lambda site, data: letters(site, data, body=wire.decode(data, SignedMessage).body[:-1] + b"\0"),
     "another nonce": lambda site, data: letters(site, data, nonce=bytes(NONCE)),
-    "another time": lambda site, data: letters(site, data, at=wire.decode(data, Letter).at + 1),
+    "another time": lambda site, data: letters(site, data, at=wire.decode(data, SignedMessage).at + 1),
     "another sender": lambda site, data: letters(site, data, sender="site 3"),
     "nonsense": lambda site, data: [(site, b"\xc1")],
 }
@@ -244,13 +249,13 @@ def test_a_forged_answer_changes_nothing(how):
 
 def test_an_older_answer_changes_nothing():
     """All answers of a site again, each time, before the right one."""
-    heard = []
+    voting = []
 
     def twist(site, data):
         if site != "site 1":
             return [(site, data)]
-        heard.append(data)
-        return [(site, old) for old in heard]
+        voting.append(data)
+        return [(site, old) for old in voting]
 
     assert study(disturbed(twist))[0] == whole()
 
@@ -382,7 +387,7 @@ class Forger(LocalFederation):
     def deliver(self, messages, verb):
         self.waves += 1
         if self.waves > 5 and "site 1" in messages:
-            broken = msgspec.structs.replace(wire.decode(messages["site 1"], Letter), signature=b"x" * 64)
+            broken = msgspec.structs.replace(wire.decode(messages["site 1"], SignedMessage), signature=b"x" * 64)
             messages = {**messages, "site 1": wire.encode(broken)}
         yield from super().deliver(messages, verb)
 

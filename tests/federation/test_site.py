@@ -150,8 +150,8 @@ def test_trouble_is_a_code_and_a_fixed_text(how, caplog):
     here = site()
     with caplog.at_level(logging.ERROR, "silvan.site"):
         answer = send(here, Breaks(how=how), question="q1")
-    told = trouble(answer)
-    assert told.code == (how if how in ("input", "schema", "format") else "internal")
+    replies = trouble(answer)
+    assert replies.code == (how if how in ("input", "schema", "format") else "internal")
     assert answer.question == "q1"
     assert not any(mark in wire.encode(answer) for mark in MARKS)
     assert here.last_error is not None  # for the site's owner, who may see it

@@ -25,8 +25,8 @@ from silvan.tree.fit import Settings
 def test_a_policy_names_what_may_be_asked():
     here = site(outbox=Gate(Policy(messages=["CountRows"])))
     assert send(here, CountRows()).kind == "Size"
-    told = trouble(send(here, Describe()))
-    assert told == Trouble("refused", "the site's policy does not allow Describe")
+    replies = trouble(send(here, Describe()))
+    assert replies == Trouble("refused", "the site's policy does not allow Describe")
 
 
 def test_small_leaves_are_refused():

@@ -40,7 +40,7 @@ from silvan.errors import SilvanError
 from silvan.federation import wire
 from silvan.federation.message import Envelope, Missing, Trouble
 from silvan.federation.question import Asked
-from silvan.federation.signed import Letter
+from silvan.federation.signed import SignedMessage
 from silvan.federation.site import _HANDLERS
 from silvan.forest.files.silvan_file import from_bytes, to_bytes
 from silvan.privacy.sampling_key import share_sampling
@@ -183,7 +183,7 @@ class Fuzzer:
         self.answers: dict[str, list[tuple[Listened, str, bytes]]] = {}  # by kind: sites' answers
         for fed in made:
             for name, way, data in fed.record:
-                body = data if fed.signer is None else wire.decode(data, Letter).body
+                body = data if fed.signer is None else wire.decode(data, SignedMessage).body
                 kind = wire.decode(body, Envelope).kind
                 if way == "received":
                     self.messages.setdefault(kind, []).append((fed.site(name), data))
@@ -192,7 +192,7 @@ class Fuzzer:
         self.pool = [data for some in self.messages.values() for *_, data in some]
         self.pool += [data for some in self.answers.values() for *_, data in some]
         asked = [kind for kind, _ in _HANDLERS.values()]
-        self.kinds = [*asked, *(kind.reply for kind in asked), Envelope, Letter, Turn, Hop]
+        self.kinds = [*asked, *(kind.reply for kind in asked), Envelope, SignedMessage, Turn, Hop]
         self.files = self._files(made[0])
         self.start(seed)
 
@@ -240,14 +240,14 @@ class Fuzzer:
         finally:
             site.outbox = gate
         if site.signer is not None:
-            answer = wire.decode(answer, Letter).body
+            answer = wire.decode(answer, SignedMessage).body
         envelope = wire.decode(answer, Envelope)
         if envelope.kind == Trouble.__name__:
             trouble = wire.decode(envelope.body, Trouble)
             if trouble.code == "internal" and not isinstance(site.last_error, MemoryError):
                 raise CrashError(f"a site failed at {kind}: {bad!r}") from site.last_error
             self.seen[f"site: {trouble.code}"] += 1
-        elif site.signer is not None and wire.decode(bad, Letter) != wire.decode(data, Letter):
+        elif site.signer is not None and wire.decode(bad, SignedMessage) != wire.decode(data, SignedMessage):
             raise CrashError(f"a site took a forged {kind}: {bad!r}")
         else:
             self.seen["site: asked for data" if envelope.kind == Missing.__name__ else "site: answered"] += 1
@@ -257,10 +257,10 @@ class Fuzzer:
         _, (fed, name, data) = self._pick(self.answers)
         bad, body = self.mutate(data), data
         if fed.signer is not None:
-            letter = wire.decode(data, Letter)
+            letter = wire.decode(data, SignedMessage)
             fed.signer._open[name], body = letter.nonce, letter.body
             taken = fed.signer.read(name, letter.study, bad)
-            if taken is not None and wire.decode(bad, Letter) != letter:
+            if taken is not None and wire.decode(bad, SignedMessage) != letter:
                 raise CrashError(f"a coordinator took a forged answer: {bad!r}")
             self.seen["coordinator: forgery ignored" if taken is None else "coordinator: the same"] += 1
             bad = self.mutate(body)  # as if the site itself had answered it

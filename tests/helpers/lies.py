@@ -92,8 +92,8 @@ def caught_lies(study: Study, kind: str, liar: str = "site 1") -> list[SilvanErr
     reply, question, envelope = _heard(study, liar)[kind]
     for name, value in reply.items():
         for lie in lies_about(value):
-            told = wire.encode(msgspec.structs.replace(envelope, body=wire._ENCODER.encode({**reply, name: lie})))
-            outcome = question.read(liar, told)
+            replies = wire.encode(msgspec.structs.replace(envelope, body=wire._ENCODER.encode({**reply, name: lie})))
+            outcome = question.read(liar, replies)
             if isinstance(outcome, SilvanError):
                 caught.append(outcome)
                 continue

@@ -15,7 +15,7 @@ from silvan.privacy.seal import public_key
 from silvan.privacy.sums import shamir
 from silvan.privacy.sums.counters import mask
 from silvan.privacy.sums.masked_coordinator import MaskedSums
-from silvan.privacy.sums.masked_site import SEED, Confirmed, Hidden, MaskCover, Opened, Turn, _Seat
+from silvan.privacy.sums.masked_site import SEED, Confirmed, Hidden, MaskCover, Opened, Turn, _Position
 from silvan.privacy.sums.members import Member, Ready
 
 REPLIES = {kind.__name__: kind for kind in (Ready, Hidden, Confirmed, Opened, Trouble, Numbers)}
@@ -127,4 +127,4 @@ def pair_of(coordinator, site, other):
     turn = coordinator.turn("hide")
     place = {member.site: i for i, member in enumerate(turn.members)}
     statistic = digest(b"Number\0" + wire.encode(Number()))
-    return _Seat(coordinator.sites[site], turn, coordinator.study, statistic, place[site]).pairs[place[other]]
+    return _Position(coordinator.sites[site], turn, coordinator.study, statistic, place[site]).pairs[place[other]]

@@ -83,6 +83,6 @@ class Coins:
 
     def response(self, code, n_codes, num, den):
         while True:
-            told = self.below(n_codes)
-            if told == code or self.exp_coin(num, den):
-                return told
+            replies = self.below(n_codes)
+            if replies == code or self.exp_coin(num, den):
+                return replies

@@ -184,10 +184,10 @@ def rows_scored(task, row, draws, epsilon):
     worn = disguise(Part(np.tile(ends[row], (draws, 1)), y, np.zeros(draws, np.uint64)), known, epsilon)
     each, score = epsilon / 6, np.zeros(draws)
     for f, feature in enumerate([*known.features, known.label]):
-        told = worn.X[:, f] if f < 5 else worn.y
+        replies = worn.X[:, f] if f < 5 else worn.y
         low, high = (ends[0, f], ends[1, f]) if f < 5 else labels
         if getattr(feature, "categorical", task != "number"):
-            score += each * ((told == high).astype(float) - (told == low))
+            score += each * ((replies == high).astype(float) - (replies == low))
         else:
-            score += each * (2 * (told - low) / (high - low) - 1)
+            score += each * (2 * (replies - low) / (high - low) - 1)
     return score

@@ -77,8 +77,8 @@ def test_private_set_intersection_shows_no_other_rows():
         everything = b"".join(fed.data)
         for name, table in tables.items():
             digests = digest_ids(KEY, "whole numbers", map(str, table[ID].to_list()))
-            told = sum(row.astype(">u8").tobytes() in everything or row.tobytes() in everything for row in digests)
-            assert told <= len(known), name
+            replies = sum(row.astype(">u8").tobytes() in everything or row.tobytes() in everything for row in digests)
+            assert replies <= len(known), name
         assert fed.agreement_rounds == 5
     with pytest.raises(sv.AgreementError, match="'shop' has no rows in common with party 'bank'"):
         pair([1, 2], [3, 4], match="psi")
@@ -218,16 +218,16 @@ def test_no_id_leaves_a_party():
 
 def test_digests_need_the_key_and_hide_the_order():
     fed = federate(split(wide(n=50), 2), Recorded)
-    told = [
+    replies = [
         wire.decode(e.body, identity.Introduction)
         for _, way, e in fed.record
         if way == "sent" and e.kind == "Introduction"
     ]
-    assert len(told) == 2
-    assert np.array_equal(told[0].digests, told[1].digests)  # whatever the order of their tables
+    assert len(replies) == 2
+    assert np.array_equal(replies[0].digests, replies[1].digests)  # whatever the order of their tables
     text = str(fed.party("party 0").frame[ID].to_list()[0])
     word = hmac.new(KEY, b"whole numbers\0" + text.encode(), "sha256").digest()[:16]
-    assert np.frombuffer(word, ">u8").tolist() in told[0].digests.tolist()
+    assert np.frombuffer(word, ">u8").tolist() in replies[0].digests.tolist()
     other = federate(split(wide(n=50), 2), random_state=1)
     assert not len(set(other.columns.common[:, 0].tolist()) & set(fed.columns.common[:, 0].tolist()))
 

@@ -25,13 +25,13 @@ def keys(fed):
 
 def test_all_sites_draw_by_one_key_that_is_new(fed):
     before = keys(fed)
-    heard = []
+    voting = []
     deliver = fed.deliver
 
     def listen(messages, verb):
-        heard.extend(messages.values())
+        voting.extend(messages.values())
         for site, data in deliver(messages, verb):
-            heard.append(data)
+            voting.append(data)
             yield site, data
 
     fed.deliver = listen
@@ -41,7 +41,7 @@ def test_all_sites_draw_by_one_key_that_is_new(fed):
     assert len(keys(fed)) == 1
     assert keys(fed) != before
     key = np.array(next(iter(keys(fed))), "<u8").tobytes()
-    assert not any(key in data for data in heard)
+    assert not any(key in data for data in voting)
     model = sv.HistogramForest(4, max_depth=3).fit(fed)
     assert model.forest_.hash == sv.PooledForest(4, max_depth=3).fit(fed).forest_.hash
 

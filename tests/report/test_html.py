@@ -141,11 +141,11 @@ def test_it_says_whether_joining_helps(tmp_path):
     page = page_of(tmp_path, tables=parts(table(n=400), 3))
     text = " ".join("".join(Page(page).words).split())
     from silvan.report.summary import SURE, summarise
-    from silvan.util.readable import said_between
+    from silvan.util.readable import format_interval
 
     assert "Does joining help?" in text
     for site in summarise(tmp_path / "run")["sites"]:
-        between = said_between(site["low"], site["high"], 3)
+        between = format_interval(site["low"], site["high"], 3)
         assert between
         assert f"{between}{SURE[site['sure']]}" in "".join(Page(page).words).replace("\n", "")
 

@@ -8,7 +8,7 @@ import pytest
 from silvan.report.plots import nice_scale, tick_labels
 from silvan.report.summary import summary
 from silvan.study.run_folder import Figures, Model, Record, Site
-from silvan.util.readable import said_between, said_bytes, said_count, said_figure, said_time, signed
+from silvan.util.readable import format_bytes, format_count, format_figure, format_interval, format_time, signed
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
@@ -158,7 +158,7 @@ def test_every_key_of_the_file_is_documented():
 
 
 def test_numbers_in_words():
-    assert [said_bytes(n) for n in (0, 999, 1000, 99_949, 999_499, 1_000_000, 2.5e12)] == [
+    assert [format_bytes(n) for n in (0, 999, 1000, 99_949, 999_499, 1_000_000, 2.5e12)] == [
         "0 bytes",
         "999 bytes",
         "1.0 KB",
@@ -167,12 +167,12 @@ def test_numbers_in_words():
         "1.0 MB",
         "2500 GB",
     ]
-    assert [said_time(s) for s in (0.2, 59.4, 61, 3725)] == ["1 s", "59 s", "1 min 01 s", "1 h 02 min"]
+    assert [format_time(s) for s in (0.2, 59.4, 61, 3725)] == ["1 s", "59 s", "1 min 01 s", "1 h 02 min"]
     assert [signed(x, 2) for x in (0.004, 0.12, -0.12)] == ["±0.00", "+0.12", "−0.12"]
-    assert said_between(-0.01, 0.074, 2) == "−0.01 to +0.07"
-    assert said_between(None, None, 2) == ""
-    assert [said_figure(*x) for x in ((0.5, 2), (None, 2), (None, 2, 0))] == ["0.50", "undefined", "–"]
-    assert [said_count(n) for n in (0, 3, 1234)] == ["no", "three", "1,234"]
+    assert format_interval(-0.01, 0.074, 2) == "−0.01 to +0.07"
+    assert format_interval(None, None, 2) == ""
+    assert [format_figure(*x) for x in ((0.5, 2), (None, 2), (None, 2, 0))] == ["0.50", "undefined", "–"]
+    assert [format_count(n) for n in (0, 3, 1234)] == ["no", "three", "1,234"]
 
 
 @pytest.mark.parametrize(

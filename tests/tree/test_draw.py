@@ -14,7 +14,7 @@ from silvan.tree.draw import (
     child_seeds,
     draw_features,
     list_rows,
-    make_deck,
+    make_feature_order,
     make_key,
     mix,
     root_seeds,
@@ -64,9 +64,9 @@ def u64(*numbers):
     return np.array(numbers, np.uint64)
 
 
-def handful(seed, attempt, deck, size):
+def n_drawn(seed, attempt, feature_order, size):
     out = np.zeros(size, np.int64)
-    return out[: draw_features(np.uint64(seed), attempt, deck, out)].tolist()
+    return out[: draw_features(np.uint64(seed), attempt, feature_order, out)].tolist()
 
 
 def fair(counts, expected):
@@ -171,11 +171,11 @@ def test_without_bootstrap_all_rows():
 
 @given(words, st.integers(1, 40), st.integers(1, 45))
 def test_handfuls_share_out_the_deck(seed, n_features, size):
-    deck = make_deck(n_features)
+    feature_order = make_feature_order(n_features)
     handfuls = []
     for attempt in range(50):
-        handfuls.append(handful(seed, attempt, deck, size))
-        np.testing.assert_array_equal(deck.cards, np.arange(n_features))  # put back in order
+        handfuls.append(n_drawn(seed, attempt, feature_order, size))
+        np.testing.assert_array_equal(feature_order.cards, np.arange(n_features))  # put back in order
         if not handfuls[-1]:
             break
     assert handfuls.pop() == []
@@ -186,17 +186,17 @@ def test_handfuls_share_out_the_deck(seed, n_features, size):
 
 @given(words, st.integers(1, 30), st.integers(1, 6), st.integers(0, 4))
 def test_a_handful_depends_on_the_seed_alone(seed, n_features, size, attempt):
-    used = make_deck(n_features)
-    handful(seed ^ 12345, 0, used, size)
-    handful(seed, attempt + 1, used, size)
-    assert handful(seed, attempt, used, size) == handful(seed, attempt, make_deck(n_features), size)
+    used = make_feature_order(n_features)
+    n_drawn(seed ^ 12345, 0, used, size)
+    n_drawn(seed, attempt + 1, used, size)
+    assert n_drawn(seed, attempt, used, size) == n_drawn(seed, attempt, make_feature_order(n_features), size)
 
 
 @pytest.mark.parametrize("attempt", [0, 1])
 def test_handfuls_are_uniform(attempt):
     seeds = root_seeds(make_key(0, "features"), np.arange(21_000))
-    deck = make_deck(7)
-    drawn = Counter(tuple(handful(seed, attempt, deck, 3)) for seed in seeds)
+    feature_order = make_feature_order(7)
+    drawn = Counter(tuple(n_drawn(seed, attempt, feature_order, 3)) for seed in seeds)
     assert set(drawn) == set(combinations(range(7), 3))
     assert fair(drawn.values(), 21_000 / 35)
 
@@ -204,9 +204,9 @@ def test_handfuls_are_uniform(attempt):
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_child_draws_independently_of_its_parent(side):
     seeds = root_seeds(make_key(0, "features"), np.arange(16_000))
-    deck = make_deck(8)
+    feature_order = make_feature_order(8)
     pairs = Counter(
-        (*handful(seed, 0, deck, 1), *handful(child, 0, deck, 1))
+        (*n_drawn(seed, 0, feature_order, 1), *n_drawn(child, 0, feature_order, 1))
         for seed, child in zip(seeds, child_seeds(seeds)[:, side], strict=True)
     )
     assert len(pairs) == 64

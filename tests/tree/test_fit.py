@@ -171,14 +171,14 @@ def test_constant_columns_do_not_end_a_branch():
     assert set(model.forest_.feature) == {-1, 150}
 
 
-@pytest.mark.parametrize(("max_features", "handful"), [("sqrt", 2), (1, 1), (0.5, 3), (None, 6), ("log2", 2)])
-def test_features_by_tree(max_features, handful):
+@pytest.mark.parametrize(("max_features", "n_drawn"), [("sqrt", 2), (1, 1), (0.5, 3), (None, 6), ("log2", 2)])
+def test_features_by_tree(max_features, n_drawn):
     settings = Settings(20, feature_draw="tree", max_features=max_features)
     forest = fit_random(settings=settings)[0]
-    assert settings.handful(6) == handful
+    assert settings.n_drawn(6) == n_drawn
     used = [set(forest.feature[a:b]) - {-1} for a, b in zip(forest.offsets[:-1], forest.offsets[1:], strict=True)]
-    assert max(map(len, used)) == handful
-    assert handful == 6 or len(set(map(frozenset, used))) > 3  # trees differ
+    assert max(map(len, used)) == n_drawn
+    assert n_drawn == 6 or len(set(map(frozenset, used))) > 3  # trees differ
 
 
 # -- weights

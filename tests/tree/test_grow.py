@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from silvan.tree import rows as rows_module
-from silvan.tree.draw import child_seeds, draw_features, make_deck, make_key, root_seeds, rows_of_trees
+from silvan.tree.draw import child_seeds, draw_features, make_feature_order, make_key, root_seeds, rows_of_trees
 from silvan.tree.fit import assemble
 from silvan.tree.gain import ENTROPY, GINI, SQUARED_ERROR, Rule
 from silvan.tree.grow import Plan, grow
@@ -84,9 +84,9 @@ def naive_tree(table, plan, rule, rows, seed, depth=0):
     if pure or small or depth == plan.max_depth:
         return (stats,)
     best = None
-    for attempt in range(1 if plan.by_tree else math.ceil(plan.n_features / plan.handful)):
-        drawn = np.zeros(plan.handful, np.int64)
-        for f in drawn[: draw_features(seed, attempt, make_deck(plan.n_features), drawn)].tolist():
+    for attempt in range(1 if plan.by_tree else math.ceil(plan.n_features / plan.n_drawn)):
+        drawn = np.zeros(plan.n_drawn, np.int64)
+        for f in drawn[: draw_features(seed, attempt, make_feature_order(plan.n_features), drawn)].tolist():
             found = best_split(hists[f], rule, bins.categorical[f])
             if found is not None and (best is None or found.value > best[1].value):
                 best = f, found
@@ -204,4 +204,4 @@ def test_books_agree(plot):
     assert len(set(grown.node)) == len(grown.node)
     if plan.by_tree:
         for t in range(N_TREES):
-            assert len(set(grown.feature[grown.tree[grown.node] == t])) <= plan.handful
+            assert len(set(grown.feature[grown.tree[grown.node] == t])) <= plan.n_drawn

@@ -8,8 +8,8 @@ from silvan.data.bins import find_bins
 from silvan.tree.draw import make_key
 from silvan.tree.fit import Settings
 from silvan.tree.gain import gain
-from silvan.tree.level import choose_level, find_listed, settle_all, values
-from silvan.tree.node_rows import Binned, Stretches
+from silvan.tree.level import choose_level, find_listed, finish_splits, values
+from silvan.tree.node_rows import Binned, NodeRows
 from silvan.tree.rows import Rows
 from silvan.tree.split import Splits
 
@@ -38,8 +38,8 @@ def test_one_list_gives_what_a_level_gives(n_classes, seed):
     rows = Rows.of_trees(table, KEY, range(n_trees), True)
     expected = choose_level(rows.fill(nodes, features, 1), features, table.bins, rule, 1)
     for threads in (1, 2):
-        found = find_listed(Stretches.draw(table, KEY, n_trees, True), nodes, features, rule, threads)
-        settle_all(found, rule)
+        found = find_listed(NodeRows.draw(table, KEY, n_trees, True), nodes, features, rule, threads)
+        finish_splits(found, rule)
         for name, a, b in zip(Splits._fields, found, expected, strict=True):
             np.testing.assert_array_equal(a, b, err_msg=name)
 
@@ -48,7 +48,7 @@ def test_one_list_gives_what_a_level_gives(n_classes, seed):
 @pytest.mark.parametrize("seed", range(6))
 def test_the_best_of_parties_is_the_best_of_all(n_classes, seed):
     table, rule = case(n_classes, seed)
-    rows, nodes = Stretches.draw(table, KEY, 6, True), np.arange(6)
+    rows, nodes = NodeRows.draw(table, KEY, 6, True), np.arange(6)
     whole = find_listed(rows, nodes, np.tile(np.arange(7, dtype=np.int32), (6, 1)), rule)
     parts = [np.tile(np.array(own, np.int32), (6, 1)) for own in ([0, 1], [2], [3, 4, 5, 6])]
     found = [find_listed(rows, nodes, own, rule) for own in parts]

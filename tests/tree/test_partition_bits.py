@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from silvan.data.bins import make_bins
 from silvan.data.schema import Feature, Schema
 from silvan.tree.draw import list_rows, make_key, rows_of_trees
-from silvan.tree.node_rows import Binned, Stretches, shares
+from silvan.tree.node_rows import Binned, NodeRows, shares
 from silvan.tree.partition import (
     byte_starts,
     count_sides,
@@ -55,7 +55,7 @@ def random_splits(rng, n, n_features):
 def test_rows_go_where_the_bits_say(seed, n_trees, n_features, n_codes, threads):
     rng = np.random.default_rng(seed)
     binned = table(rng, 50, n_features, n_codes)
-    rows = Stretches.draw(binned, make_key(seed, "rows"), n_trees, True, threads)
+    rows = NodeRows.draw(binned, make_key(seed, "rows"), n_trees, True, threads)
     open_nodes = set(range(n_trees))
     for _ in range(3):
         n_nodes = len(rows.starts)
@@ -94,7 +94,7 @@ def test_draws_are_those_of_every_other_forest(bootstrap, n_trees):
     sizes = np.zeros(n_trees, np.int64)
     order = list_rows(drawn, sizes)
     for threads in (1, 2):
-        rows = Stretches.draw(binned, key, n_trees, bootstrap, threads)
+        rows = NodeRows.draw(binned, key, n_trees, bootstrap, threads)
         np.testing.assert_array_equal(rows.order, order)
         np.testing.assert_array_equal(rows.stops - rows.starts, sizes)
         np.testing.assert_array_equal(rows.stops, np.cumsum(sizes))

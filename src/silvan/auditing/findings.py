@@ -42,7 +42,7 @@ class Finding:
             return "exceeded"
         return "close" if self.high is not None and self.high > self.limit else "held"
 
-    def told(self, figure: tuple[float, float, float], n: int, note: str = "") -> "Finding":
+    def with_result(self, figure: tuple[float, float, float], n: int, note: str = "") -> "Finding":
         """Add a figure with its interval."""
         value, low, high = figure
         return replace(self, value=value, low=low, high=high, n=n, note=note)

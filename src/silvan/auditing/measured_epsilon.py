@@ -88,8 +88,8 @@ def audit_all(
     confidence: float = CONFIDENCE,
 ) -> Bound:
     """Audit several questions together, all answers seen: what is claimed is for all of them."""
-    told = [_scores(*one, schema, draws, n_sites) for one in asked]
-    with_row, without = (np.sum(part, axis=0) for part in zip(*told, strict=True))
+    replies = [_scores(*one, schema, draws, n_sites) for one in asked]
+    with_row, without = (np.sum(part, axis=0) for part in zip(*replies, strict=True))
     return Bound(claimed, lower_bound(with_row, without, confidence))
 
 
@@ -102,20 +102,20 @@ def _scores(
     differ = (a != b).any(axis=1)
     a, b = a[differ], b[differ]
 
-    def told(exact: np.ndarray) -> np.ndarray:
+    def replies(exact: np.ndarray) -> np.ndarray:
         copies = np.broadcast_to(exact, (draws, *exact.shape))
         total = request.add(copies, schema)
         for _ in range(n_sites - 1):
             total = total + request.add(np.zeros_like(copies), schema)
         return _likelihood(total, a, b, scales)
 
-    return told(a), told(b)
+    return replies(a), replies(b)
 
 
-def _likelihood(told: np.ndarray, with_row: np.ndarray, without: np.ndarray, scales: np.ndarray) -> np.ndarray:
+def _likelihood(replies: np.ndarray, with_row: np.ndarray, without: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """Give the logarithm of how much likelier each draw is with the row, under discrete Laplace noise."""
-    nearer = np.abs(told - without) - np.abs(told - with_row)
-    return (nearer / scales).reshape(len(told), -1).sum(axis=1)
+    nearer = np.abs(replies - without) - np.abs(replies - with_row)
+    return (nearer / scales).reshape(len(replies), -1).sum(axis=1)
 
 
 def audit_rows(

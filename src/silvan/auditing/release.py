@@ -129,7 +129,11 @@ def drawn_rows(model: Any, federation: LocalFederation) -> np.ndarray | None:
     if isinstance(model, MergedForest):
         shares = {site: federation.rows[site] if model.weights == "trees" else 1 for site in federation.active}
         return _by_site(model, federation, share_out(model.n_estimators, shares))
-    if isinstance(model, BOFRF) and model.clusters is None and not (model.validation or model.tune or model._brought):
+    if (
+        isinstance(model, BOFRF)
+        and model.clusters is None
+        and not (model.validation or model.tune or model._site_forests)
+    ):
         return _by_site(model, federation, dict.fromkeys(federation.active, model.n_estimators))
     return None
 

@@ -11,7 +11,7 @@ from silvan.auditing.attacks.attribute import attribute
 from silvan.auditing.attacks.backdoor import backdoored
 from silvan.auditing.attacks.differencing import differenced
 from silvan.auditing.attacks.membership import confidence, private_bound, support
-from silvan.auditing.attacks.single_row_leaves import lonely_leaves
+from silvan.auditing.attacks.single_row_leaves import single_row_leaves
 from silvan.auditing.attacks.site_assignment import assigned
 from silvan.auditing.attacks.thresholds import exact_thresholds
 from silvan.auditing.attacks.vertical_labels import labels_from_partitions
@@ -131,8 +131,8 @@ def attack_forest(release: Release, case: Case, drawn: np.ndarray | None = None)
             found.append(ATTACKS[name].silent(f"needs at least {FEWEST} rows that were not learnt from"))
         else:
             found.append(attack(release, some).against(None if control is None else attack(control, some)))
-    alone = lonely_leaves(release, case.members, drawn)
-    return [*found, alone.against(None if control is None else lonely_leaves(control, some.members))]
+    alone = single_row_leaves(release, case.members, drawn)
+    return [*found, alone.against(None if control is None else single_row_leaves(control, some.members))]
 
 
 _ON_ROWS = {"membership": confidence, "support": support, "attribute": attribute, "thresholds": exact_thresholds}

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from silvan.cli.terminal import RULES, clean
-from silvan.util.readable import said_bytes
+from silvan.util.readable import format_bytes
 
 if TYPE_CHECKING:
     from silvan.privacy.gate.ledger import Line, Verified
@@ -33,13 +33,14 @@ def lines_table(lines: list["Line"], total: int) -> RenderableType:
                 clean(line.at.replace("T", " ").removesuffix("+00:00")),
                 Text(clean(line.task or "agreement")),
                 Text(clean(line.said()), style=_STYLES.get(line.outcome, "")),
-                said_bytes(line.bytes),
+                format_bytes(line.bytes),
             )
         parts += [Text(clean(f"Study: {study}"), style="bold"), table, Text()]
     counts = Counter(line.outcome for line in lines)
     said = ", ".join(f"{counts[what]:,} {what}" for what in ("answered", "refused", "failed") if counts[what])
     shown = "" if len(lines) == total else f" (the last {len(lines):,} of {total:,})"
-    parts.append(Text(f"{len(lines):,} lines{shown}: {said}; {said_bytes(sum(line.bytes for line in lines))} in all."))
+    size = format_bytes(sum(line.bytes for line in lines))
+    parts.append(Text(f"{len(lines):,} lines{shown}: {said}; {size} in all."))
     parts.append(Text("Times are UTC. --verify says whether any line was changed or is missing.", style="dim"))
     return Group(*parts)
 

@@ -227,15 +227,15 @@ def show_asked(folder: Path) -> None:
     if not asked:
         _say("No study has come in yet.")
     for study in asked:
-        told = explain(member, study)
-        state = f"approved on {told.approved.at[:10]}" if told.approved else "waits for your approval"
+        replies = explain(member, study)
+        state = f"approved on {replies.approved.at[:10]}" if replies.approved else "waits for your approval"
         if not member.policy.approve:
             state = "answered without approval, as site.toml says"
-        say(console, Text(clean(f"{told.id}: {state}"), style="bold"), Text("\n".join(map(clean, told.lines))))
-        if told.leaves:
-            say(console, kinds_table(told.leaves))
-        if member.policy.approve and not told.approved:
-            _say(f"To approve: silvan site approve {folder} '{told.id}'")
+        say(console, Text(clean(f"{replies.id}: {state}"), style="bold"), Text("\n".join(map(clean, replies.lines))))
+        if replies.leaves:
+            say(console, kinds_table(replies.leaves))
+        if member.policy.approve and not replies.approved:
+            _say(f"To approve: silvan site approve {folder} '{replies.id}'")
 
 
 def whole_name(folder: Path, study: str) -> str:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from silvan.report.summary import METRICS, OVERALL, SURE, verdict
-from silvan.util.readable import said_between, said_bytes, said_figure, signed
+from silvan.util.readable import format_bytes, format_figure, format_interval, signed
 
 RULES = box.Box("    \n    \n ── \n    \n ── \n ── \n    \n    \n")
 """A rule below the head and between sections, and nothing else."""
@@ -88,7 +88,7 @@ def _helps(summed: dict[str, Any]) -> RenderableType:
             Text(clean(line["title"])),
             Text(clean(line["use"])),
             Text("undefined" if gain is None else signed(gain, digits), style=GAIN.get(verdict(gain), "")),
-            Text(said_between(line["low"], line["high"], digits)),
+            Text(format_interval(line["low"], line["high"], digits)),
             Text("" if gain is None else SURE[line["sure"]], style=GAIN.get(line["sure"], "")),
         )
     return table
@@ -112,7 +112,7 @@ def _cell(line: dict[str, Any], model: str, summed: dict[str, Any]) -> Text:
     metric = summed["metric"]
     value = line["figures"].get(model)
     gain = line["gains"].get(model) if _narrow(summed) or model == "federated" else None
-    cell = Text(said_figure(value, metric["digits"], line["test_rows"]))
+    cell = Text(format_figure(value, metric["digits"], line["test_rows"]))
     if gain is not None:
         cell.append(f" {signed(gain, metric['digits'])}" if gain else "  =", style=GAIN[verdict(gain)])
     return cell
@@ -167,9 +167,9 @@ def files(folder: Path, names: list[str]) -> RenderableType:
         path = folder / name
         if path.is_dir():
             size = sum(file.stat().st_size for file in path.iterdir())
-            table.add_row(Text(f"{clean(name)}/"), said_bytes(size), FILES.get(name, "the sites' tables"))
+            table.add_row(Text(f"{clean(name)}/"), format_bytes(size), FILES.get(name, "the sites' tables"))
         elif path.exists():
-            table.add_row(Text(clean(name)), said_bytes(path.stat().st_size), FILES.get(name, ""))
+            table.add_row(Text(clean(name)), format_bytes(path.stat().st_size), FILES.get(name, ""))
     return Group(Text(f"Written to {clean(folder)}:"), Padding(table, (0, 0, 0, 2)))
 
 

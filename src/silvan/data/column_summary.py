@@ -122,9 +122,9 @@ class _Target:
     def add(self, series: Series) -> None:
         """Look at some rows."""
         self.number |= self.asked is None and infer_task(series) == "regression"
-        told = describe_label(series, self.name, "regression" if self.number else "classification")
-        if told.classes is not None and len(self.classes) <= _MOST:
-            self.classes.update(told.classes)
+        replies = describe_label(series, self.name, "regression" if self.number else "classification")
+        if replies.classes is not None and len(self.classes) <= _MOST:
+            self.classes.update(replies.classes)
 
     def found(self) -> Label:
         """Say what it is."""

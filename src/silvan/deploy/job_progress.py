@@ -32,7 +32,7 @@ class Progress(msgspec.Struct):
     measured: dict[str, float] = {}
 
 
-class Teller:
+class ProgressWriter:
     """Writes progress to the run folder, not too often."""
 
     def __init__(self, run: Run, job: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from silvan.data.batches import read_size
 from silvan.deploy.hub import Hub
-from silvan.deploy.job_progress import Teller, hold
+from silvan.deploy.job_progress import ProgressWriter, hold
 from silvan.deploy.measure import measure
 from silvan.deploy.member import Member, source_of
 from silvan.errors import FederationError, InputError, SilvanError
@@ -22,7 +22,7 @@ from silvan.federation.journal import Journal
 from silvan.federation.keys import COORDINATOR
 from silvan.federation.signed import Signer
 from silvan.federation.site import Site
-from silvan.federation.transports.chunks import Desk, Slip
+from silvan.federation.transports.chunks import ChunkReply, ChunkServer
 from silvan.federation.transports.flare import AbortedError, Answering, Controlling, FlareFederation
 from silvan.privacy.sampling_key import share_sampling, use_kept
 from silvan.report.html import write_report
@@ -52,24 +52,27 @@ class Coordinator(Controlling):
         run = Run(hub.path / "runs" / study.folder)
         run.folder.mkdir(parents=True, exist_ok=True)
         with hold(run.folder):
-            teller = Teller(run, job)
+            progress_file = ProgressWriter(run, job)
             try:
-                self._run(hub, study, run, teller)
+                self._run(hub, study, run, progress_file)
             except AbortedError as error:
-                teller.now.error = str(error)
-                teller.stage("interrupted")
+                progress_file.now.error = str(error)
+                progress_file.stage("interrupted")
                 raise
             except SilvanError as error:
-                teller.now.error, teller.now.final = str(error), True
-                teller.stage("failed")
+                progress_file.now.error, progress_file.now.final = str(error), True
+                progress_file.stage("failed")
                 raise
             except Exception as error:
                 log.exception("the study failed")
-                teller.now.error, teller.now.final = f"a mistake in silvan: {type(error).__name__}: {error}", True
-                teller.stage("failed")
+                progress_file.now.error, progress_file.now.final = (
+                    f"a mistake in silvan: {type(error).__name__}: {error}",
+                    True,
+                )
+                progress_file.stage("failed")
                 raise
 
-    def _run(self, hub: Hub, study: FarStudy, run: Run, teller: Teller) -> None:
+    def _run(self, hub: Hub, study: FarStudy, run: Run, progress_file: ProgressWriter) -> None:
         plan = study.study
         sums, _ = make_sums(plan.sums)
         roster = hub.roster(self.sites)
@@ -86,9 +89,9 @@ class Coordinator(Controlling):
             timeout=study.timeout,
             signer=Signer(COORDINATOR, hub.key, roster),
         )
-        federation.watch(teller.on)
+        federation.watch(progress_file.on)
         try:
-            teller.stage("agreeing on columns")
+            progress_file.stage("agreeing on columns")
             if plan.schema is None:
                 federation.schema, federation.differences, federation.rows = agree(federation, plan.label, plan.task)
             else:  # and sites may not even say how many rows they have
@@ -98,15 +101,15 @@ class Coordinator(Controlling):
             run.write(record)
             if study.secret:
                 share_sampling(federation)
-            teller.stage("training")
+            progress_file.stage("training")
             model = plan.learner(federation.schema)
             federation.spent.clear()
             start = time.monotonic()
             model.fit(federation)
-            teller.now.spent = {**federation.spent, "all": time.monotonic() - start}
+            progress_file.now.spent = {**federation.spent, "all": time.monotonic() - start}
             steps.note_training(record, run, federation, model, time.monotonic() - start)
             run.write(record)
-            teller.stage("judging")
+            progress_file.stage("judging")
             if plan.test > 0:
                 steps.judge(record, federation, model, Bars())
                 note_test_rows(record)
@@ -115,9 +118,9 @@ class Coordinator(Controlling):
             run.write(record)
             write_report(run)
             if MEASURE in os.environ:
-                teller.now.measured = measure(federation)
-            teller.now.final = True
-            teller.stage("done")
+                progress_file.now.measured = measure(federation)
+            progress_file.now.final = True
+            progress_file.stage("done")
         finally:
             federation.close()
 
@@ -129,7 +132,7 @@ class SiteExecutor(Answering):
         super().__init__(study)
         self.sites, self.version = sites, version
 
-    def desk(self, workspace: Path) -> Desk:
+    def make_server(self, workspace: Path) -> ChunkServer:
         """Make the site from its folder; it answers when its owner agrees."""
         member = Member(workspace.parent)
         try:
@@ -146,15 +149,15 @@ class SiteExecutor(Answering):
         except SilvanError as error:
             log.error("%s", error)
             text = str(error) if isinstance(error, FederationError) else _PLAIN
-            return Desk(lambda data, verb: b"", lambda: Slip("refused", text=text))
+            return ChunkServer(lambda data, verb: b"", lambda: ChunkReply("refused", text=text))
         approvals, policy = member.folder.approvals, member.policy
 
-        def ready() -> Slip | None:
+        def ready() -> ChunkReply | None:
             if policy.approve and approvals.find(study.id) is None:
-                return Slip("waiting", text="its owner has not approved the study yet")
+                return ChunkReply("waiting", text="its owner has not approved the study yet")
             return None
 
-        return Desk(site.receive, ready)
+        return ChunkServer(site.receive, ready)
 
 
 _PLAIN = "it cannot take part; its own log says why"

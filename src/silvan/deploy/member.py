@@ -184,15 +184,15 @@ class Member:
         status = call(own.host, own.port + 1, own.root, "/roster")
         check_clock(float(status["time"]), "the coordinator")
         check_versions(versions(), status["versions"], "the coordinator")
-        told = status["roster"]
-        if told["coordinator"] != own.coordinator:
+        replies = status["roster"]
+        if replies["coordinator"] != own.coordinator:
             raise FederationError("the coordinator's key is not the one in the invitation; speak to its owner")
-        if not all(member["key"] for member in told["sites"].values()):
+        if not all(member["key"] for member in replies["sites"].values()):
             return None
         return Roster(
-            read_public(told["coordinator"]),
-            {name: read_public(member["key"]) for name, member in told["sites"].items()},
-            {name: read_public(member["seal"]) for name, member in told["sites"].items()},
+            read_public(replies["coordinator"]),
+            {name: read_public(member["key"]) for name, member in replies["sites"].items()},
+            {name: read_public(member["seal"]) for name, member in replies["sites"].items()},
         )
 
     def pin_roster(self, again: bool = False) -> Roster | None:

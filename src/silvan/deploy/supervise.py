@@ -133,7 +133,7 @@ class Supervisor:
 
     def _follow(self, job: str) -> Progress | None:
         """Wait for the end of a job; give what it told last."""
-        heard = time.monotonic()
+        voting = time.monotonic()
         before = None
         while True:
             progress = self.progress()
@@ -141,7 +141,7 @@ class Supervisor:
             if mine is not None and mine.final:
                 return mine
             if mine != before:
-                before, heard = mine, time.monotonic()
+                before, voting = mine, time.monotonic()
             if mine is not None:
                 self._say(line_of(mine))
             status = self._status(job)
@@ -150,7 +150,7 @@ class Supervisor:
                 progress = self.progress()
                 return progress if progress is not None and progress.job == job else None
             patience = STALE if mine is None else SILENT
-            if time.monotonic() - heard > patience and not is_held(self.run.folder):
+            if time.monotonic() - voting > patience and not is_held(self.run.folder):
                 self._say("the job is gone; FLARE only thinks that it runs")
                 with contextlib.suppress(ConnectionError):
                     self._open().abort(job)
@@ -184,11 +184,11 @@ class Supervisor:
 
     def _connected(self) -> list[str]:
         try:
-            heard = self._open().sites()
+            voting = self._open().sites()
         except ConnectionError:
             self._lost_touch()
             return []
-        return [site for site, at in heard.items() if time.time() - at < RECENT]
+        return [site for site, at in voting.items() if time.time() - at < RECENT]
 
     def _say(self, text: str) -> None:
         if text != self._said:

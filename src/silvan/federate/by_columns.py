@@ -149,7 +149,7 @@ def federate_columns(
             raise InputError(f"exclude names {unknown[0]!r}, which is not a column of any party")
 
     if policy.approve:
-        federation.settle_later(settle)
+        federation.agree_later(settle)
     else:
         settle()
     return federation
@@ -165,24 +165,24 @@ def _align(
     schema: Schema | None,
     match: Match,
 ) -> None:
-    told = get_to_know(federation, id_column, digests=match == "keyed")
-    holder = owner_of(told, label, required)
+    replies = get_to_know(federation, id_column, digests=match == "keyed")
+    holder = owner_of(replies, label, required)
     if match == "keyed":
-        known = {name: party.digests for name, party in told.items()}
+        known = {name: party.digests for name, party in replies.items()}
         common = in_common(known)
     else:
         from silvan.privacy.psi import find_common
 
         known, common = None, find_common(federation, holder or federation.sites[0])
     if schema is None:
-        features, found = describe(federation, rows_blob(federation, common), told, task)
+        features, found = describe(federation, rows_blob(federation, common), replies, task)
         described = found or Label(label)
     else:
-        features, described = given_features(schema, told), schema.label
+        features, described = given_features(schema, replies), schema.label
     federation.schema = Schema(tuple(f for own in features.values() for f in own), described)
     federation.columns = Columns(stretches(features), holder, common, hold_out(common, test), known)
-    federation.differences = left_out(told, len(common))
-    federation.rows = dict.fromkeys(told, len(federation.columns.training))
+    federation.differences = left_out(replies, len(common))
+    federation.rows = dict.fromkeys(replies, len(federation.columns.training))
     for text in federation.differences.warnings:
         warnings.warn(text, stacklevel=3)
 

@@ -186,7 +186,7 @@ def federate_rows(
         _check_excluded(exclude, federation.members)
 
     if policy.approve:
-        federation.settle_later(settle)
+        federation.agree_later(settle)
     else:
         settle()
     return federation

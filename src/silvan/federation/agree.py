@@ -49,15 +49,15 @@ class Differences:
 def agree(federation: Federation, label: str, task: Task | None = None) -> tuple[Schema, Differences, dict[str, int]]:
     """Find the schema that all sites' tables fit; also how the tables differ, and each site's rows."""
     with federation.counted_apart():
-        told: dict[str, Description] = federation.ask(Describe(task=task), check=_check_description)
+        replies: dict[str, Description] = federation.ask(Describe(task=task), check=_check_description)
         differences = Differences()
-        kinds = _kinds(told, differences)
-        classes = _classes(told, label, differences)
-        _suspect_units(told, kinds, differences)
+        kinds = _kinds(replies, differences)
+        classes = _classes(replies, label, differences)
+        _suspect_units(replies, kinds, differences)
         features = [Feature(name, "categorical" if cat else "numeric") for name, cat in kinds.items()]
         if any(kinds.values()):
             features = _name_categories(federation, features, differences)
-    rows = {site: description.rows for site, description in told.items()}
+    rows = {site: description.rows for site, description in replies.items()}
     return Schema(tuple(features), Label(label, classes)), differences, rows
 
 
@@ -69,33 +69,33 @@ def ask_rows(federation: Federation) -> dict[str, int]:
             raise FormatError("it has no rows to learn from")
 
     with federation.counted_apart():
-        told: dict[str, Size] = federation.ask(CountRows(), check=check)
-    return {site: reply.rows for site, reply in told.items()}
+        replies: dict[str, Size] = federation.ask(CountRows(), check=check)
+    return {site: reply.rows for site, reply in replies.items()}
 
 
-def _check_description(site: str, told: Description) -> None:
-    n = len(told.names)
-    if not (n == len(told.categorical) and told.medians.shape == (n,) and told.medians.dtype == np.int64):
+def _check_description(site: str, replies: Description) -> None:
+    n = len(replies.names)
+    if not (n == len(replies.categorical) and replies.medians.shape == (n,) and replies.medians.dtype == np.int64):
         raise FormatError("its columns do not match")
-    if len(set(told.names)) < n or not all(told.names) or not 1 <= told.rows < MAX_ROWS:
+    if len(set(replies.names)) < n or not all(replies.names) or not 1 <= replies.rows < MAX_ROWS:
         raise FormatError("a column without a name of its own, or no rows to learn from")
-    classes = told.classes
+    classes = replies.classes
     if classes is not None and (len(classes) == 0 or any(c != c or c in (np.inf, -np.inf) for c in classes)):
         raise FormatError("its classes are not classes")
 
 
-def _kinds(told: dict[str, Description], differences: Differences) -> dict[str, bool]:
+def _kinds(replies: dict[str, Description], differences: Differences) -> dict[str, bool]:
     """Give every column of any site, in the order of the sites, and whether it is categorical."""
     kinds: dict[str, dict[str, bool]] = {}
-    for site, description in told.items():
+    for site, description in replies.items():
         for name, categorical in zip(description.names, description.categorical, strict=True):
             kinds.setdefault(name, {})[site] = categorical
-    orders = {tuple(n for n in d.names if len(kinds[n]) == len(told)) for d in told.values()}
+    orders = {tuple(n for n in d.names if len(kinds[n]) == len(replies)) for d in replies.values()}
     if len(orders) > 1:
         differences.add("(all)", "columns stand in another order at some sites", "matched by name")
     agreed = {}
     for name, by_site in kinds.items():
-        lacking = [site for site in told if site not in by_site]
+        lacking = [site for site in replies if site not in by_site]
         if lacking:
             differences.add(name, f"absent at {', '.join(lacking)}", "counts as missing there")
         text = [site for site, categorical in by_site.items() if categorical]
@@ -106,8 +106,8 @@ def _kinds(told: dict[str, Description], differences: Differences) -> dict[str, 
     return agreed
 
 
-def _classes(told: dict[str, Description], label: str, differences: Differences) -> tuple[Class, ...] | None:
-    by_site = {site: d.classes for site, d in told.items()}
+def _classes(replies: dict[str, Description], label: str, differences: Differences) -> tuple[Class, ...] | None:
+    by_site = {site: d.classes for site, d in replies.items()}
     numbers = [site for site, classes in by_site.items() if classes is None]
     if numbers and len(numbers) < len(by_site):
         classed = [site for site in by_site if site not in numbers]
@@ -131,13 +131,13 @@ def _classes(told: dict[str, Description], label: str, differences: Differences)
     return tuple(sorted(everything))
 
 
-def _suspect_units(told: dict[str, Description], kinds: dict[str, bool], differences: Differences) -> None:
+def _suspect_units(replies: dict[str, Description], kinds: dict[str, bool], differences: Differences) -> None:
     """Warn where medians are powers of two apart: the same column may be in other units."""
     for name, categorical in kinds.items():
         if categorical:
             continue
         cells = {}
-        for site, description in told.items():
+        for site, description in replies.items():
             if name in description.names:
                 cell = int(description.medians[description.names.index(name)])
                 if cell not in (NO_MEDIAN, 0):
@@ -168,12 +168,12 @@ def _name_categories(federation: Federation, features: list[Feature], difference
 
     counts = federation.total(CountCategories(names=names), check=check_counts).counts
     common = [_common(row) for row in counts]
-    told = federation.ask(NameCategories(names=names, common=common), check=check_names)
+    replies = federation.ask(NameCategories(names=names, common=common), check=check_names)
     named = {}
     for i, name in enumerate(names):
         allowed, rows = set(common[i].tolist()), counts[i]
         at: dict[str, list[str]] = {}
-        for site, reply in told.items():
+        for site, reply in replies.items():
             for text in reply.names[i]:
                 if allowed.issuperset(buckets(text)):
                     at.setdefault(text, []).append(site)
@@ -182,7 +182,7 @@ def _name_categories(federation: Federation, features: list[Feature], difference
         kept = {buckets(text)[0] for text in categories}
         rest = int(rows[:BUCKETS].sum()) - int(rows[list(kept)].sum())
         for text in categories:
-            absent = [site for site in told if told[site].names[i] and site not in at[text]]
+            absent = [site for site in replies if replies[site].names[i] and site not in at[text]]
             if absent:
                 differences.add(name, f"no rows of {text!r} at {', '.join(absent)}", "kept")
         if rest:

@@ -122,12 +122,12 @@ class NameCategories(Request, frozen=True, kw_only=True):
 @answers(Describe)
 def describe(site: Site, request: Describe) -> Description:
     """Describe the table."""
-    told = summarise(site.table, site.label, request.task)
-    classes = told.label.classes
+    replies = summarise(site.table, site.label, request.task)
+    classes = replies.label.classes
     return Description(
-        names=list(told.sizes),
-        categorical=[sizes is None for sizes in told.sizes.values()],
-        medians=np.array([_median_cell(sizes) for sizes in told.sizes.values()], np.int64),
+        names=list(replies.sizes),
+        categorical=[sizes is None for sizes in replies.sizes.values()],
+        medians=np.array([_median_cell(sizes) for sizes in replies.sizes.values()], np.int64),
         classes=None if classes is None else list(classes),
         rows=site.n_train,
     )

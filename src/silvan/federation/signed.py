@@ -31,7 +31,7 @@ class ForgedError(RefusedError):
     """A message is not the coordinator's, or not for this site by this verb."""
 
 
-class Letter(msgspec.Struct, frozen=True):
+class SignedMessage(msgspec.Struct, frozen=True):
     """A message and all that is signed with it."""
 
     sender: str
@@ -93,39 +93,39 @@ class Signer:
     def read(self, site: str, study: str, data: bytes) -> bytes | None:
         """Give what a site answered to the last message; None if it is not that."""
         try:
-            letter = wire.decode(data, Letter)
+            signed = wire.decode(data, SignedMessage)
         except ValueError:
             return None
         key, nonce = self.roster.sites.get(site), self._open.get(site)
-        names = (letter.sender, letter.to, letter.study, letter.verb)
+        names = (signed.sender, signed.to, signed.study, signed.verb)
         if key is None or nonce is None or names != (site, self.name, study, ""):
             return None
-        if not hmac.compare_digest(letter.nonce, nonce) or not is_signed(key, letter.signature, letter.signed_bytes()):
+        if not hmac.compare_digest(signed.nonce, nonce) or not is_signed(key, signed.signature, signed.signed_bytes()):
             return None
-        return letter.body
+        return signed.body
 
     # -- a site's side
 
-    def check(self, letter: Letter, verb: Verb, store: Store) -> None:
+    def check(self, signed: SignedMessage, verb: Verb, store: Store) -> None:
         """Refuse a message that is not the coordinator's, for this site, by this verb, new and of now."""
-        if letter.sender != COORDINATOR or not is_signed(
-            self.roster.coordinator, letter.signature, letter.signed_bytes()
+        if signed.sender != COORDINATOR or not is_signed(
+            self.roster.coordinator, signed.signature, signed.signed_bytes()
         ):
             raise ForgedError("the message is not signed by the coordinator that the site knows")
-        if (letter.to, letter.verb) != (self.name, verb) or len(letter.nonce) != NONCE:
+        if (signed.to, signed.verb) != (self.name, verb) or len(signed.nonce) != NONCE:
             raise ForgedError("the message is for another site, or was to come by another verb")
-        late = self.clock() - letter.at
+        late = self.clock() - signed.at
         if abs(late) > self.tolerance * 1e9:
             text = (
                 f"the message was signed at another time: it is late, or the clocks of the coordinator and the site "
                 f"differ by more than {self.tolerance:g} s"
             )
             raise RepeatedError(text) if late > 0 else RefusedError(text)  # what was late may be sent anew
-        kept = f"last message {digest(letter.study.encode())}"
+        kept = f"last message {digest(signed.study.encode())}"
         last = store.get(kept)
-        if last is not None and letter.at <= int.from_bytes(last, "big"):
+        if last is not None and signed.at <= int.from_bytes(last, "big"):
             raise RepeatedError("the message was sent before one that the site has had, or is the same again")
-        store.put(kept, letter.at.to_bytes(16, "big"))
+        store.put(kept, signed.at.to_bytes(16, "big"))
 
     def answer(self, study: str, nonce: bytes, body: bytes) -> bytes:
         """Sign the answer to a message."""
@@ -133,8 +133,8 @@ class Signer:
 
     def _sign(self, to: str, study: str, verb: str, nonce: bytes, body: bytes) -> bytes:
         self._last = max(self._last + 1, self.clock())
-        letter = Letter(self.name, to, study, verb, self._last, nonce, body)
-        return wire.encode(msgspec.structs.replace(letter, signature=self._key.sign(letter.signed_bytes())))
+        signed = SignedMessage(self.name, to, study, verb, self._last, nonce, body)
+        return wire.encode(msgspec.structs.replace(signed, signature=self._key.sign(signed.signed_bytes())))
 
 
 def make_signers(

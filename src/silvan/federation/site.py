@@ -25,7 +25,7 @@ from silvan.federation import wire
 from silvan.federation.message import FULL, STALE, Envelope, Missing, Reply, Request, Trouble, Verb, blobs_in
 from silvan.federation.part import Part as Part  # known from here
 from silvan.federation.part import row_keys, store_parts
-from silvan.federation.signed import ForgedError, Letter, Signer
+from silvan.federation.signed import ForgedError, SignedMessage, Signer
 from silvan.federation.store import MemoryStore, Store, digest
 from silvan.federation.sums import Cover, Own
 from silvan.util.files import has_no_room
@@ -227,18 +227,18 @@ class Site:
         """Answer one message; never raises, and says nothing of the data when something goes wrong."""
         if self.signer is None:
             return self._receive(data, verb)
-        letter = Letter("", "", "", "", 0, b"", b"")
+        signed = SignedMessage("", "", "", "", 0, b"", b"")
         try:
-            letter = wire.decode(data, Letter)
-            self.signer.check(letter, verb, self.store)
-            answer = self._receive(letter.body, verb, letter.study)
+            signed = wire.decode(data, SignedMessage)
+            self.signer.check(signed, verb, self.store)
+            answer = self._receive(signed.body, verb, signed.study)
         except Exception as error:
             self.last_error = error
             log.exception("%s: could not take a message", self.name)
-            answer = _answer_to(letter.body, self.name, _trouble(error))
+            answer = _answer_to(signed.body, self.name, _trouble(error))
             if isinstance(error, ForgedError):  # or whoever forges could have the site end a study
-                return self.signer.answer(letter.study, b"", answer)
-        return self.signer.answer(letter.study, letter.nonce, answer)
+                return self.signer.answer(signed.study, b"", answer)
+        return self.signer.answer(signed.study, signed.nonce, answer)
 
     def _receive(self, data: bytes, verb: Verb, study: str | None = None) -> bytes:
         """Answer an envelope; one that was signed for another study is refused."""

@@ -191,15 +191,15 @@ def abstaining(forest: "Forest", absent: np.ndarray) -> np.ndarray:
     return np.logical_or.reduceat(asked, forest.offsets[:-1])
 
 
-def heard(forest: "Forest", absent: np.ndarray | None) -> np.ndarray:
+def voting(forest: "Forest", absent: np.ndarray | None) -> np.ndarray:
     """Give the weights of the trees, zero for those that abstain: only trees that vote do."""
     if absent is None or forest.combine != "vote":
         return forest.weights
     return np.where(abstaining(forest, absent), 0.0, forest.weights)
 
 
-def _heard_by_all(forest: "Forest", absent: np.ndarray | None) -> np.ndarray:
-    weights = heard(forest, absent)
+def _votes_of_all(forest: "Forest", absent: np.ndarray | None) -> np.ndarray:
+    weights = voting(forest, absent)
     if absent is None or weights.any():
         return weights
     lacking = absent & forest.take(forest.weights > 0).uses.any(axis=0)
@@ -232,7 +232,7 @@ def scores(
         if skip is not None:
             raise InputError("trees whose log-odds are added up cannot be skipped: each tells of other columns")
         return _odds_scores(forest, tally(forest, X, forest.weights, n_jobs, votes=False).values)
-    weights = _heard_by_all(forest, absent)
+    weights = _votes_of_all(forest, absent)
     return tally(forest, X, weights, n_jobs, votes=False, skip=skip).means()
 
 
@@ -242,7 +242,7 @@ def decide(forest: "Forest", X: np.ndarray, n_jobs: int | None = None, absent: n
         return scores(forest, X, n_jobs, absent)[:, 0]
     if forest.combine != "vote":
         return scores(forest, X, n_jobs, absent).argmax(axis=1)
-    return tally(forest, X, _heard_by_all(forest, absent), n_jobs, values=False).votes.argmax(axis=1)
+    return tally(forest, X, _votes_of_all(forest, absent), n_jobs, values=False).votes.argmax(axis=1)
 
 
 def scores_and_decisions(
@@ -250,8 +250,8 @@ def scores_and_decisions(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Give both in one walk: what ``scores`` and ``decide`` give."""
     if forest.classes is not None and forest.combine == "vote":
-        told = tally(forest, X, _heard_by_all(forest, absent), n_jobs)
-        return told.means(), told.votes.argmax(axis=1)
+        replies = tally(forest, X, _votes_of_all(forest, absent), n_jobs)
+        return replies.means(), replies.votes.argmax(axis=1)
     means = scores(forest, X, n_jobs, absent)
     return means, means[:, 0] if forest.classes is None else means.argmax(axis=1)
 

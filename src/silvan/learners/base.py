@@ -11,7 +11,7 @@ from silvan.algorithms.evaluation.evaluate import evaluate
 from silvan.algorithms.evaluation.figures import Row, on_rows, on_table
 from silvan.algorithms.horizontal import merged_forest
 from silvan.algorithms.horizontal.pooled_forest import pooled_forest
-from silvan.algorithms.vertical.columns import ColumnFederation, widened
+from silvan.algorithms.vertical.columns import ColumnFederation, with_all_columns
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
@@ -172,7 +172,7 @@ class Learner(_Fitted):
                     at, schema = federation.alone(site, self.schema_)
                     own[site] = merged_forest.local_forest(at, schema, model, self._feature_key(), model.n_estimators)
             if isinstance(own, dict):
-                own = {site: widened(forest, self.schema_) for site, forest in own.items()}
+                own = {site: with_all_columns(forest, self.schema_) for site, forest in own.items()}
             models.append((name, own))
         return models
 

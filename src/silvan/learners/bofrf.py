@@ -143,7 +143,7 @@ class BOFRF(Learner):
         self.forests_ = {}
         self.settings_: dict[str, Settings] = {}
         self._local: dict[str, Forest] = {}
-        self._brought = any(reply.brought for one in groups for reply in one.members.values())
+        self._site_forests = any(reply.brought for one in groups for reply in one.members.values())
         for name, one in weighted.items():
             for site, reply in one.members.items():
                 if site not in chosen:
@@ -183,7 +183,7 @@ class BOFRF(Learner):
     def _contenders(self, federation: Federation) -> list[tuple[str, object]]:
         self._federated()  # says so if it is not fitted yet
         settings = self._settings(self.schema_)
-        plain = self.validation is not None and self.tune is None and not self._brought
+        plain = self.validation is not None and self.tune is None and not self._site_forests
         # with validation rows split off, the trees that were exchanged are not those that a site alone would grow
         listed: list[tuple[str, object]] = [
             ("local", settings if plain else self._local),

@@ -135,8 +135,8 @@ class VerticalLinear(BaseEstimator):
             for name, mean, scale, values in zip(
                 design.names, design.mean, design.scale, share.coefficients, strict=True
             ):
-                told = {"party": party, "column": name, "mean": mean, "deviation": 1.0 / scale if scale else None}
-                rows.append({**told, **dict(zip(named, values.tolist(), strict=True))})
+                replies = {"party": party, "column": name, "mean": mean, "deviation": 1.0 / scale if scale else None}
+                rows.append({**replies, **dict(zip(named, values.tolist(), strict=True))})
         return pl.DataFrame(rows, schema_overrides={"deviation": pl.Float64})
 
     # -- prediction
@@ -159,8 +159,8 @@ class VerticalLinear(BaseEstimator):
 
         if not isinstance(X, Federation):
             return np.asarray(decided(self._on_table(X)))
-        told = self._answer(X, incomplete)
-        return told.with_answers({"prediction": decided(told.scores)})
+        replies = self._answer(X, incomplete)
+        return replies.with_answers({"prediction": decided(replies.scores)})
 
     def predict_proba(self, X: Any, incomplete: bool = False) -> Any:
         """Give class probabilities as ``predict`` gives classes: a data frame of ids and a column a class."""
@@ -169,14 +169,14 @@ class VerticalLinear(BaseEstimator):
             raise InputError("predict_proba is for classification; this model predicts a number")
         if not isinstance(X, Federation):
             return self._on_table(X)
-        told = self._answer(X, incomplete)
-        return told.with_answers({str(name): told.scores[:, code] for code, name in enumerate(classes)})
+        replies = self._answer(X, incomplete)
+        return replies.with_answers({str(name): replies.scores[:, code] for code, name in enumerate(classes)})
 
     def _answer(self, federation: Federation, incomplete: bool) -> Any:
-        told = answer(federation, lambda digests: self._scores(federation, digests), incomplete)
+        replies = answer(federation, lambda digests: self._scores(federation, digests), incomplete)
         if incomplete:
-            self.lacking_ = told.lacking
-        return told
+            self.lacking_ = replies.lacking
+        return replies
 
     def _scores(self, federation: Federation, digests: np.ndarray) -> np.ndarray:
         model = self._fitted()
@@ -283,8 +283,8 @@ def _check(alpha: Any, tol: Any, max_iter: Any) -> None:
 
 
 def _judged(schema: Schema, site: str, scores: dict[str, np.ndarray], y: np.ndarray) -> list[Row]:
-    told = [Answer(found, found.argmax(axis=1)) for found in scores.values()]
-    rows = [Row(site, name, len(y), figures_of(schema, a, y)) for name, a in zip(scores, told, strict=True)]
+    replies = [Answer(found, found.argmax(axis=1)) for found in scores.values()]
+    rows = [Row(site, name, len(y), figures_of(schema, a, y)) for name, a in zip(scores, replies, strict=True)]
     against = list(scores).index(LOCAL) if LOCAL in scores else -1
-    between = intervals([a.scores for a in told], against, y, schema.n_classes, make_key(0, "resamples"))
+    between = intervals([a.scores for a in replies], against, y, schema.n_classes, make_key(0, "resamples"))
     return compared(rows, between)

@@ -146,9 +146,9 @@ class VerticalForest(Learner, _InShares):
         if not isinstance(X, Federation):
             return super().predict(X, site)
         classes = self._fitted().schema.label.classes
-        told = self._answers(X, **how)
-        answers = told.scores[:, 0] if classes is None else [classes[code] for code in told.scores.argmax(axis=1)]
-        return told.with_answers({"prediction": answers})
+        replies = self._answers(X, **how)
+        answers = replies.scores[:, 0] if classes is None else [classes[code] for code in replies.scores.argmax(axis=1)]
+        return replies.with_answers({"prediction": answers})
 
     def predict_proba(self, X: Any, site: str | None = None, **how: Any) -> Any:
         """Give class probabilities as ``predict`` gives classes: a data frame of ids and a column a class."""
@@ -157,14 +157,14 @@ class VerticalForest(Learner, _InShares):
         classes = self._fitted().schema.label.classes
         if classes is None:
             raise InputError("predict_proba is for classification; this forest predicts a number")
-        told = self._answers(X, **how)
-        return told.with_answers({str(name): told.scores[:, code] for code, name in enumerate(classes)})
+        replies = self._answers(X, **how)
+        return replies.with_answers({str(name): replies.scores[:, code] for code, name in enumerate(classes)})
 
     def _answers(self, federation: Federation, method: Method = "one round", incomplete: bool = False) -> Answered:
-        told = answer(federation, lambda digests: self._scores(federation, digests, method), incomplete)
+        replies = answer(federation, lambda digests: self._scores(federation, digests, method), incomplete)
         if incomplete:
-            self.lacking_ = told.lacking
-        return told
+            self.lacking_ = replies.lacking
+        return replies
 
     def _scores(self, federation: Federation, digests: np.ndarray, method: Method = "one round") -> np.ndarray:
         if method not in ("one round", "classical"):

@@ -280,8 +280,8 @@ def _check_key(key: bytes) -> None:
 def get_to_know(federation: Federation, id_column: str, *, digests: bool = True) -> dict[str, Introduction]:
     """Ask what the parties hold, and refuse ids by which rows cannot be told apart."""
     with federation.counted_apart():
-        told: dict[str, Introduction] = federation.ask(Introduce(digests=digests), check=_check_introduction)
-    for name, party in told.items():
+        replies: dict[str, Introduction] = federation.ask(Introduce(digests=digests), check=_check_introduction)
+    for name, party in replies.items():
         if not party.has_id:
             raise AgreementError(f"party {name!r} has no column {id_column!r} to match rows by")
         if not party.kind:
@@ -300,42 +300,42 @@ def get_to_know(federation: Federation, id_column: str, *, digests: bool = True)
                 "one that stands before; keep one row an id"
             )
     kinds: dict[str, list[str]] = {}
-    for name, party in told.items():
+    for name, party in replies.items():
         kinds.setdefault(party.kind, []).append(f"{name!r} ({party.rows} rows)")
     if len(kinds) > 1:
         said = "; ".join(f"{kind} at {', '.join(names)}" for kind, names in kinds.items())
         raise AgreementError(f"the ids {id_column!r} are of different types: {said}; make them alike")
-    return told
+    return replies
 
 
-def _check_introduction(site: str, told: Introduction) -> None:
-    if len(set(told.columns)) < len(told.columns) or not all(told.columns) or not 1 <= told.rows < MAX_ROWS:
+def _check_introduction(site: str, replies: Introduction) -> None:
+    if len(set(replies.columns)) < len(replies.columns) or not all(replies.columns) or not 1 <= replies.rows < MAX_ROWS:
         raise FormatError("a column without a name of its own, or no rows")
-    if not (0 <= told.missing <= told.rows and 0 <= told.repeated <= told.rows):
+    if not (0 <= replies.missing <= replies.rows and 0 <= replies.repeated <= replies.rows):
         raise FormatError("its counts of ids are not possible")
-    check_digests(told.digests)
-    if len(told.digests) not in (0, told.rows):
+    check_digests(replies.digests)
+    if len(replies.digests) not in (0, replies.rows):
         raise FormatError("its digests are not as many as its rows")
 
 
-def in_common(told: dict[str, np.ndarray]) -> np.ndarray:
+def in_common(replies: dict[str, np.ndarray]) -> np.ndarray:
     """Intersect the parties' digests; the result is in order. A party that shares no row is named."""
-    common = next(iter(told.values()))
-    for digests in told.values():
+    common = next(iter(replies.values()))
+    for digests in replies.values():
         common = common[find_digests(digests, common) >= 0]
     if len(common):
         return common
     # whom to name: one that shares no row with some other, or else all of them
-    for name, digests in told.items():
-        for other, others in told.items():
+    for name, digests in replies.items():
+        for other, others in replies.items():
             if name != other and not (find_digests(others, digests) >= 0).any():
                 raise AgreementError(
                     f"party {name!r} has no rows in common with party {other!r}; are the ids the same?"
                 )
-    raise AgreementError(f"no row is known to all of {', '.join(map(repr, told))}; are the ids the same?")
+    raise AgreementError(f"no row is known to all of {', '.join(map(repr, replies))}; are the ids the same?")
 
 
-def in_any(told: dict[str, np.ndarray]) -> np.ndarray:
+def in_any(replies: dict[str, np.ndarray]) -> np.ndarray:
     """Give the digests that any party has, in order, each once."""
-    joined = np.concatenate(list(told.values()))
+    joined = np.concatenate(list(replies.values()))
     return np.unique(joined, axis=0)

@@ -10,7 +10,7 @@ from silvan.report import plots
 from silvan.report.summary import SURE, summarise, verdict
 from silvan.study.run_folder import REPORT, Run
 from silvan.util.files import write_whole
-from silvan.util.readable import said_between, said_bytes, said_figure, said_time, signed
+from silvan.util.readable import format_bytes, format_figure, format_interval, format_time, signed
 
 _HERE = Path(__file__).parent / "page"
 _MOST_IMPORTANCES = 15
@@ -33,10 +33,10 @@ def render(summed: dict[str, Any]) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        said_bytes=said_bytes,
-        said_time=said_time,
+        format_bytes=format_bytes,
+        format_time=format_time,
         signed=signed,
-        figure=said_figure,
+        figure=format_figure,
         spaced=_spaced,
         gain=_gain,
         verdict=verdict,
@@ -53,7 +53,7 @@ def render(summed: dict[str, Any]) -> str:
         legend=[(model, plots.swatch(model, models), plots.model_class(model, models)) for model in models],
         panels=plots.roc_panels(summed),
         importances=_importances(summed),
-        between=said_between,
+        between=format_interval,
         sure=SURE,
         stacks=_stacks(summed),
     )
@@ -73,7 +73,7 @@ def _stacks(summed: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
     drawn = []
     for site in traffic["sites"]:
         parts = [
-            (i, f"{kind}: {said_bytes(site['by_kind'][kind])}", site["by_kind"][kind])
+            (i, f"{kind}: {format_bytes(site['by_kind'][kind])}", site["by_kind"][kind])
             for i, kind in enumerate(kinds)
             if site["by_kind"].get(kind)
         ]

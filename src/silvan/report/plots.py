@@ -117,8 +117,8 @@ _OTHER = Markup('<path d="M0 11 5 19h-10Z"/>')
 
 
 def _spoken(line: Line, metric: Line) -> str:
-    told = [f"{m} {v:.{metric['digits']}f}" for m, v in line["figures"].items() if v is not None]
-    return f"{metric['title']} at {line['title']}: {', '.join(told) or 'not defined'}"
+    replies = [f"{m} {v:.{metric['digits']}f}" for m, v in line["figures"].items() if v is not None]
+    return f"{metric['title']} at {line['title']}: {', '.join(replies) or 'not defined'}"
 
 
 def swatch(model: str, models: Sequence[str]) -> Markup:

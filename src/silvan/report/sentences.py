@@ -6,7 +6,7 @@ They are made from the rounded figures of the summary, so that they never contra
 from typing import Any
 
 from silvan.study.run_folder import Record
-from silvan.util.readable import said_bytes, said_count, signed
+from silvan.util.readable import format_bytes, format_count, signed
 
 _LOSSLESS = ("HistogramForest", "VerticalForest")
 """Learners that should give the pooled forest."""
@@ -14,8 +14,8 @@ _LOSSLESS = ("HistogramForest", "VerticalForest")
 
 def sentences(record: Record, summed: dict[str, Any]) -> list[str]:
     """Say in words what happened."""
-    told = (_outcome(summed), _sure(summed), _flattered(summed), _rough(summed), _cost(record), _same(record))
-    return [text if record.by == "rows" else _of_parties(text, record) for text in told if text]
+    replies = (_outcome(summed), _sure(summed), _flattered(summed), _rough(summed), _cost(record), _same(record))
+    return [text if record.by == "rows" else _of_parties(text, record) for text in replies if text]
 
 
 def _of_parties(text: str, record: Record) -> str:
@@ -42,7 +42,7 @@ def _outcome(summed: dict[str, Any]) -> str:
     unknown = verdicts.count("unknown")
     texts = [_who(verdicts)] if unknown < len(verdicts) else []
     if unknown:
-        where = "one site" if unknown == 1 else f"{said_count(unknown)} sites"
+        where = "one site" if unknown == 1 else f"{format_count(unknown)} sites"
         texts.append(f"At {where} the {metric['title']} is not defined: no test rows, or one class only.")
     texts.append(_course(summed["lead"], summed))
     return " ".join(filter(None, texts))
@@ -83,10 +83,10 @@ def _who(verdicts: list[str]) -> str:
     gained, level, lost = (verdicts.count(v) for v in ("gained", "level", "lost"))
     for n, how in ((gained, "better {} than"), (level, "as well {} as"), (lost, "worse {} than")):
         if n == total > 1:
-            return f"All {said_count(total)} sites do {how.format('with the federated forest')} alone."
-    count = said_count(gained).capitalize() if gained else "None"
-    text = f"{count} of {said_count(total)} {'site' if total == 1 else 'sites'} {_do(gained or 1)} better"
-    others = [f"{said_count(n)} {_do(n)} {how}" for n, how in ((level, "as well"), (lost, "worse")) if n]
+            return f"All {format_count(total)} sites do {how.format('with the federated forest')} alone."
+    count = format_count(gained).capitalize() if gained else "None"
+    text = f"{count} of {format_count(total)} {'site' if total == 1 else 'sites'} {_do(gained or 1)} better"
+    others = [f"{format_count(n)} {_do(n)} {how}" for n, how in ((level, "as well"), (lost, "worse")) if n]
     return f"{', '.join([f'{text} with the federated forest than alone', *others])}."
 
 
@@ -102,14 +102,14 @@ def _sure(summed: dict[str, Any]) -> str:
     if not total:
         few = "few" in found and "level" not in found
         return "No site has enough test rows to tell its gain from noise." if few else ""
-    of = f"{said_count(total)} {'site' if total == 1 else 'sites'} with enough test rows to tell"
+    of = f"{format_count(total)} {'site' if total == 1 else 'sites'} with enough test rows to tell"
     if not gained and not lost:
         return f"Of {of}, none shows a difference that is more than noise (95 % intervals)."
     if total > 1 and total in (gained, lost):
         how = "better" if gained else "worse"
         return f"All {of} are {how} off by more than noise (95 % intervals)."
     said = [
-        f"{said_count(n)} {'is' if n == 1 else 'are'} {how} by more than noise"
+        f"{format_count(n)} {'is' if n == 1 else 'are'} {how} by more than noise"
         for n, how in ((gained, "better off"), (lost, "worse off"))
         if n
     ]
@@ -138,8 +138,8 @@ def _cost(record: Record) -> str:
     received = sum(ways["received"] for ways in record.bytes.values()) / n
     rounds = "one round" if record.rounds == 1 else f"{record.rounds} rounds"
     return (
-        f"Training took {rounds}; on average a site sent {said_bytes(sent)} and received "
-        f"{said_bytes(received)}. No row left its site."
+        f"Training took {rounds}; on average a site sent {format_bytes(sent)} and received "
+        f"{format_bytes(received)}. No row left its site."
     )
 
 

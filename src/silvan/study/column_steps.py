@@ -31,14 +31,14 @@ def save(run: Run, model: Any) -> list[Model]:
     """Write the model's structure, and each party's share to a file of its own."""
     model.save(run.file(SHARES))
     sizes = (len(model.forest_), len(model.forest_.feature)) if _is_forest(model) else (0, 0)
-    return [Model(SHARES, _print(model), *sizes)]
+    return [Model(SHARES, _fingerprint(model), *sizes)]
 
 
 def _is_forest(model: Any) -> bool:
     return hasattr(model, "structure_")
 
 
-def _print(model: Any) -> str:
+def _fingerprint(model: Any) -> str:
     """Tell a model from others by all its parts, which must be there."""
     if _is_forest(model):
         return str(model.forest_.hash)
@@ -77,7 +77,7 @@ def opened(run: Run, record: Record) -> Any:
         raise InputError(f"{str(run.folder)!r} has no model yet; run `silvan fit` again to finish it")
     model = getattr(learners, kind).load(run.file(SHARES))
     parts = model.structure_ if _is_forest(model) else model.model_
-    if not set(parts.parties) - set(model.shares_) and _print(model) != record.models[0].hash:
+    if not set(parts.parties) - set(model.shares_) and _fingerprint(model) != record.models[0].hash:
         raise FormatError(f"{run.file(SHARES)}: not the model that {RUN} names; one of the two was changed")
     return model
 
@@ -99,11 +99,11 @@ def on_table(study: "Study | None", run: Run, record: Record, table: Path) -> li
             rows = model._compared(federation, X, y)
         return rows
     if _is_forest(model):
-        told = answer_of(model.forest_, X, np.zeros(X.shape[1], np.bool_))
+        replies = answer_of(model.forest_, X, np.zeros(X.shape[1], np.bool_))
     else:
         scores = model._on_rows(X)
-        told = Answer(scores, scores.argmax(axis=1))
-    return [Row(OVERALL, FEDERATED, len(X), figures_of(model.schema_, told, y))]
+        replies = Answer(scores, scores.argmax(axis=1))
+    return [Row(OVERALL, FEDERATED, len(X), figures_of(model.schema_, replies, y))]
 
 
 def predict(run: Run, tables: list[str], output: Path | None, *, fill: bool) -> None:
@@ -116,12 +116,12 @@ def predict(run: Run, tables: list[str], output: Path | None, *, fill: bool) -> 
     with progress.step("Matching rows"):
         federation = _federated(model, record, _named(tables, [site.name for site in record.sites]))
     with progress.step("Predicting"):
-        told = _answers(model, federation, fill)
+        replies = _answers(model, federation, fill)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(told.columns)
-    writer.writerows(told.iter_rows())
-    what = f"{len(told):,} predictions by model {record.models[0].hash[:12]}"
+    writer.writerow(replies.columns)
+    writer.writerows(replies.iter_rows())
+    what = f"{len(replies):,} predictions by model {record.models[0].hash[:12]}"
     write_out(text.getvalue(), output, what)
 
 
@@ -177,9 +177,9 @@ def _answers(model: Any, federation: "ColumnFederation", fill: bool) -> Any:
     classes = model.schema_.label.classes
     if classes is None:
         return model.predict(federation, incomplete=fill)
-    told = model.predict_proba(federation, incomplete=fill)
-    shares = told.select(map(str, classes)).to_numpy()
+    replies = model.predict_proba(federation, incomplete=fill)
+    shares = replies.select(map(str, classes)).to_numpy()
     best = pl.Series("prediction", [classes[code] for code in shares.argmax(axis=1)])
     named = {str(name): f"probability_{name}" for name in classes}
-    rounded = told.with_columns(pl.col(str(name)).round_sig_figs(6) for name in classes).rename(named)
+    rounded = replies.with_columns(pl.col(str(name)).round_sig_figs(6) for name in classes).rename(named)
     return rounded.insert_column(1, best)

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextCo
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from silvan.util.readable import said_time
+from silvan.util.readable import format_time
 
 PATIENCE = 2.0
 """Seconds before anything is shown."""
@@ -78,7 +78,7 @@ class Step:
 
     def __str__(self) -> str:
         left, since = self.left, time.monotonic() - self.start
-        clock = f"{said_time(since)} so far" if left is None else f"about {said_time(left)} left"
+        clock = f"{format_time(since)} so far" if left is None else f"about {format_time(left)} left"
         return " · ".join(filter(None, [self.detail, clock]))
 
 

@@ -256,7 +256,7 @@ def check_learner(values: Any, columns: bool, problems: Problems) -> tuple[str, 
             problems.add(("learner", key), f"{key} {wrong}, got {value!r}")
         if key in Settings.__dataclass_fields__ and value is not None and not isinstance(value, dict):
             try:
-                Settings(**{key: value}).handful(1)
+                Settings(**{key: value}).n_drawn(1)
             except InputError as error:
                 problems.add(("learner", key), str(error))
     return kind, found

@@ -134,26 +134,26 @@ def child_seeds(seeds: np.ndarray) -> np.ndarray:
     return out
 
 
-class Deck(NamedTuple):
+class FeatureOrder(NamedTuple):
     """The features to draw from. Both arrays are scratch; ``cards`` holds 0, 1, 2, ... between draws."""
 
     cards: np.ndarray
     swaps: np.ndarray
 
 
-def make_deck(n_features: int) -> Deck:
+def make_feature_order(n_features: int) -> FeatureOrder:
     """Make a thread's deck."""
-    return Deck(np.arange(n_features), np.zeros(n_features, np.int64))
+    return FeatureOrder(np.arange(n_features), np.zeros(n_features, np.int64))
 
 
 @njit(nogil=True, cache=True)
-def draw_features(seed: np.uint64, attempt: int, deck: Deck, out: np.ndarray) -> int:
+def draw_features(seed: np.uint64, attempt: int, feature_order: FeatureOrder, out: np.ndarray) -> int:
     """Draw a node's features, ascending: the ``attempt``-th handful of its shuffled deck.
 
     A few swaps at the front of the deck, undone at the end, cost less than a deck of one's own. Returns how
     many were drawn, 0 if the deck is used up.
     """
-    cards, swaps = deck
+    cards, swaps = feature_order
     n, size = cards.shape[0], out.shape[0]
     start = attempt * size
     stop = min(start + size, n)

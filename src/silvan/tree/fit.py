@@ -64,7 +64,7 @@ class Settings:
         _at_least("max_bins", self.max_bins, 2)
         check_max_bins(self.max_bins)
 
-    def handful(self, n_features: int) -> int:
+    def n_drawn(self, n_features: int) -> int:
         """How many features a draw takes, out of so many."""
         wish = self.max_features
         if wish is None:
@@ -123,7 +123,7 @@ class Settings:
 
     def plan(self, n_features: int) -> Plan:
         """How trees grow where retrying a node costs no message."""
-        plan = Plan(n_features, self.handful(n_features), self.max_depth or DEPTH_CAP, self.feature_draw == "tree")
+        plan = Plan(n_features, self.n_drawn(n_features), self.max_depth or DEPTH_CAP, self.feature_draw == "tree")
         return replace(plan, tries=plan.handfuls)
 
     def federated_plan(self, n_features: int) -> Plan:

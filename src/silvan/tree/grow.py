@@ -28,7 +28,7 @@ class Plan:
     """
 
     n_features: int
-    handful: int
+    n_drawn: int
     max_depth: int | None = None
     by_tree: bool = False
     tries: int = 1
@@ -37,7 +37,7 @@ class Plan:
     @property
     def handfuls(self) -> int:
         """How many handfuls a deck has."""
-        return 1 if self.by_tree else -(-self.n_features // self.handful)
+        return 1 if self.by_tree else -(-self.n_features // self.n_drawn)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def grow(trees: np.ndarray, key: np.ndarray, plan: Plan, rule: Rule, find: Find,
             is_open &= children.depth < plan.max_depth
         left_open, right_open = is_open.reshape(-1, 2).T
         apply(parents.node, made, left_open | right_open)
-        again = _next_handful(frontier, splits, plan, rule) if more else frontier.take(found[:0])
+        again = _draw_again(frontier, splits, plan, rule) if more else frontier.take(found[:0])
         frontier = Frontier.join(again, children.take(np.flatnonzero(is_open)))
     return Grown(len(roots), rounds, *_join(born), *_join(split))
 
@@ -137,7 +137,7 @@ def _join(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
     return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
 
 
-def _next_handful(frontier: Frontier, splits: Splits, plan: Plan, rule: Rule) -> Frontier:
+def _draw_again(frontier: Frontier, splits: Splits, plan: Plan, rule: Rule) -> Frontier:
     """Keep the nodes without a split that have features left to draw."""
     stuck = frontier.take(np.flatnonzero((splits.feature < 0) & rule.open_nodes(splits.total)))
     stuck = replace(stuck, attempt=stuck.attempt + plan.tries)

@@ -10,9 +10,9 @@ import numpy as np
 from numba import njit
 from numba.cpython.unsafe.numbers import trailing_zeros
 
-from silvan.tree.draw import Deck, draw_features
+from silvan.tree.draw import FeatureOrder, draw_features
 from silvan.tree.gain import SQUARED_ERROR, Rule, is_closed
-from silvan.tree.split import Scratch, Splits, consider, occupied_bins, settle
+from silvan.tree.split import Scratch, Splits, consider, finish_split, occupied_bins
 
 U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
 
@@ -136,7 +136,7 @@ def find_splits(
     hist: np.ndarray,
     bases: np.ndarray,
     drawn: np.ndarray,
-    deck: Deck,
+    feature_order: FeatureOrder,
     rule: Rule,
     splits: Splits,
     scratch: Scratch,
@@ -151,7 +151,7 @@ def find_splits(
         rows = order[starts[node] : stops[node]]
         total = splits.total[node]
         for attempt in range(attempts[node], attempts[node] + tries):
-            n = draw_features(seeds[node], attempt, deck, drawn)
+            n = draw_features(seeds[node], attempt, feature_order, drawn)
             if n == 0:
                 break
             fill(codes, target, rows, drawn, bases, n, hist)
@@ -191,4 +191,4 @@ def find_splits(
                 break
             if rule.criterion == SQUARED_ERROR and _all_alike(target, rows):
                 break
-        settle(node, splits, rule)
+        finish_split(node, splits, rule)

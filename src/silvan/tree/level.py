@@ -9,12 +9,12 @@ from numba import njit
 
 from silvan.data.bins import Bins
 from silvan.errors import InputError
-from silvan.tree.draw import Deck, draw_features, make_deck
+from silvan.tree.draw import FeatureOrder, draw_features, make_feature_order
 from silvan.tree.gain import Rule, gain, is_closed
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.histogram import fill
-from silvan.tree.node_rows import Stretches, shares
-from silvan.tree.split import Scratch, Splits, consider, make_scratch, occupied_bins, settle
+from silvan.tree.node_rows import NodeRows, shares
+from silvan.tree.split import Scratch, Splits, consider, finish_split, make_scratch, occupied_bins
 from silvan.util.threads import thread_count, thread_map
 
 _NODES_A_TASK = 256
@@ -22,16 +22,18 @@ _NODES_A_TASK = 256
 
 def draw_level(frontier: Frontier, plan: Plan) -> np.ndarray:
     """Draw the features of every open node: int32 (nodes, handful), ascending, -1 where a deck ran out."""
-    features = np.full((len(frontier), plan.handful), -1, np.int32)
-    drawn = np.zeros(plan.handful, np.int64)
-    _draw(frontier.seed, frontier.attempt, make_deck(plan.n_features), drawn, features)
+    features = np.full((len(frontier), plan.n_drawn), -1, np.int32)
+    drawn = np.zeros(plan.n_drawn, np.int64)
+    _draw(frontier.seed, frontier.attempt, make_feature_order(plan.n_features), drawn, features)
     return features
 
 
 @njit(nogil=True, cache=True)
-def _draw(seeds: np.ndarray, attempts: np.ndarray, deck: Deck, drawn: np.ndarray, out: np.ndarray) -> None:
+def _draw(
+    seeds: np.ndarray, attempts: np.ndarray, feature_order: FeatureOrder, drawn: np.ndarray, out: np.ndarray
+) -> None:
     for node in range(seeds.shape[0]):
-        for j in range(draw_features(seeds[node], attempts[node], deck, drawn)):
+        for j in range(draw_features(seeds[node], attempts[node], feature_order, drawn)):
             out[node, j] = drawn[j]
 
 
@@ -90,11 +92,11 @@ def choose_level(hist: np.ndarray, features: np.ndarray, bins: Bins, rule: Rule,
     if hist.shape != (width, rule.lead + len(rule.class_weight)):
         raise InputError(f"histograms of shape {hist.shape}, the nodes ask for {width} bins")
     splits = choose_listed(hist, features, bins.n_bins, bins.categorical, rule, thread_count(n_jobs))
-    settle_all(splits, rule)
+    finish_splits(splits, rule)
     return splits
 
 
-def find_listed(rows: Stretches, nodes: np.ndarray, features: np.ndarray, rule: Rule, threads: int = 1) -> Splits:
+def find_listed(rows: NodeRows, nodes: np.ndarray, features: np.ndarray, rule: Rule, threads: int = 1) -> Splits:
     """Find the best split of every node; ``features`` is (nodes, most), ascending, -1 after the last."""
     table, bins = rows.table, rows.table.bins
     splits = Splits.empty(len(nodes), table.n_stats)
@@ -210,7 +212,7 @@ def _choose_listed(
             consider(feature, categorical[feature], hist, base, width, occupied, rule, node, splits, scratch)
 
 
-def add_nodes(rows: Stretches, nodes: np.ndarray) -> np.ndarray:
+def add_nodes(rows: NodeRows, nodes: np.ndarray) -> np.ndarray:
     """Add up the target of each node's rows: int64 (nodes, statistics)."""
     out = np.zeros((len(nodes), rows.table.n_stats), np.int64)
     _add_nodes(rows.order, rows.starts[nodes], rows.stops[nodes], rows.table.target, out)
@@ -238,7 +240,7 @@ def values(left: np.ndarray, total: np.ndarray, rule: Rule) -> np.ndarray:
 
 
 @njit(nogil=True, cache=True)
-def settle_all(splits: Splits, rule: Rule) -> None:
+def finish_splits(splits: Splits, rule: Rule) -> None:
     """Turn the values of the chosen splits into decreases of impurity."""
     for node in range(splits.feature.shape[0]):
-        settle(node, splits, rule)
+        finish_split(node, splits, rule)

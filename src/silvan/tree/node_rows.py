@@ -33,7 +33,7 @@ class Binned:
 
 
 @dataclass
-class Stretches:
+class NodeRows:
     """A table's rows in the nodes of some trees: node k has ``order[starts[k]:stops[k]]``."""
 
     table: Binned
@@ -42,7 +42,7 @@ class Stretches:
     stops: np.ndarray
 
     @classmethod
-    def draw(cls, table: Binned, key: np.ndarray, n_trees: int, bootstrap: bool, threads: int = 1) -> "Stretches":
+    def draw(cls, table: Binned, key: np.ndarray, n_trees: int, bootstrap: bool, threads: int = 1) -> "NodeRows":
         """Begin with every row that a tree draws at its root."""
 
         def some(first: int) -> tuple[np.ndarray, np.ndarray]:

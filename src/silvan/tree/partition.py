@@ -8,7 +8,7 @@ who hold the same rows in the same order agree on what a bit is about.
 import numpy as np
 from numba import njit
 
-from silvan.tree.node_rows import Stretches, shares
+from silvan.tree.node_rows import NodeRows, shares
 from silvan.tree.split import Splits, in_set
 from silvan.util.threads import thread_map
 
@@ -87,7 +87,7 @@ def byte_starts(sizes: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum((sizes + 7) >> 3)]).astype(np.int64)
 
 
-def pack_sides(rows: Stretches, nodes: np.ndarray, splits: Splits, threads: int = 1) -> np.ndarray:
+def pack_sides(rows: NodeRows, nodes: np.ndarray, splits: Splits, threads: int = 1) -> np.ndarray:
     """Say which rows of each node a split sends left."""
     starts, stops = rows.starts[nodes], rows.stops[nodes]
     begin = byte_starts(stops - starts)
@@ -142,7 +142,7 @@ def pack_sides_naive(codes: np.ndarray, rows: np.ndarray, splits: Splits, node: 
     return np.packbits(left, bitorder="little").tobytes()
 
 
-def route(rows: Stretches, nodes: np.ndarray, needed: np.ndarray, bits: np.ndarray, threads: int = 1) -> None:
+def route(rows: NodeRows, nodes: np.ndarray, needed: np.ndarray, bits: np.ndarray, threads: int = 1) -> None:
     """Send the nodes' rows to their children, which get the next numbers, by bits.
 
     Only nodes that are ``needed`` have bits; the rows of others stay.

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from silvan.tree.draw import list_rows, make_deck, rows_of_trees
+from silvan.tree.draw import list_rows, make_feature_order, rows_of_trees
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.histogram import find_splits
@@ -88,10 +88,10 @@ class Rows:
             plan.tries,
             bins.n_bins,
             bins.categorical,
-            np.zeros((plan.handful * widest, table.n_stats), table.count_type),
-            np.arange(plan.handful) * widest,
-            np.zeros(plan.handful, np.int64),
-            make_deck(plan.n_features),
+            np.zeros((plan.n_drawn * widest, table.n_stats), table.count_type),
+            np.arange(plan.n_drawn) * widest,
+            np.zeros(plan.n_drawn, np.int64),
+            make_feature_order(plan.n_features),
             rule,
             splits,
             make_scratch(table.n_stats),

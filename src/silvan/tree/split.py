@@ -293,7 +293,7 @@ def consider(
 
 
 @njit(nogil=True, cache=True)
-def settle(node: int, splits: Splits, rule: Rule) -> None:
+def finish_split(node: int, splits: Splits, rule: Rule) -> None:
     """Turn the chosen split's gain, comparable within its node only, into the decrease of impurity."""
     if splits.feature[node] >= 0:
         total = splits.total[node]

@@ -78,7 +78,7 @@ def stream(
     ``places`` holds each row's node and is brought up to date. ``slots`` says which histograms are a node's, -1 for
     none; those of slot s are of ``features[s]`` (-1 after the last) and begin at ``bases[s]``.
     """
-    width, stats, handful = U(codes.shape[1]), U(hist.shape[1]), features.shape[1]
+    width, stats, n_drawn = U(codes.shape[1]), U(hist.shape[1]), features.shape[1]
     flat, out = codes.ravel(), hist.ravel()
     for i in range(rows.shape[0]):
         at = U(rows[i]) * width
@@ -88,7 +88,7 @@ def stream(
             continue
         s = U(slots[node])
         if target.ndim == 2:
-            for j in range(handful):
+            for j in range(n_drawn):
                 if features[s, j] < 0:
                     break
                 here = (U(bases[s, j]) + U(flat[at + U(features[s, j])])) * stats
@@ -96,7 +96,7 @@ def stream(
                     out[here + U(k)] += target[rows[i], k]
         else:
             c = U(target[rows[i]])
-            for j in range(handful):
+            for j in range(n_drawn):
                 if features[s, j] < 0:
                     break
                 out[(U(bases[s, j]) + U(flat[at + U(features[s, j])])) * stats + c] += 1

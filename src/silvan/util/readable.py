@@ -17,12 +17,12 @@ _SMALL = (
 )
 
 
-def said_count(n: int) -> str:
+def format_count(n: int) -> str:
     """Write small numbers as words."""
     return _SMALL[n] if 0 <= n < len(_SMALL) else f"{n:,}"
 
 
-def said_bytes(n: float) -> str:
+def format_bytes(n: float) -> str:
     """Write a number of bytes with three digits at most."""
     for unit in ("bytes", "KB", "MB", "GB"):
         if n < 999.5 or unit == "GB":
@@ -32,7 +32,7 @@ def said_bytes(n: float) -> str:
     raise AssertionError
 
 
-def said_time(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """Write a duration as roughly as it is known."""
     if seconds < 60:
         return f"{max(round(seconds), 1)} s"
@@ -41,12 +41,12 @@ def said_time(seconds: float) -> str:
     return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min"
 
 
-def said_figure(value: float | None, digits: int, rows: int = 1) -> str:
+def format_figure(value: float | None, digits: int, rows: int = 1) -> str:
     """Write a figure; without rows there is none, and of some rows it is not defined."""
     return f"{value:.{digits}f}" if value is not None else "undefined" if rows else "–"
 
 
-def said_between(low: float | None, high: float | None, digits: int) -> str:
+def format_interval(low: float | None, high: float | None, digits: int) -> str:
     """Write an interval of differences; nothing if there is none."""
     return "" if low is None or high is None else f"{signed(low, digits)} to {signed(high, digits)}"
 

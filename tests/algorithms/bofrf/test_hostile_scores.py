@@ -146,9 +146,9 @@ def test_the_honest_tree_is_not_refused():
         schema=Blob(digest(schema)), forests=[Blob(digest(data))], validation=0.0, offset=0.0, scale=1.0
     )
     answer = send(site_of_numbers(), request, [schema, data], "total")
-    told = wire.decode(answer.body, TreeScores)
-    assert told.rows.tolist() == [40]
-    assert told.counts.sum() == 40
+    replies = wire.decode(answer.body, TreeScores)
+    assert replies.rows.tolist() == [40]
+    assert replies.counts.sum() == 40
 
 
 def test_a_cycle_cannot_be_said():
@@ -182,8 +182,8 @@ def test_a_tree_from_a_site_names_the_site():
     def twist(site, reply):
         envelope = wire.decode(reply, Envelope)
         if site == "site 2" and envelope.kind == "OwnTrees":
-            told = msgspec.structs.replace(wire.decode(envelope.body, OwnTrees), forest=data)
-            reply = wire.encode(msgspec.structs.replace(envelope, body=wire.encode(told)))
+            replies = msgspec.structs.replace(wire.decode(envelope.body, OwnTrees), forest=data)
+            reply = wire.encode(msgspec.structs.replace(envelope, body=wire.encode(replies)))
         return [(site, reply)]
 
     with pytest.raises(SiteError, match="another schema") as error:
@@ -214,11 +214,11 @@ def liar(lie, name="site 1"):
     kind, truth = _HANDLERS["ScoreTrees"]
 
     def handler(site, request):
-        told = truth(site, request)
+        replies = truth(site, request)
         if site.name == name:
-            rows, counts = lie(told.rows, told.counts)
-            told = TreeScores(rows=rows, counts=counts.astype(np.int64))
-        return told
+            rows, counts = lie(replies.rows, replies.counts)
+            replies = TreeScores(rows=rows, counts=counts.astype(np.int64))
+        return replies
 
     return kind, handler
 

@@ -15,7 +15,7 @@ from sklearn.ensemble import (
 from sklearn.tree import DecisionTreeClassifier
 
 import silvan as sv
-from silvan.algorithms.bofrf.site_forest import _fitted, _in_codes, brought_forest, conform, name_of
+from silvan.algorithms.bofrf.site_forest import _fitted, _in_codes, conform, name_of, site_forest
 from silvan.algorithms.bofrf.weigh import learning_rows
 from silvan.data.bins import find_bins
 from silvan.errors import FormatError, InputError, RefusedError, SiteError
@@ -39,7 +39,7 @@ def fit(fed, **parameters):
 
 def brought(fed, site, min_leaf=2, validation=0.2):
     member = fed.site(site)
-    return brought_forest(member, fed.schema, learning_rows(member, fed.schema, validation)[0], min_leaf)
+    return site_forest(member, fed.schema, learning_rows(member, fed.schema, validation)[0], min_leaf)
 
 
 def sources(frame, tmp_path):

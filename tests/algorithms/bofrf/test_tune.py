@@ -46,7 +46,7 @@ def naive(site, schema, settings, n_folds):
         for f, cuts in zip(schema.features, bins.cuts, strict=True)
     ]
     given = msgspec.structs.replace(schema, features=tuple(features))  # the cut points that all folds share
-    told = []
+    replies = []
     for k in range(n_folds):
         seen, held = fold != k, fold == k
         y = part.y[seen]
@@ -57,10 +57,10 @@ def naive(site, schema, settings, n_folds):
         scores, y = forest.scores(part.X[held]).round(12), part.y[held]
         if schema.n_classes:
             wanted = [1] if schema.n_classes == 2 else [c for c in range(schema.n_classes) if 0 < (y == c).mean() < 1]
-            told.append(np.mean([sk.roc_auc_score(y == c, scores[:, c]) for c in wanted]))
+            replies.append(np.mean([sk.roc_auc_score(y == c, scores[:, c]) for c in wanted]))
         else:
-            told.append(sk.root_mean_squared_error(y, scores[:, 0]))
-    return np.array(told)
+            replies.append(sk.root_mean_squared_error(y, scores[:, 0]))
+    return np.array(replies)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -247,14 +247,14 @@ def test_large_tables_grow_in_parts(monkeypatch):
 
 def test_progress_and_log(caplog):
     site, schema = site_of()
-    seen, told = [], []
-    site.watcher = lambda what, done, total: told.append((what, done, total))
+    seen, replies = [], []
+    site.watcher = lambda what, done, total: replies.append((what, done, total))
     with caplog.at_level(logging.INFO, "silvan.site"):
         tune_settings(site, schema, Settings(), Search(grid=SMALL, folds=3), KEY, lambda d, n: seen.append((d, n)))
     done, total = zip(*seen, strict=True)
     assert list(done) == sorted(done)
     assert done[-1] == total[-1] == total[0] > 0
-    assert told == [("tuning", *pair) for pair in seen]
+    assert replies == [("tuning", *pair) for pair in seen]
     assert f"one: tuning, {total[0]} of {total[0]} trees" in caplog.text
     tune_settings(site, schema, Settings(), Search(grid=SMALL, folds=3), KEY, lambda d, n: pytest.fail("it is known"))
 
@@ -264,10 +264,10 @@ def test_watchers_of_a_federation_hear_of_it():
     events = []
     fed.watch(events.append)
     model = sv.BOFRF(n_estimators=5, tune=Search(grid=SMALL, folds=3)).fit(fed)
-    told = [e for e in events if e.what == "progress"]
-    assert {e.site for e in told} == set(fed.sites)
+    replies = [e for e in events if e.what == "progress"]
+    assert {e.site for e in replies} == set(fed.sites)
     for site in fed.sites:
-        assert [e.done for e in told if e.site == site][-1] == told[0].total
+        assert [e.done for e in replies if e.site == site][-1] == replies[0].total
     assert {s.n_estimators for s in model.settings_.values()} <= {3, 12}
 
 

@@ -82,9 +82,9 @@ def test_a_stump_without_weight_has_no_vote():
 def test_nothing_learnt_anywhere():
     """One constant column: every site can only guess, and no guess is better than another."""
     even = pl.DataFrame({"x": [1.0] * 20, "label": ["no", "yes"] * 10})
-    with pytest.warns(UserWarning, match="no stump is better than chance") as told:
+    with pytest.warns(UserWarning, match="no stump is better than chance") as replies:
         model = sv.AdaBoostPL().fit(federate({"a": even, "b": even}))
-    assert told[0].filename == __file__  # where the learner was called
+    assert replies[0].filename == __file__  # where the learner was called
     assert len(model.forest_.say) == 1
     assert model.predict([[1.0]]).tolist() == ["no"]
 
@@ -95,9 +95,9 @@ def test_one_round_and_what_travels():
     model = sv.AdaBoostPL(n_estimators=20).fit(fed)
     assert model.rounds_ == 1
     assert_books(fed)
-    told = [wire.decode(d, Envelope) for _, way, d in fed.record[before:] if way == "sent"]
-    assert [e.kind for e in told] == ["Boosted"] * 3
-    for envelope in told:
+    replies = [wire.decode(d, Envelope) for _, way, d in fed.record[before:] if way == "sent"]
+    assert [e.kind for e in replies] == ["Boosted"] * 3
+    for envelope in replies:
         weight = wire.decode(envelope.body, Boosted).stumps.weight
         assert (np.diff(weight) >= 0).all()  # sorted: not the order in which they were found
         assert len(envelope.body) < 20 * 80

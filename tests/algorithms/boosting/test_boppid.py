@@ -125,14 +125,14 @@ def test_two_rounds_and_what_travels():
     model = sv.BOPPID(n_estimators=20).fit(fed)
     assert model.rounds_ == 2
     assert_books(fed)
-    told = [wire.decode(d, Envelope) for _, way, d in fed.record[before:] if way == "sent"]
-    assert [e.kind for e in told] == ["Boosted"] * 3 + ["Picked"] * 3
+    replies = [wire.decode(d, Envelope) for _, way, d in fed.record[before:] if way == "sent"]
+    assert [e.kind for e in replies] == ["Boosted"] * 3 + ["Picked"] * 3
     asked = [wire.decode(d, Envelope) for _, way, d in fed.record[before:] if way == "received"]
     for site, envelope in zip(fed.sites, asked[3:], strict=True):
         others = [name for name in fed.sites if name != site]
         assert not any(name.encode() in envelope.body for name in others)
     # error rates stay where they are
-    assert all(set(wire.decode(e.body, Picked).__struct_fields__) == {"picked"} for e in told[3:])
+    assert all(set(wire.decode(e.body, Picked).__struct_fields__) == {"picked"} for e in replies[3:])
 
 
 @pytest.mark.parametrize("tau", [-0.1, np.nan, np.inf, "0.1", None, True])

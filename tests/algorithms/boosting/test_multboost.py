@@ -107,13 +107,13 @@ def test_what_travels():
     before = len(fed.record)
     model = sv.MultBoost(n_estimators=5).fit(fed)
     assert_books(fed)
-    told = [wire.decode(d, Envelope) for _, way, d in fed.record[before:] if way == "sent"]
-    assert [e.kind for e in told] == (["Found"] * 3 + ["StageMasses"] * 3) * 5
-    for envelope in told:
+    replies = [wire.decode(d, Envelope) for _, way, d in fed.record[before:] if way == "sent"]
+    assert [e.kind for e in replies] == (["Found"] * 3 + ["StageMasses"] * 3) * 5
+    for envelope in replies:
         if envelope.kind == "Found":
             stump = wire.decode(envelope.body, Found).stump
             assert (len(stump), stump.weight.tolist()) == (1, [1.0])  # no errors of its own
-    masses = [wire.decode(e.body, StageMasses).masses for e in told if e.kind == "StageMasses"]
+    masses = [wire.decode(e.body, StageMasses).masses for e in replies if e.kind == "StageMasses"]
     for stage in range(5):
         assert abs(int(sum(masses[3 * stage : 3 * stage + 3]).sum()) - ONE) < 1000
     asked = [wire.decode(d, Envelope) for _, way, d in fed.record[before:] if way == "received"]
@@ -170,9 +170,9 @@ def test_a_stage_that_is_always_right():
 
 def test_nothing_better_than_chance():
     even = pl.DataFrame({"x": [1.0] * 20, "label": ["no", "yes"] * 10})
-    with pytest.warns(UserWarning, match="no stump is better than chance") as told:
+    with pytest.warns(UserWarning, match="no stump is better than chance") as replies:
         model = sv.MultBoost().fit(federate({"a": even, "b": even}))
-    assert told[0].filename == __file__  # where the learner was called
+    assert replies[0].filename == __file__  # where the learner was called
     assert model.rounds_ == 1
     assert model.predict_proba([[1.0]]).tolist() == [[1.0, 0.0]]
 

@@ -100,7 +100,7 @@ def naive_resamples(answers, y, n_classes, numbers):
     """Write out the rows that were drawn, and judge them with scikit-learn."""
     groups = [np.flatnonzero(y == c) for c in range(n_classes)] if n_classes else [np.arange(len(y))]
     starts, members = np.cumsum([0, *map(len, groups)]), np.concatenate(groups)
-    told = []
+    replies = []
     for number in numbers:
         times = np.empty(len(y), np.int32)
         draw_times(KEY, number, starts, members, times)
@@ -111,8 +111,8 @@ def naive_resamples(answers, y, n_classes, numbers):
         else:
             assert len(rows) == len(y)
             each = [sk.root_mean_squared_error(y[rows], a[rows, 0]) for a in answers]
-        told.append(each)
-    return np.array(told)
+        replies.append(each)
+    return np.array(replies)
 
 
 def several(n=60, n_classes=3, seed=0, levels=8):
@@ -135,10 +135,10 @@ def numbers(n=60, seed=0):
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_resamples_are_the_rows_they_stand_for(n_classes, n_jobs):
     answers, y = several() if n_classes else numbers()
-    told = _resampled(answers, y, n_classes, KEY, n_jobs)
-    assert told.shape == (1000, 2)
-    assert told[:20] == pytest.approx(naive_resamples(answers, y, n_classes, range(20)), abs=1e-12)
-    assert len(np.unique(told[:, 0])) > 500, "draws must differ"
+    replies = _resampled(answers, y, n_classes, KEY, n_jobs)
+    assert replies.shape == (1000, 2)
+    assert replies[:20] == pytest.approx(naive_resamples(answers, y, n_classes, range(20)), abs=1e-12)
+    assert len(np.unique(replies[:, 0])) > 500, "draws must differ"
 
 
 def test_rows_come_equally_often():

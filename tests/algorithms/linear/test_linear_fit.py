@@ -46,8 +46,8 @@ def asked(fed, kind):
 
 
 def sent(fed, kind):
-    told = [(site, e) for site, way, e in fed.record if way == "sent" and e.kind == kind.__name__]
-    return [(site, wire.decode(e.body, kind)) for site, e in told]
+    replies = [(site, e) for site, way, e in fed.record if way == "sent" and e.kind == kind.__name__]
+    return [(site, wire.decode(e.body, kind)) for site, e in replies]
 
 
 # -- the same as of the joined table
@@ -87,9 +87,9 @@ def test_scikit_learn_on_the_joined_table_as_it_is(load):
     model = sv.VerticalLinear(**EXACT).fit(fed)
     peer = Ridge() if numbers else LogisticRegression(tol=1e-10, max_iter=10_000)
     peer = make_pipeline(StandardScaler(), peer).fit(X, y)
-    told = (model.predict if numbers else model.predict_proba)(fed).sort(ID).drop(ID).to_numpy()
+    replies = (model.predict if numbers else model.predict_proba)(fed).sort(ID).drop(ID).to_numpy()
     expected = peer.predict(X)[:, None] if numbers else peer.predict_proba(X)
-    assert np.allclose(told, expected, atol=1e-5 * (y.std() if numbers else 1))
+    assert np.allclose(replies, expected, atol=1e-5 * (y.std() if numbers else 1))
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -215,7 +215,7 @@ def test_coordinators_carry_what_they_cannot_read():
         assert 0.4 < np.mean(sums / 2**58) < 0.6
         assert own.products.min() > 2**40
     assert len({offer.column.tobytes() for offer in hidden}) == len(hidden)
-    boxes = b"".join(told.step for _, told in sent(fed, Unexplained))
+    boxes = b"".join(replies.step for _, replies in sent(fed, Unexplained))
     y = rows.y
     for dtype in (np.int8, np.uint8, np.int32, np.int64, np.float64):
         assert y.astype(dtype).tobytes() not in boxes
@@ -279,15 +279,15 @@ def test_new_rows(task, how):
     frame = wide(task, n=100, seed=5)
     fed = scoring(frame, **how)
     before = fed.rounds
-    told = model.predict(fed)
+    replies = model.predict(fed)
     assert fed.rounds == before + 1
-    assert told.columns == [ID, "prediction"]
-    assert told[ID].to_list() == fed.party("party 0").frame[ID].to_list()  # as they stand in the first table
+    assert replies.columns == [ID, "prediction"]
+    assert replies[ID].to_list() == fed.party("party 0").frame[ID].to_list()  # as they stand in the first table
     whole = model.predict(frame.sort(ID))
     if task == "number":
-        assert np.allclose(told.sort(ID)["prediction"], whole, atol=1e-6)
+        assert np.allclose(replies.sort(ID)["prediction"], whole, atol=1e-6)
     else:
-        assert told.sort(ID)["prediction"].to_list() == whole.tolist()
+        assert replies.sort(ID)["prediction"].to_list() == whole.tolist()
         shares = model.predict_proba(fed)
         assert shares.columns == [ID, *map(str, model.schema_.label.classes)]
         assert np.allclose(shares.sort(ID).drop(ID).to_numpy(), model.predict_proba(frame.sort(ID)), atol=1e-8)
@@ -299,13 +299,13 @@ def test_rows_that_a_party_lacks():
     tables["party 1"] = tables["party 1"].filter(pl.col(ID).is_in(frame[ID].to_list()[10:]))
     fed = federate(tables, label=None)
     assert len(model.predict(fed)) == 70
-    told = model.predict_proba(fed, incomplete=True)
+    replies = model.predict_proba(fed, incomplete=True)
     assert model.lacking_ == {"party 0": 0, "party 1": 10, "party 2": 0}
-    assert told["lacking"].value_counts().sort("lacking").rows() == [("", 70), ("party 1", 10)]
+    assert replies["lacking"].value_counts().sort("lacking").rows() == [("", 70), ("party 1", 10)]
     first = frame[ID].to_list()[:10]
     own = [c for c in tables["party 1"].columns if c != ID]
     blanked = frame.with_columns(pl.when(~pl.col(ID).is_in(first)).then(pl.col(c)).alias(c) for c in own)
-    assert np.allclose(told.sort(ID)["yes"], model.predict_proba(blanked.sort(ID))[:, 1], atol=1e-8)
+    assert np.allclose(replies.sort(ID)["yes"], model.predict_proba(blanked.sort(ID))[:, 1], atol=1e-8)
 
 
 def test_a_party_that_left_or_deleted_its_share():
@@ -340,15 +340,15 @@ def test_evaluate(task):
     fed = federate(split(wide(task, n=400), 2), test=0.3)
     model = sv.VerticalLinear(**EXACT).fit(fed)
     rounds = fed.rounds
-    told = model.evaluate(fed)
+    replies = model.evaluate(fed)
     assert fed.rounds == rounds  # counted apart
-    assert told["site"].to_list() == ["party 0"] * 3 + ["party 1"] * 3 + ["all"] * 2
-    assert told["model"].to_list() == ["local", "federated", "pooled"] * 2 + ["federated", "pooled"]
-    figure = told.columns[3]
-    shown = {(r["site"], r["model"]): r[figure] for r in told.iter_rows(named=True)}
+    assert replies["site"].to_list() == ["party 0"] * 3 + ["party 1"] * 3 + ["all"] * 2
+    assert replies["model"].to_list() == ["local", "federated", "pooled"] * 2 + ["federated", "pooled"]
+    figure = replies.columns[3]
+    shown = {(r["site"], r["model"]): r[figure] for r in replies.iter_rows(named=True)}
     assert shown["all", "federated"] == pytest.approx(shown["all", "pooled"], abs=1e-4)
     assert shown["party 0", "federated"] == shown["all", "federated"] != shown["party 0", "local"]
-    assert told.filter(pl.col("use"))["model"].to_list() == ["federated"] * 2
+    assert replies.filter(pl.col("use"))["model"].to_list() == ["federated"] * 2
     fresh = model.evaluate(fed, table=wide(task, n=300, seed=7))
     assert fresh["rows"].to_list() == [300] * 8
 

@@ -94,8 +94,8 @@ def test_what_a_site_chooses_among_is_what_it_gets(task):
     X, rng = fed.site("site 0").part(fed.schema).X, np.random.default_rng(0)
     sizes, own = [5, 8, 1, 10], np.arange(5, 13)
     seen, alphas, taus = rng.random((8, len(X))) < 0.5, rng.uniform(-0.2, 0.8, 24), [0.2, 0.0, 0.5, 0.79]
-    heard = (rng.random(24) < 0.8).astype(float)
-    told = candidates(forest, X, alphas, heard, taus, own, seen, sizes=sizes)
+    voting = (rng.random(24) < 0.8).astype(float)
+    replies = candidates(forest, X, alphas, voting, taus, own, seen, sizes=sizes)
     each = np.array([forest.take([t]).scores(X) for t in range(24)])
     skip = np.zeros((24, len(X)), bool)
     skip[own] = seen
@@ -107,13 +107,13 @@ def test_what_a_site_chooses_among_is_what_it_gets(task):
                 weights[trees] = 1.0
             for site in np.split(np.arange(24), np.cumsum(sizes)[:-1]):
                 weights[site] /= max(weights[site].sum(), 1e-300)
-            part = (weights * heard)[:, None] * ~skip
-            if not (weights * heard).any():
-                assert (t, s) not in told
+            part = (weights * voting)[:, None] * ~skip
+            if not (weights * voting).any():
+                assert (t, s) not in replies
                 continue
             with np.errstate(invalid="ignore"):
                 expected = np.einsum("tr,tro->ro", part, each) / part.sum(axis=0)[:, None]
-            np.testing.assert_allclose(told[t, s], expected, rtol=1e-12)
+            np.testing.assert_allclose(replies[t, s], expected, rtol=1e-12)
 
 
 def test_a_site_that_sends_more_trees_than_it_was_asked_for():
@@ -217,8 +217,8 @@ def test_what_one_site_refuses_others_may_use():
     assert used["site 1"][1:].sum() > 20
     judged = federate(frames, test=0.25)
     with pytest.warns(UserWarning, match="are not used"):
-        told = LEARNERS["merged"](admission=True).fit(judged).evaluate(judged)
-    federated = told.filter((pl.col("model") == "federated") & (pl.col("site") == "site 0"))
+        replies = LEARNERS["merged"](admission=True).fit(judged).evaluate(judged)
+    federated = replies.filter((pl.col("model") == "federated") & (pl.col("site") == "site 0"))
     assert federated["auc"].item() > 0.6  # by its own trees; the others' would be wrong for it
 
 
@@ -238,18 +238,18 @@ def refusals(**verdicts):
 
 
 def test_more_than_half_of_the_others():
-    told = refusals(a=[0, 0, 1, 0, 0, 0], b=[2, 0, 0, 0, 2, 0], c=[2, 0, 0, 1, 0, 0])
-    assert told.dropped.tolist() == [True, False, False, False, False, False]
-    assert told.of("a").tolist() == [False, False, True, False, False, False]  # its own trees it uses
-    assert told.of("b").tolist() == [True, False, False, False, True, False]
-    assert told.counted() == {
+    replies = refusals(a=[0, 0, 1, 0, 0, 0], b=[2, 0, 0, 0, 2, 0], c=[2, 0, 0, 1, 0, 0])
+    assert replies.dropped.tolist() == [True, False, False, False, False, False]
+    assert replies.of("a").tolist() == [False, False, True, False, False, False]  # its own trees it uses
+    assert replies.of("b").tolist() == [True, False, False, False, True, False]
+    assert replies.counted() == {
         "a": {"b": {"poor": 1}},
         "b": {"a": {"odd": 1}, "c": {"odd": 1}},
         "c": {"a": {"odd": 1}, "b": {"poor": 1}},
     }
-    unsure = Refusals(told.owners, told.verdicts, ["a", "b"])  # c had too few rows to tell
+    unsure = Refusals(replies.owners, replies.verdicts, ["a", "b"])  # c had too few rows to tell
     assert unsure.dropped.tolist() == [True, False, True, False, False, False]
-    assert told.among(["a", "b"]).dropped.tolist() == [True, False, True, False]
+    assert replies.among(["a", "b"]).dropped.tolist() == [True, False, True, False]
 
 
 def test_a_policy_says_what_is_poor():
@@ -265,8 +265,8 @@ def test_a_site_of_few_rows_does_not_judge():
     frames = tables() | {"site 0": tables()["site 0"][:9]}
     fed = federate(frames, Recorded)
     LEARNERS["merged"](admission=True).fit(fed)
-    told = [wire.decode(d, Envelope) for s, w, d in fed.record if (s, w) == ("site 0", "sent")]
-    [answer] = [e for e in told if e.kind == "Admitted"]
+    replies = [wire.decode(d, Envelope) for s, w, d in fed.record if (s, w) == ("site 0", "sent")]
+    [answer] = [e for e in replies if e.kind == "Admitted"]
     reply = wire.decode(answer.body, AdmitTrees.reply)
     assert not reply.judged
     assert not reply.verdicts.any()
@@ -304,9 +304,9 @@ def test_numbers_far_from_all_labels():
     assert not (judge_trees(forest, part, absent, -1.0) == ODD).any()
     huge = forest.value.copy()
     huge[0] = 1e30  # a leaf of the first tree
-    told = judge_trees(replace(forest, value=huge), part, absent, -1.0)
-    assert told[0] == ODD
-    assert not (told[1:] == ODD).any()
+    replies = judge_trees(replace(forest, value=huge), part, absent, -1.0)
+    assert replies[0] == ODD
+    assert not (replies[1:] == ODD).any()
     constant = Part(part.X, np.full(len(part), 5.0), part.row_keys)
     judge_trees(forest, constant, absent, 0.0)  # nothing to explain, so no tree is poor at it
 

@@ -95,8 +95,8 @@ def test_who_won_a_node_is_told_to_nobody():
     rounds = {b.hash: fed._blobs[b.hash] for _, request in asked(fed, FindValues) for b in request.ground.rounds}
     assert len(rounds) == SMALL["max_depth"] - 1
     for site in fed.sites:
-        told = {b.hash for s, request in asked(fed, FindValues) if s == site for b in request.ground.rounds}
-        assert told == set(rounds)  # all are told the same
+        replies = {b.hash for s, request in asked(fed, FindValues) if s == site for b in request.ground.rounds}
+        assert replies == set(rounds)  # all are told the same
 
 
 def test_last_splits_are_not_told():
@@ -115,14 +115,14 @@ def test_labels_travel_in_code(task):
     [(holder, _)] = asked(fed, EncodeLabels)
     assert holder == "party 1"
     [sent] = [e for _, way, e in fed.record if way == "sent" and e.kind == "EncodedLabels"]
-    told = wire.decode(sent.body, EncodedLabels)
+    replies = wire.decode(sent.body, EncodedLabels)
     request = asked(fed, FindValues)[0][1]
     other = fed.party("party 0")
-    target = open_labels(other, request.ground.labels, told.measure, fed.rows["party 0"])
+    target = open_labels(other, request.ground.labels, replies.measure, fed.rows["party 0"])
     y = fed.joined(fed.columns.training).y
     if task == "number":
         assert abs(np.corrcoef(target[:, 1], y)[0, 1]) > 1 - 1e-9
-        assert (told.measure.offset, told.measure.scale) == (0.0, 1.0)
+        assert (replies.measure.offset, replies.measure.scale) == (0.0, 1.0)
     else:
         pairs = set(zip(target.tolist(), y.tolist(), strict=True))
         assert len(pairs) == len(set(y.tolist()))  # one to one
@@ -130,7 +130,7 @@ def test_labels_travel_in_code(task):
     plain = target[:, 1] if task == "number" else target
     for form in (y, plain):
         for dtype in (np.uint8, np.uint16, np.int32, np.int64, np.float64):
-            assert form.astype(dtype).tobytes() not in told.labels
+            assert form.astype(dtype).tobytes() not in replies.labels
 
 
 def test_the_code_is_secret_and_differs():

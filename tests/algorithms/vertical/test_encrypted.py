@@ -139,10 +139,10 @@ def test_prediction_takes_two_rounds(task):
     frame = wide(task, n=50, seed=3)
     fed = federate(split(frame.drop("label"), 2, holder=-1), Recorded, label=None)
     before = fed.rounds
-    told = model.predict(fed).sort(ID)
+    replies = model.predict(fed).sort(ID)
     assert fed.rounds == before + 2
-    assert told["prediction"].to_list() == model.forest_.predict(frame.sort(ID)).tolist()
-    assert model.predict(fed, method="classical").sort(ID).equals(told)
+    assert replies["prediction"].to_list() == model.forest_.predict(frame.sort(ID)).tolist()
+    assert model.predict(fed, method="classical").sort(ID).equals(replies)
     if task != "number":
         proba = model.predict_proba(fed).sort(ID).drop(ID).to_numpy()
         assert np.array_equal(proba, model.forest_.predict_proba(frame.sort(ID)))  # to the bit
@@ -216,15 +216,15 @@ def test_the_same_question_has_the_same_answer():
     fed = federate(split(wide(n=60), 2), Recorded)
     sv.VerticalForest(**ENCRYPTED).fit(fed)
     asked = [request for _, request in messages(fed, "received", SumLabels)]
-    told = [reply for _, reply in messages(fed, "sent", EncryptedSums)]
+    replies = [reply for _, reply in messages(fed, "sent", EncryptedSums)]
     fed.party("party 1").outbox = None  # which refuses to go back
-    for request, reply in zip(asked, told, strict=True):
+    for request, reply in zip(asked, replies, strict=True):
         fed.party("party 1").cache.clear()
         again = fed.ask({"party 1": request})["party 1"]
         assert np.array_equal(again.sums.data, reply.sums.data)
         assert again.layout == reply.layout
     other = msgspec.structs.replace(asked[0], nodes=asked[0].nodes[:1], features=asked[0].features[:1])
-    assert not np.isin(fed.ask({"party 1": other})["party 1"].sums.data[0], told[0].sums.data[0]).all()
+    assert not np.isin(fed.ask({"party 1": other})["party 1"].sums.data[0], replies[0].sums.data[0]).all()
 
 
 def test_choices_are_for_the_winner_alone():

@@ -32,12 +32,12 @@ def test_new_rows(task, how):
     model, frame = fitted(task), wide(task, n=100, seed=5)
     fed = scoring(frame, **how)
     before = fed.rounds
-    told = model.predict(fed)
+    replies = model.predict(fed)
     assert fed.rounds == before + 1
-    assert told.columns == [ID, "prediction"]
+    assert replies.columns == [ID, "prediction"]
     whole = dict(zip(frame[ID].to_list(), model.forest_.predict(frame).tolist(), strict=True))
-    assert dict(zip(told[ID].to_list(), told["prediction"].to_list(), strict=True)) == whole
-    assert told[ID].to_list() == fed.party("party 0").frame[ID].to_list()  # as they stand in the first table
+    assert dict(zip(replies[ID].to_list(), replies["prediction"].to_list(), strict=True)) == whole
+    assert replies[ID].to_list() == fed.party("party 0").frame[ID].to_list()  # as they stand in the first table
     if task != "number":
         shares = model.predict_proba(fed)
         assert shares.columns == [ID, *map(str, model.forest_.classes)]
@@ -59,10 +59,10 @@ def test_the_classical_way_takes_more_rounds_and_says_the_same(task):
 
 def test_many_rows_take_several_messages_and_one_round(monkeypatch):
     model, fed = fitted(), scoring(wide(n=90, seed=5), kind=Recorded)
-    told = model.predict(fed)
+    replies = model.predict(fed)
     monkeypatch.setattr(prediction, "_REPLY_BYTES", 200)
     before = fed.rounds
-    assert model.predict(fed).equals(told)
+    assert model.predict(fed).equals(replies)
     assert fed.rounds == before + 1
     assert sum(e.kind == "LeafSets" for _, _, e in fed.record) > 6
 
@@ -87,10 +87,10 @@ def test_rows_that_a_party_lacks():
     tables["party 2"] = tables["party 2"].filter(pl.col(ID).is_in(frame[ID].to_list()[:60]))
     fed = federate(tables, label=None)
     assert len(model.predict(fed)) == 50
-    told = model.predict(fed, incomplete=True)
+    replies = model.predict(fed, incomplete=True)
     assert model.lacking_ == {"party 0": 0, "party 1": 10, "party 2": 20}
-    assert told.columns == [ID, "prediction", "lacking"]
-    assert told["lacking"].value_counts().sort("lacking").rows() == [("", 50), ("party 1", 10), ("party 2", 20)]
+    assert replies.columns == [ID, "prediction", "lacking"]
+    assert replies["lacking"].value_counts().sort("lacking").rows() == [("", 50), ("party 1", 10), ("party 2", 20)]
     own = {name: [c for c in table.columns if c != ID] for name, table in tables.items()}
     first, last = frame[ID].to_list()[:10], frame[ID].to_list()[60:]
     blanked = frame.with_columns(
@@ -98,15 +98,15 @@ def test_rows_that_a_party_lacks():
         *(pl.when(~pl.col(ID).is_in(last)).then(pl.col(c)).alias(c) for c in own["party 2"]),
     )
     whole = dict(zip(frame[ID].to_list(), model.forest_.predict(blanked).tolist(), strict=True))
-    assert dict(zip(told[ID].to_list(), told["prediction"].to_list(), strict=True)) == whole
+    assert dict(zip(replies[ID].to_list(), replies["prediction"].to_list(), strict=True)) == whole
     classical = model.predict(fed, incomplete=True, method="classical")
-    assert classical.equals(told)
+    assert classical.equals(replies)
 
 
 def test_categories_that_nobody_has_seen():
     model, frame = fitted(), wide(n=40, seed=4).with_columns(colour=pl.lit("violet"))
-    told = model.predict(scoring(frame)).sort(ID)["prediction"].to_list()
-    assert told == model.forest_.predict(frame.sort(ID)).tolist()
+    replies = model.predict(scoring(frame)).sort(ID)["prediction"].to_list()
+    assert replies == model.forest_.predict(frame.sort(ID)).tolist()
 
 
 def test_an_id_column_named_like_an_answer():

@@ -8,7 +8,7 @@ from helpers.audit_cases import case, off, on
 
 from silvan.auditing.attacks.attribute import attribute
 from silvan.auditing.attacks.membership import confidence, private_bound, support
-from silvan.auditing.attacks.single_row_leaves import lonely_leaves
+from silvan.auditing.attacks.single_row_leaves import single_row_leaves
 from silvan.auditing.attacks.thresholds import exact_thresholds
 from silvan.auditing.release import Release, leaf_of, undefended
 from silvan.tree.draw import make_key, rows_of_trees
@@ -52,10 +52,10 @@ def test_attributes_are_guessed_for_members_only():
 
 
 def test_leaves_of_one_row():
-    assert lonely_leaves(off(), case().members).value > 0.2
-    assert lonely_leaves(on(2), case().members).value == 0.0
+    assert single_row_leaves(off(), case().members).value > 0.2
+    assert single_row_leaves(on(2), case().members).value == 0.0
     drawn = rows_of_trees(make_key(0, "rows of a drill"), np.arange(200, dtype=np.uint64), 0, 30, True)
-    held = lonely_leaves(on(5), case().members, drawn)
+    held = single_row_leaves(on(5), case().members, drawn)
     assert held.note == "the smallest leaf holds 5 rows"
     assert held.low is None  # all leaves are counted
 

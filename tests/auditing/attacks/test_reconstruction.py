@@ -45,8 +45,8 @@ def test_a_table_that_is_found_breaks_nothing():
 def test_rounding_is_known_to_the_attacker():
     release = on(2, bootstrap=False, **SMALL)
     blurred = Release(replace(release.forest, value=rounded(release.forest.value, 1, True)))
-    told = rebuild_from_counts.rebuilt_from_counts(blurred, case(binary=True, n=30), digits=1)
-    assert told.value < rebuild_from_counts.rebuilt_from_counts(release, case(binary=True, n=30)).value + 0.05
+    replies = rebuild_from_counts.rebuilt_from_counts(blurred, case(binary=True, n=30), digits=1)
+    assert replies.value < rebuild_from_counts.rebuilt_from_counts(release, case(binary=True, n=30)).value + 0.05
 
 
 def test_boxes_give_rows_away():

@@ -69,7 +69,7 @@ def test_trees_leave_without_counts_or_gains_and_on_the_grid():
         part = fed.site(name).part(fed.schema)
         for f in range(len(fed.schema.features)):
             if not fed.schema.features[f].categorical:
-                told = forest.threshold[forest.feature == f]
-                told = told[told < np.finfo(np.float32).max]
+                replies = forest.threshold[forest.feature == f]
+                replies = replies[replies < np.finfo(np.float32).max]
                 column = part.X[:, f]
-                assert not np.isin(told, column[column != np.rint(column)]).any()
+                assert not np.isin(replies, column[column != np.rint(column)]).any()

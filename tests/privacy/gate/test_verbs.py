@@ -106,8 +106,8 @@ PERSON = 7
 
 def test_without_the_rule_an_invented_tree_tells_a_patients_class():
     fed = lenient(federate(wards(), schema=SCHEMA))
-    told = fed.total(invented(fed, BOX, [PERSON]))
-    of_age = told.sums[: len(told.sums) // 2]
+    replies = fed.total(invented(fed, BOX, [PERSON]))
+    of_age = replies.sums[: len(replies.sums) // 2]
     assert of_age.sum(axis=0).tolist() == [0, 1]  # one person, "yes"
 
 
@@ -158,16 +158,16 @@ def test_an_honest_forest_is_answered_again_word_for_word():
     sv.HistogramForest(3, max_depth=4, max_features=1).fit(fed)
     for site in ("site 0", "site 3"):
         record = [(way, data) for name, way, data in fed.record if name == site]
-        asked, told = ([d for w, d in record if w == way] for way in ("received", "sent"))
-        assert [fed.site(site).receive(d, _HANDLERS[wire.decode(d, Envelope).kind][0].verb) for d in asked] == told
+        asked, replies = ([d for w, d in record if w == way] for way in ("received", "sent"))
+        assert [fed.site(site).receive(d, _HANDLERS[wire.decode(d, Envelope).kind][0].verb) for d in asked] == replies
 
 
 def test_what_is_left_of_the_attack():
     """Level by level, each split one that could be honest, the path can still be walked: the ledger shows it."""
     fed = federate(wards(), schema=SCHEMA)
     for depth, nodes in enumerate([[0], [1, 2], [3, 4], [5, 6], [7, 8]]):
-        told = fed.total(invented(fed, BOX[:depth], nodes))
-    assert told.sums[:4].sum(axis=0).tolist() == [0, 1]
+        replies = fed.total(invented(fed, BOX[:depth], nodes))
+    assert replies.sums[:4].sum(axis=0).tolist() == [0, 1]
     said = [line.said() for line in fed.site("north").outbox.ledger.lines() if line.kind == "GrowLevel"]
     assert len(said) == 5
     assert "x 2 nodes, summed with 3 other sites" in said[-1]

@@ -158,10 +158,10 @@ def test_the_bound_holds_nearly_always():
     rng = np.random.default_rng(0)
     alpha = np.exp(-1.0)
 
-    def told(centre):
+    def replies(centre):
         return centre + rng.geometric(1 - alpha, 2000) - rng.geometric(1 - alpha, 2000)
 
-    bounds = np.array([lower_bound(told(1), told(0)) for _ in range(100)])
+    bounds = np.array([lower_bound(replies(1), replies(0)) for _ in range(100)])
     assert (bounds > 1.0).mean() <= 0.08  # 0.05, and room for chance
     assert bounds.mean() > 0.7
 

@@ -131,9 +131,11 @@ def test_far_jumps_are_drawn():
 
 @pytest.mark.parametrize(("epsilon", "n_codes"), [(0.5, 3), (3.0, 8)])
 def test_responses_favour_the_truth_by_exp_epsilon(epsilon, n_codes):
-    told = np.bincount(random_responses(np.full(60_000, 1), n_codes, Fraction(epsilon), stream(9)), minlength=n_codes)
+    replies = np.bincount(
+        random_responses(np.full(60_000, 1), n_codes, Fraction(epsilon), stream(9)), minlength=n_codes
+    )
     weights = np.where(np.arange(n_codes) == 1, math.exp(epsilon), 1.0)
-    assert stats.chisquare(told, weights / weights.sum() * told.sum()).pvalue > 1e-4
+    assert stats.chisquare(replies, weights / weights.sum() * replies.sum()).pvalue > 1e-4
 
 
 def test_the_wrong_distribution_is_noticed():

@@ -12,8 +12,8 @@ from helpers.studies import Recorded, Stop, assert_books, disturbed, federate, p
 from helpers.summing import NAMES, Number, Numbers, members, numbers_are_asked, of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privacy.sums.test_ring import Late, same, stopping, twice
 from privacy.sums.test_counters import fields
+from privacy.sums.test_ring import Late, same, stopping, twice
 
 import silvan as sv
 from silvan.errors import FederationError, FormatError, InputError, RefusedError, SiteError
@@ -216,9 +216,9 @@ def test_the_outbox_lets_a_part_out_once_and_may_change_it():
 
 
 def test_the_sum_is_checked_in_place_of_its_parts():
-    told = []
-    masked_of([of(1), of(2), of(3)]).total(Number(), check=lambda site, reply: told.append((site, reply.x.tolist())))
-    assert told == [(OVERALL, [6])]
+    replies = []
+    masked_of([of(1), of(2), of(3)]).total(Number(), check=lambda site, reply: replies.append((site, reply.x.tolist())))
+    assert replies == [(OVERALL, [6])]
 
 
 def test_a_sum_that_cannot_be_right():

@@ -238,8 +238,8 @@ def test_all_sites_are_asked_alike():
     given.confirm("a")
     assert "has hidden no part" in refused(given.confirm("b"))
     for site in "bc":
-        told = given.send(site, given.turn("confirm", survivors=list("abc")), which=1)
-        given.codes[site] = told.codes
+        replies = given.send(site, given.turn("confirm", survivors=list("abc")), which=1)
+        given.codes[site] = replies.codes
     assert "another site has not confirmed" in refused(given.open("a"))
 
 

@@ -160,9 +160,9 @@ def test_the_outbox_lets_a_part_out_once_and_may_change_it():
 
 
 def test_the_sum_is_checked_in_place_of_its_parts():
-    told = []
-    ring_of([of(1), of(2), of(3)]).total(Number(), check=lambda site, reply: told.append((site, reply.x.tolist())))
-    assert told == [(OVERALL, [6])]
+    replies = []
+    ring_of([of(1), of(2), of(3)]).total(Number(), check=lambda site, reply: replies.append((site, reply.x.tolist())))
+    assert replies == [(OVERALL, [6])]
 
 
 def test_a_sum_that_cannot_be_right():

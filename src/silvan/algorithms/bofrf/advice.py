@@ -102,11 +102,11 @@ class Advice:
     def sentences(self) -> list[str]:
         """Say who is near whom and in what a site stands out, a line a site; then the clusters, and how to use them."""
         clusters = [f"- {_listed(members)}, around {centroid}" for centroid, members in self.clusters.items()]
-        return [*map(self._said_site, self.sites), self._said_number(), *clusters, self._said_learner()]
+        return [*map(self._describe_site, self.sites), self._describe_number(), *clusters, self._describe_learner()]
 
-    def _said_site(self, site: str) -> str:
+    def _describe_site(self, site: str) -> str:
         (nearest, distance), *others = self.nearest(site)
-        text = f"{site} is nearest to {nearest} ({distance:.2f}{self._said_chance(site, nearest)})"
+        text = f"{site} is nearest to {nearest} ({distance:.2f}{self._describe_chance(site, nearest)})"
         if len(others) > 1:
             text += f", then {others[0][0]} ({others[0][1]:.2f}),"
         if others:
@@ -122,17 +122,17 @@ class Advice:
         table = np.stack(list(self.vectors.values()))
         here = table[self.sites.index(site)]
         others = np.delete(table, self.sites.index(site), axis=0)
-        told = np.count_nonzero(~np.isnan(others), axis=0)
-        elsewhere = np.nansum(others, axis=0) / np.maximum(told, 1)
-        gap = np.where((told > 0) & ~np.isnan(here), np.abs(here - elsewhere), -1.0)
+        replies = np.count_nonzero(~np.isnan(others), axis=0)
+        elsewhere = np.nansum(others, axis=0) / np.maximum(replies, 1)
+        gap = np.where((replies > 0) & ~np.isnan(here), np.abs(here - elsewhere), -1.0)
         most = int(gap.argmax())
         return (self.figures[most], float(here[most]), float(elsewhere[most])) if gap[most] > 0.0 else None
 
-    def _said_chance(self, site: str, other: str) -> str:
+    def _describe_chance(self, site: str, other: str) -> str:
         at = self.sites.index(site), self.sites.index(other)
         return ", as chance may give" if self.distances[at] <= FAR * self.chance[at] else ""
 
-    def _said_number(self) -> str:
+    def _describe_number(self) -> str:
         if self.k == 1:
             if not self.suggested:
                 return "One cluster, as asked for:"
@@ -145,7 +145,7 @@ class Advice:
         score = f" (mean silhouette {self.silhouettes[self.k]:.2f})" if self.k in self.silhouettes else ""
         return f"{_number(self.k).capitalize()} clusters{how}{score}:"
 
-    def _said_learner(self) -> str:
+    def _describe_learner(self) -> str:
         if self.k == 1:
             return "BOFRF() trains all sites together."
         first = next(iter(self.clusters))

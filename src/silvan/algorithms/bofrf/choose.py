@@ -101,9 +101,9 @@ def choose(site: Site, request: Choose) -> Chosen:
         verdicts = verdicts_of(site, schema, request.forests, request.own)
         refused = not_used(request.dropped, verdicts, np.isin(np.arange(len(forest)), own))
         forest = replace(forest, weights=np.where(refused, 0.0, forest.weights))
-    heard = np.where(abstaining(forest, site.absent(schema)), 0.0, forest.weights)
+    voting = np.where(abstaining(forest, site.absent(schema)), 0.0, forest.weights)
     sizes = [len(one) for one in forests] if request.equal else None
-    scores = candidates(forest, part.X, request.alphas, heard, request.taus, own, seen, site.n_jobs, sizes)
+    scores = candidates(forest, part.X, request.alphas, voting, request.taus, own, seen, site.n_jobs, sizes)
     return decide(scores, part.y, schema.n_classes, request.taus, cautious=request.protocol == "honest")
 
 
@@ -111,7 +111,7 @@ def candidates(
     forest: Forest,
     X: np.ndarray,
     alphas: np.ndarray,
-    heard: np.ndarray,
+    voting: np.ndarray,
     taus: list[float],
     own: np.ndarray,
     seen: np.ndarray,
@@ -129,7 +129,7 @@ def candidates(
     groups = np.stack([mine, *(~mine & (sites == s) for s in range(sites.max() + 1) if (~mine & (sites == s)).any())])
 
     def add(weights: np.ndarray) -> Tally:
-        return tally(forest, X, weights * heard, n_jobs, votes=False, skip=seen, skipping=own)
+        return tally(forest, X, weights * voting, n_jobs, votes=False, skip=seen, skipping=own)
 
     scores: dict[tuple[int, int], np.ndarray] = {}
     values, weight = np.zeros((len(groups), len(X), forest.n_outputs)), np.zeros((len(groups), len(X)))
@@ -138,9 +138,9 @@ def candidates(
         band = np.where((alphas > taus[t]) & (alphas <= above), alphas, 0.0)
         above = taus[t]
         for group, trees in enumerate(groups):
-            told = add(np.where(trees, band, 0.0))
-            values[group] += told.values
-            weight[group] += told.weight
+            replies = add(np.where(trees, band, 0.0))
+            values[group] += replies.values
+            weight[group] += replies.weight
         say = np.ones(len(groups))
         if sizes is not None:
             totals = np.array([alphas[trees & (forest.weights > 0) & (alphas > taus[t])].sum() for trees in groups])
@@ -151,14 +151,14 @@ def candidates(
             if not taken.any() and t == 0:
                 taken = trees  # the agreed tau is above all: they count alike
                 alike = taken.astype(np.float64)
-                told = add(alike if sizes is None else equal_say(alike, sizes))
+                replies = add(alike if sizes is None else equal_say(alike, sizes))
             else:
                 scaled = values[:n_groups], weight[:n_groups]
                 if sizes is not None:
                     scaled = scaled[0] * say[:n_groups, None, None], scaled[1] * say[:n_groups, None]
-                told = Tally(scaled[0].sum(axis=0), values[0, :, :0], scaled[1].sum(axis=0))
-            if (taken & (heard > 0)).any():
-                scores[t, strategy] = told.means()
+                replies = Tally(scaled[0].sum(axis=0), values[0, :, :0], scaled[1].sum(axis=0))
+            if (taken & (voting > 0)).any():
+                scores[t, strategy] = replies.means()
     return scores
 
 

@@ -85,22 +85,22 @@ class Folds:
             weights = np.zeros(len(forest))
             own = slice(i * len(trees), (i + 1) * len(trees))
             weights[own] = forest.weights[own]
-            told = tally(forest, self.part.X[held], weights, 1, votes=False)
-            total[held] += told.values
-            weight[held] += told.weight
+            replies = tally(forest, self.part.X[held], weights, 1, votes=False)
+            total[held] += replies.values
+            weight[held] += replies.weight
 
     def scores(self, answer: np.ndarray) -> np.ndarray:
         """Judge each fold: the AUC, averaged over the classes that have one there, or the RMSE."""
         if self.schema.n_classes:
             answer = answer.round(12)  # equal scores are equal in whatever order trees were added up
-        told = np.full(self.n, np.nan)
+        replies = np.full(self.n, np.nan)
         for k in range(self.n):
             held = self.of_row == k
             y, said = self.part.y[held], answer[held]
             if not self.schema.n_classes:
-                told[k] = metrics.regression(said[:, 0], y)["rmse"]
+                replies[k] = metrics.regression(said[:, 0], y)["rmse"]
                 continue
             each = np.array([metrics.roc_auc(*t) for t in metrics.count_scores(said, y, exact=True)])
             if not np.isnan(each).all():
-                told[k] = np.nanmean(each)
-        return told
+                replies[k] = np.nanmean(each)
+        return replies

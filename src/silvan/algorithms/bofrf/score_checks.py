@@ -27,8 +27,8 @@ def check_scores(schema: Schema, expected: dict[str, tuple[np.ndarray, int]]) ->
     return check
 
 
-def check_told(
-    told: "TreeScores", schema: Schema, expected: dict[str, tuple[np.ndarray, int]], lost: Collection[str]
+def check_reply(
+    replies: "TreeScores", schema: Schema, expected: dict[str, tuple[np.ndarray, int]], lost: Collection[str]
 ) -> None:
     """Refuse a sum that cannot be; a site that was lost on the way may have its part in it, or not."""
     left, doubtful = [s for s in expected if s not in lost], [s for s in expected if s in lost]
@@ -38,7 +38,7 @@ def check_told(
             parts = [expected[site] for site in expected if site in left or site in more]
             try:
                 check_sum(
-                    told,
+                    replies,
                     schema,
                     np.sum([np.where(silent, 0, rows) for silent, rows in parts], axis=0),
                     np.array([silent for silent, _ in parts]),
@@ -50,26 +50,26 @@ def check_told(
     raise FederationError(f"the sum over the sites cannot be: {found}; one of them answered nonsense")
 
 
-def check_sum(told: "TreeScores", schema: Schema, rows: np.ndarray, silent: np.ndarray) -> None:
+def check_sum(replies: "TreeScores", schema: Schema, rows: np.ndarray, silent: np.ndarray) -> None:
     """Refuse scores that do not add up to the rows, or whose labels are not the same for all trees.
 
     ``silent`` says which sites' rows (sites, trees) are not among those of a tree.
     """
     k = schema.n_classes
     shape = (len(rows), k, k) if k else (len(rows), 3)
-    if told.counts.shape != shape or told.rows.shape != rows.shape:
+    if replies.counts.shape != shape or replies.rows.shape != rows.shape:
         raise FormatError("scores of other trees than asked for")
-    if told.counts.dtype != np.int64 or told.rows.dtype != np.int64:
+    if replies.counts.dtype != np.int64 or replies.rows.dtype != np.int64:
         raise FormatError("scores of another type")
-    if not np.array_equal(told.rows, rows):
+    if not np.array_equal(replies.rows, rows):
         raise FormatError("scores of more or fewer rows than there are")
     if k:
-        margins = told.counts.sum(axis=2)
-        if told.counts.min() < 0 or told.counts.max() > MAX_ROWS or not np.array_equal(margins.sum(axis=1), rows):
+        margins = replies.counts.sum(axis=2)
+        if replies.counts.min() < 0 or replies.counts.max() > MAX_ROWS or not np.array_equal(margins.sum(axis=1), rows):
             raise FormatError("a matrix does not add up to the rows scored")
     else:
-        margins = told.counts[:, 1:]
-        if (told.counts[:, [0, 2]] < 0).any():
+        margins = replies.counts[:, 1:]
+        if (replies.counts[:, [0, 2]] < 0).any():
             raise FormatError("a squared error or label is negative")
     _, group = np.unique(silent, axis=1, return_inverse=True)
     _, first = np.unique(group, return_index=True)

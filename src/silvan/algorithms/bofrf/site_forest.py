@@ -23,7 +23,7 @@ from silvan.tree.split import SET_WORDS
 from silvan.util.threads import thread_count
 
 
-def brought_forest(site: Site, schema: Schema, part: Part, min_leaf: int) -> Forest:
+def site_forest(site: Site, schema: Schema, part: Part, min_leaf: int) -> Forest:
     """Give the forest that a site brings, as it may leave the site."""
     source = site.forest
     if is_unfitted(source):
@@ -118,10 +118,10 @@ def conform(forest: Forest, schema: Schema, columns: list[str]) -> Forest:
     feature = np.where(forest.feature >= 0, to[forest.feature], -1)
     by_category = is_category_split(schema, feature)
     bits = np.zeros((int(by_category.sum()), 64 * SET_WORDS), np.bool_)
-    told, before = set_bits(forest.sets), forest.feature[by_category]
+    replies, before = set_bits(forest.sets), forest.feature[by_category]
     for f in np.unique(before):
         bins = _bins_of_codes(schema.features[to[f]], forest.schema.features[f])
-        bits[before == f, : len(bins)] = told[before == f][:, bins]
+        bits[before == f, : len(bins)] = replies[before == f][:, bins]
     return Forest(
         schema=schema,
         offsets=forest.offsets,

@@ -114,7 +114,7 @@ def _check_value(name: str, value: Any) -> None:
         raise InputError(f"grid: criterion must be 'gini' or 'entropy', got {value!r}")
     try:
         checked = Settings(**{name: value})
-        checked.handful(1)
+        checked.n_drawn(1)
     except InputError as error:
         raise InputError(f"grid: {error}") from None
     if checked.n_estimators > MAX_TREES:
@@ -171,8 +171,8 @@ def tune_settings(
     the rows, the settings stay as they are and there are no trials.
     """
     part = site.part(schema) if part is None else part
-    told = (schema.hash, msgspec.json.encode([settings, search]), feature_key.tobytes(), part.row_keys.tobytes())
-    key = ("tuned", *told)
+    replies = (schema.hash, msgspec.json.encode([settings, search]), feature_key.tobytes(), part.row_keys.tobytes())
+    key = ("tuned", *replies)
     if key not in site.cache:
         mark = _Marks(site, progress)
         site.cache[key] = search_settings(
@@ -274,7 +274,7 @@ def _grown_as(settings: Settings, n_features: int) -> tuple[Any, ...]:
     """Give what decides the trees: a node of fewer rows than two leaves is not split, whatever else is said."""
     split = max(settings.min_samples_split, 2 * settings.min_samples_leaf)
     depth = settings.max_depth or DEPTH_CAP
-    return settings.criterion, depth, split, settings.min_samples_leaf, settings.handful(n_features)
+    return settings.criterion, depth, split, settings.min_samples_leaf, settings.n_drawn(n_features)
 
 
 def _rungs(search: Search, n: int, trees: int) -> list[tuple[int, int]]:
@@ -306,8 +306,8 @@ def _conclude(entrants: list["_Entrant"], sizes: list[int], schema: Schema) -> t
 
 def _simplicity(settings: Settings, n_features: int) -> tuple[Any, ...]:
     """Order settings by the size of what they grow: fewer trees, shallower ones, larger leaves."""
-    criterion, depth, split, leaf, handful = _grown_as(settings, n_features)
-    return settings.n_estimators, depth, -leaf, -split, handful, criterion != "gini", criterion
+    criterion, depth, split, leaf, n_drawn = _grown_as(settings, n_features)
+    return settings.n_estimators, depth, -leaf, -split, n_drawn, criterion != "gini", criterion
 
 
 class _Entrant:

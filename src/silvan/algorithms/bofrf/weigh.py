@@ -17,8 +17,8 @@ import numpy as np
 from numba import njit
 
 from silvan import metrics
-from silvan.algorithms.bofrf.score_checks import check_scores, check_told
-from silvan.algorithms.bofrf.site_forest import brought_forest
+from silvan.algorithms.bofrf.score_checks import check_reply, check_scores
+from silvan.algorithms.bofrf.site_forest import site_forest
 from silvan.algorithms.bofrf.tune import Search, tune_settings
 from silvan.algorithms.horizontal.merged_forest import equal_say, local_forest
 from silvan.algorithms.shared.admission import Refusals, ask_admission
@@ -145,7 +145,7 @@ def bring_trees(site: Site, request: BringTrees) -> OwnTrees:
                 "the site brings a forest, and nobody knows which rows its trees saw: set validation=0.2, so that the "
                 "site chooses on rows that were split off"
             )
-        forest = brought_forest(site, schema, part, request.min_leaf)
+        forest = site_forest(site, schema, part, request.min_leaf)
     else:
         if request.tune is not None:
             settings, _ = tune_settings(site, schema, settings, request.tune, request.feature_key, part=part)
@@ -379,12 +379,12 @@ def _alphas(
     request = ScoreTrees(
         schema=named, forests=[blobs[site] for site in members], validation=validation, offset=offset, scale=scale
     )
-    told: TreeScores = federation.total(
+    replies: TreeScores = federation.total(
         dict.fromkeys(members, request),
         check=check_scores(schema, {s: (silent[s], r.rows) for s, r in members.items()}),
     )
-    check_told(told, schema, {s: (silent[s], r.rows) for s, r in members.items()}, federation.lost)
-    return np.array([_correlation(m) for m in told.counts]) if k else _skill(told)
+    check_reply(replies, schema, {s: (silent[s], r.rows) for s, r in members.items()}, federation.lost)
+    return np.array([_correlation(m) for m in replies.counts]) if k else _skill(replies)
 
 
 def _correlation(matrix: np.ndarray) -> float:
@@ -393,10 +393,10 @@ def _correlation(matrix: np.ndarray) -> float:
     return 0.0 if np.isnan(value) else value
 
 
-def _skill(told: TreeScores) -> np.ndarray:
+def _skill(replies: TreeScores) -> np.ndarray:
     """Give 1 - MSE / variance of the label, for each tree on the rows that it was scored on."""
-    n = np.maximum(told.rows, 1)
-    error, label, square = told.counts.T / n
+    n = np.maximum(replies.rows, 1)
+    error, label, square = replies.counts.T / n
     spread = square - (label / _FINER) ** 2
     return np.where(spread > 0, 1.0 - error / np.where(spread > 0, spread, 1.0), 0.0)
 

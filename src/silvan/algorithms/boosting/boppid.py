@@ -119,11 +119,11 @@ def integrate(own: str, picked: dict[str, Stumps], rows: dict[str, int], schema:
     all_rows = sum(rows[site] for site in picked)
     factors = {site: rows[site] / all_rows for site in picked}  # lambda
     factors[own] *= sigma(rows[own], [rows[site] for site in picked])
-    heard = {site: stumps for site, stumps in picked.items() if stumps.weight.any()}
-    if not heard:
+    voting = {site: stumps for site, stumps in picked.items() if stumps.weight.any()}
+    if not voting:
         return picked[own].forest(schema)
-    forests = [stumps.forest(schema) for stumps in heard.values()]
-    return join_forests(forests, [factors[site] for site in heard])
+    forests = [stumps.forest(schema) for stumps in voting.values()]
+    return join_forests(forests, [factors[site] for site in voting])
 
 
 def sigma(own: int, rows: list[int]) -> float:

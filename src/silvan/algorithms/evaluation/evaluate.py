@@ -114,13 +114,15 @@ def judge(site: Site, request: Judge) -> Figures:
         raise FormatError("gains are measured against a model that is not there")
     schema = schema_of(site, request.schema)
     y = site.part(schema, test=True).y
-    told = [_answer(site, schema, contender, request.feature_key) for contender in request.contenders]
+    replies = [_answer(site, schema, contender, request.feature_key) for contender in request.contenders]
     if schema.n_classes:
-        rows = [list(metrics.classification(a.scores, y, a.decided).values()) for a in told]
+        rows = [list(metrics.classification(a.scores, y, a.decided).values()) for a in replies]
     else:
-        rows = [metrics.moments(a.scores[:, 0], y).tolist() for a in told]
-    between = intervals([a.scores for a in told], request.against, y, schema.n_classes, site.sampling_key, site.n_jobs)
-    figures = np.array(rows, np.float64).reshape(len(told), -1)
+        rows = [metrics.moments(a.scores[:, 0], y).tolist() for a in replies]
+    between = intervals(
+        [a.scores for a in replies], request.against, y, schema.n_classes, site.sampling_key, site.n_jobs
+    )
+    figures = np.array(rows, np.float64).reshape(len(replies), -1)
     if not policy_of(site).judges(y, schema.n_classes):
         # not refused: a site with few rows would end everybody's evaluation
         figures, between = np.full_like(figures, np.nan if schema.n_classes else 0.0), np.full_like(between, np.nan)
@@ -134,11 +136,11 @@ def tally(site: Site, request: Tally) -> Counts:
     y = site.part(schema, test=True).y
     scores, confusion, bands = [], [], []
     for contender in request.contenders:
-        told = _answer(site, schema, contender, request.feature_key)
-        some = slice(0, 0) if told.silent else slice(None)
-        answer, of = told.scores[some], y[some]
+        replies = _answer(site, schema, contender, request.feature_key)
+        some = slice(0, 0) if replies.silent else slice(None)
+        answer, of = replies.scores[some], y[some]
         scores.append(metrics.count_scores(answer, of, exact=False))
-        confusion.append(metrics.confusion(answer, of, told.decided[some]))
+        confusion.append(metrics.confusion(answer, of, replies.decided[some]))
         bands.append(metrics.calibration_sums(answer, of))
     return Counts(
         scores=np.array(scores, np.int64), confusion=np.array(confusion, np.int64), bands=np.array(bands, np.int64)
@@ -160,8 +162,8 @@ def _answer(site: Site, schema: Schema, contender: Contender, feature_key: np.nd
         else:
             raise RefusedError("the question names no model for this site")
         part, absent = site.part(schema, test=True), site.absent(schema)
-        told = [answer_of(forest, piece.X, absent, site.n_jobs) for piece in part.pieces()]
-        site.cache[key] = Answer(*map(np.concatenate, zip(*told, strict=True))) if len(told) > 1 else told[0]
+        replies = [answer_of(forest, piece.X, absent, site.n_jobs) for piece in part.pieces()]
+        site.cache[key] = Answer(*map(np.concatenate, zip(*replies, strict=True))) if len(replies) > 1 else replies[0]
     answer: Answer = site.cache[key]
     return answer
 
@@ -182,11 +184,11 @@ def evaluate(
     listed = {site: [_contender(federation, site, model) for _, model in contenders] for site in federation.active}
     shared: dict[str, Any] = {"schema": federation.blob(schema.to_json().encode()), "feature_key": feature_key}
     with federation.counted_apart():
-        told: dict[str, Figures] = federation.ask(
+        replies: dict[str, Figures] = federation.ask(
             {site: Judge(contenders=listed[site], against=against, **shared) for site in listed},
             check=_check_figures(schema, len(contenders)),
         )
-        if not any(reply.rows for reply in told.values()):
+        if not any(reply.rows for reply in replies.values()):
             raise InputError(
                 "no site has test rows: set test=0.2 when the federation is made, or pass a table to judge on"
             )
@@ -197,7 +199,7 @@ def evaluate(
                 check=_check_counts(schema, len(contenders)),
             )
     rows = []
-    for site, reply in told.items():
+    for site, reply in replies.items():
         judged = [Row(site, name, reply.rows, _site_figures(schema, reply, i)) for i, name in enumerate(names)]
         rows += compared(judged, reply.intervals, [msgspec.json.encode(one) for one in listed[site]])
     overall = []
@@ -206,8 +208,8 @@ def evaluate(
             n = int(counts.confusion[i].sum())
             figures = metrics.from_counts(list(counts.scores[i]), counts.confusion[i], counts.bands[i])
         else:
-            n = int(sum(reply.figures[i, 0] for reply in told.values()))
-            figures = metrics.from_moments(np.array([reply.figures[i] for reply in told.values()]))
+            n = int(sum(reply.figures[i, 0] for reply in replies.values()))
+            figures = metrics.from_moments(np.array([reply.figures[i] for reply in replies.values()]))
         overall.append(Row(OVERALL, name, n, figures))
     return [*rows, *compared(overall)], counts
 

@@ -18,7 +18,7 @@ from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.federation.federation import OVERALL
 from silvan.forest.forest import Forest
-from silvan.forest.predict import heard, scores_and_decisions
+from silvan.forest.predict import scores_and_decisions, voting
 
 LOCAL, FEDERATED = "local", "federated"
 """What a site has alone, which gains are measured against, and what the learner says that it should use."""
@@ -38,7 +38,7 @@ class Answer(NamedTuple):
 
 def answer_of(forest: Forest, X: np.ndarray, absent: np.ndarray, n_jobs: int | None = None) -> Answer:
     """Score rows of a table that lacks some columns; nothing is said if that makes every tree abstain."""
-    if not heard(forest, absent).any():
+    if not voting(forest, absent).any():
         return Answer(np.full((len(X), forest.n_outputs), np.nan), np.zeros(len(X), np.int64))
     return Answer(*scores_and_decisions(forest, X, n_jobs, absent))
 
@@ -124,10 +124,10 @@ def on_rows(
         for _, forest in of:
             if forest.hash not in answers:
                 answers[forest.hash] = answer_of(forest, X, absent)
-        names, told = [name for name, _ in of], [answers[forest.hash] for _, forest in of]
-        listed = [Row(site, name, len(y), figures_of(schema, a, y)) for name, a in zip(names, told, strict=True)]
+        names, replies = [name for name, _ in of], [answers[forest.hash] for _, forest in of]
+        listed = [Row(site, name, len(y), figures_of(schema, a, y)) for name, a in zip(names, replies, strict=True)]
         against = names.index(LOCAL) if LOCAL in names else -1
-        between = intervals([a.scores for a in told], against, y, schema.n_classes, key)
+        between = intervals([a.scores for a in replies], against, y, schema.n_classes, key)
         return compared(listed, between, [forest.hash for _, forest in of])
 
     found = []

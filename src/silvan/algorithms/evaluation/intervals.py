@@ -53,8 +53,8 @@ def intervals(
         for i in differ:
             found[i] = delong(answers[i][:, 1], base[:, 1], y == 1)
     elif differ:
-        told = _resampled([answers[i] for i in (against, *differ)], y, n_classes, key, n_jobs)
-        gains = told[:, 1:] - told[:, :1] if n_classes else told[:, :1] - told[:, 1:]
+        replies = _resampled([answers[i] for i in (against, *differ)], y, n_classes, key, n_jobs)
+        gains = replies[:, 1:] - replies[:, :1] if n_classes else replies[:, :1] - replies[:, 1:]
         found[differ] = np.quantile(gains, SHARE, axis=0).T
     return found
 

@@ -59,8 +59,8 @@ class Design(msgspec.Struct, frozen=True, dict=True):
                 names += [f"{feature.name} = {category}" for category in categories]
             else:
                 names.append(feature.name)
-        told = [f for f, gap in zip(self.schema.features, self.gaps, strict=True) if gap]
-        return names + [f"{feature.name} is missing" for feature in told]
+        replies = [f for f, gap in zip(self.schema.features, self.gaps, strict=True) if gap]
+        return names + [f"{feature.name} is missing" for feature in replies]
 
     def fits(self) -> bool:
         """Whether the arrays are of the sizes that the schema asks for, and finite."""

@@ -225,27 +225,27 @@ def fit(federation: Federation, columns: Columns, schema: Schema, *, alpha: floa
 
     def explain() -> Unexplained:
         request = Explain(terms=terms[holder], label=schema.label, offered=list(offered))
-        told: Unexplained = federation.ask(
-            request, to=[holder], check=lambda _, reply: _check_told(reply, schema.n_classes)
+        replies: Unexplained = federation.ask(
+            request, to=[holder], check=lambda _, reply: _check_reply(reply, schema.n_classes)
         )[holder]
-        if told.broken:
+        if replies.broken:
             raise FederationError(
                 "what the parties offer does not fit together, so some party answers nonsense; from a sum nobody can "
                 "tell which"
             )
-        steps.append(federation.blob(told.step))
-        return told
+        steps.append(federation.blob(replies.step))
+        return replies
 
-    told = explain()
+    replies = explain()
     alone = not any(len(own) for party, own in columns.owners.items() if party != holder)
-    most = min(max_iter, HISTORY // (8 * n * told.width))
-    while not (alone or told.done) and len(offered) < most:
+    most = min(max_iter, HISTORY // (8 * n * replies.width))
+    while not (alone or replies.done) and len(offered) < most:
         request = {party: OfferDirection(terms=own, steps=list(steps)) for party, own in terms.items()}
-        check = partial(_check_offer, rows=n, width=told.width, products=len(steps) + 1)
+        check = partial(_check_offer, rows=n, width=replies.width, products=len(steps) + 1)
         sum_: Offer = federation.total(request, check=check)
         offered.append(federation.blob(wire.encode(sum_)))
-        told = explain()
-    return Fitted(_keep(federation, columns, schema, terms, steps, offered), len(offered), alone or told.done)
+        replies = explain()
+    return Fitted(_keep(federation, columns, schema, terms, steps, offered), len(offered), alone or replies.done)
 
 
 def _terms(federation: Federation, columns: Columns, schema: Schema, alpha: float, tol: float) -> dict[str, Terms]:
@@ -258,7 +258,7 @@ def _terms(federation: Federation, columns: Columns, schema: Schema, alpha: floa
     return terms
 
 
-def _check_told(reply: Unexplained, n_classes: int) -> None:
+def _check_reply(reply: Unexplained, n_classes: int) -> None:
     most = n_classes if n_classes > 2 else 1
     if not reply.broken and not (1 <= reply.width <= most and reply.width != 2):
         raise FormatError("its predictors are not as many as the label has classes")

@@ -163,9 +163,9 @@ class Explaining:
         products = offer.products * (n * 2.0**-PER_ROW)
         if products[0] < -n * _EXACT**4:
             raise MisfitError  # more than rounding
-        told = float(np.sqrt(max(float(products[0]), 0.0) / n))
-        self.left = told * 2.0**-self.sharper
-        if told >= _EXACT and not self.finished:
+        replies = float(np.sqrt(max(float(products[0]), 0.0) / n))
+        self.left = replies * 2.0**-self.sharper
+        if replies >= _EXACT and not self.finished:
             self.regression.offer(offer.column * 2.0**-FRACTION, products[[1, *(2 + i for i in self.used)]])
             self.used.append(len(self.done))
             self.regression.fit(_INNER * self.left)

@@ -92,8 +92,8 @@ def exact_level(site: Site, request: NoisyLevel, schema: Schema) -> np.ndarray:
         part = site.part(schema)
         clipped = Part(part.X, np.clip(part.y, *schema.label.bounds), part.row_keys)
         site = stand_in(site, f"clipped {schema.hash}", clipped)
-    told: Any = grow_level(site, request.level)
-    return np.asarray(told.sums, np.int64)
+    replies: Any = grow_level(site, request.level)
+    return np.asarray(replies.sums, np.int64)
 
 
 def public_measure(schema: Schema) -> Measure:
@@ -113,13 +113,15 @@ def fit(rounds: Rounds, settings: Settings, key: np.ndarray, n_rows: int | None)
         raise InputError("max_depth must be given with epsilon: every level costs its share")
     plan = PublicPlan.of(rounds, settings)
     measure = plan.measure if schema.n_classes else public_measure(schema)
-    times = settings.n_estimators * plan.handful
+    times = settings.n_estimators * plan.n_drawn
     if n_rows is not None:
         rounds.public.append(f"{n_rows} rows to learn from, as n_rows says")
         warn_if_small(n_rows, rounds.epsilon / depth / times / np.sqrt(rounds.placing.factor), 50.0)
 
     def ask(level: GrowLevel, size: int) -> np.ndarray:
-        request = NoisyLevel(epsilon=rounds.purse.take(Fraction(1, depth)), sharers=rounds.placing.sharers, level=level)
+        request = NoisyLevel(
+            epsilon=rounds.split_epsilon.take(Fraction(1, depth)), sharers=rounds.placing.sharers, level=level
+        )
         if size * measure.n_stats > _MOST_COUNTERS:
             raise InputError("the histograms of a level are too large; ask for fewer trees or bins")
         number = len(level.round_sizes) + 1
@@ -137,7 +139,7 @@ class PublicPlan:
     rounds: Rounds
     bins: Bins
     measure: Measure
-    handful: int
+    n_drawn: int
 
     @classmethod
     def of(cls, rounds: Rounds, settings: Settings) -> "PublicPlan":
@@ -152,7 +154,7 @@ class PublicPlan:
         ]
         n = max(schema.n_classes, 1)
         measure = class_measure(np.ones(n, np.int64), settings.class_weights(np.ones(n, np.int64)))
-        return cls(rounds, make_bins(schema, cuts), measure, settings.handful(len(schema.features)))
+        return cls(rounds, make_bins(schema, cuts), measure, settings.n_drawn(len(schema.features)))
 
     def grow(
         self, settings: Settings, measure: Measure, key: np.ndarray, ask: Callable[[GrowLevel, int], np.ndarray]

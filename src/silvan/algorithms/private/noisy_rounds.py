@@ -12,7 +12,7 @@ from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply
 from silvan.federation.site import Cache, Part, Site
-from silvan.privacy.noise.accounting import Privacy, Purse, Query
+from silvan.privacy.noise.accounting import EpsilonSplit, Privacy, Query
 from silvan.privacy.noise.laplace import check_epsilon
 from silvan.privacy.noise.noisy_request import Noisy
 
@@ -86,7 +86,7 @@ class Rounds:
     def __init__(self, federation: Federation, schema: Schema, epsilon: float, placing: Placing) -> None:
         check_epsilon(epsilon)
         self.federation, self.schema, self.epsilon, self.placing = federation, schema, float(epsilon), placing
-        self.purse = Purse(epsilon)
+        self.split_epsilon = EpsilonSplit(epsilon)
         self.queries: list[Query] = []
         self.public: list[str] = []
         self.named: Blob = federation.blob(schema.to_json().encode())
@@ -122,18 +122,18 @@ class Rounds:
 
     def account(self, outside: tuple[str, ...] = ()) -> Privacy:
         """Give the account of all that was asked."""
-        told = [
+        replies = [
             "evaluate, whose figures are exact",
             "that a site answers at all: one whose table does not fit the schema says so",
         ]
         if self.federation.rows:
-            told.append("each site's number of rows, which it told when the federation was made")
+            replies.append("each site's number of rows, which it told when the federation was made")
         declared = (
             "the schema: names, bounds or edges, categories, classes; parameters and random_state; which rows are kept "
             "for judging"
         )
         return Privacy(
-            self.epsilon, tuple(self.queries), self.placing.seen_by, (declared, *self.public), (*told, *outside)
+            self.epsilon, tuple(self.queries), self.placing.seen_by, (declared, *self.public), (*replies, *outside)
         )
 
 

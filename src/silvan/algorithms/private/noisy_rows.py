@@ -77,8 +77,8 @@ def disguised_level(site: Site, request: DisguisedLevel) -> Histograms:
     part = site.part(schema)
     worn = drawn_once(site, request, Disguise, lambda: part, lambda rows: disguise(rows, schema, request.epsilon))
     name = digest(msgspec.json.encode(request.draws()))
-    told: Any = grow_level(stand_in(site, name, Part(worn.X, worn.y, part.row_keys)), request.level)
-    return Histograms(sums=told.sums)
+    replies: Any = grow_level(stand_in(site, name, Part(worn.X, worn.y, part.row_keys)), request.level)
+    return Histograms(sums=replies.sums)
 
 
 def disguise(part: Part, schema: Schema, epsilon: float) -> Disguise:

@@ -71,14 +71,14 @@ _UNCALIBRATED_SLOPE = 0.5  # sums of tables that go along with each other are to
 
 def fit(rounds: Rounds, key: np.ndarray, n_rows: int | None) -> Forest:
     """Ask for noisy counts and make a forest of them."""
-    schema, purse, placing = rounds.schema, rounds.purse, rounds.placing
+    schema, split_epsilon, placing = rounds.schema, rounds.split_epsilon, rounds.placing
     check_public(schema)
     sharers = placing.sharers
-    people = None if n_rows is not None else CountPeople(epsilon=purse.take(ROWS_SHARE), sharers=sharers)
+    people = None if n_rows is not None else CountPeople(epsilon=split_epsilon.take(ROWS_SHARE), sharers=sharers)
     n = rounds.rows(n_rows, people)
     # noise at every site is noisier by the root of their number
-    strength = n * float(purse.left) / np.sqrt(placing.factor)
-    warn_if_small(n, float(purse.left) / np.sqrt(placing.factor), 50.0 if schema.n_classes else _LEAST_NUMBERS)
+    strength = n * float(split_epsilon.left) / np.sqrt(placing.factor)
+    warn_if_small(n, float(split_epsilon.left) / np.sqrt(placing.factor), 50.0 if schema.n_classes else _LEAST_NUMBERS)
     rng = np.random.default_rng(key)
     m = int(np.clip(strength // _ROWS_A_FEATURE, _LEAST_FEATURES, len(schema.features)))
     features = np.sort(rng.permutation(len(schema.features))[:m])
@@ -103,7 +103,7 @@ def _cut(rounds: Rounds, features: np.ndarray, recipe: Recipe, n: int, share: Fr
     if asked and share is not None:
         sizes = np.array([len(bins[f]) for f in asked], np.int64)
         request = CountColumns(
-            epsilon=rounds.purse.take(share),
+            epsilon=rounds.split_epsilon.take(share),
             sharers=rounds.placing.sharers,
             schema=rounds.named,
             columns=np.array(asked, np.int32),
@@ -167,9 +167,9 @@ def _classes(
     rounds: Rounds, recipe: Recipe, groups: Sequence[Group], listed: list[list[int]], calibrated: bool
 ) -> Forest:
     """Ask for classes in cells, then by score: log-odds of cells, and what sums of them mean."""
-    schema, purse = rounds.schema, rounds.purse
-    for_scores = purse.take(_CLASS_SHARES[1]) if calibrated else 0.0
-    counts, request = _ask_tables(rounds, purse.rest(), groups, listed)
+    schema, split_epsilon = rounds.schema, rounds.split_epsilon
+    for_scores = split_epsilon.take(_CLASS_SHARES[1]) if calibrated else 0.0
+    counts, request = _ask_tables(rounds, split_epsilon.rest(), groups, listed)
     variance = _variance(rounds, request)
     shares = tables.class_shares(counts)
     kernels: dict[tuple[int, ...], np.ndarray] = {}
@@ -216,10 +216,10 @@ def _calibrated(
         edges=edges,
     )
     shape = len(judged), tables.SCORE_BINS, 2
-    told = rounds.total(request, f"scores of {len(judged)} class{'es' * (len(judged) > 1)}", len(judged), shape)
+    replies = rounds.total(request, f"scores of {len(judged)} class{'es' * (len(judged) > 1)}", len(judged), shape)
     variance = _variance(rounds, request)
     knots = np.array([tables.knots_of(row) for row in edges])
-    odds = np.array([tables.calibrate(rows, at, variance) for rows, at in zip(told, knots, strict=True)])
+    odds = np.array([tables.calibrate(rows, at, variance) for rows, at in zip(replies, knots, strict=True)])
     if schema.n_classes == 2:
         knots, odds = np.stack([-knots[0, ::-1], knots[0]]), np.stack([-odds[0, ::-1], odds[0]])
     return replace(forest, knots=knots, odds=odds)
@@ -227,13 +227,13 @@ def _calibrated(
 
 def _numbers(rounds: Rounds, recipe: Recipe, groups: Sequence[Group], listed: list[list[int]], n: int) -> Forest:
     """Ask for a number: its mean, what cells add to it, and how much of that to believe."""
-    schema, purse, sharers = rounds.schema, rounds.purse, rounds.placing.sharers
+    schema, split_epsilon, sharers = rounds.schema, rounds.split_epsilon, rounds.placing.sharers
     _, for_mean, for_slope = _NUMBER_SHARES
-    asked = SumTargets(epsilon=purse.take(for_mean), sharers=sharers, schema=rounds.named)
+    asked = SumTargets(epsilon=split_epsilon.take(for_mean), sharers=sharers, schema=rounds.named)
     first = rounds.total(asked, "sum of the target", 1, (1,))[0] / n, _variance(rounds, asked) / n**2
     mean = tables.believed([first])
-    slope_epsilon = purse.take(for_slope)
-    counts, request = _ask_tables(rounds, purse.rest(), groups, listed)
+    slope_epsilon = split_epsilon.take(for_slope)
+    counts, request = _ask_tables(rounds, split_epsilon.rest(), groups, listed)
     row_noise, sum_noise = (noise.variance * rounds.placing.factor for noise in request.noises(schema))
     values = []
     for table, here in zip(listed, counts, strict=True):

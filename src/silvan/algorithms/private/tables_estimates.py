@@ -149,10 +149,10 @@ _WITHIN = (12.0, 25.0, 50.0)
 _BETWEEN = (0.15, 0.4, 1.0)
 
 
-def believed(told: Sequence[tuple[float, float]]) -> float:
+def believed(replies: Sequence[tuple[float, float]]) -> float:
     """Give the mean of a number from noisy ones, each with its variance; it is likely near the middle of its bounds."""
-    weight = 1.0 / _MIDDLING**2 + sum(1.0 / variance for _, variance in told)
-    return float(sum(value / variance for value, variance in told) / weight)
+    weight = 1.0 / _MIDDLING**2 + sum(1.0 / variance for _, variance in replies)
+    return float(sum(value / variance for value, variance in replies) / weight)
 
 
 def slope_of(sums: np.ndarray, mean: float, variance: float, unit: float) -> tuple[float, float]:

@@ -235,8 +235,8 @@ def _count_scores(part: Part, request: CountScores, schema: Schema, forest: Fore
 def _sum_slopes(part: Part, request: SumSlopes, schema: Schema, forest: Forest, n_jobs: int | None) -> np.ndarray:
     if schema.n_classes or not (np.isfinite(request.centre) and 0.0 < request.reach < np.inf):
         raise FormatError("slopes are for numbers, around a centre and within a reach")
-    told = (forest.scores(part.X, n_jobs)[:, 0] - request.centre) / request.reach
-    score = np.rint(np.clip(np.nan_to_num(told), -1.0, 1.0) * MOST).astype(np.int64)
+    replies = (forest.scores(part.X, n_jobs)[:, 0] - request.centre) / request.reach
+    score = np.rint(np.clip(np.nan_to_num(replies), -1.0, 1.0) * MOST).astype(np.int64)
     target = whole_target(part.y, schema)
     products = np.rint(score * target / MOST), np.rint(score * score / MOST)
     return np.array([score.sum(), target.sum(), *(int(p.sum()) for p in products)], np.int64)

@@ -113,9 +113,9 @@ def judge_trees(
     skill = tree_skill(forest, part, absent, n_jobs)
     blind = blind_rows(forest, part.X, FLOOR, n_jobs)
     odd = (blind > MOST_BLIND * len(part)) | _answers_far(forest, part.y)
-    heard = ~abstaining(forest, absent) & (forest.weights > 0)
+    voting = ~abstaining(forest, absent) & (forest.weights > 0)
     verdicts = np.where(odd, ODD, np.where(skill <= min_skill, POOR, TAKEN))
-    return np.where(heard, verdicts, TAKEN).astype(np.uint8)
+    return np.where(voting, verdicts, TAKEN).astype(np.uint8)
 
 
 def tree_skill(forest: Forest, part: Part, absent: np.ndarray, n_jobs: int | None = None) -> np.ndarray:
@@ -183,19 +183,19 @@ class Refusals:
     def among(self, sites: Sequence[str]) -> "Refusals":
         """Leave out sites that were lost, with their trees."""
         kept = np.isin(self.owners, sites)
-        verdicts = {site: told[kept] for site, told in self.verdicts.items() if site in sites}
+        verdicts = {site: replies[kept] for site, replies in self.verdicts.items() if site in sites}
         return Refusals(self.owners[kept], verdicts, [site for site in self.judges if site in sites])
 
     def counted(self) -> dict[str, dict[str, dict[str, int]]]:
         """Count refusals: by who refuses, whose trees, and why."""
-        told: dict[str, dict[str, dict[str, int]]] = {}
+        replies: dict[str, dict[str, dict[str, int]]] = {}
         for site, verdicts in self.verdicts.items():
             for owner in dict.fromkeys(self.owners.tolist()):
                 here = verdicts[self.owners == owner]
                 found = {word: int((here == code).sum()) for code, word in WORDS.items() if (here == code).any()}
                 if found:
-                    told.setdefault(site, {})[owner] = found
-        return told
+                    replies.setdefault(site, {})[owner] = found
+        return replies
 
 
 def ask_admission(
@@ -235,11 +235,11 @@ def _check(reply: Admitted, sizes: list[int], own: int) -> None:
 
 def warn_refused(refusals: Refusals) -> None:
     """Say so if nobody uses most of a site's trees."""
-    told = refusals.counted()
+    replies = refusals.counted()
     for owner in dict.fromkeys(refusals.owners.tolist()):
         gone = refusals.dropped[refusals.owners == owner]
         if 2 * gone.sum() > len(gone):
-            why = [f"{site!r} finds {_said(found[owner])}" for site, found in told.items() if owner in found]
+            why = [f"{site!r} finds {_said(found[owner])}" for site, found in replies.items() if owner in found]
             warnings.warn(
                 f"{gone.sum()} of {len(gone)} trees of site {owner!r} are not used, since most other sites refuse "
                 f"them: {', '.join(why)}",

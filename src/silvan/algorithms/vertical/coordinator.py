@@ -13,7 +13,7 @@ import numpy as np
 
 from silvan.algorithms.shared.shared_bins import MAX_TREES
 from silvan.algorithms.vertical.columns import Columns, rows_blob
-from silvan.algorithms.vertical.party_rows import Ground, Round
+from silvan.algorithms.vertical.party_rows import GrowingContext, Round
 from silvan.algorithms.vertical.party_shares import Keeping, KeepShare, LeafValues
 from silvan.data.schema import Label, Schema
 from silvan.errors import FormatError, InputError
@@ -32,10 +32,11 @@ Drawn = dict[str, tuple[np.ndarray, np.ndarray]]
 """By party: which nodes of a level have some of its columns in their draw, and which columns these are."""
 
 
-class Books(ABC):
+class VerticalCoordinator(ABC):
     """The coordinator's books; how a level's splits are found depends on how labels are kept secret."""
 
     keeping: ClassVar[type[Keeping]] = KeepShare
+    model_prefix: ClassVar[str]  # hashed into the id of a model, so it never changes
 
     def __init__(self, federation: Federation, columns: Columns, schema: Schema, settings: Settings) -> None:
         if columns.label_holder is None:
@@ -51,14 +52,14 @@ class Books(ABC):
         self.level = np.zeros(0, np.bool_), np.zeros(0, np.uint8)  # of the splits just found: needed, bits
         self.made: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {party: [] for party in self.parties}
         self.levels = 0
-        self.grounds: dict[str, Ground] = {}
+        self.contexts: dict[str, GrowingContext] = {}
 
-    def lay_ground(self, **labels: Any) -> None:
+    def make_contexts(self, **labels: Any) -> None:
         """Say what trees grow on."""
         for party in self.parties:
             own = self.owners[party]
             schema = Schema(self.schema.features[own.start : own.stop], Label(self.schema.label.name))
-            self.grounds[party] = Ground(
+            self.contexts[party] = GrowingContext(
                 rows=self.rows,
                 schema=self.federation.blob(schema.to_json().encode()),
                 n_columns=len(self.schema.features),
@@ -66,9 +67,9 @@ class Books(ABC):
                 **labels,
             )
 
-    def ground(self, party: str) -> Ground:
+    def ground(self, party: str) -> GrowingContext:
         """Give what a party is told with every question."""
-        return msgspec.structs.replace(self.grounds[party], rounds=list(self.rounds))
+        return msgspec.structs.replace(self.contexts[party], rounds=list(self.rounds))
 
     # -- growing
 
@@ -142,7 +143,7 @@ class Books(ABC):
         determined = [self.federation.study, self.schema.hash, repr(self.settings), feature_key.tobytes().hex()]
         rounds = [blob.hash for blob in self.rounds]
         structure = Structure(
-            model=digest(msgspec.json.encode([*determined, type(self).__name__, self.rows.hash, *rounds])),
+            model=digest(msgspec.json.encode([*determined, self.model_prefix, self.rows.hash, *rounds])),
             schema=self.schema,
             parties=tuple(self.parties),
             columns=tuple(len(own) for own in self.owners.values()),
@@ -175,7 +176,7 @@ class Books(ABC):
     def check_values(self, value: np.ndarray, structure: Structure, site: str) -> None:
         """Refuse leaf values that are none, or that a party should not tell."""
 
-    def _keep(self, structure: Structure, party: str, place: np.ndarray, told: dict[str, Any]) -> Keeping:
+    def _keep(self, structure: Structure, party: str, place: np.ndarray, replies: dict[str, Any]) -> Keeping:
         """Tell a party where in the forest its splits are."""
         made = self.made[party]
         width = max((features.shape[1] for _, features in made), default=1)
@@ -193,7 +194,7 @@ class Books(ABC):
             first=first[node],
             middle=first[structure.left[node] + 1],
             last=past[node],
-            **told,
+            **replies,
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from silvan.algorithms.vertical.columns import Columns
-from silvan.algorithms.vertical.coordinator import Books, Drawn, check_leaf_values
+from silvan.algorithms.vertical.coordinator import Drawn, VerticalCoordinator, check_leaf_values
 from silvan.algorithms.vertical.encoded_labels import EncodedLabels, EncodeLabels, LeafCode, check_measure
 from silvan.algorithms.vertical.party_rows import Descent, Growing, descend
 from silvan.data.schema import Schema
@@ -25,7 +25,7 @@ from silvan.forest.forest_shares import Structure
 from silvan.tree.fit import Settings
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Grown
-from silvan.tree.level import settle_all, values
+from silvan.tree.level import finish_splits, values
 from silvan.tree.partition import count_sides, pack_sides
 from silvan.tree.split import Splits
 from silvan.tree.target import Measure
@@ -127,23 +127,25 @@ def fit(
     federation: Federation, columns: Columns, schema: Schema, settings: Settings, feature_key: np.ndarray
 ) -> Structure:
     """Grow the forest of all parties' columns; gives its structure, every party keeps its share."""
-    return EncodedBooks(federation, columns, schema, settings).grow(feature_key)
+    return EncodedCoordinator(federation, columns, schema, settings).grow(feature_key)
 
 
-class EncodedBooks(Books):
-    """The books where labels are encoded: the coordinator knows every node's statistics, in code."""
+class EncodedCoordinator(VerticalCoordinator):
+    """The coordinator where labels are encoded: it knows every node's statistics, in code."""
+
+    model_prefix: ClassVar[str] = "EncodedBooks"
 
     def __init__(self, federation: Federation, columns: Columns, schema: Schema, settings: Settings) -> None:
         super().__init__(federation, columns, schema, settings)
-        told: EncodedLabels = federation.ask(
+        replies: EncodedLabels = federation.ask(
             EncodeLabels(rows=self.rows, label=schema.label, settings=settings),
             to=[self.holder],
             check=lambda _, reply: check_measure(reply.measure, schema.n_classes),
         )[self.holder]
-        self.measure: Measure = told.measure
-        self._rule: Rule = settings.rule(told.measure)
-        self.stats = np.zeros((0, told.measure.n_stats), np.int64)  # of every node so far
-        self.lay_ground(labels=federation.blob(told.labels), measure=told.measure)
+        self.measure: Measure = replies.measure
+        self._rule: Rule = settings.rule(replies.measure)
+        self.stats = np.zeros((0, replies.measure.n_stats), np.int64)  # of every node so far
+        self.make_contexts(labels=federation.blob(replies.labels), measure=replies.measure)
 
     def rule(self) -> Rule:
         """Say which nodes may be split by their statistics."""
@@ -158,7 +160,7 @@ class EncodedBooks(Books):
         splits.gain[:] = offers[best, np.arange(len(nodes))]
         splits.feature[:] = np.where(splits.gain > -np.inf, best, -1)
         self._split(nodes, drawn, deeper, splits)
-        settle_all(splits, self._rule)
+        finish_splits(splits, self._rule)
         found = splits.feature >= 0
         sides = np.stack([splits.left, splits.total - splits.left], axis=1)[found]
         self.stats = np.concatenate([self.stats, sides.reshape(-1, self.measure.n_stats)])

@@ -13,7 +13,7 @@ import numpy as np
 
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.algorithms.vertical.columns import Columns
-from silvan.algorithms.vertical.coordinator import Books, Drawn
+from silvan.algorithms.vertical.coordinator import Drawn, VerticalCoordinator
 from silvan.algorithms.vertical.encrypted_labels import (
     EncryptedLabels,
     Encryption,
@@ -47,7 +47,7 @@ def fit(
     key_bits: int,
 ) -> Structure:
     """Grow the forest of all parties' columns; gives its structure, every party keeps its share."""
-    return EncryptedBooks(federation, columns, schema, settings, key_bits).grow(feature_key)
+    return EncryptedCoordinator(federation, columns, schema, settings, key_bits).grow(feature_key)
 
 
 class _Told:
@@ -55,13 +55,14 @@ class _Told:
 
     def open_nodes(self, stats: np.ndarray) -> np.ndarray:
         """Read what was told."""
-        told: np.ndarray = stats[:, 1] > 0
-        return told
+        replies: np.ndarray = stats[:, 1] > 0
+        return replies
 
 
-class EncryptedBooks(Books):
-    """The books where labels are encrypted. In place of statistics they have a node's rows and whether it is open."""
+class EncryptedCoordinator(VerticalCoordinator):
+    """The coordinator where labels are encrypted: of a node it knows how many rows it has, and whether it is open."""
 
+    model_prefix: ClassVar[str] = "EncryptedBooks"
     keeping: ClassVar[type[Keeping]] = KeepChosen
 
     def __init__(
@@ -70,14 +71,14 @@ class EncryptedBooks(Books):
         super().__init__(federation, columns, schema, settings)
         if key_bits not in SIZES and not encrypted_labels.TESTING:
             raise InputError(f"key_bits must be {' or '.join(map(str, SIZES))}, got {key_bits!r}")
-        told: EncryptedLabels = federation.ask(
+        replies: EncryptedLabels = federation.ask(
             EncryptLabels(rows=self.rows, label=schema.label, settings=settings, key_bits=key_bits),
             to=[self.holder],
             check=lambda _, reply: check_labels(reply, len(columns.training), schema.n_classes, key_bits),
         )[self.holder]
-        self.public = read_key(told.public)
-        self.encryption = Encryption(federation.blob(told.labels), told.public, told.lanes)
-        self.lay_ground()
+        self.public = read_key(replies.public)
+        self.encryption = Encryption(federation.blob(replies.labels), replies.public, replies.lanes)
+        self.make_contexts()
         self.choices: dict[str, list[bytes]] = {party: [] for party in self.parties}
         self.notes: list[bytes] = []
 
@@ -87,13 +88,13 @@ class EncryptedBooks(Books):
 
     def decide(self, nodes: np.ndarray, drawn: Drawn, deeper: np.ndarray) -> Splits:
         """Gather sums, have the label holder decide, and ask the winners for the sides."""
-        told = self._decisions(nodes, drawn, deeper, self._sums(nodes, drawn))
+        replies = self._decisions(nodes, drawn, deeper, self._sums(nodes, drawn))
         splits = Splits.empty(len(nodes), 2)
-        splits.feature[:], splits.gain[:] = told.winner, told.gain
-        splits.total[:, 0], splits.total[:, 1] = told.rows, told.is_open.sum(axis=1)
-        splits.left[:, 1] = told.is_open[:, 0]
-        self.notes.append(told.note)
-        self._split(nodes, drawn, told, splits)
+        splits.feature[:], splits.gain[:] = replies.winner, replies.gain
+        splits.total[:, 0], splits.total[:, 1] = replies.rows, replies.is_open.sum(axis=1)
+        splits.left[:, 1] = replies.is_open[:, 0]
+        self.notes.append(replies.note)
+        self._split(nodes, drawn, replies, splits)
         return splits
 
     def _sums(self, nodes: np.ndarray, drawn: Drawn) -> dict[str, Offer]:
@@ -132,20 +133,20 @@ class EncryptedBooks(Books):
         reply: Decisions = self.federation.ask(request, to=[self.holder], check=check)[self.holder]
         return reply
 
-    def _check_decisions(self, told: Decisions, n: int, drawn: Drawn, deeper: np.ndarray) -> None:
+    def _check_decisions(self, replies: Decisions, n: int, drawn: Drawn, deeper: np.ndarray) -> None:
         shapes = {"winner": ((n,), np.int32), "gain": ((n,), np.float64), "rows": ((n,), np.int64)}
         for name, (shape, dtype) in {**shapes, "is_open": ((n, 2), np.bool_)}.items():
-            if getattr(told, name).shape != shape or getattr(told, name).dtype != dtype:
+            if getattr(replies, name).shape != shape or getattr(replies, name).dtype != dtype:
                 raise FormatError("its decisions are not as many as the nodes")
-        if not np.isfinite(told.gain).all() or (told.gain < 0).any() or (told.rows < 0).any():
+        if not np.isfinite(replies.gain).all() or (replies.gain < 0).any() or (replies.rows < 0).any():
             raise FormatError("its decisions are not possible")
-        if (told.is_open[told.winner >= 0] & ~deeper[told.winner >= 0, None]).any():
+        if (replies.is_open[replies.winner >= 0] & ~deeper[replies.winner >= 0, None]).any():
             raise FormatError("it goes on where trees must end")
-        for k in np.unique(told.winner[told.winner >= 0]).tolist():
+        for k in np.unique(replies.winner[replies.winner >= 0]).tolist():
             party = self.parties[k] if k < len(self.parties) else ""
-            if party not in told.choices or not np.isin(np.flatnonzero(told.winner == k), drawn[party][0]).all():
+            if party not in replies.choices or not np.isin(np.flatnonzero(replies.winner == k), drawn[party][0]).all():
                 raise FormatError("it has a node split by a party without a column there")
-        if told.winner.min(initial=-1) < -1:
+        if replies.winner.min(initial=-1) < -1:
             raise FormatError("its decisions are not possible")
 
     def _split(self, nodes: np.ndarray, drawn: Drawn, told: Decisions, splits: Splits) -> None:
@@ -181,14 +182,14 @@ class EncryptedBooks(Books):
 
     def leaves(self, grown: Grown, nodes: np.ndarray) -> dict[str, dict[str, Any]]:
         """Hand the label holder its notes back, and every winner what was chosen for it."""
-        told: dict[str, dict[str, Any]] = {party: {"choices": self.choices[party]} for party in self.parties}
-        told[self.holder] |= {
+        replies: dict[str, dict[str, Any]] = {party: {"choices": self.choices[party]} for party in self.parties}
+        replies[self.holder] |= {
             "label": self.schema.label,
             "class_weight": self.settings.class_weight,
             "leaves": nodes,
             "notes": tuple(self.notes),
         }
-        return told
+        return replies
 
     def check_values(self, value: np.ndarray, structure: Structure, site: str) -> None:
         """Nobody tells what leaves are worth."""

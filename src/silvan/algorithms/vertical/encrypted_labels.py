@@ -190,9 +190,9 @@ def read_key(data: bytes) -> PublicKey:
     return PublicKey.from_bytes(data, testing=TESTING)
 
 
-def check_labels(told: EncryptedLabels, n_rows: int, n_classes: int, key_bits: int) -> None:
+def check_labels(replies: EncryptedLabels, n_rows: int, n_classes: int, key_bits: int) -> None:
     """Refuse labels that are not encrypted as agreed."""
-    lanes = told.lanes
+    lanes = replies.lanes
     if (lanes.bits, lanes.rows, lanes.fields, lanes.one_hot) != (key_bits, n_rows, n_classes or 1, bool(n_classes)):
         raise FormatError("its labels are not encrypted as agreed")
-    receive_rows(read_key(told.public), lanes, wire.decode(told.labels, Ciphertexts))
+    receive_rows(read_key(replies.public), lanes, wire.decode(replies.labels, Ciphertexts))

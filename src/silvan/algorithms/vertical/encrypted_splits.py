@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.vertical.encrypted_labels import truth_of, weighted
-from silvan.algorithms.vertical.party_rows import Ground, Growing, descend
+from silvan.algorithms.vertical.party_rows import Growing, GrowingContext, descend
 from silvan.algorithms.vertical.party_shares import Keeping, LeafValues, keep
 from silvan.data.schema import Label
 from silvan.errors import FormatError, RefusedError
@@ -88,7 +88,7 @@ def split_chosen(site: Site, request: SplitChosen) -> LeftBits:
     return LeftBits(bits=bits)
 
 
-def _chosen(party: Party, ground: Ground, nodes: np.ndarray, sealed: list[bytes]) -> Splits:
+def _chosen(party: Party, ground: GrowingContext, nodes: np.ndarray, sealed: list[bytes]) -> Splits:
     """Open what the label holder chose for this party, and make sure that it can be done."""
     choices = [wire.decode(unseal(_choice_key(party, party.name), box), Choice) for box in sealed]
     empty = Choice(*(np.zeros(shape, dtype) for shape, dtype in _CHOICE.values()))

@@ -18,7 +18,7 @@ from silvan.algorithms.vertical.encrypted_labels import (
     weighted,
 )
 from silvan.algorithms.vertical.encrypted_splits import Choice, Note, seal_choice, seal_note
-from silvan.algorithms.vertical.party_rows import Ground, Growing, descend
+from silvan.algorithms.vertical.party_rows import Growing, GrowingContext, descend
 from silvan.data.schema import Label
 from silvan.errors import FormatError
 from silvan.federation import wire
@@ -29,8 +29,8 @@ from silvan.federation.store import digest
 from silvan.privacy.paillier.cipher import Ciphertexts
 from silvan.privacy.paillier.packing import read_sums, sum_rows
 from silvan.privacy.seal import seal, unseal
-from silvan.tree.level import add_nodes, choose_listed, find_listed, settle_all
-from silvan.tree.node_rows import Stretches
+from silvan.tree.level import add_nodes, choose_listed, find_listed, finish_splits
+from silvan.tree.node_rows import NodeRows
 from silvan.tree.split import Splits
 
 # -- messages
@@ -85,7 +85,7 @@ class DecideNodes(Request, frozen=True, kw_only=True):
     verb: ClassVar[Verb] = "ask"
     reply: ClassVar[type[Reply]] = Decisions
 
-    ground: Ground
+    ground: GrowingContext
     label: Label
     class_weight: str | list[float] | None
     encryption: Encryption
@@ -174,7 +174,7 @@ def _read(
     request: DecideNodes,
     offer: Offer,
     truth: Truth,
-    rows: Stretches,
+    rows: NodeRows,
     totals: np.ndarray,
     nodes: np.ndarray,
     threads: int,
@@ -238,7 +238,7 @@ def _decide(
         )
         choices[name] = seal_choice(party, name, choice)
     chosen.total[:] = totals
-    settle_all(chosen, truth.rule)
+    finish_splits(chosen, truth.rule)
     sides = np.stack([chosen.left, totals - chosen.left], axis=1)
     is_open = truth.rule.open_nodes(sides.reshape(-1, totals.shape[1])).reshape(-1, 2) & request.deeper[:, None]
     alone = winner < 0

@@ -24,14 +24,14 @@ from silvan.privacy.identity import digests_of
 from silvan.tree.fit import Settings
 from silvan.tree.gain import Rule
 from silvan.tree.level import find_listed
-from silvan.tree.node_rows import Binned, Stretches
+from silvan.tree.node_rows import Binned, NodeRows
 from silvan.tree.partition import count_sides, route
 from silvan.tree.split import Splits
 from silvan.tree.target import Measure
 from silvan.util.threads import thread_count
 
 
-class Ground(msgspec.Struct, frozen=True):
+class GrowingContext(msgspec.Struct, frozen=True):
     """What trees grow on, as one party is told it."""
 
     rows: Blob  # digests of the rows to learn from
@@ -56,7 +56,7 @@ class Growing(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "ask"
 
-    ground: Ground
+    ground: GrowingContext
     nodes: np.ndarray  # int32
     features: np.ndarray  # int32 (nodes, most), of the party's own columns, -1 after the last
 
@@ -79,7 +79,7 @@ class Growing(Request, frozen=True, kw_only=True):
 class Descent:
     """Where the rows are, and the splits that the party has found and made."""
 
-    rows: Stretches
+    rows: NodeRows
     given_rule: Rule | None
     threads: int
     is_split: np.ndarray  # by node
@@ -124,7 +124,7 @@ class Descent:
         self.found = None
 
 
-def descend(party: Party, ground: Ground) -> Descent:
+def descend(party: Party, ground: GrowingContext) -> Descent:
     """Bring the rows to where the partitions so far send them."""
     key = ("descent", digest(wire.encode(msgspec.structs.replace(ground, rounds=[]))))
     hashes = [blob.hash for blob in ground.rounds]
@@ -137,7 +137,7 @@ def descend(party: Party, ground: Ground) -> Descent:
     return descent
 
 
-def _begin(party: Party, ground: Ground) -> Descent:
+def _begin(party: Party, ground: GrowingContext) -> Descent:
     """Put every row that a tree has drawn at its root."""
     settings, measure = ground.settings, ground.measure
     schema = schema_of(party, ground.schema)
@@ -154,5 +154,5 @@ def _begin(party: Party, ground: Ground) -> Descent:
         n_stats = measure.n_stats
     bins, codes = find_bins(X, schema, settings.max_bins, threads, FLOOR, ground.n_columns)
     table = Binned(codes, target, digests_of(party, ground.rows)[:, 0].copy(), bins, n_stats)
-    rows = Stretches.draw(table, party.row_key, settings.n_estimators, settings.bootstrap, threads)
+    rows = NodeRows.draw(table, party.row_key, settings.n_estimators, settings.bootstrap, threads)
     return Descent(rows, rule, threads, np.zeros(settings.n_estimators, np.bool_))

@@ -39,12 +39,12 @@ def attribute(release: Release, case: Case) -> Finding:
             guess = _guess(release, rows, int(f), values)
             found = np.searchsorted(edges, guess) == np.searchsorted(edges, rows.X[:, f])
             right.append(np.where(np.isnan(rows.X[:, f]), np.nan, found))
-    told = ATTACKS["attribute"]
+    replies = ATTACKS["attribute"]
     if not hits[0]:
-        return told.silent("no column to guess: the trees use none that varies")
+        return replies.silent("no column to guess: the trees use none that varies")
     ours, others = (_by_person(np.stack(right)) for right in hits)
     note = f"right for {ours.mean():.0%} of members and {others.mean():.0%} of others"
-    return told.told(mean_gap(ours, others), sum(map(len, people)), note)
+    return replies.with_result(mean_gap(ours, others), sum(map(len, people)), note)
 
 
 def _by_person(right: np.ndarray) -> np.ndarray:

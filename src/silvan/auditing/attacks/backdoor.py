@@ -65,29 +65,31 @@ class Trigger:
 
 def backdoored(model: Any, federation: LocalFederation, rows: Rows, kind: Kind = "stealthy") -> Finding:
     """Have a site send backdoored trees while the model is learnt again, and try the trigger on rows."""
-    told = ATTACKS["backdoor"]
+    replies = ATTACKS["backdoor"]
     if not isinstance(model, MergedForest | BOFRF):
-        return told.silent("sites send no trees to this learner")
+        return replies.silent("sites send no trees to this learner")
     if not federation.schema.n_classes or len(federation.active) < 2:
-        return told.silent("needs classes, and two sites or more")
+        return replies.silent("needs classes, and two sites or more")
     honest = _learnt(model, rehearse(federation))
     if honest is None:
-        return told.silent("the learner has no global forest, or cannot be learnt again")
+        return replies.silent("the learner has no global forest, or cannot be learnt again")
     trigger = find_trigger(federation, honest, rows)
     if trigger is None:
-        return told.silent("there are no numeric columns for a trigger")
+        return replies.silent("there are no numeric columns for a trigger")
     claims = isinstance(model, MergedForest) and model.weights is not None
     fooled = _learnt(model, poisoned(federation, trigger, kind, CLAIM if claims else 1))
     if fooled is None:
-        return told.silent("the learner refuses such trees")
+        return replies.silent("the learner refuses such trees")
     undefended = MergedForest(n_estimators=model.n_estimators, max_depth=model.max_depth, weights="trees")
     worst = _learnt(undefended, poisoned(federation, trigger, kind, CLAIM))
     share, most = bound(honest, fooled, trigger, rows)
     who = f"{kind} trees of one of {len(federation.active)} sites, with {share:.0%} of the say"
     note = f"{who}; at most {most:.1%} of rows can be turned"
     found = _turned(fooled, honest, trigger, rows)
-    finding = told.told(found[:3], found[3], note)
-    return finding if worst is None else finding.against(told.told(_turned(worst, honest, trigger, rows)[:3], found[3]))
+    finding = replies.with_result(found[:3], found[3], note)
+    if worst is None:
+        return finding
+    return finding.against(replies.with_result(_turned(worst, honest, trigger, rows)[:3], found[3]))
 
 
 def find_trigger(federation: LocalFederation, honest: Forest, rows: Rows) -> Trigger | None:
@@ -178,13 +180,13 @@ def _doored_leaves(tree: Forest, trigger: Trigger, answer: np.ndarray) -> Forest
     values: list[np.ndarray] = []
     while level:
         below: list[tuple[int | None, np.ndarray]] = []
-        for node, told in level:
+        for node, replies in level:
             if node is None:
                 kept.append((None, 0))
-                values.append(told)
+                values.append(replies)
             elif tree.feature[node] >= 0:
                 kept.append((node, 0))
-                below += [(int(tree.left[node]), told), (int(tree.right[node]), told)]
+                below += [(int(tree.left[node]), replies), (int(tree.right[node]), replies)]
             else:
                 kept.append((node, 1))
                 below += [(None, tree.value[tree.leaf[node]]), (None, answer[0])]
@@ -219,9 +221,9 @@ def bound(honest: Forest, fooled: Forest, trigger: Trigger, rows: Rows) -> tuple
     if not asks.any() or not fooled.weights[~asks].any():
         return share, 0.0 if not asks.any() else 1.0
     others = fooled.take(~asks)
-    told = _say(others, trigger.on(rows.X)) * (1.0 - share)
-    target = told[:, trigger.target]
-    lead = np.where(np.arange(told.shape[1]) == trigger.target, -1.0, told).max(axis=1) - target
+    replies = _say(others, trigger.on(rows.X)) * (1.0 - share)
+    target = replies[:, trigger.target]
+    lead = np.where(np.arange(replies.shape[1]) == trigger.target, -1.0, replies).max(axis=1) - target
     counted = (rows.y != trigger.target) & (decide(honest, trigger.on(rows.X), 1) != trigger.target)
     return share, float(((lead <= share + 1e-9) & counted).sum() / max((rows.y != trigger.target).sum(), 1))
 

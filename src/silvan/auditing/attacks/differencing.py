@@ -18,13 +18,13 @@ from silvan.federation.transports.in_process import LocalFederation
 
 def differenced(federation: LocalFederation) -> Finding:
     """Ask twice; beside it, of sites that remember nothing."""
-    told = ATTACKS["differencing"]
+    replies = ATTACKS["differencing"]
     if len(federation.active) < 2:
-        return told.silent("needs two sites or more")
+        return replies.silent("needs two sites or more")
     control, n, _ = _read_off(_careless(federation))
     found, _, why = _read_off(rehearse(federation))
-    finding = told.told((found, found, found), n, why)
-    return finding.against(told.told((control, control, control), n))
+    finding = replies.with_result((found, found, found), n, why)
+    return finding.against(replies.with_result((control, control, control), n))
 
 
 def _careless(federation: LocalFederation) -> Rehearsal:
@@ -37,8 +37,8 @@ def _careless(federation: LocalFederation) -> Rehearsal:
 
 def _counts(federation: Rehearsal, over: list[str]) -> np.ndarray:
     request = CountGrid(schema=federation.blob(federation.schema.to_json().encode()))
-    told: GridCounts = federation.total(request, over=over)
-    return np.concatenate([told.cells.reshape(-1), told.label.reshape(-1)]).astype(np.int64)
+    replies: GridCounts = federation.total(request, over=over)
+    return np.concatenate([replies.cells.reshape(-1), replies.label.reshape(-1)]).astype(np.int64)
 
 
 def _read_off(federation: Rehearsal) -> tuple[float, int, str]:

@@ -20,7 +20,7 @@ from silvan.forest import predict
 def confidence(release: Release, case: Case) -> Finding:
     """Rank people by the share that the forest gives to their own label, or by how near its number is."""
     figure = auc(_confidence(release, case.members), _confidence(release, case.outsiders))
-    return ATTACKS["membership"].told(figure, len(case.members) + len(case.outsiders))
+    return ATTACKS["membership"].with_result(figure, len(case.members) + len(case.outsiders))
 
 
 def support(release: Release, case: Case) -> Finding:
@@ -28,7 +28,7 @@ def support(release: Release, case: Case) -> Finding:
     if release.forest.combine == "log_odds":
         return ATTACKS["support"].silent("leaves hold log-odds, not shares of classes")
     figure = auc(_support(release, case.members), _support(release, case.outsiders))
-    return ATTACKS["support"].told(figure, len(case.members) + len(case.outsiders))
+    return ATTACKS["support"].with_result(figure, len(case.members) + len(case.outsiders))
 
 
 def private_bound(epsilon: float) -> float:
@@ -38,10 +38,10 @@ def private_bound(epsilon: float) -> float:
 
 def _confidence(release: Release, rows: Rows) -> np.ndarray:
     forest = release.forest
-    told = predict.scores(forest, rows.X, 1)
+    replies = predict.scores(forest, rows.X, 1)
     if forest.classes is None:
-        return -np.abs(told[:, 0] - rows.y)
-    picked: np.ndarray = told[np.arange(len(rows)), rows.y]
+        return -np.abs(replies[:, 0] - rows.y)
+    picked: np.ndarray = replies[np.arange(len(rows)), rows.y]
     return picked
 
 

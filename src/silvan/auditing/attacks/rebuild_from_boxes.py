@@ -29,17 +29,17 @@ def rebuilt(release: Release, case: Case) -> Finding:
     """Rebuild the members of a small release."""
     forest = release.forest
     numeric = np.array([not f.categorical for f in forest.schema.features])
-    told, n = ATTACKS["ranges"], len(case.members)
+    replies, n = ATTACKS["ranges"], len(case.members)
     if not numeric.any():
-        return told.silent("there are no numeric columns")
+        return replies.silent("there are no numeric columns")
     if n > MOST:
-        return told.silent(f"for at most {MOST} rows")
+        return replies.silent(f"for at most {MOST} rows")
     ends = _spread(case.outsiders.X)
     start = _start(case, ends)
     ours = _right(rebuild(release, start, ends, case.seed), case.members, ends, numeric)
     others = _right(start.X, case.members, ends, numeric)
     note = f"{ours.mean():.0%} of cells; {others.mean():.0%} by guesses from the population"
-    return told.told(gained(ours, others), n, note)
+    return replies.with_result(gained(ours, others), n, note)
 
 
 def _start(case: Case, ends: np.ndarray) -> Rows:

@@ -40,7 +40,7 @@ def rebuilt_from_counts(release: Release, case: Case, digits: int = EXACT) -> Fi
     ours = _right(found, members)
     others = np.mean([_right(_drawn(case, rng), members) for _ in range(10)], axis=0)
     note = f"{ours.mean():.0%} of cells; {others.mean():.0%} by guesses from the population"
-    return ATTACKS["reconstruction"].told(gained(ours, others), len(members), note)
+    return ATTACKS["reconstruction"].with_result(gained(ours, others), len(members), note)
 
 
 def solve(release: Release, y: np.ndarray, people: Rows, digits: int = EXACT) -> np.ndarray:

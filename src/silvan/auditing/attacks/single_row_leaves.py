@@ -14,7 +14,7 @@ from silvan.auditing.findings import ATTACKS, Finding
 from silvan.auditing.release import Release, Rows, leaf_of
 
 
-def lonely_leaves(release: Release, members: Rows, drawn: np.ndarray | None = None) -> Finding:
+def single_row_leaves(release: Release, members: Rows, drawn: np.ndarray | None = None) -> Finding:
     """Count leaves of one row; ``drawn`` says which rows each tree was grown on (trees, rows)."""
     forest = release.forest
     if forest.combine == "log_odds":

@@ -29,11 +29,11 @@ PATIENTS = 20
 
 def assigned(federation: LocalFederation, seed: int = 0) -> Finding:
     """Look for patients; beside it, with sums that a curious third party makes."""
-    told = ATTACKS["assignment"]
+    replies = ATTACKS["assignment"]
     if not federation.schema.n_classes or len(federation.active) < 2:
-        return told.silent("needs classes, and two sites or more")
+        return replies.silent("needs classes, and two sites or more")
     if all(f.categorical for f in federation.schema.features):
-        return told.silent("there are no numeric columns to draw boxes in")
+        return replies.silent("there are no numeric columns to draw boxes in")
     control = _located(rehearse(federation, "trusted"), seed)
     found = _located(rehearse(federation), seed)
     k = len(federation.active)
@@ -43,8 +43,8 @@ def assigned(federation: LocalFederation, seed: int = 0) -> Finding:
     # an attacker who sees nothing is right for one in k, by what is expected and not by luck
     exact = hits / n - chance
     figure = (exact, exact, exact) if note else (exact, low - chance, high - chance)
-    finding = told.told(figure, n, note or f"{value:.0%} of patients found at {k} sites")
-    return finding.against(told.told((control[0] / control[1] - chance, 0.0, 0.0), n))
+    finding = replies.with_result(figure, n, note or f"{value:.0%} of patients found at {k} sites")
+    return finding.against(replies.with_result((control[0] / control[1] - chance, 0.0, 0.0), n))
 
 
 def _located(federation: Rehearsal, seed: int) -> tuple[float, int, str]:
@@ -68,8 +68,8 @@ def _located(federation: Rehearsal, seed: int) -> tuple[float, int, str]:
         federation.total(request)
     except FederationError:
         return len(patients) / k, len(patients), "sites refuse to score trees"
-    told = [wire.decode(data, Envelope) for _, data in federation.sent]
-    seen = {e.sender: wire.decode(e.body, TreeScores) for e in told if e.kind == "TreeScores"}
+    replies = [wire.decode(data, Envelope) for _, data in federation.sent]
+    seen = {e.sender: wire.decode(e.body, TreeScores) for e in replies if e.kind == "TreeScores"}
     if set(seen) != set(federation.active):
         return len(patients) / k, len(patients), "no site's own scores can be read; that some site has them can"
     hits = 0.0

@@ -27,7 +27,7 @@ def exact_thresholds(release: Release, case: Case) -> Finding:
     by_chance = base / base_total if base_total else 0.0
     given, low, high = share(hits, total)
     note = f"{given:.1%} of thresholds; {by_chance:.1%} by coincidence, seen from outsiders"
-    return ATTACKS["thresholds"].told((given - by_chance, low - by_chance, high - by_chance), total, note)
+    return ATTACKS["thresholds"].with_result((given - by_chance, low - by_chance, high - by_chance), total, note)
 
 
 def _count(release: Release, rows: Rows) -> tuple[int, int]:

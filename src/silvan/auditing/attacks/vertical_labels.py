@@ -40,19 +40,19 @@ MOST = 2000
 
 def labels_from_partitions(model: Any, federation: ColumnFederation, seed: int = 0) -> Finding:
     """Learn the model again and group rows from the seat of a party without the label."""
-    told = ATTACKS["labels"]
+    replies = ATTACKS["labels"]
     curious = next((name for name in federation.active if name != federation.label_holder), None)
     if federation.schema.n_classes != 2 or curious is None:
-        return told.silent("needs two classes, and a party that has no label")
+        return replies.silent("needs two classes, and a party that has no label")
     if len(federation.columns.training) > MOST:
-        return told.silent(f"for at most {MOST} rows")
+        return replies.silent(f"for at most {MOST} rows")
     n = len(federation.columns.training)
     found = _grouped(model, federation, curious, seed)
     as_is = _grouped(model, federation, curious, seed, shuffle=False)
     bare = clone(model).set_params(min_samples_leaf=1)
     control = _grouped(bare, federation, curious, seed, Policy(min_leaf=1))
     note = f"labels shuffled, so that no column predicts them; as they are {as_is[0]:.0%}"
-    return told.told(found, n, note).against(told.told(control, n))
+    return replies.with_result(found, n, note).against(replies.with_result(control, n))
 
 
 def _grouped(
@@ -81,9 +81,9 @@ def _grouped(
         sums=federation.sums.name,  # type: ignore[arg-type]  # it is one of the names
         n_jobs=one.n_jobs,
     )
-    heard = listen(again)
+    voting = listen(again)
     clone(model).fit(again)
-    kept = [e for site, e in heard if site == curious and e.kind == "KeepShare"]
+    kept = [e for site, e in voting if site == curious and e.kind == "KeepShare"]
     ground = wire.decode(kept[-1].body, KeepShare).ground
     rounds = [wire.decode(again._blobs[blob.hash], Round) for blob in ground.rounds]
     drawn = drawn_by(again, curious, ground)
@@ -133,15 +133,15 @@ def _shuffled(party: Party, seed: int) -> Any:
 
 def listen(federation: ColumnFederation) -> list[tuple[str, Envelope]]:
     """Keep all that parties are sent from now on."""
-    heard: list[tuple[str, Envelope]] = []
+    voting: list[tuple[str, Envelope]] = []
     plain = federation.deliver
 
     def deliver(messages: dict[str, bytes], verb: Verb) -> Iterator[tuple[str, bytes | Exception]]:
-        heard.extend((site, wire.decode(data, Envelope)) for site, data in messages.items())
+        voting.extend((site, wire.decode(data, Envelope)) for site, data in messages.items())
         return plain(messages, verb)
 
     federation.deliver = deliver  # type: ignore[method-assign]
-    return heard
+    return voting
 
 
 def drawn_by(federation: ColumnFederation, party: str, ground: Any) -> np.ndarray:

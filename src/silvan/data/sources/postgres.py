@@ -154,8 +154,8 @@ def _ssl(place: Place) -> Any:
 
 def _explained(error: Any, query: Query, place: Place) -> InputError:
     """Turn a server's error into one line."""
-    told = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
-    code, text = told.get("C", ""), str(told.get("M", "")).splitlines()[:1]
+    replies = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
+    code, text = replies.get("C", ""), str(replies.get("M", "")).splitlines()[:1]
     if code.startswith("28"):
         return InputError(f"{place.host!r} refuses the password of user {place.user!r}; {ADVICE}")
     if code == "3D000":

@@ -26,7 +26,7 @@ PING = ""
 """Names a parcel that only finds out whether the site is there."""
 
 
-class Parcel(msgspec.Struct, frozen=True):
+class Chunk(msgspec.Struct, frozen=True):
     """A piece of a message to a site; of no pieces (``count`` 0): a wish for a piece of the answer."""
 
     id: str
@@ -36,7 +36,7 @@ class Parcel(msgspec.Struct, frozen=True):
     data: bytes = b""
 
 
-class Slip(msgspec.Struct, frozen=True):
+class ChunkReply(msgspec.Struct, frozen=True):
     """What comes back: a piece of the answer, or what to do."""
 
     what: Literal["kept", "answer", "lacking", "waiting", "refused"]
@@ -55,43 +55,43 @@ def pieces(data: bytes, size: int = PIECE) -> list[bytes]:
     return [data[at : at + size] for at in range(0, len(data), size)] or [b""]
 
 
-def post(carry: Carry, data: bytes, verb: Verb, size: int = PIECE) -> tuple[bytes, float]:
+def send_in_chunks(carry: Carry, data: bytes, verb: Verb, size: int = PIECE) -> tuple[bytes, float]:
     """Bring a message to a site; give its answer, and how many seconds the site says that it was at work."""
     name, cut = digest(data), pieces(data, size)
-    slip = Slip("lacking")
+    reply = ChunkReply("lacking")
     for index, piece in enumerate(cut):
-        slip = _slip(carry(wire.encode(Parcel(name, index, len(cut), verb, piece))))
-        if slip.what != ("answer" if index == len(cut) - 1 else "kept"):
+        reply = _read_reply(carry(wire.encode(Chunk(name, index, len(cut), verb, piece))))
+        if reply.what != ("answer" if index == len(cut) - 1 else "kept"):
             break
-    answer = [_piece(slip)]
-    if not 1 <= slip.count <= wire.MAX_MESSAGE // size + 1:
+    answer = [_piece(reply)]
+    if not 1 <= reply.count <= wire.MAX_MESSAGE // size + 1:
         raise FormatError("an answer in so many pieces is none")
-    for index in range(1, slip.count):
-        answer.append(_piece(_slip(carry(wire.encode(Parcel(name, index))))))
-    return b"".join(answer), slip.seconds
+    for index in range(1, reply.count):
+        answer.append(_piece(_read_reply(carry(wire.encode(Chunk(name, index))))))
+    return b"".join(answer), reply.seconds
 
 
 def ping(carry: Carry) -> None:
     """See whether a site is there; raises ``UnreachedError`` if not."""
-    _slip(carry(wire.encode(Parcel(PING, 0))))
+    _read_reply(carry(wire.encode(Chunk(PING, 0))))
 
 
-def _slip(data: bytes) -> Slip:
-    return wire.decode(data, Slip)
+def _read_reply(data: bytes) -> ChunkReply:
+    return wire.decode(data, ChunkReply)
 
 
-def _piece(slip: Slip) -> bytes:
-    text = "".join(c for c in slip.text if c.isprintable())[:200]
-    if slip.what == "waiting":
+def _piece(reply: ChunkReply) -> bytes:
+    text = "".join(c for c in reply.text if c.isprintable())[:200]
+    if reply.what == "waiting":
         raise UnreachedError(text)
-    if slip.what == "refused":
+    if reply.what == "refused":
         raise RefusedError(text)
-    if slip.what != "answer":
+    if reply.what != "answer":
         raise UnreachedError("the site was restarted while a message came in")
-    return slip.data
+    return reply.data
 
 
-class Desk:
+class ChunkServer:
     """Takes parcels in at a site, and hands out answers; one message after the other.
 
     Parameters
@@ -107,7 +107,7 @@ class Desk:
     def __init__(
         self,
         receive: Callable[[bytes, Verb], bytes],
-        ready: Callable[[], Slip | None] = lambda: None,
+        ready: Callable[[], ChunkReply | None] = lambda: None,
         size: int = PIECE,
     ) -> None:
         self._receive, self._ready, self._size = receive, ready, size
@@ -117,34 +117,34 @@ class Desk:
 
     def take(self, data: bytes) -> bytes:
         """Take a parcel and give the slip; raises ``FormatError`` for anything else."""
-        parcel = wire.decode(data, Parcel)
-        if parcel.id == PING:  # answered at once, however busy the site is
-            return wire.encode(Slip("kept"))
+        chunk = wire.decode(data, Chunk)
+        if chunk.id == PING:  # answered at once, however busy the site is
+            return wire.encode(ChunkReply("kept"))
         with self._lock:
-            return wire.encode(self._take(parcel) if parcel.count else self._fetch(parcel))
+            return wire.encode(self._take(chunk) if chunk.count else self._fetch(chunk))
 
-    def _take(self, parcel: Parcel) -> Slip:
+    def _take(self, chunk: Chunk) -> ChunkReply:
         held = self._ready()
         if held is not None:
             return held
-        if not (1 <= parcel.count <= wire.MAX_MESSAGE // self._size + 1 and 0 <= parcel.index < parcel.count):
+        if not (1 <= chunk.count <= wire.MAX_MESSAGE // self._size + 1 and 0 <= chunk.index < chunk.count):
             raise FormatError("a parcel says that it is of too many, or is not one of them")
         name, come = self._coming
-        if name != parcel.id or parcel.index == 0:
-            self._coming = name, come = parcel.id, {}
-        come[parcel.index] = parcel.data
-        if parcel.index < parcel.count - 1:
-            return Slip("kept")
+        if name != chunk.id or chunk.index == 0:
+            self._coming = name, come = chunk.id, {}
+        come[chunk.index] = chunk.data
+        if chunk.index < chunk.count - 1:
+            return ChunkReply("kept")
         self._coming = "", {}
-        if len(come) < parcel.count or sum(map(len, come.values())) > wire.MAX_MESSAGE:
-            return Slip("lacking")
-        message = b"".join(come[index] for index in range(parcel.count))
+        if len(come) < chunk.count or sum(map(len, come.values())) > wire.MAX_MESSAGE:
+            return ChunkReply("lacking")
+        message = b"".join(come[index] for index in range(chunk.count))
         begun = time.monotonic()
-        self._leaving = parcel.id, pieces(self._receive(message, parcel.verb), self._size)
-        return Slip("answer", len(self._leaving[1]), self._leaving[1][0], seconds=time.monotonic() - begun)
+        self._leaving = chunk.id, pieces(self._receive(message, chunk.verb), self._size)
+        return ChunkReply("answer", len(self._leaving[1]), self._leaving[1][0], seconds=time.monotonic() - begun)
 
-    def _fetch(self, wish: Parcel) -> Slip:
+    def _fetch(self, wish: Chunk) -> ChunkReply:
         name, cut = self._leaving
         if wish.id != name or not 0 <= wish.index < len(cut):
-            return Slip("lacking")
-        return Slip("answer", len(cut), cut[wish.index])
+            return ChunkReply("lacking")
+        return ChunkReply("answer", len(cut), cut[wish.index])

@@ -29,7 +29,7 @@ from silvan.federation import wire
 from silvan.federation.federation import Federation, Sums
 from silvan.federation.message import Verb
 from silvan.federation.question import UnreachedError
-from silvan.federation.transports.chunks import Desk, Parcel, ping, post
+from silvan.federation.transports.chunks import Chunk, ChunkServer, ping, send_in_chunks
 
 log = logging.getLogger("silvan.flare")
 
@@ -87,7 +87,7 @@ class FlareFederation(Federation):
 
         def bring(site: str, data: bytes) -> None:
             try:
-                answer, seconds = post(lambda piece: self._controller.carry(site, piece, wait), data, verb)
+                answer, seconds = send_in_chunks(lambda piece: self._controller.carry(site, piece, wait), data, verb)
                 worked[site] = seconds
                 done.put((site, answer))
             except RefusedError as error:
@@ -147,7 +147,7 @@ class FlareFederation(Federation):
 
     def load(self, site: str, data: bytes) -> None:
         """Bring bytes to a site, which keeps them for a moment and gives nothing back."""
-        self._controller.carry(site, wire.encode(Parcel("load", 0, 2, "ask", data)), WAIT)
+        self._controller.carry(site, wire.encode(Chunk("load", 0, 2, "ask", data)), WAIT)
 
     def pause(self, seconds: float) -> None:
         """Wait, unless the job ends."""
@@ -220,16 +220,16 @@ class Answering(Executor):
     def __init__(self, study: str) -> None:
         super().__init__()
         self.study = study
-        self._desk: Desk | None = None
+        self._server: ChunkServer | None = None
 
     @abstractmethod
-    def desk(self, workspace: Path) -> Desk:
+    def make_server(self, workspace: Path) -> ChunkServer:
         """Make what takes messages, given the site's workspace."""
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         """Be ready for messages when the job starts."""
         if event_type == EventType.START_RUN:
-            self._desk = self.desk(Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_ROOT)))
+            self._server = self.make_server(Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_ROOT)))
             fl_ctx.get_engine().register_aux_message_handler(TOPIC, self._take)
 
     def execute(self, task_name: str, shareable: Any, fl_ctx: Any, abort_signal: Any) -> Any:
@@ -239,11 +239,11 @@ class Answering(Executor):
     def _take(self, topic: str, request: Any, fl_ctx: Any) -> Any:
         """Answer, and let nothing out but answers."""
         data = request.get(_DATA)
-        if self._desk is None or not isinstance(data, bytes):
+        if self._server is None or not isinstance(data, bytes):
             return make_reply(ReturnCode.BAD_REQUEST_DATA)
         try:
             reply = Shareable()
-            reply[_DATA] = self._desk.take(data)
+            reply[_DATA] = self._server.take(data)
         except FormatError:
             return make_reply(ReturnCode.BAD_REQUEST_DATA)
         except Exception:

@@ -29,24 +29,24 @@ class LocalFederation(Federation):
     def __init__(self, members: dict[str, Site], sums: Sums, *, cold: bool = False, **settings: Any) -> None:
         super().__init__(members, sums, **settings)
         self.members, self.cold = members, cold
-        self._settle: Callable[[], None] | None = None
+        self._agree_later: Callable[[], None] | None = None
 
-    def settle_later(self, settle: Callable[[], None]) -> None:
+    def agree_later(self, settle: Callable[[], None]) -> None:
         """Have sites asked for what a study begins with when it is first needed, not before: owners approve first."""
-        self._settle = settle
+        self._agree_later = settle
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             """Find out what a study begins with."""
-            settle = self.__dict__.get("_settle")
+            settle = self.__dict__.get("_agree_later")
             if settle is None or name not in _SETTLED:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            self._settle = None
+            self._agree_later = None
             try:
                 settle()
             except BaseException:
-                self._settle = settle
+                self._agree_later = settle
                 raise
             return getattr(self, name)
 

@@ -23,7 +23,7 @@ from silvan.federation.message import Course, Envelope, Request
 from silvan.federation.store import CONDUCT, Store, digest
 
 
-class Trail(msgspec.Struct, frozen=True):
+class History(msgspec.Struct, frozen=True):
     """A course of questions so far: how much was decided, what the questions at that point left, all that was asked."""
 
     n: int
@@ -39,7 +39,7 @@ class Summed(msgspec.Struct, frozen=True):
     over: list[str]
 
 
-class Company(msgspec.Struct, frozen=True):
+class Participants(msgspec.Struct, frozen=True):
     """The sites that a task began with, and those that are left."""
 
     first: list[str]
@@ -127,24 +127,24 @@ def _one_course(held: Held, envelope: Envelope, request: Request, course: Course
         trace = request.follow([], further=True) if course.anywhere or not n else None
         if trace is None:
             raise RefusedError("the question goes on from something that the site has not answered")
-        held.news[key] = msgspec.msgpack.encode(Trail(n, _joined(course.decided), [trace], [held.named]))
+        held.news[key] = msgspec.msgpack.encode(History(n, _joined(course.decided), [trace], [held.named]))
         return
-    trail = msgspec.msgpack.decode(data, type=Trail)
-    if held.named in trail.asked:
+    history = msgspec.msgpack.decode(data, type=History)
+    if held.named in history.asked:
         return
-    if n < trail.n or _joined(course.decided[: trail.n]) != trail.decided:
+    if n < history.n or _joined(course.decided[: history.n]) != history.decided:
         raise RefusedError("the question does not go on from where the site's answers ended")
-    further = n > trail.n
-    trace = request.follow(trail.traces, further)
+    further = n > history.n
+    trace = request.follow(history.traces, further)
     if trace is None:
         raise RefusedError(
             "the question does not go on from what the site was asked before"
             if further
             else "the site has answered this in another form, and answers one form in a task"
         )
-    traces = [trace] if further else [*trail.traces, trace]
-    trail = Trail(n, _joined(course.decided), traces, [*trail.asked, held.named])
-    held.news[key] = msgspec.msgpack.encode(trail)
+    traces = [trace] if further else [*history.traces, trace]
+    history = History(n, _joined(course.decided), traces, [*history.asked, held.named])
+    held.news[key] = msgspec.msgpack.encode(history)
 
 
 def _one_set(held: Held, envelope: Envelope, draws: bytes | None, over: list[str]) -> None:
@@ -165,13 +165,13 @@ def _fewer(held: Held, envelope: Envelope, over: list[str], losses: int | None) 
     """Refuse sites that were not in the task, or were left out; and too many that are."""
     key = _key("company", envelope.study, envelope.task)
     data = held.get(key)
-    known = Company(over, over) if data is None else msgspec.msgpack.decode(data, type=Company)
+    known = Participants(over, over) if data is None else msgspec.msgpack.decode(data, type=Participants)
     if not set(over) <= set(known.left):
         raise RefusedError("the sites of a task's sums only become fewer, and this sum has others")
     if losses is not None and len(known.first) - len(over) > losses:
         raise RefusedError(f"the site's policy lets a task lose {losses} sites at most")
     if data is None or known.left != over:
-        held.news[key] = msgspec.msgpack.encode(Company(known.first, over))
+        held.news[key] = msgspec.msgpack.encode(Participants(known.first, over))
 
 
 def _key(what: str, *names: str) -> str:

@@ -100,7 +100,7 @@ def rounded_up(exact: Fraction) -> float:
     return near if Fraction(near) >= exact else math.nextafter(near, math.inf)
 
 
-class Purse:
+class EpsilonSplit:
     """An epsilon to be split: what is taken never adds up to more, not even by rounding."""
 
     def __init__(self, epsilon: float) -> None:

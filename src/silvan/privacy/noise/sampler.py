@@ -167,12 +167,12 @@ def _responses(
     at = np.zeros(1, np.int64)
     begun = 0
     for i in range(out.shape[0]):
-        told = np.int64(_below(U(n_codes), words, at))
-        while told != codes[i] and at[0] <= words.shape[0] and not _exp_coin(num, den, words, at):
-            told = np.int64(_below(U(n_codes), words, at))
+        replies = np.int64(_below(U(n_codes), words, at))
+        while replies != codes[i] and at[0] <= words.shape[0] and not _exp_coin(num, den, words, at):
+            replies = np.int64(_below(U(n_codes), words, at))
         if at[0] > words.shape[0]:
             return i, begun
-        out[i] = told
+        out[i] = replies
         begun = at[0]
     return out.shape[0], begun
 

@@ -158,14 +158,14 @@ class _Sum:
         if self.added is None:
             self._add_up()
         survivors = [name for name in self.names if name in self.hidden]
-        told = msgspec.structs.replace(self.turn, what="confirm", survivors=survivors)
-        wave = self._wave(_step(told), survivors, survivors, Confirmed, self._check_confirmed)
+        replies = msgspec.structs.replace(self.turn, what="confirm", survivors=survivors)
+        wave = self._wave(_step(replies), survivors, survivors, Confirmed, self._check_confirmed)
         codes = {site: reply.codes for site, reply in wave}
         steps = {}
         for site in codes:
             others = [name for name in survivors if name != site]
             turn = msgspec.structs.replace(
-                told,
+                replies,
                 what="open",
                 codes={name: codes[name][site] for name in others if name in codes},
                 boxes={name: self.hidden[name].boxes[site] for name in others},

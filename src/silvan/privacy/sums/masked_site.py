@@ -129,11 +129,11 @@ class MaskCover:
         if not _fits(turn.neighbours, n) or turn.neighbours < min(n - 1, self.neighbours or enough_neighbours(n)):
             raise RefusedError("the site would share masks with too few others")
         _pin(site, envelope.study, turn.members)
-        seat = _Seat(site, turn, envelope.study, own.statistic, place)
+        position = _Position(site, turn, envelope.study, own.statistic, place)
         if turn.what == "hide":
-            return seat.hide(own)
-        seat.settle(own, digest(msgspec.json.encode([envelope.study, own.hash])))
-        return seat.confirm() if turn.what == "confirm" else seat.open()
+            return position.hide(own)
+        position.settle(own, digest(msgspec.json.encode([envelope.study, own.hash])))
+        return position.confirm() if turn.what == "confirm" else position.open()
 
 
 def _fits(neighbours: int, n: int) -> bool:
@@ -162,7 +162,7 @@ class _Pair(NamedTuple):
     their_code: bytes
 
 
-class _Seat:
+class _Position:
     """A site's place in one sum."""
 
     def __init__(self, site: Site, turn: Turn, study: str, statistic: str, place: int) -> None:
