@@ -24,7 +24,7 @@ from silvan.federation.message import Course, Reply, Request, Verb
 from silvan.federation.site import Site, answers
 
 FLOOR = 10
-"""Categories with fewer rows in all are not named."""
+"""Fewest rows, of all sites or of one, behind anything that names or describes some of them."""
 
 BUCKETS = 1 << 14
 """Values of each of the two hashes of a category name."""

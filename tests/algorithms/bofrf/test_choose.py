@@ -15,9 +15,9 @@ import silvan as sv
 from silvan.algorithms.bofrf import choose as choosing
 from silvan.algorithms.bofrf.choose import STRATEGIES, TAUS, Choose, Chosen, candidates, choose, decide, judge
 from silvan.algorithms.bofrf.weigh import SHARES, learning_rows, thresholded
-from silvan.algorithms.shared.shared_bins import FLOOR
 from silvan.errors import InputError, RefusedError, SiteError
 from silvan.federation import wire
+from silvan.federation.describe import FLOOR
 from silvan.federation.message import Blob, Envelope, Trouble
 from silvan.federation.store import digest
 from silvan.forest.files.silvan_file import to_bytes

@@ -22,12 +22,12 @@ from silvan.algorithms.bofrf.clusters import (
     grid_bounds,
 )
 from silvan.algorithms.bofrf.distances import METRICS, cluster_sites
-from silvan.algorithms.shared.shared_bins import FLOOR
 from silvan.data import grid
 from silvan.data.grid import Grid
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import AgreementError, InputError, RefusedError, SiteError
 from silvan.federation import wire
+from silvan.federation.describe import FLOOR
 from silvan.federation.message import Blob, Envelope
 from silvan.federation.site import Site
 from silvan.federation.store import digest

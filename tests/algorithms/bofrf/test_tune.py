@@ -13,10 +13,10 @@ from sklearn import metrics as sk
 import silvan as sv
 from silvan.algorithms.bofrf.tune import NAMES, Search, _rungs, as_search, default_grid, list_candidates, tune_settings
 from silvan.algorithms.shared.keyed_rows import folds_of
-from silvan.algorithms.shared.shared_bins import FLOOR
 from silvan.data.bins import find_bins
 from silvan.errors import InputError
 from silvan.federation import wire
+from silvan.federation.describe import FLOOR
 from silvan.federation.site import Part
 from silvan.tree.draw import make_key
 from silvan.tree.fit import Settings, fit_forest

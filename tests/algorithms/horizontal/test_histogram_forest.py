@@ -8,7 +8,7 @@ from helpers.studies import TASKS, Recorded, federate, parts, table
 
 import silvan as sv
 from silvan.algorithms.horizontal.histogram_forest import GrowLevel, Histograms, _add_up, _check_sums, check_nodes
-from silvan.algorithms.shared.shared_bins import MAX_TREES
+from silvan.algorithms.shared.requests import MAX_TREES
 from silvan.data.bins import make_bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError

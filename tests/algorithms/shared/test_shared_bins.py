@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from silvan.algorithms.shared.shared_bins import (
-    FLOOR,
     CountFine,
     CountGrid,
     CutPoints,
@@ -22,6 +21,7 @@ from silvan.data.grid import Grid
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import FormatError
 from silvan.federation import wire
+from silvan.federation.describe import FLOOR
 from silvan.federation.message import Blob, Envelope
 from silvan.federation.site import Part, Site
 from silvan.federation.store import digest

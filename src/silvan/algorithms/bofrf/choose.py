@@ -16,11 +16,11 @@ import numpy as np
 from silvan.algorithms.bofrf.weigh import Weighted, learning_rows
 from silvan.algorithms.horizontal.merged_forest import draws_rows, equal_say
 from silvan.algorithms.shared.admission import not_used, verdicts_of
-from silvan.algorithms.shared.requests import forests_of
-from silvan.algorithms.shared.shared_bins import FLOOR, schema_of
+from silvan.algorithms.shared.requests import forests_of, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.agree import MAX_ROWS
+from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.site import Part, Site, answers

@@ -10,9 +10,9 @@ import numpy as np
 
 from silvan import metrics
 from silvan.algorithms.shared.keyed_rows import folds_of
-from silvan.algorithms.shared.shared_bins import FLOOR
 from silvan.data.bins import find_bins
 from silvan.data.schema import Schema
+from silvan.federation.describe import FLOOR
 from silvan.federation.site import Part
 from silvan.forest.predict import tally
 from silvan.tree.draw import rows_of_trees

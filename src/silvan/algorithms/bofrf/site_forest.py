@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from silvan.algorithms.shared.shared_bins import FLOOR
 from silvan.data.bins import find_bins
 from silvan.data.schema import MAX_BINS, Class, Feature, Schema
 from silvan.errors import InputError
+from silvan.federation.describe import FLOOR
 from silvan.federation.site import Part, Site
 from silvan.forest.check import is_category_split, set_bits
 from silvan.forest.forest import Forest

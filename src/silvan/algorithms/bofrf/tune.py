@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.bofrf.folds import Folds
-from silvan.algorithms.shared.shared_bins import MAX_TREES
+from silvan.algorithms.shared.requests import MAX_TREES
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.site import Part, Site

@@ -22,8 +22,7 @@ from silvan.algorithms.bofrf.site_forest import site_forest
 from silvan.algorithms.bofrf.tune import Search, tune_settings
 from silvan.algorithms.horizontal.merged_forest import equal_say, local_forest
 from silvan.algorithms.shared.admission import Refusals, ask_admission
-from silvan.algorithms.shared.requests import MAX_NODES, forests_of, read_trees
-from silvan.algorithms.shared.shared_bins import MAX_TREES, schema_of
+from silvan.algorithms.shared.requests import MAX_NODES, MAX_TREES, forests_of, read_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
 from silvan.federation.agree import MAX_ROWS

@@ -13,7 +13,7 @@ import numpy as np
 
 from silvan.algorithms.boosting.adaboost import ask_stumps
 from silvan.algorithms.boosting.stumps import Boosting, Stumps, check_stumps, check_two_classes
-from silvan.algorithms.shared.shared_bins import MAX_TREES, schema_of
+from silvan.algorithms.shared.requests import MAX_TREES, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire

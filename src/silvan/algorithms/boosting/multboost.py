@@ -25,7 +25,7 @@ from silvan.algorithms.boosting.stumps import (
     no_stumps,
     stump_table,
 )
-from silvan.algorithms.shared.shared_bins import schema_of
+from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError
 from silvan.federation.agree import MAX_ROWS

@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from silvan.algorithms.shared.shared_bins import FLOOR, MAX_TREES
+from silvan.algorithms.shared.requests import MAX_TREES
 from silvan.data.bins import Bins, find_bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
+from silvan.federation.describe import FLOOR
 from silvan.federation.site import Part, Site
 from silvan.forest.check import is_category_split, set_bits
 from silvan.forest.forest import Forest

@@ -16,7 +16,7 @@ from silvan.algorithms.boosting.stumps import Boosting
 from silvan.algorithms.evaluation.figures import LOCAL, Answer, Row, answer_of, compared, for_site
 from silvan.algorithms.evaluation.intervals import intervals
 from silvan.algorithms.horizontal.merged_forest import local_forest
-from silvan.algorithms.shared.shared_bins import schema_of
+from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation import wire

@@ -17,7 +17,7 @@ from numba import njit
 
 from silvan.algorithms.horizontal.histogram_forest import check_nodes
 from silvan.algorithms.shared.level_rules import follow_level
-from silvan.algorithms.shared.shared_bins import MAX_TREES, schema_of
+from silvan.algorithms.shared.requests import MAX_TREES, schema_of
 from silvan.data.bins import Bins, make_bins
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError, InputError, RefusedError

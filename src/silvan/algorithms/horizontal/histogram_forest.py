@@ -18,7 +18,8 @@ import numpy as np
 from numba import njit
 
 from silvan.algorithms.shared.level_rules import follow_level
-from silvan.algorithms.shared.shared_bins import MAX_TREES, bins_of, find_shared_bins, schema_of
+from silvan.algorithms.shared.requests import MAX_TREES, schema_of
+from silvan.algorithms.shared.shared_bins import bins_of, find_shared_bins
 from silvan.data.bins import Bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError

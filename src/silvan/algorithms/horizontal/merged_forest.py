@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from silvan.algorithms.shared.admission import Refusals, ask_admission
-from silvan.algorithms.shared.shared_bins import FLOOR, MAX_TREES, schema_of
+from silvan.algorithms.shared.requests import MAX_TREES, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
+from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.site import Part, Site, answers

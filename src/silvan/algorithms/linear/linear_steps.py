@@ -13,7 +13,7 @@ import numpy as np
 from silvan.algorithms.linear.design_matrix import Design
 from silvan.algorithms.linear.linear_shares import ROOM, LinearModel, LinearShare, to_whole
 from silvan.algorithms.linear.solver import Block, MisfitError, Narrow, Regression, Target
-from silvan.algorithms.shared.shared_bins import schema_of
+from silvan.algorithms.shared.requests import schema_of
 from silvan.algorithms.vertical.columns import encode_labels, encode_rows
 from silvan.data.schema import Label, Schema
 from silvan.errors import FormatError, RefusedError

@@ -19,7 +19,8 @@ from silvan.algorithms.horizontal.histogram_forest import GrowLevel, _History, g
 from silvan.algorithms.private.noisy_rounds import Rounds, stand_in, warn_if_small
 from silvan.algorithms.private.public_cuts import public_cuts
 from silvan.algorithms.private.tables_messages import MOST, NoisyCounts
-from silvan.algorithms.shared.shared_bins import CutPoints, schema_of
+from silvan.algorithms.shared.requests import schema_of
+from silvan.algorithms.shared.shared_bins import CutPoints
 from silvan.data.bins import Bins, make_bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError

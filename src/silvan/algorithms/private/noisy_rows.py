@@ -17,7 +17,7 @@ import numpy as np
 from silvan.algorithms.horizontal.histogram_forest import GrowLevel, Histograms, _check_sums, grow_level
 from silvan.algorithms.private.noisy_levels import PublicPlan
 from silvan.algorithms.private.noisy_rounds import Rounds, stand_in
-from silvan.algorithms.shared.shared_bins import schema_of
+from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.message import Reply, Verb

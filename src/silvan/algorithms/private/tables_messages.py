@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from silvan.algorithms.private.tables_forest import Group
-from silvan.algorithms.shared.shared_bins import schema_of
+from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError
 from silvan.federation.message import Blob, Reply, Verb

@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from silvan import metrics
-from silvan.algorithms.shared.requests import forests_of
-from silvan.algorithms.shared.shared_bins import FLOOR, MAX_TREES, schema_of
+from silvan.algorithms.shared.requests import MAX_TREES, forests_of, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
+from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.site import Part, Site, answers

@@ -1,10 +1,12 @@
-"""Trees that somebody else made, read as hostile."""
+"""What requests may ask for at most, and how a site reads what they refer to: schemas, and trees of others.
+
+Trees that somebody else made are checked as if they were sent to do harm.
+"""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from silvan.algorithms.shared.shared_bins import MAX_TREES
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.message import Blob
@@ -12,12 +14,24 @@ from silvan.federation.site import Site
 from silvan.forest.files.silvan_file import from_bytes
 from silvan.forest.forest import Forest
 
+MAX_TREES = 1 << 16
+"""The most trees that a site grows or reads at a time: each takes memory for all rows."""
+
 MAX_NODES = 1 << 19
-"""Nodes of one tree that anybody takes from somebody else."""
+"""The most nodes of one tree that somebody else made."""
+
+
+def schema_of(site: Site, blob: Blob) -> Schema:
+    """Read the schema that a request refers to."""
+    key = ("schema", blob.hash)
+    if key not in site.cache:
+        site.cache[key] = Schema.from_json(site.blob(blob.hash))
+    schema: Schema = site.cache[key]
+    return schema
 
 
 def forests_of(site: Site, schema: Schema, blobs: Sequence[Blob]) -> list[Forest]:
-    """Read the trees that a request refers to; kept, since several rounds need them."""
+    """Read the trees that a request refers to; they are kept, since several rounds need them."""
     key = ("trees", schema.hash, *(blob.hash for blob in blobs))
     if key not in site.cache:
         read = [read_trees(site.blob(blob.hash), schema) for blob in blobs]
@@ -29,7 +43,7 @@ def forests_of(site: Site, schema: Schema, blobs: Sequence[Blob]) -> list[Forest
 
 
 def read_trees(data: bytes, schema: Schema) -> Forest:
-    """Read trees that somebody else made, believing nothing."""
+    """Read trees that somebody else made; raise ``FormatError`` unless they are plain trees of the agreed schema."""
     forest = from_bytes(data)
     if forest.schema != schema:
         raise FormatError("trees of another schema than the agreed one")

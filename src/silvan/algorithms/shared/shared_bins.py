@@ -10,22 +10,18 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
+from silvan.algorithms.shared.requests import schema_of
 from silvan.data import grid
 from silvan.data.bins import Bins, choose_cuts, given_cuts, make_bins
 from silvan.data.grid import Grid, Heavy
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError
 from silvan.federation import wire
+from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.site import Part, Site, answers
 from silvan.util.threads import thread_count, thread_map
-
-FLOOR = 10
-"""Only cells with so many rows in all are looked into."""
-
-MAX_TREES = 1 << 16
-"""A site grows no more at a time: each takes memory for all rows."""
 
 
 class GridCounts(Reply, frozen=True, kw_only=True):
@@ -82,15 +78,6 @@ class CutPoints(msgspec.Struct, frozen=True):
 
 
 # -- at a site
-
-
-def schema_of(site: Site, blob: Blob) -> Schema:
-    """Read the schema that a request refers to."""
-    key = ("schema", blob.hash)
-    if key not in site.cache:
-        site.cache[key] = Schema.from_json(site.blob(blob.hash))
-    schema: Schema = site.cache[key]
-    return schema
 
 
 def bins_of(site: Site, blob: Blob, schema: Schema) -> Bins:

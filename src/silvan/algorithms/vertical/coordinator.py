@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from silvan.algorithms.shared.shared_bins import MAX_TREES
+from silvan.algorithms.shared.requests import MAX_TREES
 from silvan.algorithms.vertical.columns import Columns, rows_blob
 from silvan.algorithms.vertical.party_rows import GrowingContext, Round
 from silvan.algorithms.vertical.party_shares import Keeping, KeepShare, LeafValues

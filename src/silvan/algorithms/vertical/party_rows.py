@@ -11,12 +11,13 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.horizontal.histogram_forest import check_nodes
-from silvan.algorithms.shared.shared_bins import FLOOR, MAX_TREES, schema_of
+from silvan.algorithms.shared.requests import MAX_TREES, schema_of
 from silvan.algorithms.vertical.columns import encode_rows
 from silvan.algorithms.vertical.encoded_labels import check_measure, open_labels
 from silvan.data.bins import find_bins
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
+from silvan.federation.describe import FLOOR
 from silvan.federation.message import Blob, Course, Request, Verb
 from silvan.federation.party import Party
 from silvan.federation.store import digest

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from silvan.algorithms.shared.shared_bins import schema_of
+from silvan.algorithms.shared.requests import schema_of
 from silvan.algorithms.vertical.columns import ColumnFederation
 from silvan.algorithms.vertical.encoded_labels import LeafCode, decode_leaves
 from silvan.algorithms.vertical.party_rows import Growing, descend
