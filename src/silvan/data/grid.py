@@ -27,7 +27,9 @@ CELL_BUDGET = 26
 """All columns' coarse cells together number at most 2 to this power."""
 
 FINE_BUDGET = 25
-"""All columns' fine cells together number at most 2 to this power: a wide table is looked into less deeply."""
+"""All columns' fine cells together number at most 2 to this power, besides those of heavy cells with only two.
+
+So a wide table is looked into less deeply."""
 
 LARGEST = 0x7F7FFFFF
 """Image of the largest float32; what lies beyond is infinite or not a number."""
