@@ -1,60 +1,68 @@
-"""A federation made again to be attacked: the same tables and rules, but nothing of it is kept in anybody's books."""
+"""Make a federation again to attack it: the same tables and rules, with stores and ledgers of its own."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import replace
 
-from silvan.federate.by_rows import make_sums
+from silvan.federate.options import make_sums
+from silvan.federation.federation import Federation
 from silvan.federation.journal import Journal
 from silvan.federation.message import Verb
 from silvan.federation.site import Site
-from silvan.federation.transports.in_process import LocalFederation
+from silvan.federation.transports.in_process import InProcess
 from silvan.privacy.gate.gate import Gate, policy_of
 from silvan.privacy.noise.budget import Budget
 
 Twist = Callable[[str, bytes], bytes]
+"""Returns what arrives in place of what a site sent."""
 
 
-class Rehearsal(LocalFederation):
-    """Keeps what sites send; ``twist`` may put something else in its place."""
+class _Listening(InProcess):
+    """Keeps what sites send, and lets a twist change it."""
 
-    twist: Twist | None = None
+    def __init__(self, sites: dict[str, Site], twist: Twist | None, sent: list[tuple[str, bytes]]) -> None:
+        super().__init__(sites)
+        self._twist, self._sent = twist, sent
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.sent: list[tuple[str, bytes]] = []
-
-    def deliver(self, messages: dict[str, bytes], verb: Verb) -> Iterator[tuple[str, bytes | Exception]]:
+    def deliver(
+        self, messages: dict[str, bytes], verb: Verb, timeout: float | None
+    ) -> Iterator[tuple[str, bytes | Exception]]:
         """Let each site answer, and listen."""
-        for site, data in super().deliver(messages, verb):
+        for site, data in super().deliver(messages, verb, timeout):
             if isinstance(data, bytes):
-                data = data if self.twist is None else self.twist(site, data)
-                self.sent.append((site, data))
+                data = data if self._twist is None else self._twist(site, data)
+                self._sent.append((site, data))
             yield site, data
 
 
-def rehearse(federation: LocalFederation, sums: str | None = None) -> Rehearsal:
-    """Make a federation again, with stores, books and ledgers of its own; ``sums`` in place of its way of summing."""
+def rehearse(
+    federation: Federation,
+    sums: str | None = None,
+    *,
+    twist: Twist | None = None,
+    sent: list[tuple[str, bytes]] | None = None,
+) -> Federation:
+    """Make a federation again whose attack leaves no trace in the original.
+
+    Parameters
+    ----------
+    federation
+        The original, in this process.
+    sums
+        A way of summing in place of its own.
+    twist
+        Changes what sites send.
+    sent
+        A list that is filled with all that sites send.
+    """
     adding, cover = make_sums(sums or federation.sums.name)
-    members = {}
+    sites = {}
     for name in federation.active:
         site = federation.site(name)
         policy = policy_of(site)
-        members[name] = Site(
-            name,
-            site.source,
-            label=site.label,
-            exclude=site.exclude,
-            test=site.test,
-            split_seed=site.split_seed,
-            sampling_key=site.sampling_key,
-            outbox=Gate(policy, Budget(policy.epsilon)),
-            cover=cover,
-            n_jobs=site.n_jobs,
-            forest=site.forest,
-            memory=site.memory,
-            folder=site.folder,
-        )
-    again = Rehearsal(members, adding, journal=Journal(None), study="rehearsal of an audit")
-    again.schema, again.rows = federation.schema, {name: federation.site(name).n_train for name in members}
-    again.agreed = federation.agreed
+        gate = Gate(policy, Budget(policy.epsilon))
+        sites[name] = Site(name, site.source, site.settings, outbox=gate, cover=cover)
+    transport = _Listening(sites, twist, [] if sent is None else sent)
+    again = Federation(transport, sites, adding, journal=Journal(None), study="rehearsal of an audit")
+    rows = {name: federation.site(name).n_train for name in sites}
+    again.agreement = replace(federation.agreement, rows=rows)
     return again

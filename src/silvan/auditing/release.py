@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
+from silvan.algorithms.baselines.in_one_place import pooled_rows
 from silvan.algorithms.horizontal.merged_forest import draws_rows, share_out
 from silvan.errors import InputError
-from silvan.federation.transports.in_process import LocalFederation
+from silvan.federation.federation import Federation
 from silvan.forest.check import is_category_split, set_bits
 from silvan.forest.forest import Forest
 from silvan.learners import BOFRF, HistogramForest, MergedForest
@@ -119,26 +120,22 @@ def leaf_of(forest: Forest, X: np.ndarray) -> np.ndarray:
     return forest.leaf[node]
 
 
-def drawn_rows(model: Any, federation: LocalFederation) -> np.ndarray | None:
+def drawn_rows(model: Any, federation: Federation) -> np.ndarray | None:
     """Give (trees of the global forest, all sites' training rows in the order of the sites); None if unknown."""
     if isinstance(model, HistogramForest):
         if model.epsilon is not None or model.forest_ is None:
             return None
-        rows, key = federation.pooled(model.schema_)
+        rows, key = pooled_rows(federation, model.schema_)
         return rows_of_trees(key, rows.row_keys, 0, len(model.forest_), bool(model.bootstrap))
     if isinstance(model, MergedForest):
         shares = {site: federation.rows[site] if model.weights == "trees" else 1 for site in federation.active}
         return _by_site(model, federation, share_out(model.n_estimators, shares))
-    if (
-        isinstance(model, BOFRF)
-        and model.clusters is None
-        and not (model.validation or model.tune or model._site_forests)
-    ):
+    if isinstance(model, BOFRF) and model.plain_trees:
         return _by_site(model, federation, dict.fromkeys(federation.active, model.n_estimators))
     return None
 
 
-def _by_site(model: Any, federation: LocalFederation, n_trees: dict[str, int]) -> np.ndarray:
+def _by_site(model: Any, federation: Federation, n_trees: dict[str, int]) -> np.ndarray:
     """Put sites' draws together: a site's trees see rows of that site alone."""
     blocks = []
     for name, n in n_trees.items():

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from silvan.algorithms.vertical.columns import ColumnFederation
 from silvan.auditing.attacks.attribute import attribute
 from silvan.auditing.attacks.backdoor import backdoored
 from silvan.auditing.attacks.differencing import differenced
@@ -23,7 +22,7 @@ from silvan.data.encode import encode_features, encode_label
 from silvan.data.schema import Schema
 from silvan.data.table import read_table
 from silvan.errors import InputError
-from silvan.federation.transports.in_process import LocalFederation
+from silvan.federation.federation import Federation
 from silvan.forest.forest import Forest
 from silvan.learners import BOFRF, Learner, MergedForest
 from silvan.privacy.gate.gate import policy_of
@@ -33,7 +32,7 @@ CONTROL_TREES = 50
 
 def audit(
     model: Any,
-    federation: LocalFederation | None = None,
+    federation: Federation | None = None,
     *,
     members: Any = None,
     others: Any = None,
@@ -70,7 +69,7 @@ def audit(
     (0.0, 'held')
     """
     bounds = make_limits(limits)
-    if isinstance(federation, ColumnFederation):
+    if federation is not None and federation.columns is not None:
         findings = [labels_from_partitions(model, federation, seed)]
         n = len(federation.columns.training)
         return _report(name, getattr(model, "forest_", None), n, 0, findings, bounds, seed)
@@ -102,12 +101,12 @@ def _report(
     return Report(name, forest.hash if known else "", len(forest) if known else 0, members, others, judged, seed)
 
 
-def attack_federation(learner: Any, federation: LocalFederation, case: Case) -> list[Finding]:
+def attack_federation(learner: Any, federation: Federation, case: Case) -> list[Finding]:
     """Run the attacks on how a release is made: each on a federation made again, so that nobody's books change."""
     policy = policy_of(federation.site(federation.active[0]))
     settings = None
     if isinstance(learner, Learner) and getattr(learner, "epsilon", None) is None:
-        settings = learner._settings(federation.schema)
+        settings = learner.forest_settings(federation.schema)
     sent = isinstance(learner, MergedForest | BOFRF)
     found = drills(case, federation.schema, settings, policy.leaf_digits if sent else None)
     found += [assigned(federation, case.seed), differenced(federation)]
@@ -156,7 +155,7 @@ def _bounded(finding: Finding, epsilon: float) -> Finding:
     return replace(finding, note="; ".join(filter(None, [finding.note, said])))
 
 
-def _case_of(federation: LocalFederation, schema: Schema, seed: int) -> Case:
+def _case_of(federation: Federation, schema: Schema, seed: int) -> Case:
     parts = {
         test: [federation.site(name).part(schema, test=test) for name in federation.active] for test in (False, True)
     }

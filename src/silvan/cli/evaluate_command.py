@@ -121,7 +121,7 @@ def on_table(path: Path, run: "Run", record: "Record | None", table: Path, progr
             return [figures(row) for row in column_steps.on_table(study, run, record, table)]
         if record is not None and study is not None:
             federation, model = restored(study, run, record)
-            rows = model._on_table(federation, model._contenders(federation), str(table))
+            rows = model.figures_on_table(federation, model.contenders(federation), str(table))
             federation.journal.close()
             return [figures(row) for row in rows]
         return _forests_on_table(path, record, table)

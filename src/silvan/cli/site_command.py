@@ -142,7 +142,7 @@ def start(
 ) -> None:
     """Start the site's process: it connects to the coordinator, and answers what you let it."""
     from silvan.deploy.certificates import check_certificate, read_certificate
-    from silvan.deploy.hub import roster_words
+    from silvan.deploy.hub import roster_fingerprint
     from silvan.deploy.member import Member, look
     from silvan.deploy.one_machine import start_site
 
@@ -154,7 +154,7 @@ def start(
     look(member.settings["table"], member.settings.get("query"), [])
     roster = member.pin_roster(again=new_roster)
     if roster is not None:
-        _say(f"All keys together in words: {roster_words(roster)}")
+        _say(f"All keys together in words: {roster_fingerprint(roster)}")
     if foreground:
         _stay(member)
     process = start_site(member)
@@ -184,7 +184,7 @@ def status(folder: Folder) -> None:
     """Show how the site stands: its process, its keys, studies that wait for approval, its budget."""
     import contextlib
 
-    from silvan.deploy.hub import roster_words
+    from silvan.deploy.hub import roster_fingerprint
     from silvan.deploy.member import Member
     from silvan.deploy.one_machine import process_of
     from silvan.errors import SilvanError
@@ -201,7 +201,7 @@ def status(folder: Folder) -> None:
         with contextlib.suppress(SilvanError):
             roster = member.pin_roster()
     if roster is not None:
-        _say(f"All keys together in words: {roster_words(roster)}")
+        _say(f"All keys together in words: {roster_fingerprint(roster)}")
     limit = "" if budget.limit is None else f" of {budget.limit:g}"
     _say(f"Privacy budget spent: {budget.spent:g}{limit}")
     for study in member.asked():

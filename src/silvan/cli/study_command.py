@@ -112,7 +112,7 @@ def status(folder: In = Path()) -> None:
     from rich.console import Console
 
     from silvan.cli.terminal import RULES, clean
-    from silvan.deploy.hub import Hub, roster_words
+    from silvan.deploy.hub import Hub, roster_fingerprint
     from silvan.deploy.one_machine import processes_of
 
     hub, console = Hub(folder), Console()
@@ -130,7 +130,7 @@ def status(folder: In = Path()) -> None:
     running = all(process.pid for process in processes_of(hub))
     _say(f"{content.name} at {content.host}:{content.port}: {'running' if running else 'not running'}")
     if all(member.key for member in content.sites.values()):
-        _say(f"All keys together in words: {roster_words(hub.roster())}")
+        _say(f"All keys together in words: {roster_fingerprint(hub.roster())}")
     for run, line in _studies(hub):
         _say(clean(f"{run}: {line}"))
 
@@ -172,19 +172,19 @@ def run(
 ) -> None:
     """Run a study over the sites, whatever happens to them; run again after an interruption, and it goes on."""
     from silvan.deploy.hub import Hub
-    from silvan.study.remote_study import read_far_study
+    from silvan.study.remote_study import read_remote_study
 
-    show_run(see_through(Hub(folder), read_far_study(study)))
+    show_run(run_to_end(Hub(folder), read_remote_study(study)))
 
 
-def see_through(hub: "Hub", plan: Any) -> "Run":
+def run_to_end(hub: "Hub", plan: Any) -> "Run":
     """Run a study, telling how it stands."""
-    from silvan.deploy.process import need_flare
+    from silvan.deploy.process import require_flare
 
-    need_flare()
+    require_flare()
     from silvan.deploy.supervise import Supervisor
 
-    return Supervisor(hub, plan, _teller()).see_through()
+    return Supervisor(hub, plan, _teller()).run_to_end()
 
 
 def show_run(run: "Run") -> None:
@@ -220,16 +220,16 @@ def local(
     from silvan.cli.demo_command import EXAMPLE, write_site_tables
     from silvan.deploy.one_machine import make_local, process_of, processes_of, stop_all
     from silvan.errors import InputError
-    from silvan.study.remote_study import parse_far_study, read_far_study
+    from silvan.study.remote_study import parse_remote_study, read_remote_study
 
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder}: it is not empty; name a new folder")
-    plan = parse_far_study(EXAMPLE) if study is None else read_far_study(study)
+    plan = parse_remote_study(EXAMPLE) if study is None else read_remote_study(study)
     folder.mkdir(parents=True, exist_ok=True)
     tables = write_site_tables(folder, sites, table)
     hub, members = make_local(folder.resolve(), tables, say=_teller())
     try:
-        show_run(see_through(hub, plan))
+        show_run(run_to_end(hub, plan))
     finally:
         if not keep:
             stop_all([*map(process_of, members), *processes_of(hub)])

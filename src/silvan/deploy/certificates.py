@@ -1,6 +1,6 @@
-"""Certificates by which FLARE's processes know each other: the federation's own authority signs one for each.
+"""Keys and certificates for mutual TLS between FLARE's processes, signed by the federation's own authority.
 
-A key is made where it is used and never leaves; what travels is a request to sign it.
+A key is made on the machine that uses it and never leaves it; only a request to sign it travels.
 """
 
 import ipaddress
@@ -23,7 +23,7 @@ _EARLY = timedelta(minutes=5)  # clocks differ
 
 
 def make_key(path: Path) -> rsa.RSAPrivateKey:
-    """Make a key, in a new file that only its owner may read."""
+    """Make a key and write it to a new file that only its owner may read."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
     pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
@@ -34,7 +34,7 @@ def make_key(path: Path) -> rsa.RSAPrivateKey:
 
 
 def load_key(path: Path) -> rsa.RSAPrivateKey:
-    """Read a key."""
+    """Read a key; raise ``FormatError`` if it is not RSA."""
     key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     if not isinstance(key, rsa.RSAPrivateKey):
         raise FormatError(f"{path}: a key of another kind")
@@ -42,21 +42,21 @@ def load_key(path: Path) -> rsa.RSAPrivateKey:
 
 
 def make_request(key: rsa.RSAPrivateKey, name: str) -> bytes:
-    """Ask for a certificate in a name."""
+    """Return a request (PEM) for a certificate in a name."""
     request = x509.CertificateSigningRequestBuilder().subject_name(_subject(name, name)).sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM)
 
 
 @dataclass(frozen=True)
 class Authority:
-    """The federation's own authority: a key that signs, and the certificate that everybody knows."""
+    """The federation's certificate authority: the key that signs, and the root certificate that everybody has."""
 
     key: rsa.RSAPrivateKey
     certificate: x509.Certificate
 
     @classmethod
     def create(cls, folder: Path, name: str, days: int = ROOT_DAYS) -> "Authority":
-        """Make one, in a new folder."""
+        """Create an authority in a new folder."""
         folder.mkdir(mode=0o700, parents=True)
         key = make_key(folder / "root.key")
         now = datetime.now(UTC)
@@ -72,11 +72,11 @@ class Authority:
 
     @classmethod
     def load(cls, folder: Path) -> "Authority":
-        """Read one."""
+        """Read an authority from its folder."""
         return cls(load_key(folder / "root.key"), read_certificate((folder / "root.crt").read_bytes()))
 
     def sign(self, request: bytes, name: str, hosts: tuple[str, ...] = (), role: str = "", days: int = DAYS) -> bytes:
-        """Sign a request for a certificate in one name, whatever name it asks for."""
+        """Sign a request; the certificate is for ``name``, whatever name the request has."""
         try:
             asked = x509.load_pem_x509_csr(request)
         except ValueError:
@@ -96,7 +96,7 @@ class Authority:
 
 
 def read_certificate(data: bytes) -> x509.Certificate:
-    """Read a certificate."""
+    """Read a certificate from PEM; raise ``FormatError`` if it is none."""
     try:
         return x509.load_pem_x509_certificate(data)
     except ValueError:
@@ -104,7 +104,7 @@ def read_certificate(data: bytes) -> x509.Certificate:
 
 
 def check_certificate(certificate: x509.Certificate, root: x509.Certificate, now: datetime | None = None) -> None:
-    """Refuse a certificate that another authority signed, or that is not valid now."""
+    """Raise ``InputError`` if another authority signed a certificate, or if it is not valid now."""
     now = datetime.now(UTC) if now is None else now
     name = common_name(certificate)
     try:
@@ -122,13 +122,13 @@ def check_certificate(certificate: x509.Certificate, root: x509.Certificate, now
 
 
 def common_name(certificate: x509.Certificate) -> str:
-    """Give the name that a certificate is for."""
+    """Return the name that a certificate is for."""
     found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(found[0].value) if found else ""
 
 
 def pem(certificate: x509.Certificate) -> bytes:
-    """Write a certificate."""
+    """Return a certificate as PEM."""
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 

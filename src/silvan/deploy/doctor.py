@@ -1,4 +1,4 @@
-"""Is everything in order? Each check says what is, or what is wrong and what to do."""
+"""Checks of an installation and of a coordinator's or a site's folder: what was found, or what to do."""
 
 import os
 import platform
@@ -12,65 +12,65 @@ from pathlib import Path
 from typing import NamedTuple
 
 from silvan.deploy.certificates import check_certificate, common_name, read_certificate
-from silvan.deploy.enrol import CLOCKS, call, check_versions, versions
-from silvan.deploy.hub import HUB, Hub, roster_words
+from silvan.deploy.enrol import MAX_CLOCK_DIFFERENCE, call, check_versions, versions
+from silvan.deploy.hub import HUB, Hub, roster_fingerprint
 from silvan.deploy.member import MEMBER, Member
-from silvan.deploy.one_machine import process_of, processes_of
 from silvan.deploy.process import port_in_use
+from silvan.deploy.services import process_of, processes_of
 from silvan.errors import InputError, SilvanError
 
-LEAST_DISK = 1 << 30
+MIN_DISK = 1 << 30
 SOON = timedelta(days=30)
 
 
 class Check(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     state: str  # "good", "look" or "bad"
-    said: str
+    text: str
 
 
 def examine(path: Path) -> list[Check]:
-    """Look at a coordinator's or a site's folder, or at the installation alone."""
-    checks = [_trying("versions", _versions), _trying("disk", lambda: _disk(path))]
+    """Check the installation, and a coordinator's or a site's folder if it is one."""
+    checks = [_run("versions", _versions), _run("disk", lambda: _disk(path))]
     if (path / HUB).exists():
-        checks += _hub(Hub(path))
+        checks += _check_hub(Hub(path))
     elif (path / MEMBER).exists():
-        checks += _member(Member(path))
+        checks += _check_member(Member(path))
     else:
         checks.append(Check("folder", "look", f"{path} is neither a coordinator's folder nor a site's"))
     return checks
 
 
-def _hub(hub: Hub) -> Iterator[Check]:
+def _check_hub(hub: Hub) -> Iterator[Check]:
     content = hub.read()
-    yield _trying("permissions", lambda: _private([hub.path / "coordinator.key", hub.path / "authority" / "root.key"]))
+    yield _run("permissions", lambda: _private([hub.path / "coordinator.key", hub.path / "authority" / "root.key"]))
     for name in ("server/startup/server.crt", "admin/startup/client.crt"):
-        yield _trying("certificate", partial(_certificate, hub.path / name, hub.path / "authority" / "root.crt"))
+        yield _run("certificate", partial(_certificate, hub.path / name, hub.path / "authority" / "root.crt"))
     running = [process.name for process in processes_of(hub) if process.pid is not None]
     for port, name in ((content.port, "server"), (content.port + 1, "enrol")):
         used = port_in_use("localhost", port)
         if name in running:
-            said = "ours" if used else "our process does not listen; see its log"
-            yield Check("port", "good" if used else "bad", f"{port}: {said}")
+            text = "ours" if used else "our process does not listen; see its log"
+            yield Check("port", "good" if used else "bad", f"{port}: {text}")
         elif used:
             yield Check("port", "bad", f"{port} is in use by another program; stop that, or name another port at init")
         else:
             yield Check("port", "look", f"{port} is free: the coordinator is not running (`silvan study start`)")
-    away = [site for site, member in content.sites.items() if not member.key]
-    if away:
-        yield Check("roster", "look", f"not joined yet: {', '.join(away)}")
+    missing = [site for site, entry in content.sites.items() if not entry.key]
+    if missing:
+        yield Check("roster", "look", f"not joined yet: {', '.join(missing)}")
     else:
-        yield Check("roster", "good", f"{len(content.sites)} sites; in words: {roster_words(hub.roster())}")
+        yield Check("roster", "good", f"{len(content.sites)} sites; in words: {roster_fingerprint(hub.roster())}")
 
 
-def _member(member: Member) -> Iterator[Check]:
+def _check_member(member: Member) -> Iterator[Check]:
     startup = member.path / "kit" / "startup"
     private = [member.path / "site.key", member.path / "store.sqlite", startup / "client.key"]
-    yield _trying("permissions", lambda: _private(private))
-    yield _trying("certificate", lambda: _certificate(startup / "client.crt", startup / "rootCA.pem"))
-    yield _trying("settings", lambda: f"table {member.settings['table']}")
+    yield _run("permissions", lambda: _private(private))
+    yield _run("certificate", lambda: _certificate(startup / "client.crt", startup / "rootCA.pem"))
+    yield _run("settings", lambda: f"table {member.settings['table']}")
     own = member.membership
     try:
         status = call(own.host, own.port + 1, own.root, "/roster")
@@ -78,17 +78,17 @@ def _member(member: Member) -> Iterator[Check]:
         yield Check("coordinator", "bad", str(error))
     else:
         yield Check("coordinator", "good", f"{own.host}:{own.port + 1} answers")
-        yield _trying("versions there", lambda: _same(status["versions"]))
+        yield _run("versions there", lambda: _same_versions(status["versions"]))
         off = time.time() - float(status["time"])
-        said = f"{abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} the coordinator's"
-        state = "good" if abs(off) < CLOCKS / 4 else "look" if abs(off) < CLOCKS else "bad"
-        yield Check("clock", state, said if state == "good" else f"{said}; set it (NTP)")
-        yield _trying("roster", lambda: _roster(member))
+        text = f"{abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} the coordinator's"
+        state = "good" if abs(off) < MAX_CLOCK_DIFFERENCE / 4 else "look" if abs(off) < MAX_CLOCK_DIFFERENCE else "bad"
+        yield Check("clock", state, text if state == "good" else f"{text}; set it (NTP)")
+        yield _run("roster", lambda: _roster(member))
     pid = process_of(member).pid
     yield Check("process", "good" if pid else "look", f"runs ({pid})" if pid else "not running (`silvan site start`)")
 
 
-def _same(there: dict[str, str]) -> str:
+def _same_versions(there: dict[str, str]) -> str:
     check_versions(versions(), there, "the coordinator")
     return "the same as here"
 
@@ -100,7 +100,7 @@ def _roster(member: Member) -> str:
     if pinned is not None and latest is not None and pinned != latest:
         raise InputError("the coordinator tells of other keys than those kept here; see `silvan site start --help`")
     known = pinned or latest
-    return "" if known is None else f"{len(known.sites)} sites; in words: {roster_words(known)}"
+    return "" if known is None else f"{len(known.sites)} sites; in words: {roster_fingerprint(known)}"
 
 
 def _versions() -> str:
@@ -112,10 +112,10 @@ def _versions() -> str:
 
 def _disk(path: Path) -> str:
     free = shutil.disk_usage(path if path.exists() else Path.cwd()).free
-    said = f"{free / (1 << 30):.1f} GiB free"
-    if free < LEAST_DISK:
-        raise InputError(f"{said}; make room: a site that cannot write its books answers nothing")
-    return said
+    text = f"{free / (1 << 30):.1f} GiB free"
+    if free < MIN_DISK:
+        raise InputError(f"{text}; make room: a site that cannot write its books answers nothing")
+    return text
 
 
 def _private(paths: list[Path]) -> str:
@@ -131,14 +131,14 @@ def _certificate(path: Path, root: Path) -> str:
     certificate, authority = read_certificate(path.read_bytes()), read_certificate(root.read_bytes())
     check_certificate(certificate, authority)
     ends = min(certificate.not_valid_after_utc, authority.not_valid_after_utc)
-    said = f"{common_name(certificate)} until {ends:%Y-%m-%d}"
+    text = f"{common_name(certificate)} until {ends:%Y-%m-%d}"
     if ends - datetime.now(UTC) < SOON:
-        raise InputError(f"{said}: soon; ask for a new invitation and join again")
-    return said
+        raise InputError(f"{text}: soon; ask for a new invitation and join again")
+    return text
 
 
-def _trying(what: str, look: Callable[[], str]) -> Check:
+def _run(what: str, check: Callable[[], str]) -> Check:
     try:
-        return Check(what, "good", look())
+        return Check(what, "good", check())
     except (SilvanError, OSError) as error:
         return Check(what, "bad", str(error))

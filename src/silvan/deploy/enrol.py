@@ -1,7 +1,7 @@
-"""Joining over the network: a small HTTPS service beside the server, and the site's side of it.
+"""Joining over the network: a small HTTPS service beside FLARE's server, and the site's side of it.
 
-It listens on the port after the server's. A site trusts it by the certificate in its invitation; it knows a site by the
-invitation's secret, once. It gives away nothing but public keys.
+The service listens on the port after the server's. A site trusts it by the root certificate in its invitation; it
+admits a site by the invitation's secret, once. It tells nothing but versions, the time and public keys.
 """
 
 import http.client
@@ -20,13 +20,15 @@ from silvan.errors import FederationError, InputError, SilvanError
 
 log = logging.getLogger("silvan.enrol")
 
-_MOST = 1 << 16
-CLOCKS = 120.0
-"""Seconds by which clocks may differ when a site joins; messages are refused from 300 on."""
+_MAX_BODY = 1 << 16
+"""Bytes of a request."""
+
+MAX_CLOCK_DIFFERENCE = 120.0
+"""Seconds by which clocks may differ when a site joins; later, messages are refused from 300 on."""
 
 
 def versions() -> dict[str, str]:
-    """Give the versions that all machines of a federation must share."""
+    """Return the versions that all machines of a federation must share."""
     found = {}
     for name in ("silvan", "nvflare"):
         try:
@@ -37,7 +39,7 @@ def versions() -> dict[str, str]:
 
 
 def check_versions(here: dict[str, str], there: dict[str, str], who: str) -> None:
-    """Refuse versions that differ."""
+    """Raise ``InputError`` if versions differ."""
     for name, ours in here.items():
         if there.get(name) != ours:
             raise InputError(
@@ -47,9 +49,9 @@ def check_versions(here: dict[str, str], there: dict[str, str], who: str) -> Non
 
 
 def check_clock(now: float, who: str) -> None:
-    """Refuse a clock that is far off."""
+    """Raise ``InputError`` if this machine's clock is far from another's."""
     off = time.time() - now
-    if abs(off) > CLOCKS:
+    if abs(off) > MAX_CLOCK_DIFFERENCE:
         way = "ahead of" if off > 0 else "behind"
         raise InputError(f"this machine's clock is {abs(off) / 60:.0f} minutes {way} that of {who}; set it (NTP)")
 
@@ -61,21 +63,21 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Say how the federation stands: versions, time, and everybody's public keys."""
+        """Send versions, the time, and everybody's public keys."""
         if self.path != "/roster":
-            self._say(404, {"error": "there is nothing here"})
+            self._send(404, {"error": "there is nothing here"})
             return
         content = self.hub.read()
         sites = {name: {"key": m.key, "seal": m.seal} for name, m in content.sites.items()}
         roster = {"coordinator": self.hub.key.public.hex(), "sites": sites}
-        self._say(200, {"time": time.time(), "versions": versions(), "roster": roster})
+        self._send(200, {"time": time.time(), "versions": versions(), "roster": roster})
 
     def do_POST(self) -> None:
-        """Let a site join."""
+        """Admit a site."""
         try:
             length = int(self.headers.get("Content-Length") or 0)
-            if self.path != "/join" or not 0 < length <= _MOST:
-                self.rfile.read(min(max(length, 0), 16 * _MOST))  # or whoever sent it does not hear the answer
+            if self.path != "/join" or not 0 < length <= _MAX_BODY:
+                self.rfile.read(min(max(length, 0), 16 * _MAX_BODY))  # unread, the sender would not get the answer
                 raise InputError("there is nothing here")
             asked = json.loads(self.rfile.read(length))
             if not isinstance(asked, dict) or not all(isinstance(v, str | dict) for v in asked.values()):
@@ -84,15 +86,15 @@ class _Handler(BaseHTTPRequestHandler):
             signed = self.hub.admit(
                 asked["site"], asked["secret"], asked["key"], asked["seal"], asked["request"].encode()
             )
-            self._say(200, {"certificate": signed.decode()})
+            self._send(200, {"certificate": signed.decode()})
         except (SilvanError, KeyError, ValueError, TypeError, AttributeError) as error:
             text = str(error) if isinstance(error, SilvanError) else "not a request to join"
-            self._say(400, {"error": text})
+            self._send(400, {"error": text})
         except OSError:
             log.exception("could not let a site join")
-            self._say(500, {"error": "the coordinator failed; its log says why"})
+            self._send(500, {"error": "the coordinator failed; its log says why"})
 
-    def _say(self, code: int, content: dict[str, Any]) -> None:
+    def _send(self, code: int, content: dict[str, Any]) -> None:
         body = json.dumps(content).encode()
         self.send_response(code)
         self.send_header("Content-Type", "application/json")
@@ -101,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  as http.server calls it
-        """Note requests in the log."""
+        """Write requests to the log."""
         log.info("%s %s", self.address_string(), format % args)
 
 
@@ -110,18 +112,18 @@ class _Server(ThreadingHTTPServer):
     context: ssl.SSLContext
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Shake hands in the request's own thread: a caller who is slow about it holds up nobody."""
+        """Do the TLS handshake in the request's own thread, so that a slow caller delays no other."""
         request.settimeout(20)
         with self.context.wrap_socket(request, server_side=True) as secured:
             super().finish_request(secured, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Note in the log what went wrong."""
+        """Write what went wrong to the log."""
         log.info("a request could not be answered", exc_info=True)
 
 
 def make_server(hub: Hub) -> ThreadingHTTPServer:
-    """Make the service of a federation; raises ``InputError`` if its port is in use."""
+    """Return the service of a federation; raise ``InputError`` if its port is in use."""
     content, startup = hub.read(), hub.path / "server" / "startup"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -140,7 +142,7 @@ def make_server(hub: Hub) -> ThreadingHTTPServer:
 
 
 def call(host: str, port: int, root: str, path: str, content: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Ask the service something; one line says what to do if it does not answer."""
+    """Send a request to the service and return its answer; raise ``FederationError`` that says what to do if it fails."""
     context = ssl.create_default_context(cadata=root)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     where = f"{host}:{port}"
@@ -149,13 +151,13 @@ def call(host: str, port: int, root: str, path: str, content: dict[str, Any] | N
         body = None if content is None else json.dumps(content).encode()
         connection.request("GET" if body is None else "POST", path, body)
         response = connection.getresponse()
-        answer = json.loads(response.read(_MOST * 16))
+        answer = json.loads(response.read(_MAX_BODY * 16))
     except ssl.SSLCertVerificationError as error:
         raise FederationError(_not_trusted(where, error)) from None
     except (TimeoutError, OSError, http.client.HTTPException, ValueError) as error:
-        said = getattr(error, "strerror", None) or type(error).__name__
+        reason = getattr(error, "strerror", None) or type(error).__name__
         raise FederationError(
-            f"the coordinator at {where} does not answer ({str(said).lower()}); has it run `silvan study start`, and "
+            f"the coordinator at {where} does not answer ({str(reason).lower()}); has it run `silvan study start`, and "
             "may this machine connect there?"
         ) from None
     finally:
@@ -174,7 +176,7 @@ def _not_trusted(where: str, error: ssl.SSLCertVerificationError) -> str:
 
 
 def main() -> None:
-    """Serve until stopped."""
+    """Run the service of the folder named on the command line until stopped."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     make_server(Hub(Path(sys.argv[1]))).serve_forever()
 

@@ -1,8 +1,8 @@
-"""A study in plain words for a site's owner: what is asked, what would leave, what it costs.
+"""Explains a study to a site's owner: what it learns, which kinds of messages would leave, what privacy budget it takes.
 
-What would leave is found by trying it: the study's learner is fitted to made-up rows of three made-up sites with a
-column of the label's kind, and the kinds of messages that went out are listed. So the list is what the program does,
-not what somebody wrote about it.
+Which messages would leave is found by a trial: the study's learner is fitted to random rows of three simulated sites
+with a label of the study's kind, and the kinds of messages that were answered are listed. So the list is what the
+program does, not what a text says about it.
 """
 
 from typing import Any, NamedTuple
@@ -15,15 +15,15 @@ from silvan.errors import SilvanError
 from silvan.federate.by_rows import federate_rows
 from silvan.privacy.gate.gate import Policy
 from silvan.privacy.gate.site_folder import Approval
-from silvan.study.remote_study import FarStudy
+from silvan.study.remote_study import RemoteStudy
 from silvan.study.run_folder import Kind, Record
 from silvan.study.steps import note_traffic
 
 _ROWS = 90
 
 
-class Plain(NamedTuple):
-    """A study as its owner should see it."""
+class Explanation(NamedTuple):
+    """A study as a site's owner should see it."""
 
     id: str
     approved: Approval | None
@@ -32,8 +32,8 @@ class Plain(NamedTuple):
     text: str
 
 
-def explain(member: Member, study: FarStudy) -> Plain:
-    """Say what a study asks of a site."""
+def explain(member: Member, study: RemoteStudy) -> Explanation:
+    """Describe what a study asks of a site."""
     plan = study.study
     parameters = ", ".join(f"{key} {value}" for key, value in plan.parameters.items()) or "all parameters as they are"
     others = "all sites of the federation" if study.sites is None else ", ".join(study.sites)
@@ -48,7 +48,7 @@ def explain(member: Member, study: FarStudy) -> Plain:
         lines.append(f"Columns left out: {', '.join(plan.exclude)}.")
     lines += _cost(member, plan.parameters.get("epsilon"))
     found = member.folder.approvals.find(study.id)
-    return Plain(study.id, found, lines, what_leaves(study), study.text)
+    return Explanation(study.id, found, lines, kinds_that_leave(study), study.text)
 
 
 _SUMS = {
@@ -70,8 +70,8 @@ def _cost(member: Member, epsilon: Any) -> list[str]:
     return [after]
 
 
-def what_leaves(study: FarStudy) -> list[Kind]:
-    """List the kinds of messages that a study's answers are made of; nothing if it cannot be tried."""
+def kinds_that_leave(study: RemoteStudy) -> list[Kind]:
+    """Return the kinds of messages that a trial of the study answers; none if it cannot be tried."""
     plan, rng = study.study, np.random.default_rng(0)
     table = pl.DataFrame(
         {

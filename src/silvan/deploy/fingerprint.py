@@ -1,4 +1,4 @@
-"""Fingerprints in words, to be compared by telephone: eight words stand for 64 bits of a digest."""
+"""Fingerprints of keys in words, to be compared by telephone: eight words stand for 64 bits of a digest."""
 
 import hashlib
 
@@ -23,7 +23,7 @@ willow window winter wizard wolf yacht yarn zebra
 """.split()  # noqa: SIM905  a list would take a line a word
 
 
-def in_words(data: bytes) -> str:
-    """Give a fingerprint of bytes in words."""
+def fingerprint(data: bytes) -> str:
+    """Return the fingerprint of bytes, in words."""
     content = hashlib.sha256(b"silvan fingerprint\0" + data).digest()
     return " ".join(WORDS[byte] for byte in content[:N_WORDS])

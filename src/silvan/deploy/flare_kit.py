@@ -1,7 +1,7 @@
-"""FLARE's startup folders, as silvan wants them: its own classes and nothing else, no code from outside, no logs sent.
+"""Writes FLARE's startup folders and jobs: only silvan's classes may run, no code is shipped, no logs are sent.
 
-Written from the ground up rather than by FLARE's provisioning, which makes all keys in one place and keeps them: here a
-site's key never leaves the site. The format is that of FLARE 2.9.
+The folders are not made by FLARE's provisioning, which makes all keys in one place and keeps them: here a site's key
+never leaves the site. The format is that of FLARE 2.9.
 """
 
 import json
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 JOBS = "silvan.deploy.jobs."
+COORDINATOR = f"{JOBS}Coordinator"
 PROJECT = "silvan"
 ADMIN = "coordinator@silvan"
 SCHEME = "tcp"
@@ -63,7 +64,7 @@ def write_server(folder: Path, host: str, port: int) -> None:
         ),
     ]
     resources = {
-        **_classes(),
+        **_allowed_classes(),
         "servers": [
             {
                 "admin_storage": "transfer",
@@ -105,7 +106,7 @@ def write_site(folder: Path, name: str, host: str, port: int) -> None:
         ),
     ]
     resources = {
-        **_classes(),
+        **_allowed_classes(),
         "allow_log_streaming": False,
         "client": {"retry_timeout": 30, "compression": "Gzip"},
         "components": components,
@@ -114,7 +115,7 @@ def write_site(folder: Path, name: str, host: str, port: int) -> None:
 
 
 def write_admin(folder: Path, host: str, port: int) -> None:
-    """Write the folder of whoever submits studies; key and certificate are ``startup/client.key`` and ``.crt``."""
+    """Write the folder from which studies are submitted; its key and certificate are ``startup/client.key`` and ``.crt``."""
     admin = {
         "project_name": PROJECT,
         "username": ADMIN,
@@ -143,8 +144,10 @@ def write_admin(folder: Path, host: str, port: int) -> None:
     _write(folder / "local" / "resources.json", {"format_version": 1, "admin": limits})
 
 
-def write_job(folder: Path, study: str, sites: list[str], arguments: dict[str, Any]) -> None:
-    """Write a job: the names of two classes, and the study they work on."""
+def write_job(
+    folder: Path, study: str, sites: list[str], arguments: dict[str, Any], coordinator: str = COORDINATOR
+) -> None:
+    """Write a job: the names of the classes at the server and at the sites, and the study they work on."""
     meta = {
         "name": "silvan",
         "resource_spec": {},
@@ -154,14 +157,14 @@ def write_job(folder: Path, study: str, sites: list[str], arguments: dict[str, A
     }
     _write(folder / "meta.json", meta)
     config = folder / "app" / "config"
-    workflow = {"id": "study", "path": f"{JOBS}Coordinator", "args": {"study": study, **arguments}}
+    workflow = {"id": "study", "path": coordinator, "args": {"study": study, **arguments}}
     _write(config / "config_fed_server.json", {"format_version": 2, "workflows": [workflow], "components": []})
     executor = {"path": f"{JOBS}SiteExecutor", "args": {"study": study, **arguments}}
     tasks = [{"tasks": ["silvan"], "executor": executor}]
     _write(config / "config_fed_client.json", {"format_version": 2, "executors": tasks, "components": []})
 
 
-def _classes() -> dict[str, Any]:
+def _allowed_classes() -> dict[str, Any]:
     return {"format_version": 2, "class_list_enforcement_mode": "enforce", "class_allow_list": [JOBS]}
 
 
@@ -170,7 +173,7 @@ def _component(id_: str, path: str, **arguments: Any) -> dict[str, Any]:
 
 
 def _write_local(folder: Path, resources: dict[str, Any]) -> None:
-    """Write what a machine's owner may change: resources, rights, logs."""
+    """Write the files that a machine's owner may change: resources, permissions, logging."""
     local = folder / "local"
     _write(local / "resources.json", resources)
     lead = {

@@ -1,16 +1,14 @@
-"""The coordinator's folder: who is invited, who has joined, and the keys of the federation.
+"""The coordinator's folder: which sites are invited, which have joined, and the keys of the federation.
 
 ::
 
-    hub.json           name, address, the sites and how far each is
+    hub.json           name, address, and of each site whether it is invited or has joined
     coordinator.key    signs every message
-    authority/         signs certificates; who has ``root.key`` can let anybody in
+    authority/         signs certificates; whoever has ``root.key`` can admit sites
     server/, admin/    FLARE's folders
-    runs/              a folder a study
+    runs/              a run folder for each study
 """
 
-import fcntl
-import os
 import re
 import secrets
 from collections.abc import Iterator
@@ -22,7 +20,8 @@ import msgspec
 
 from silvan.deploy import flare_kit
 from silvan.deploy.certificates import Authority, make_key, make_request, pem
-from silvan.deploy.fingerprint import in_words
+from silvan.deploy.fingerprint import fingerprint
+from silvan.deploy.folder_lock import lock_folder
 from silvan.errors import FormatError, InputError
 from silvan.federation.keys import Key, Roster, read_public
 from silvan.federation.store import digest
@@ -34,19 +33,19 @@ INVITE_DAYS = 14
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
 
 
-class Member(msgspec.Struct):
-    """A site, from the coordinator's view; what it joined with is empty until it has."""
+class SiteEntry(msgspec.Struct):
+    """What the coordinator knows of a site; the keys are empty until it has joined."""
 
     invited: str = ""  # digest of the secret of the last invitation
-    until: str = ""
+    until: str = ""  # when that invitation ends
     key: str = ""
     seal: str = ""
     joined: str = ""
 
     @property
-    def words(self) -> str:
-        """The fingerprint of the site's keys."""
-        return in_words(bytes.fromhex(self.key + self.seal))
+    def fingerprint(self) -> str:
+        """The fingerprint of the site's keys, in words."""
+        return fingerprint(bytes.fromhex(self.key + self.seal))
 
 
 class Content(msgspec.Struct):
@@ -56,12 +55,12 @@ class Content(msgspec.Struct):
     host: str
     port: int
     hosts: list[str]
-    sites: dict[str, Member]
+    sites: dict[str, SiteEntry]
     columns: list[str] = []
 
 
 class Invite(msgspec.Struct, frozen=True):
-    """A file for one site: where to join, whom to trust, and a secret that is good once."""
+    """An invitation, a file for one site: where to join, which keys to trust, and a secret that can be used once."""
 
     federation: str
     site: str
@@ -96,7 +95,7 @@ class Hub:
     def create(
         cls, path: Path, name: str, sites: list[str], host: str, port: int, columns: list[str] | None = None
     ) -> "Hub":
-        """Make a federation: keys, certificates and FLARE's folders."""
+        """Create a federation: keys, certificates and FLARE's folders."""
         _check_name("name", name)
         for site in sites:
             _check_name("site", site)
@@ -122,12 +121,12 @@ class Hub:
             request = make_request(make_key(startup / f"{file}.key"), who)
             (startup / f"{file}.crt").write_bytes(authority.sign(request, who, named, role))
             (startup / "rootCA.pem").write_bytes(pem(authority.certificate))
-        content = Content(name, host, port, hosts, {site: Member() for site in sites}, columns or [])
+        content = Content(name, host, port, hosts, {site: SiteEntry() for site in sites}, columns or [])
         write_whole(path / HUB, _json(content))
         return cls(path)
 
     def read(self) -> Content:
-        """Read how it stands."""
+        """Read ``hub.json``."""
         try:
             return msgspec.json.decode((self.path / HUB).read_bytes(), type=Content)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -135,15 +134,11 @@ class Hub:
 
     @contextmanager
     def changing(self) -> Iterator[Content]:
-        """Change how it stands; one at a time."""
-        handle = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        """Read ``hub.json``, let the caller change its content, and write it; one process at a time."""
+        with lock_folder(self.path, wait=True):
             content = self.read()
             yield content
             write_whole(self.path / HUB, _json(content))
-        finally:
-            os.close(handle)
 
     @property
     def key(self) -> Key:
@@ -152,16 +147,16 @@ class Hub:
 
     @property
     def authority(self) -> Authority:
-        """What signs certificates."""
+        """The authority that signs certificates."""
         return Authority.load(self.path / "authority")
 
     def invite(self, site: str, days: float = INVITE_DAYS) -> Invite:
-        """Make an invitation; an earlier one for the same site is no longer good."""
+        """Make an invitation; an earlier one for the same site is no longer valid."""
         secret = secrets.token_urlsafe(24)
         until = (datetime.now(UTC) + timedelta(days=days)).isoformat(timespec="seconds")
         with self.changing() as content:
-            member = _member(content, site)
-            member.invited, member.until = digest(secret.encode()), until
+            entry = _entry(content, site)
+            entry.invited, entry.until = digest(secret.encode()), until
             root = pem(self.authority.certificate).decode()
             return Invite(
                 federation=content.name,
@@ -176,62 +171,62 @@ class Hub:
             )
 
     def admit(self, site: str, secret: str, key: str, seal: str, request: bytes) -> bytes:
-        """Let an invited site join: note its keys, and sign its certificate. An invitation is good once."""
+        """Admit an invited site: keep its public keys and sign its certificate; the invitation is used up."""
         certificate = self.authority.sign(request, site)
         read_public(key), read_public(seal)
         with self.changing() as content:
-            member = content.sites.get(site)
-            if member is None or not member.invited:
+            entry = content.sites.get(site)
+            if entry is None or not entry.invited:
                 raise InputError(f"no invitation for {site!r} is open: it was used, or taken back; ask for a new one")
-            if not secrets.compare_digest(member.invited, digest(secret.encode())):
+            if not secrets.compare_digest(entry.invited, digest(secret.encode())):
                 raise InputError(f"this invitation for {site!r} is not the last one; ask for a new one")
-            if datetime.now(UTC) > datetime.fromisoformat(member.until):
-                raise InputError(f"this invitation for {site!r} ended on {member.until[:10]}; ask for a new one")
-            others = {m.key for name, m in content.sites.items() if name != site} | {self.key.public.hex()}
+            if datetime.now(UTC) > datetime.fromisoformat(entry.until):
+                raise InputError(f"this invitation for {site!r} ended on {entry.until[:10]}; ask for a new one")
+            others = {one.key for name, one in content.sites.items() if name != site} | {self.key.public.hex()}
             if key in others:
                 raise InputError("another site has joined with this key; each needs its own: join in a new folder")
-            member.invited, member.until = "", ""
-            member.key, member.seal = key, seal
-            member.joined = datetime.now(UTC).isoformat(timespec="seconds")
+            entry.invited, entry.until = "", ""
+            entry.key, entry.seal = key, seal
+            entry.joined = datetime.now(UTC).isoformat(timespec="seconds")
         return certificate
 
     def add(self, site: str) -> None:
-        """Name a further site."""
+        """Add a site, which can then be invited."""
         _check_name("site", site)
         with self.changing() as content:
             if site in content.sites:
                 raise InputError(f"there is a site {site!r} already")
-            content.sites[site] = Member()
+            content.sites[site] = SiteEntry()
 
     def revoke(self, site: str) -> None:
-        """Take a site out: nothing that it signs is taken any more, and it is asked nothing."""
+        """Remove a site: nothing that it signs is accepted any more, and it is asked nothing."""
         with self.changing() as content:
-            _member(content, site)
+            _entry(content, site)
             del content.sites[site]
 
     def roster(self, needed: list[str] | None = None) -> Roster:
-        """Give everybody's public keys; all sites (or those needed) must have joined."""
+        """Return everybody's public keys; raise ``InputError`` unless all sites, or those needed, have joined."""
         content = self.read()
         for site in needed or content.sites:
-            if not _member(content, site).key:
+            if not _entry(content, site).key:
                 raise InputError(f"site {site!r} has not joined yet; send it the invitation (`silvan study invite`)")
-        joined = {name: member for name, member in content.sites.items() if member.key}
+        joined = {name: entry for name, entry in content.sites.items() if entry.key}
         return Roster(
             self.key.public,
-            {name: bytes.fromhex(member.key) for name, member in joined.items()},
-            {name: bytes.fromhex(member.seal) for name, member in joined.items()},
+            {name: bytes.fromhex(entry.key) for name, entry in joined.items()},
+            {name: bytes.fromhex(entry.seal) for name, entry in joined.items()},
         )
 
 
-def roster_words(roster: Roster) -> str:
-    """Give the fingerprint of all keys of a roster."""
+def roster_fingerprint(roster: Roster) -> str:
+    """Return the fingerprint of all keys of a roster, in words."""
     keys = [roster.coordinator]
     for name in sorted(roster.sites):
         keys += [name.encode(), roster.sites[name], roster.seals.get(name, b"")]
-    return in_words(b"\0".join(keys))
+    return fingerprint(b"\0".join(keys))
 
 
-def _member(content: Content, site: str) -> Member:
+def _entry(content: Content, site: str) -> SiteEntry:
     if site not in content.sites:
         raise InputError(f"there is no site {site!r}; the sites are {', '.join(content.sites)}")
     return content.sites[site]

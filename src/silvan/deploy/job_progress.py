@@ -1,15 +1,9 @@
-"""How a study stands, in a file of its run folder: written by the job, read by whoever waits for it."""
+"""The progress of a study: a file in its run folder, which the job writes and the supervisor reads."""
 
-import fcntl
-import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import msgspec
 
-from silvan.errors import FederationError
 from silvan.federation.question import Event
 from silvan.study.run_folder import Run
 from silvan.util.files import write_whole
@@ -18,7 +12,7 @@ PROGRESS = "progress.json"
 
 
 class Progress(msgspec.Struct):
-    """How a study stands, for whoever waits for it."""
+    """What ``progress.json`` holds."""
 
     job: str
     stage: str = "starting"
@@ -33,20 +27,20 @@ class Progress(msgspec.Struct):
 
 
 class ProgressWriter:
-    """Writes progress to the run folder, not too often."""
+    """Writes progress to the run folder, at most twice a second unless a site is waited for or lost."""
 
     def __init__(self, run: Run, job: str) -> None:
         self._path, self._last = run.file(PROGRESS), 0.0
         self.now = Progress(job)
 
     def stage(self, name: str) -> None:
-        """Begin something else."""
+        """Note that a stage begins, and when."""
         self.now.stage = name
         self.now.seconds[name] = time.time()
         self.write()
 
     def on(self, event: Event) -> None:
-        """Take in what a federation tells."""
+        """Note an event of the federation."""
         self.now.round = event.round
         if event.what == "waiting":
             self.now.waiting[event.site] = event.kind
@@ -58,39 +52,14 @@ class ProgressWriter:
             self.write()
 
     def write(self) -> None:
-        """Write how it stands."""
+        """Write the file."""
         self._last = time.monotonic()
         write_whole(self._path, msgspec.json.encode(self.now))
 
 
 def line_of(progress: Progress) -> str:
-    """Say it in a line."""
+    """Return the progress as one line of text."""
     text = progress.stage if not progress.round else f"{progress.stage}, round {progress.round}"
     if progress.waiting:
         text += "; waiting for " + ", ".join(f"{site} ({why})" for site, why in progress.waiting.items())
     return text
-
-
-_LOCK = ".lock"
-
-
-@contextmanager
-def hold(folder: Path) -> Iterator[None]:
-    """Hold a folder; refuse if another process does. Whatever becomes of this one, it lets go at its end."""
-    handle = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise FederationError("another job of this study is running") from None
-    finally:
-        os.close(handle)
-
-
-def is_held(folder: Path) -> bool:
-    """Whether some process holds a folder."""
-    try:
-        with hold(folder):
-            return False
-    except FederationError:
-        return True

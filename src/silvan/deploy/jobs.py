@@ -11,27 +11,29 @@ from importlib.metadata import version
 from pathlib import Path
 
 from silvan.data.batches import read_size
+from silvan.deploy.folder_lock import lock_folder
 from silvan.deploy.hub import Hub
-from silvan.deploy.job_progress import ProgressWriter, hold
+from silvan.deploy.job_progress import ProgressWriter
 from silvan.deploy.measure import measure
 from silvan.deploy.member import Member, source_of
 from silvan.errors import FederationError, InputError, SilvanError
-from silvan.federate.by_rows import make_sums
-from silvan.federation.agree import Differences, agree
+from silvan.federate.options import make_sums
+from silvan.federation.agreement.agree import agree_on
+from silvan.federation.federation import Federation
 from silvan.federation.journal import Journal
 from silvan.federation.keys import COORDINATOR
 from silvan.federation.signed import Signer
 from silvan.federation.site import Site
+from silvan.federation.site_table import SiteSettings
 from silvan.federation.transports.chunks import ChunkReply, ChunkServer
-from silvan.federation.transports.flare import AbortedError, Answering, Controlling, FlareFederation
-from silvan.privacy.sampling_key import share_sampling, use_kept
+from silvan.federation.transports.flare import AbortedError, Answering, Controlling, FlareTransport
+from silvan.privacy.sampling_key import restore_sampling_key, share_sampling_key
 from silvan.report.html import write_report
 from silvan.study import steps
 from silvan.study.progress_bars import Progress as Bars
 from silvan.study.record import begin, note_test_rows
-from silvan.study.remote_study import FarStudy, parse_far_study
+from silvan.study.remote_study import RemoteStudy, parse_remote_study
 from silvan.study.run_folder import JOURNAL, Run
-from silvan.tree.draw import make_key
 
 MEASURE = "SILVAN_MEASURE"
 """Set for the coordinator's processes, it has the wire measured after every study: for benchmarks."""
@@ -48,10 +50,10 @@ class Coordinator(Controlling):
 
     def work(self, workspace: Path, job: str) -> None:
         """Run the study; how it ended is in the run folder."""
-        hub, study = Hub(workspace.parent), parse_far_study(self.study)
+        hub, study = Hub(workspace.parent), parse_remote_study(self.study)
         run = Run(hub.path / "runs" / study.folder)
         run.folder.mkdir(parents=True, exist_ok=True)
-        with hold(run.folder):
+        with lock_folder(run.folder):
             progress_file = ProgressWriter(run, job)
             try:
                 self._run(hub, study, run, progress_file)
@@ -72,17 +74,17 @@ class Coordinator(Controlling):
                 progress_file.stage("failed")
                 raise
 
-    def _run(self, hub: Hub, study: FarStudy, run: Run, progress_file: ProgressWriter) -> None:
+    def _run(self, hub: Hub, study: RemoteStudy, run: Run, progress_file: ProgressWriter) -> None:
         plan = study.study
         sums, _ = make_sums(plan.sums)
         roster = hub.roster(self.sites)
         journal = Journal(run.file(JOURNAL))
         journal.belongs_to(f"{study.id} {version('silvan')} {self.sites}")
-        federation = FlareFederation(
-            self,
+        transport = FlareTransport(self, self.sites, self.without)
+        federation = Federation(
+            transport,
             self.sites,
             sums,
-            self.without,
             study=study.id,
             journal=journal,
             quorum=study.quorum,
@@ -92,21 +94,18 @@ class Coordinator(Controlling):
         federation.watch(progress_file.on)
         try:
             progress_file.stage("agreeing on columns")
-            if plan.schema is None:
-                federation.schema, federation.differences, federation.rows = agree(federation, plan.label, plan.task)
-            else:  # and sites may not even say how many rows they have
-                federation.schema, federation.differences, federation.rows = plan.schema, Differences(), {}
-                federation.agreed = False
+            # with a given schema sites may not even say how many rows they have
+            federation.agreement = agree_on(federation, plan.label, plan.task, plan.schema, count_rows=False)
             record = begin(study, federation)
             run.write(record)
             if study.secret:
-                share_sampling(federation)
+                share_sampling_key(federation)
             progress_file.stage("training")
             model = plan.learner(federation.schema)
-            federation.spent.clear()
+            transport.spent.clear()
             start = time.monotonic()
             model.fit(federation)
-            progress_file.now.spent = {**federation.spent, "all": time.monotonic() - start}
+            progress_file.now.spent = {**transport.spent, "all": time.monotonic() - start}
             steps.note_training(record, run, federation, model, time.monotonic() - start)
             run.write(record)
             progress_file.stage("judging")
@@ -136,7 +135,7 @@ class SiteExecutor(Answering):
         """Make the site from its folder; it answers when its owner agrees."""
         member = Member(workspace.parent)
         try:
-            study = parse_far_study(self.study)
+            study = parse_remote_study(self.study)
             _check_version(self.version)
             member.note_study(study)
             roster = member.roster() or member.pin_roster()
@@ -145,7 +144,7 @@ class SiteExecutor(Answering):
             site = make_site(member, study)
             site.signer = Signer(member.name, member.folder.key, roster)
             if study.secret:
-                use_kept(site, study.id)
+                restore_sampling_key(site, study.id)
         except SilvanError as error:
             log.error("%s", error)
             text = str(error) if isinstance(error, FederationError) else _PLAIN
@@ -169,22 +168,17 @@ def _check_version(theirs: str) -> None:
         raise FederationError(f"it has silvan {ours}, the coordinator {theirs}; install the same")
 
 
-def make_site(member: Member, study: FarStudy, n_jobs: int | None = None) -> Site:
+def make_site(member: Member, study: RemoteStudy, n_jobs: int | None = None) -> Site:
     """Make a site from its folder and a study."""
     plan, roster = study.study, member.roster()
     _, cover = make_sums(plan.sums, None if roster is None else roster.seals)
+    memory = member.settings.get("memory")
+    own = {"n_jobs": n_jobs, "memory": None if memory is None else read_size(memory), "folder": member.path}
     return Site(
         member.name,
         source_of(member.settings["table"], member.settings.get("query")),
+        SiteSettings.of_study(plan.label, plan.exclude, plan.test, plan.random_state, **own),
         store=member.store,
-        label=plan.label,
-        exclude=plan.exclude,
-        test=plan.test,
-        split_seed=plan.random_state,
-        sampling_key=make_key(plan.random_state, "rows"),
         outbox=member.gate(),
         cover=cover,
-        n_jobs=n_jobs,
-        memory=read_size(member.settings["memory"]) if "memory" in member.settings else None,
-        folder=member.path,
     )

@@ -26,7 +26,7 @@ from silvan.data.table import read_table
 from silvan.deploy import flare_kit
 from silvan.deploy.certificates import make_key, make_request, read_certificate
 from silvan.deploy.enrol import call, check_clock, check_versions, versions
-from silvan.deploy.fingerprint import in_words
+from silvan.deploy.fingerprint import fingerprint
 from silvan.deploy.hub import Invite
 from silvan.errors import FederationError, FormatError, InputError, SchemaError
 from silvan.federation.keys import Roster, read_public
@@ -35,7 +35,7 @@ from silvan.privacy.gate.gate import Gate, Policy
 from silvan.privacy.gate.site_folder import SiteFolder
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.seal import public_key
-from silvan.study.remote_study import FarStudy, parse_far_study
+from silvan.study.remote_study import RemoteStudy, parse_remote_study
 from silvan.study.study_values import Problems, check_policy
 from silvan.study.toml_lines import key_lines
 from silvan.util.files import write_whole
@@ -170,7 +170,7 @@ class Member:
     @property
     def words(self) -> str:
         """The fingerprint of the site's keys."""
-        return in_words(self.folder.key.public + public_key(self.store))
+        return fingerprint(self.folder.key.public + public_key(self.store))
 
     # -- the others
 
@@ -213,15 +213,15 @@ class Member:
 
     # -- studies
 
-    def note_study(self, study: FarStudy) -> None:
+    def note_study(self, study: RemoteStudy) -> None:
         """Keep a study's text for the owner to read."""
         (self.path / "asked").mkdir(exist_ok=True)
         write_whole(self.path / "asked" / f"{study.folder}.toml", study.text.encode())
 
-    def asked(self) -> list[FarStudy]:
+    def asked(self) -> list[RemoteStudy]:
         """Give the studies that came in, the oldest first."""
         files = sorted((self.path / "asked").glob("*.toml"), key=lambda path: path.stat().st_mtime)
-        return [parse_far_study(path.read_text()) for path in files]
+        return [parse_remote_study(path.read_text()) for path in files]
 
 
 def _settings(table: str, query: str | None, policy: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Processes in the background: a log has what they say, a file finds them again, all they started ends with them."""
+"""Background processes: output goes to a log, a file holds the process id, stopping one stops all that it started."""
 
 import contextlib
 import os
@@ -16,13 +16,12 @@ from silvan.util.files import write_whole
 SERVER = ["-u", "-m", "nvflare.private.fed.app.server.server_train"]
 CLIENT = ["-u", "-m", "nvflare.private.fed.app.client.client_train"]
 
-
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
-"""What this process started; the rest is found by its number."""
+"""Processes that this one started, which it must reap; others are found by their id."""
 
 
 class Background:
-    """One process of a folder; ``name`` is that of its files there."""
+    """A process that belongs to a folder, where its files are ``NAME.pid`` and ``NAME.log``."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
@@ -30,15 +29,15 @@ class Background:
 
     @property
     def pid(self) -> int | None:
-        """The process's number; None if it is not running."""
+        """The process id; None if it is not running."""
         try:
-            pid, begun = self._pid.read_text().split()
+            pid, started = self._pid.read_text().split()
         except (OSError, ValueError):
             return None
-        return int(pid) if _begun(int(pid)) == begun else None
+        return int(pid) if _start_time(int(pid)) == started else None
 
     def start(self, arguments: list[str], cwd: Path) -> int:
-        """Start the process; refuse if it is running."""
+        """Start the process; raise ``InputError`` if it is running."""
         if self.pid is not None:
             raise InputError(f"{self.folder}: {self.name} is running already (process {self.pid})")
         with self.log.open("ab") as log:
@@ -51,62 +50,62 @@ class Background:
                 start_new_session=True,
             )
         _CHILDREN[process.pid] = process
-        write_whole(self._pid, f"{process.pid} {_begun(process.pid)}\n".encode())
+        write_whole(self._pid, f"{process.pid} {_start_time(process.pid)}\n".encode())
         return process.pid
 
     def stop(self, patience: float = 10.0) -> bool:
-        """End the process and all that it started; say whether there was one."""
-        family = self.family()
-        for way in (signal.SIGTERM, signal.SIGKILL):
-            _signal(family, way, patience)
+        """Stop the process and all that it started; return whether it was running."""
+        processes = self.with_children()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            _signal(processes, number, patience)
         self._pid.unlink(missing_ok=True)
-        return bool(family)
+        return bool(processes)
 
     def kill(self) -> None:
-        """End the process and all that it started at once, as if the machine had lost power."""
-        _signal(self.family(), signal.SIGKILL, 10.0)
+        """Kill the process and all that it started at once, as if the machine had lost power."""
+        _signal(self.with_children(), signal.SIGKILL, 10.0)
 
-    def family(self) -> dict[int, str]:
-        """Give the process and all that it started, by number, and when each began."""
+    def with_children(self) -> dict[int, str]:
+        """Return the ids of the process and of all that it started, with the time when each was started."""
         pid = self.pid
         if pid is None:
             return {}
         parents = _parents()
-        family = {pid: _begun(pid)}
+        found = {pid: _start_time(pid)}
         while True:
-            more = [pid for pid, parent in parents.items() if parent in family and pid not in family]
+            more = [pid for pid, parent in parents.items() if parent in found and pid not in found]
             if not more:
-                return family
-            family |= {pid: _begun(pid) for pid in more}
+                return found
+            found |= {pid: _start_time(pid) for pid in more}
 
-    def last_words(self) -> str:
-        """Give the last line of the log."""
+    def last_log_line(self) -> str:
+        """Return the last line of the log."""
         with contextlib.suppress(OSError):
             lines = self.log.read_text(errors="replace").strip().splitlines()
             return lines[-1][:300] if lines else ""
         return ""
 
 
-def need_flare() -> None:
-    """Say what to install if FLARE is not there."""
+def require_flare() -> None:
+    """Raise ``InputError`` if FLARE is not installed."""
     if find_spec("nvflare") is None:
         raise InputError("studies over machines need NVIDIA FLARE: pip install 'silvan[flare]'")
 
 
 def server_arguments(workspace: Path) -> list[str]:
-    """Give what starts FLARE's server."""
+    """Return the arguments of Python that start FLARE's server."""
     settings = ["secure_train=true", "org=coordinator", "config_folder=config"]
     return [*SERVER, "-m", str(workspace), "-s", "fed_server.json", "--set", *settings]
 
 
 def client_arguments(workspace: Path, site: str) -> list[str]:
-    """Give what starts FLARE's client."""
+    """Return the arguments of Python that start FLARE's client."""
     settings = ["secure_train=true", f"uid={site}", f"org={site}", "config_folder=config"]
     return [*CLIENT, "-m", str(workspace), "-s", "fed_client.json", "--set", *settings]
 
 
 def port_in_use(host: str, port: int) -> bool:
-    """Whether somebody listens on a port of this machine."""
+    """Whether a process listens on a port of this machine."""
     for where in {"127.0.0.1", host}:
         try:
             with socket.create_connection((where, port), timeout=1):
@@ -117,7 +116,7 @@ def port_in_use(host: str, port: int) -> bool:
 
 
 def wait_for_port(host: str, port: int, seconds: float) -> bool:
-    """Wait until somebody listens on a port of this machine."""
+    """Wait until a process listens on a port of this machine; return whether one does."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if port_in_use(host, port):
@@ -127,7 +126,7 @@ def wait_for_port(host: str, port: int, seconds: float) -> bool:
 
 
 def wait_until_free(host: str, port: int, seconds: float) -> bool:
-    """Wait until nobody listens on a port of this machine."""
+    """Wait until no process listens on a port of this machine; return whether it is free."""
     end = time.monotonic() + seconds
     while port_in_use(host, port):
         if time.monotonic() > end:
@@ -136,16 +135,16 @@ def wait_until_free(host: str, port: int, seconds: float) -> bool:
     return True
 
 
-def _begun(pid: int) -> str:
-    """Give when a process began, so that its number is not taken for another's; empty if it has ended."""
+def _start_time(pid: int) -> str:
+    """Return when a process was started, which tells it from a later one with the same id; empty if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return "" if not _lives(pid) or Path("/proc/self/stat").exists() else "unknown"
+        return "" if not _is_running(pid) or Path("/proc/self/stat").exists() else "unknown"
     return "" if fields[0] == "Z" else fields[19]
 
 
-def _lives(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except OSError:
@@ -154,7 +153,7 @@ def _lives(pid: int) -> bool:
 
 
 def _parents() -> dict[int, int]:
-    """Give the parent of every process."""
+    """Return the parent of every process."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -162,14 +161,14 @@ def _parents() -> dict[int, int]:
     return found
 
 
-def _signal(family: dict[int, str], way: signal.Signals, patience: float) -> None:
-    """Send a signal to processes that are still those, and wait until they have ended."""
-    left = [pid for pid, begun in family.items() if _begun(pid) == begun]
+def _signal(processes: dict[int, str], number: signal.Signals, patience: float) -> None:
+    """Send a signal to those of the processes that still run, and wait until they have ended."""
+    left = [pid for pid, started in processes.items() if _start_time(pid) == started]
     for pid in left:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, way)
+            os.kill(pid, number)
     end = time.monotonic() + patience
-    while time.monotonic() < end and any(_begun(pid) == family[pid] for pid in left):
+    while time.monotonic() < end and any(_start_time(pid) == processes[pid] for pid in left):
         for pid in left:
             _reap(pid)
         time.sleep(0.05)
@@ -178,7 +177,7 @@ def _signal(family: dict[int, str], way: signal.Signals, patience: float) -> Non
 
 
 def _reap(pid: int) -> None:
-    """Let go of a child that has ended."""
+    """Reap a child process that has ended."""
     child = _CHILDREN.get(pid)
     if child is not None and child.poll() is not None:
         del _CHILDREN[pid]

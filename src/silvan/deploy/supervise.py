@@ -14,10 +14,10 @@ import msgspec
 
 from silvan.deploy import flare_kit
 from silvan.deploy.hub import Hub
-from silvan.deploy.job_progress import PROGRESS, Progress, is_held, line_of
+from silvan.deploy.job_progress import PROGRESS, Progress, is_locked, line_of
 from silvan.errors import FederationError, InputError
 from silvan.federation.transports.flare import Session
-from silvan.study.remote_study import FarStudy
+from silvan.study.remote_study import RemoteStudy
 from silvan.study.run_folder import RUN, Run
 from silvan.util.files import write_whole
 
@@ -42,7 +42,7 @@ class Supervisor:
         Told, in a line, whenever something changes.
     """
 
-    def __init__(self, hub: Hub, study: FarStudy, tell: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, hub: Hub, study: RemoteStudy, tell: Callable[[str], None] = lambda text: None) -> None:
         self.hub, self.study, self._tell = hub, study, tell
         content = hub.read()
         self.sites = study.sites or list(content.sites)
@@ -54,7 +54,7 @@ class Supervisor:
         self._said = ""
         self.jobs: list[str] = []
 
-    def see_through(self) -> Run:
+    def run_to_end(self) -> Run:
         """Run the study to its end; raises what ended it otherwise."""
         self.run.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.run.file("study.toml"), self.study.text.encode())
@@ -150,7 +150,7 @@ class Supervisor:
                 progress = self.progress()
                 return progress if progress is not None and progress.job == job else None
             patience = STALE if mine is None else SILENT
-            if time.monotonic() - voting > patience and not is_held(self.run.folder):
+            if time.monotonic() - voting > patience and not is_locked(self.run.folder):
                 self._say("the job is gone; FLARE only thinks that it runs")
                 with contextlib.suppress(ConnectionError):
                     self._open().abort(job)

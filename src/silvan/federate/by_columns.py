@@ -1,14 +1,11 @@
-"""Making a federation by columns in this process: tables of different columns about the same rows."""
+"""Make a federation of columns in this process: tables of different columns about the same rows."""
 
 import warnings
 from collections.abc import Mapping, Sequence
-from numbers import Integral
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Unpack
 
 from silvan.algorithms.vertical.columns import (
-    ColumnFederation,
-    Columns,
     describe,
     given_features,
     hold_out,
@@ -20,15 +17,27 @@ from silvan.algorithms.vertical.columns import (
 from silvan.data.encode import Task
 from silvan.data.schema import Label, Schema
 from silvan.errors import InputError
-from silvan.federate.by_rows import SumsName, make_gate, make_sums
-from silvan.federation.journal import Journal
+from silvan.federate.options import OptionKeywords, Protection, check_common, check_excluded, read_options
+from silvan.federation.agreement.agreement import Agreement, Columns
+from silvan.federation.federation import Federation
 from silvan.federation.party import Party, derived_key
-from silvan.federation.signed import make_signers
 from silvan.federation.site import Site
-from silvan.privacy.gate.gate import Policy
-from silvan.privacy.gate.site_folder import make_folders
-from silvan.privacy.identity import Match, agree_key, get_to_know, in_common
-from silvan.privacy.seal import public_key
+from silvan.federation.site_table import SiteSettings
+from silvan.privacy.identity import Match, agree_key, common_digests, introduce_parties
+from silvan.privacy.psi import find_common
+
+
+@dataclass(frozen=True)
+class _Alignment:
+    """How rows are matched, and what is known of columns beforehand."""
+
+    id_column: str
+    label: str
+    label_required: bool
+    test: float
+    task: Task | None
+    schema: Schema | None
+    match: Match
 
 
 def federate_columns(
@@ -42,15 +51,8 @@ def federate_columns(
     schema: Schema | None = None,
     exclude: Sequence[str] = (),
     match: Match = "keyed",
-    sums: SumsName = "trusted",
-    policy: Policy | None = None,
-    ledgers: str | Path | None = None,
-    signed: bool = False,
-    cold: bool = False,
-    timeout: float | None = None,
-    journal: str | None = None,
-    n_jobs: int | None = None,
-) -> ColumnFederation:
+    **options: Unpack[OptionKeywords],
+) -> Federation:
     """Make a federation of parties that hold different columns of the same rows.
 
     Rows are matched by an id; those that some party lacks take no part. Nobody is shown an id.
@@ -106,114 +108,83 @@ def federate_columns(
     >>> fed.rows["shop"], fed.label_holder, fed.schema.names
     (2, 'bank', ('balance', 'visits'))
     """
-    _check(tables, id, test, random_state, task, exclude, match, journal)
+    check_common(test, task, random_state, exclude, may_be_none=True)
+    given = read_options("federate_columns", options)
+    _check(tables, id, match)
+    if given.quorum is not None:
+        raise InputError("quorum is for federations by rows: of columns, every party is needed")
+    if given.journal is not None and random_state is None:
+        raise InputError("a journal needs a random_state: a key that parties agreed on does not outlive the process")
     name = "label" if label is None else label
     if schema is not None and label is not None and schema.label.name != label:
         raise InputError(f"the schema's label is {schema.label.name!r}, got label={label!r}")
-    policy = Policy() if policy is None else policy
-    names = [str(party) for party in tables]
-    kept, folders = Journal(journal), make_folders(ledgers, names)
-    stores = {party: kept.store(party) for party in names}
-    adding, cover = make_sums(sums, {party: public_key(stores[party]) for party in names} if signed else None)
-    signer, signers = make_signers(names, {party: f.key for party, f in folders.items()}) if signed else (None, {})
-    members: dict[str, Site] = {
-        str(party): Party(
-            str(party),
-            table,
-            store=stores[str(party)],
-            id_column=id,
-            given_key=None if random_state is None else derived_key(int(random_state), "parties"),
-            given_secret=None if random_state is None else derived_key(int(random_state), f"secret of {party}"),
-            label=name,
-            exclude=tuple(exclude),
-            outbox=make_gate(policy, folders.get(str(party))),
-            cover=cover,
-            signer=signers.get(str(party)),
-            n_jobs=n_jobs,
+    protection = Protection([str(party) for party in tables], given, pinned_seals=False)
+    settings = SiteSettings(label=name, exclude=tuple(exclude), n_jobs=given.n_jobs)
+    parties: dict[str, Site] = {}
+    for party, table in ((str(party), table) for party, table in tables.items()):
+        keys = {} if random_state is None else _keys_of(party, int(random_state))
+        parties[party] = Party(party, table, settings, id_column=id, **keys, **protection.of(party))
+    study = f"columns of {', '.join(parties)}; id {id}; label {name}; test {test}; random_state {random_state}"
+    federation = protection.federation(parties, study, given)
+    if given.journal is not None:
+        prints = [party.fingerprint() for party in parties.values()]
+        federation.journal.belongs_to(
+            f"{study}; exclude {list(exclude)}; match {match}; policy {protection.policy}; {prints}"
         )
-        for party, table in tables.items()
-    }
-    study = f"columns of {', '.join(members)}; id {id}; label {name}; test {test}; random_state {random_state}"
-    federation = ColumnFederation(members, adding, cold=cold, timeout=timeout, journal=kept, study=study, signer=signer)
-    if journal is not None:
-        prints = [member.fingerprint() for member in members.values()]
-        federation.journal.belongs_to(f"{study}; exclude {list(exclude)}; match {match}; policy {policy}; {prints}")
 
-    def settle() -> None:
+    def agree() -> Agreement:
         if random_state is None:
             agree_key(federation)
-        _align(federation, id, name, label is not None, test, task, schema, match)
-        parties = federation.members.values()
-        unknown = [column for column in exclude if not any(column in party.excluded for party in parties)]
-        if unknown:
-            raise InputError(f"exclude names {unknown[0]!r}, which is not a column of any party")
+        agreement = _align(federation, _Alignment(id, name, label is not None, test, task, schema, match))
+        check_excluded(exclude, federation.local_sites, "of any party")
+        return agreement
 
-    if policy.approve:
-        federation.agree_later(settle)
-    else:
-        settle()
+    federation.agree_later(agree)
+    if not protection.policy.approve:
+        _ = federation.agreement  # parties are asked now, so that trouble shows where the federation is made
     return federation
 
 
-def _align(
-    federation: ColumnFederation,
-    id_column: str,
-    label: str,
-    required: bool,
-    test: float,
-    task: Task | None,
-    schema: Schema | None,
-    match: Match,
-) -> None:
-    replies = get_to_know(federation, id_column, digests=match == "keyed")
-    holder = owner_of(replies, label, required)
-    if match == "keyed":
+def _keys_of(party: str, random_state: int) -> dict[str, bytes]:
+    """Derive the keys of a study that must be repeatable: all parties' key, and a party's own secret."""
+    return {
+        "given_key": derived_key(random_state, "parties"),
+        "given_secret": derived_key(random_state, f"secret of {party}"),
+    }
+
+
+def _align(federation: Federation, how: _Alignment) -> Agreement:
+    """Find the rows in common and what the parties' columns are."""
+    replies = introduce_parties(federation, how.id_column, digests=how.match == "keyed")
+    holder = owner_of(replies, how.label, how.label_required)
+    if how.match == "keyed":
         known = {name: party.digests for name, party in replies.items()}
-        common = in_common(known)
+        common = common_digests(known)
     else:
-        from silvan.privacy.psi import find_common
-
         known, common = None, find_common(federation, holder or federation.sites[0])
-    if schema is None:
-        features, found = describe(federation, rows_blob(federation, common), replies, task)
-        described = found or Label(label)
+    if how.schema is None:
+        features, found = describe(federation, rows_blob(federation, common), replies, how.task)
+        label = found or Label(how.label)
     else:
-        features, described = given_features(schema, replies), schema.label
-    federation.schema = Schema(tuple(f for own in features.values() for f in own), described)
-    federation.columns = Columns(stretches(features), holder, common, hold_out(common, test), known)
-    federation.differences = left_out(replies, len(common))
-    federation.rows = dict.fromkeys(replies, len(federation.columns.training))
-    for text in federation.differences.warnings:
-        warnings.warn(text, stacklevel=3)
+        features, label = given_features(how.schema, replies), how.schema.label
+    columns = Columns(stretches(features), holder, common, hold_out(common, how.test), known)
+    differences = left_out(replies, len(common))
+    for text in differences.warnings:
+        warnings.warn(text, stacklevel=5)
+    return Agreement(
+        Schema(tuple(f for own in features.values() for f in own), label),
+        differences,
+        dict.fromkeys(replies, len(columns.training)),
+        columns,
+    )
 
 
-def _check(
-    tables: Any,
-    id_column: Any,
-    test: float,
-    random_state: Any,
-    task: str | None,
-    exclude: Sequence[str],
-    match: str,
-    journal: str | None,
-) -> None:
+def _check(tables: Any, id_column: Any, match: str) -> None:
     if not isinstance(tables, Mapping) or not tables:
         raise InputError("tables must be a dict of tables by party, at least one")
     if len({str(name) for name in tables}) < len(tables):
         raise InputError("two parties have names that read alike; give every party a name of its own")
     if not isinstance(id_column, str) or not id_column:
         raise InputError(f"id must be the name of a column, got {id_column!r}")
-    if not 0.0 <= test < 1.0:
-        raise InputError(f"test must be at least 0 and below 1, got {test}")
-    if task not in (None, "classification", "regression"):
-        raise InputError(f"task must be None, 'classification' or 'regression', got {task!r}")
-    if random_state is not None and (
-        isinstance(random_state, bool) or not isinstance(random_state, Integral) or random_state < 0
-    ):
-        raise InputError(f"random_state must be None or a whole number of at least 0, got {random_state!r}")
-    if isinstance(exclude, str):
-        raise InputError(f"exclude must be a list of columns, got {exclude!r}")
     if match not in ("keyed", "psi"):
         raise InputError(f"match must be 'keyed' or 'psi', got {match!r}")
-    if journal is not None and random_state is None:
-        raise InputError("a journal needs a random_state: a key that parties agreed on does not outlive the process")

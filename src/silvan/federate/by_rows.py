@@ -1,10 +1,9 @@
-"""Making a federation in this process: several tables, or one with a column that names the site."""
+"""Make a federation of rows in this process: several tables, or one with a column that names the site."""
 
 import warnings
 from collections.abc import Mapping, Sequence
-from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Unpack
 from urllib.parse import quote
 
 import narwhals as nw
@@ -16,23 +15,14 @@ from silvan.data.encode import Task
 from silvan.data.schema import Schema
 from silvan.data.table import Frame, read_table
 from silvan.errors import InputError
-from silvan.federation.agree import Differences, agree, ask_rows
-from silvan.federation.federation import Sums
-from silvan.federation.journal import Journal
-from silvan.federation.signed import make_signers
+from silvan.federate.options import OptionKeywords, Protection, check_common, check_excluded, read_options
+from silvan.federation.agreement.agree import agree_on
+from silvan.federation.agreement.agreement import Agreement
+from silvan.federation.federation import Federation
 from silvan.federation.site import Site
-from silvan.federation.sums import Cover, TrustedSums
-from silvan.federation.transports.in_process import LocalFederation
-from silvan.privacy.gate.gate import Gate, Policy
-from silvan.privacy.gate.site_folder import SiteFolder, make_folders
+from silvan.federation.site_table import SiteSettings
+from silvan.privacy.gate.gate import Policy
 from silvan.privacy.noise.budget import Budget
-from silvan.privacy.seal import public_key
-from silvan.privacy.sums.masked_coordinator import MaskedSums
-from silvan.privacy.sums.masked_site import MaskCover
-from silvan.privacy.sums.ring import RingCover, RingSums
-from silvan.tree.draw import make_key
-
-SumsName = Literal["trusted", "ring", "masked"]
 
 
 def federate_rows(
@@ -46,19 +36,11 @@ def federate_rows(
     schema: Schema | None = None,
     exclude: Sequence[str] = (),
     forests: Mapping[str, Any] | None = None,
-    sums: SumsName = "trusted",
-    policy: Policy | None = None,
     budgets: str | Path | None = None,
-    ledgers: str | Path | None = None,
-    signed: bool = False,
-    cold: bool = False,
-    quorum: int | None = None,
-    timeout: float | None = None,
-    journal: str | None = None,
     memory: int | str | None = None,
     folder: str | Path | None = None,
-    n_jobs: int | None = None,
-) -> LocalFederation:
+    **options: Unpack[OptionKeywords],
+) -> Federation:
     """Make a federation of sites that hold different rows.
 
     Parameters
@@ -88,9 +70,6 @@ def federate_rows(
         sites or more).
     policy
         What every site lets out.
-    budgets
-        A folder where each site keeps a file of what it has spent of its privacy budget, for all studies; without one
-        the books are as old as the federation.
     ledgers
         A folder where each site keeps a folder of its own, with its key, its ledger of all that left and the studies
         that were approved; without one the ledger is as old as the federation: ``fed.site(name).outbox.ledger``.
@@ -102,6 +81,9 @@ def federate_rows(
         How many sites must answer, and within how many seconds; None: all, any time.
     journal
         A file that keeps every reply, so that an interrupted study goes on where it stopped.
+    budgets
+        A folder where each site keeps a file of what it has spent of its privacy budget, for all studies; without one
+        the books are as old as the federation.
     memory
         How much of each site's rows may be in memory, such as "2GB"; the table is read in batches and the rest lies in
         files. None: all rows. The forest is the same.
@@ -119,84 +101,37 @@ def federate_rows(
     >>> fed.sites
     ['north', 'south']
     """
-    if not 0.0 <= test < 1.0:
-        raise InputError(f"test must be at least 0 and below 1, got {test}")
-    if task not in (None, "classification", "regression"):
-        raise InputError(f"task must be None, 'classification' or 'regression', got {task!r}")
-    if isinstance(random_state, bool) or not isinstance(random_state, Integral) or random_state < 0:
-        raise InputError(f"random_state must be a whole number of at least 0, got {random_state!r}")
-    if isinstance(exclude, str):
-        raise InputError(f"exclude must be a list of columns, got {exclude!r}")
+    check_common(test, task, random_state, exclude)
+    given = read_options("federate_rows", options)
+    sources = _sources_by_site(tables, site)
+    brought = _check_forests(forests, sources)
+    protection = Protection(list(sources), given, pinned_seals=True)
     room = None if memory is None else read_size(memory)
-    parts = _parts(tables, site)
-    brought = _forests(forests, parts)
-    policy = Policy() if policy is None else policy
-    kept, folders = Journal(journal), make_folders(ledgers, parts)
-    stores = {name: kept.store(name) for name in parts}
-    seals = {name: public_key(store) for name, store in stores.items()} if signed else None
-    keys = {name: folder.key for name, folder in folders.items()}
-    signer, signers = make_signers(list(parts), keys, seals) if signed else (None, {})
-    adding, cover = make_sums(sums, seals)
-    members = {
-        name: Site(
-            name,
-            source,
-            store=stores[name],
-            label=label,
-            exclude=tuple(exclude),
-            test=test,
-            split_seed=int(random_state),
-            sampling_key=make_key(random_state, "rows"),
-            outbox=make_gate(policy, folders.get(name), _budget(policy, budgets, name)),
-            cover=cover,
-            signer=signers.get(name),
-            n_jobs=n_jobs,
-            forest=brought.get(name),
-            memory=room,
-            folder=folder,
-        )
-        for name, source in parts.items()
-    }
-    study = f"rows of {', '.join(members)}; label {label}; test {test}; random_state {random_state}"
-    federation = LocalFederation(
-        members,
-        adding,
-        cold=cold,
-        quorum=quorum,
-        timeout=timeout,
-        journal=kept,
-        study=study,
-        signer=signer,
-    )
-    if journal is not None:
-        prints = [_fingerprint(member) for member in members.values()]
+    sites: dict[str, Site] = {}
+    for name, source in sources.items():
+        own = {"n_jobs": given.n_jobs, "forest": brought.get(name), "memory": room, "folder": folder}
+        settings = SiteSettings.of_study(label, exclude, test, random_state, **own)
+        sites[name] = Site(name, source, settings, **protection.of(name, _budget(protection.policy, budgets, name)))
+    study = f"rows of {', '.join(sites)}; label {label}; test {test}; random_state {random_state}"
+    federation = protection.federation(sites, study, given)
+    if given.journal is not None:
+        prints = [_fingerprint(site) for site in sites.values()]
         named = "".join(f"; {name} brings {name_of(forest)}" for name, forest in brought.items())
         federation.journal.belongs_to(
-            f"{study}; exclude {list(exclude)}; policy {policy}; sums {sums}; tables {prints}{named}"
+            f"{study}; exclude {list(exclude)}; policy {protection.policy}; sums {given.sums}; tables {prints}{named}"
         )
 
-    def settle() -> None:
-        if schema is None:
-            federation.schema, federation.differences, federation.rows = agree(federation, label, task)
-            for text in federation.differences.warnings:
-                warnings.warn(text, stacklevel=3)
-        else:
-            federation.schema, federation.differences, federation.agreed = schema, Differences(), False
-            federation.rows = ask_rows(federation) if policy.tells("CountRows") else {}
-        _check_excluded(exclude, federation.members)
+    def agree() -> Agreement:
+        agreement = agree_on(federation, label, task, schema, count_rows=protection.policy.tells("CountRows"))
+        for text in agreement.differences.warnings:
+            warnings.warn(text, stacklevel=4)
+        check_excluded(exclude, federation.local_sites, "at any site")
+        return agreement
 
-    if policy.approve:
-        federation.agree_later(settle)
-    else:
-        settle()
+    federation.agree_later(agree)
+    if not protection.policy.approve:
+        _ = federation.agreement  # sites are asked now, so that trouble shows where the federation is made
     return federation
-
-
-def make_gate(policy: Policy, folder: SiteFolder | None, budget: Budget | None = None) -> Gate:
-    """Make a site's outbox, in memory or in the site's folder."""
-    if folder is None:
-        return Gate(policy, budget)
-    return Gate(policy, budget, folder.ledger, folder.approvals)
 
 
 def _budget(policy: Policy, folder: str | Path | None, site: str) -> Budget:
@@ -207,36 +142,15 @@ def _budget(policy: Policy, folder: str | Path | None, site: str) -> Budget:
 
 
 def _fingerprint(site: Site) -> str:
-    """Name a site's table by its content."""
+    """Return a name for a site's table by its content."""
     try:
         return site.fingerprint()
     except Exception:  # whatever it is, the site says it better when it is asked
         return ""
 
 
-def _check_excluded(exclude: Sequence[str], members: Mapping[str, Site]) -> None:
-    """Refuse a misspelt column, which would be learnt from."""
-    unknown = [name for name in exclude if not any(name in member.excluded for member in members.values())]
-    if unknown:
-        raise InputError(f"exclude names {unknown[0]!r}, which is not a column at any site")
-
-
-def make_sums(name: str, seals: Mapping[str, bytes] | None = None) -> tuple[Sums, Cover | None]:
-    """Give both halves of the way of summing that a user named: the coordinator's, and what hides a site's part.
-
-    ``seals`` are the keys by which sites know each other, if they do not take the coordinator's word for them.
-    """
-    if name == "trusted":
-        return TrustedSums(), None
-    if name == "ring":
-        return RingSums(), RingCover(seals)
-    if name == "masked":
-        return MaskedSums(), MaskCover(seals)
-    raise InputError(f"sums must be 'trusted', 'ring' or 'masked', got {name!r}")
-
-
-def _forests(forests: Mapping[str, Any] | None, sites: Mapping[str, Any]) -> dict[str, Any]:
-    """Check forests that sites bring, where what is wrong can be mended."""
+def _check_forests(forests: Mapping[str, Any] | None, sites: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the forests that sites bring, and return them by site."""
     if forests is not None and not isinstance(forests, Mapping):
         raise InputError(f"forests must be a dict of forests by site, got {type(forests).__name__}")
     brought = {str(name): forest for name, forest in (forests or {}).items()}
@@ -248,7 +162,7 @@ def _forests(forests: Mapping[str, Any] | None, sites: Mapping[str, Any]) -> dic
     return brought
 
 
-def _parts(tables: Any, site: str | None) -> dict[str, Any]:
+def _sources_by_site(tables: Any, site: str | None) -> dict[str, Any]:
     if isinstance(tables, Mapping):
         if site is not None:
             raise InputError("site names a column of one table; with a dict of tables leave it out")

@@ -1,30 +1,29 @@
 """The coordinator's two verbs, and the books it keeps.
 
-``ask`` shows every site's reply; ``total`` only the sum. An engine is a subclass that can deliver messages;
-how a sum is kept secret is an object it is given. Algorithms see neither.
+``ask`` shows every site's reply; ``total`` only the sum. How messages travel and how a sum is kept secret are objects
+that a federation is given; whether sites hold rows or columns is what they agreed on. Algorithms see none of it.
 """
 
-import time
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, InputError, RefusedError, SiteError
 from silvan.federation import wire
+from silvan.federation.agreement.agreement import Agreement, Columns, Differences
 from silvan.federation.journal import LOST, SUM, Entry, Journal
 from silvan.federation.message import Blob, Envelope, Missing, Reply, Verb, blobs_in
+from silvan.federation.party import Party, party_of
 from silvan.federation.question import Asked, Check, Event, Question, Tries, UnreachedError
 from silvan.federation.signed import Signer
+from silvan.federation.site import Site
 from silvan.federation.store import digest
-
-if TYPE_CHECKING:
-    from silvan.federation.agree import Differences
+from silvan.federation.transports.transport import Transport
 
 OVERALL = "all"
 """What tables of figures call all sites together; no site may be called that."""
@@ -40,21 +39,18 @@ class Sums(Protocol):
         """Give the sum over the sites, and each site's traffic as entries without a body."""
 
 
-class Federation(ABC):
+class Federation:
     """Several sites and one coordinator.
 
-    ``quorum`` is how many sites must answer for a study to go on (all, if None); a site that fails or stalls
-    beyond ``timeout`` seconds is left out of the rest of the study if the quorum allows, and is an error
-    otherwise. A site that refuses ends the study either way.
+    ``transport`` carries messages to ``sites``; ``sums`` says how replies to ``total`` are added. ``quorum`` is how many
+    sites must answer for a study to go on (all, if None); a site that fails or takes more than ``timeout`` seconds is
+    left out of the rest of the study if the quorum allows, and is an error otherwise. A site that refuses ends the study
+    either way.
     """
-
-    schema: Schema
-    differences: "Differences"
-    rows: dict[str, int]  # to learn from, by site; empty where policies keep it to themselves
-    agreed: bool = True  # whether the schema was found by asking the sites
 
     def __init__(
         self,
+        transport: Transport,
         sites: Iterable[str],
         sums: Sums,
         *,
@@ -79,6 +75,10 @@ class Federation(ABC):
                 f"sums must be 'trusted' for fewer than {sums.least} sites, got {sums.name!r} and {len(self.sites)}: "
                 "with two, each learns the other's part by taking its own off the sum"
             )
+        self.transport = transport
+        transport.progress = self._progress
+        self._agreement: Agreement | None = None
+        self._agree: Callable[[], Agreement] | None = None
         self.sums, self.study, self.quorum, self.timeout, self.signer = sums, study, quorum, timeout, signer
         self.journal = Journal() if journal is None else journal
         self.lost: dict[str, str] = {}
@@ -144,14 +144,79 @@ class Federation(ABC):
         self._blobs[name] = data
         return Blob(name)
 
-    # -- what engines and sums use
+    def content(self, blob: Blob) -> bytes:
+        """Return what a blob of this federation stands for."""
+        return self._blobs[blob.hash]
 
-    @abstractmethod
-    def deliver(self, messages: dict[str, bytes], verb: Verb) -> Iterator[tuple[str, bytes | Exception]]:
-        """Send each site its message; yield replies as they come, or what went wrong.
+    # -- what sites agreed on
 
-        A ``TimeoutError`` stands for a site that is late; its text says for how long.
-        """
+    @property
+    def agreement(self) -> Agreement:
+        """What sites agreed on; found out now if that was put off."""
+        if self._agreement is None:
+            if self._agree is None:
+                raise FederationError("the sites have not agreed on a schema yet")
+            self._agreement = self._agree()
+        return self._agreement
+
+    @agreement.setter
+    def agreement(self, agreement: Agreement) -> None:
+        self._agreement = agreement
+
+    def agree_later(self, agree: Callable[[], Agreement]) -> None:
+        """Put agreement off until it is first needed: owners approve the study before anything is asked."""
+        self._agree = agree
+
+    @property
+    def schema(self) -> Schema:
+        """What the columns mean, to all sites."""
+        return self.agreement.schema
+
+    @property
+    def differences(self) -> Differences:
+        """How the sites' tables differ."""
+        return self.agreement.differences
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Rows to learn from, by site; empty where policies keep it back."""
+        return self.agreement.rows
+
+    @property
+    def columns(self) -> Columns | None:
+        """Who holds which columns, in a federation by columns; None in one by rows."""
+        return self.agreement.columns
+
+    @property
+    def owners(self) -> dict[str, range]:
+        """Each party's features by index, in a federation by columns."""
+        return {} if self.columns is None else self.columns.owners
+
+    @property
+    def label_holder(self) -> str | None:
+        """The party that holds the label, in a federation by columns; None where rows are only to be scored."""
+        return None if self.columns is None else self.columns.label_holder
+
+    # -- sites that live in this process
+
+    @property
+    def local_sites(self) -> Mapping[str, Site]:
+        """The sites' own objects, where they live in this process: for baselines that may see their rows."""
+        return self.transport.local_sites
+
+    def site(self, name: str) -> Site:
+        """Return a site's own object; an error where sites live elsewhere."""
+        if not self.local_sites:
+            raise InputError("this needs a federation in this process; its sites live elsewhere")
+        if name not in self.local_sites:
+            raise InputError(f"there is no site {name!r}; the sites are {', '.join(self.sites)}")
+        return self.local_sites[name]
+
+    def party(self, name: str) -> Party:
+        """Return a party's own object; an error where parties live elsewhere."""
+        return party_of(self.site(name))
+
+    # -- what sums use
 
     def exchange(self, question: Asked) -> Iterator[tuple[str, Reply, Entry]]:
         """Send a question and yield checked replies, sending blobs that turn out to be missing."""
@@ -164,7 +229,7 @@ class Federation(ABC):
             bodies[site] = encoded[id(request)]
         wanted = {site: blobs_in(request) for site, request in question.requests.items()}
         lacking = {site: [h for h in wanted[site] if h not in self._has[site]] for site in wanted}
-        pending, tries, begun = list(question.requests), Tries(self.timeout), self.now()
+        pending, tries, begun = list(question.requests), Tries(self.timeout), self.transport.now()
         while pending:
             self.exchanges += 1
             messages = {}
@@ -173,12 +238,12 @@ class Federation(ABC):
                 messages[site] = self._sign(site, verb, self._envelope(question, site, bodies[site], blobs))
                 self._has[site].update(lacking[site])
                 question.received[site] += len(messages[site])
-                self._tell(Event("question", kind, self.rounds, site))
+                self._notify(Event("question", kind, self.rounds, site))
             again: list[str] = []
             unreached: dict[str, UnreachedError] = {}
             failed: dict[str, Exception] = {}
             waiting = dict.fromkeys(pending)
-            for site, data in self.deliver(messages, verb):
+            for site, data in self.transport.deliver(messages, verb, self.timeout):
                 if site not in waiting:
                     continue  # a second answer to the same question changes nothing
                 question.sent[site] += len(data) if isinstance(data, bytes) else 0
@@ -197,18 +262,20 @@ class Federation(ABC):
                     failed[site] = outcome
                 else:
                     reply, body = outcome
-                    self._tell(Event("answer", kind, self.rounds, site, self.now() - begun))
+                    self._notify(Event("answer", kind, self.rounds, site, self.transport.now() - begun))
                     yield site, reply, Entry(type(reply).__name__, body, question.sent[site], question.received[site])
             failed |= {site: SiteError(site, f"did not answer {kind}") for site in waiting}
             pending = [site for site in bodies if site in again or site in unreached]
-            failed |= tries.over(kind, again, unreached, self.now() - begun)
+            failed |= tries.over(kind, again, unreached, self.transport.now() - begun)
             self._lose(failed, question)
             pending = [site for site in pending if site not in failed]
             for site in unreached:
                 if site in pending:
-                    self._tell(Event("waiting", str(unreached[site]), self.rounds, site, self.now() - begun))
+                    self._notify(
+                        Event("waiting", str(unreached[site]), self.rounds, site, self.transport.now() - begun)
+                    )
             if unreached and pending:
-                self.pause(tries.waits(unreached))
+                self.transport.pause(tries.waits(unreached))
 
     def _envelope(self, question: Asked, site: str, body: bytes, blobs: dict[str, bytes]) -> Envelope:
         over = list(question.requests if question.over is None else question.over)
@@ -235,19 +302,7 @@ class Federation(ABC):
             return data
         return self.signer.read(site, self.study, data)
 
-    def explain(self, error: Exception) -> Exception:
-        """Add what an engine knows about a failure."""
-        return error
-
-    def now(self) -> float:
-        """Give the time in seconds, by a clock that only goes on."""
-        return time.monotonic()
-
-    def pause(self, seconds: float) -> None:
-        """Wait before messages that did not arrive are sent again."""
-        time.sleep(seconds)
-
-    # -- books
+    # -- counts
 
     @property
     def active(self) -> list[str]:
@@ -295,10 +350,14 @@ class Federation(ABC):
         self._watchers.append(watcher)
 
     def close(self) -> None:
-        """Close the journal's file."""
+        """Close the journal's file, and let go of the transport."""
+        self.transport.close()
         self.journal.close()
 
-    def _tell(self, event: Event) -> None:
+    def _progress(self, site: str, what: str, done: int, total: int) -> None:
+        self._notify(Event("progress", what, self.rounds, site, done=done, total=total))
+
+    def _notify(self, event: Event) -> None:
         for watcher in self._watchers:
             watcher(event)
 
@@ -348,10 +407,10 @@ class Federation(ABC):
         kind = question.kind.__name__
         for error in failed.values():
             if self.quorum is None or isinstance(error, RefusedError):
-                raise self.explain(error)
+                raise self.transport.explain(error)
         for site, error in failed.items():
             self.lost[site] = str(error)
-            self._tell(Event("lost", kind, self.rounds, site))
+            self._notify(Event("lost", kind, self.rounds, site))
         if failed and self.quorum is not None and len(self.active) < self.quorum:
             raise FederationError(
                 f"{len(self.active)} of {len(self.sites)} sites are left at {kind}, the quorum is "

@@ -16,7 +16,9 @@ import numpy as np
 from silvan.data.schema import Schema
 from silvan.data.table import Frame
 from silvan.errors import RefusedError
-from silvan.federation.site import Part, Site
+from silvan.federation.part import Part
+from silvan.federation.site import Site
+from silvan.federation.site_table import SiteSettings
 
 KEY_BYTES = 32
 
@@ -44,30 +46,19 @@ class Party(Site):
         self,
         name: str,
         source: Any,
+        settings: SiteSettings | None = None,
         *,
         id_column: str,
         given_key: bytes | None = None,
         given_secret: bytes | None = None,
-        **settings: Any,
+        **more: Any,
     ) -> None:
-        super().__init__(name, source, **settings)
+        super().__init__(name, source, settings, **more)
         self.id_column, self.given_key, self.given_secret = id_column, given_key, given_secret
 
-    def rebuilt(self) -> "Party":
-        """Make the party anew from what outlives a restart."""
-        names = (
-            "id_column",
-            "given_key",
-            "given_secret",
-            "label",
-            "exclude",
-            "store",
-            "outbox",
-            "cover",
-            "signer",
-            "n_jobs",
-        )
-        return Party(self.name, self.source, **{name: getattr(self, name) for name in names})
+    def own_settings(self) -> dict[str, Any]:
+        """Return what a party is made with besides a site's settings."""
+        return {"id_column": self.id_column, "given_key": self.given_key, "given_secret": self.given_secret}
 
     # -- keys
 

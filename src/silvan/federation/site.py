@@ -4,30 +4,19 @@ A reply is a function of the site's table, its store and the request. So a site 
 anew for every message, answers the same.
 """
 
-import hashlib
 import logging
 from collections.abc import Callable
-from functools import cached_property
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
-import narwhals as nw
-import numpy as np
 
-from silvan.data.batches import Batched, Whole
-from silvan.data.disk_arrays import Folder
-from silvan.data.encode import encode_features, encode_label
-from silvan.data.holdout import HeldOut, hold_out
-from silvan.data.schema import Schema
-from silvan.data.table import Frame, read_table
 from silvan.errors import FormatError, InputError, RefusedError, RepeatedError, SchemaError
 from silvan.federation import wire
 from silvan.federation.message import FULL, STALE, Envelope, Missing, Reply, Request, Trouble, Verb, blobs_in
-from silvan.federation.part import Part as Part  # known from here
-from silvan.federation.part import row_keys, store_parts
 from silvan.federation.signed import ForgedError, SignedMessage, Signer
+from silvan.federation.site_table import SiteSettings, SiteTable
 from silvan.federation.store import MemoryStore, Store, digest
-from silvan.federation.sums import Cover, Own
 from silvan.util.files import has_no_room
 
 log = logging.getLogger("silvan.site")
@@ -35,12 +24,7 @@ log.addHandler(logging.NullHandler())  # the library prints nothing; a site's ow
 
 R = TypeVar("R", bound=Request)
 
-_HANDLERS: dict[str, tuple[type[Request], Callable[[Any, Any], Reply]]] = {}
-
-_KEPT = {"scores": 64, "part of a sum": 1, "answer": 1}  # of everything else two are enough for one study
-
-_BATCH = 1 << 27
-"""Bytes of a table that are read at a time, at most: more would not be faster."""
+HANDLERS: dict[str, tuple[type[Request], Callable[[Any, Any], Reply]]] = {}
 
 _TEXTS = {
     SchemaError: ("schema", "the site's table does not fit the agreed schema; its own log says where"),
@@ -65,154 +49,57 @@ class Outbox:
         """Write down what is about to leave, trouble included; nothing leaves if this raises."""
 
 
-class Cache(dict[Any, Any]):
-    """What makes answers faster. A key begins with a word for what it holds; only the latest of it stay."""
-
-    def __setitem__(self, key: tuple[Any, ...], value: Any) -> None:
-        super().__setitem__(key, value)
-        alike = [k for k in self if k[0] == key[0]]
-        for old in alike[: -_KEPT.get(key[0], 2)]:
-            del self[old]
-
-
 def answers(request: type[R]) -> Callable[[Callable[["Site", R], Reply]], Callable[["Site", R], Reply]]:
     """Register the function that answers a kind of request at a site."""
 
     def register(function: Callable[["Site", R], Reply]) -> Callable[["Site", R], Reply]:
-        _HANDLERS[request.kind()] = (request, function)
+        HANDLERS[request.kind()] = (request, function)
         return function
 
     return register
 
 
-class Site:
-    """One organisation's side of a federation.
+class Site(SiteTable):
+    """One organisation's side of a federation: a table, a store, and answers.
 
-    ``source`` is a data frame, a path or (X, y). ``test`` is the share of rows kept for judging, drawn by
-    class and by ``split_seed`` and the site's name. ``sampling_key`` decides which rows are in which tree;
-    all sites have the same one, and the coordinator does not need it. ``forest`` is one that the site brings.
-    With a ``cover`` its part of a sum leaves no other way. With a ``signer`` it takes and gives signed messages only.
-    With ``memory``, a number of bytes, the table is read in batches and its rows lie in nameless files in ``folder``.
+    With an ``outbox`` every reply passes it. With a ``cover`` its part of a sum leaves no other way. With a ``signer``
+    it takes and gives signed messages only. Single settings may be given as keywords.
     """
 
     def __init__(
         self,
         name: str,
         source: Any,
+        settings: SiteSettings | None = None,
         *,
-        label: str = "label",
-        exclude: tuple[str, ...] = (),
-        test: float = 0.0,
-        split_seed: int = 0,
-        sampling_key: np.ndarray | None = None,
         store: Store | None = None,
         outbox: Outbox | None = None,
-        cover: Cover | None = None,
+        cover: "Cover | None" = None,
         signer: Signer | None = None,
-        n_jobs: int | None = None,
-        forest: Any = None,
-        memory: int | None = None,
-        folder: Folder = None,
+        **single: Any,
     ) -> None:
-        self.name, self.source, self.label, self.exclude = name, source, label, exclude
-        self.forest, self.memory, self.folder = forest, memory, folder
-        self.test, self.split_seed, self.n_jobs = test, split_seed, n_jobs
-        self.sampling_key = np.zeros(2, np.uint64) if sampling_key is None else sampling_key
+        super().__init__(name, source, replace(settings or SiteSettings(), **single))
         self.store: Store = MemoryStore() if store is None else store
         self.outbox, self.cover, self.signer = outbox, cover, signer
-        self.cache = Cache()
         self.last_error: Exception | None = None
         self.watcher: Callable[[str, int, int], None] | None = None  # told what is done, how much, and of how much
 
-    # -- the table
-
-    @cached_property
-    def table(self) -> Whole | Batched:
-        """The table, without the columns that are not features: in memory, or read in batches."""
-        if self.memory is None:
-            return Whole(read_table(self.source, self.label), self.exclude)
-        return Batched(self.source, self.label, min(self.memory // 8, _BATCH), self.folder, self.exclude)
-
-    @cached_property
-    def frame(self) -> Frame:
-        """The table in memory, however large."""
-        return self.table.frame if isinstance(self.table, Whole) else nw.concat(list(self.table.batches()))
-
-    @property
-    def excluded(self) -> list[str]:
-        """Which of ``exclude`` the table has, if it was read."""
-        return self.table.excluded if "table" in vars(self) else []
-
-    def fingerprint(self) -> str:
-        """Name the table by its content: for the coordinator's own journal, in one process only."""
-        names, dtypes = self.table.names, self.table.dtypes
-        columns = [(hashlib.sha256(f"{name}\0{dtypes[name]}\0".encode()), hashlib.sha256()) for name in names]
-        for batch in self.table.batches():
-            for name, (values, gaps) in zip(names, columns, strict=True):
-                series = batch[name]
-                gaps.update(series.is_null().to_numpy().astype(np.bool_).tobytes())
-                plain = series.dtype.is_float() or series.dtype.is_integer()
-                numbers = series.fill_null(0).to_numpy() if plain else None
-                if numbers is not None and numbers.dtype != object:
-                    values.update(numbers.tobytes())
-                else:
-                    values.update(msgspec.json.Encoder().encode_lines(series.cast(nw.String).to_list()))
-        return digest(b"".join(values.digest() + gaps.digest() for values, gaps in columns))
-
-    @cached_property
-    def _held_out(self) -> HeldOut:
-        """Which rows are kept for judging."""
-        seed = [self.split_seed, int(digest(self.name.encode())[:12], 16)]
-        return hold_out(self.table, self.label, self.test, seed, self.folder)
-
-    def part(self, schema: Schema, test: bool = False) -> Part:
-        """Give the training rows, or those kept for judging, encoded by a schema."""
-        key = ("part", schema.hash, test)
-        if key not in self.cache:
-            if self.memory is not None:
-                assert isinstance(self.table, Batched)  # noqa: S101
-                parts = store_parts(self.table, schema, self._held_out, self.name, self.memory, self.folder)
-                self.cache["part", schema.hash, False], self.cache["part", schema.hash, True] = parts
-                return parts[test]
-            everything = ("encoded", schema.hash)
-            if everything not in self.cache:
-                self.cache[everything] = (
-                    encode_features(self.frame, schema, fill_absent=True),
-                    encode_label(self.frame, schema),
-                )
-            X, y = self.cache[everything]
-            rows = np.flatnonzero(self._held_out.among(0, len(X)) == test)
-            self.cache[key] = Part(X[rows], y[rows], row_keys(self.name, len(rows)))
-        part: Part = self.cache[key]
-        return part
-
-    def absent(self, schema: Schema) -> np.ndarray:
-        """Say which of a schema's features the table lacks as whole columns: bool (features,)."""
-        present = set(self.table.names)
-        return np.array([name not in present for name in schema.names], np.bool_)
-
-    @property
-    def n_train(self) -> int:
-        """Rows to learn from."""
-        return len(self.table) - self._held_out.kept
-
-    def rebuilt(self) -> "Site":
+    def rebuilt(self) -> Self:
         """Make the site anew from what outlives a restart: its settings, its table and its store."""
-        names = (
-            "label",
-            "exclude",
-            "test",
-            "split_seed",
-            "sampling_key",
-            "store",
-            "outbox",
-            "cover",
-            "signer",
-            "n_jobs",
-            "memory",
-            "folder",
+        return type(self)(
+            self.name,
+            self.source,
+            self.settings,
+            store=self.store,
+            outbox=self.outbox,
+            cover=self.cover,
+            signer=self.signer,
+            **self.own_settings(),
         )
-        return Site(self.name, self.source, forest=self.forest, **{name: getattr(self, name) for name in names})
+
+    def own_settings(self) -> dict[str, Any]:
+        """Return what a special kind of site is made with besides."""
+        return {}
 
     def blob(self, hash_: str) -> bytes:
         """Give a blob that a request refers to."""
@@ -247,9 +134,9 @@ class Site:
             envelope = wire.decode(data, Envelope)
             if study is not None and envelope.study != study:
                 raise RefusedError("the message was signed for another study")
-            if envelope.kind not in _HANDLERS:
+            if envelope.kind not in HANDLERS:
                 raise RefusedError("the site does not know this message; versions may differ")
-            kind, handler = _HANDLERS[envelope.kind]
+            kind, handler = HANDLERS[envelope.kind]
             request = wire.decode(envelope.body, kind)
             lacking = self._take_blobs(request, envelope.blobs)
             reply = Missing(lacking) if lacking else self._answer(request, envelope, handler, verb)
@@ -304,7 +191,7 @@ class Site:
         return reply
 
     def _work_out(
-        self, request: Request, envelope: Envelope, handler: Callable[[Any, Any], Reply], cover: Cover | None
+        self, request: Request, envelope: Envelope, handler: Callable[[Any, Any], Reply], cover: "Cover | None"
     ) -> Reply:
         if cover is not None:
             named = digest(envelope.kind.encode() + b"\0" + envelope.body)
@@ -333,3 +220,52 @@ def _trouble(error: Exception) -> Trouble:
         if isinstance(error, kind):
             return Trouble(code, text)
     return Trouble("internal", "the site failed; its own log says why")
+
+
+# -- what hides a site's part of a sum
+
+
+@dataclass(frozen=True)
+class Own:
+    """A site's own part of a sum; once it is prepared, it is kept between the messages that the sum takes."""
+
+    site: Site
+    request: Request
+    handler: Callable[[Any, Any], Reply]
+    hash: str  # of the request
+
+    @property
+    def statistic(self) -> str:
+        """Name what is summed, alike at all sites of the sum: what one site is asked alone adds up with nothing."""
+        alike = self.request.alike()
+        return self.hash if alike is None else digest(self.request.kind().encode() + b"\0" + alike)
+
+    def prepare(self) -> Reply:
+        """Work the part out; nothing leaves yet."""
+        if self._key not in self.site.cache:
+            self.site.cache[self._key] = self.handler(self.site, self.request)
+        reply: Reply = self.site.cache[self._key]
+        return reply
+
+    def forget(self) -> None:
+        """Drop the part that was prepared: it is not the one for the sites that the sum is over by now."""
+        self.site.cache.pop(self._key, None)
+
+    def release(self) -> Reply:
+        """Give the part as the outbox lets it leave, to be hidden."""
+        outbox = self.site.outbox
+        reply = self.site.cache[self._key] if self._key in self.site.cache else self.handler(self.site, self.request)
+        return reply if outbox is None else outbox.release(self.site, self.request, reply)
+
+    @property
+    def _key(self) -> tuple[str, str]:
+        return "part of a sum", self.hash
+
+
+class Cover(Protocol):
+    """Hides a site's part of a sum. Without one it leaves as it is, to whoever adds."""
+
+    name: str
+
+    def answer(self, site: Site, envelope: Envelope, own: Own) -> Reply:
+        """Take the step that an envelope asks for."""

@@ -1,5 +1,6 @@
 """What all learners on federations share: parameters, fit, predict, evaluate."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -7,15 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from silvan.algorithms.baselines.in_one_place import alone, alone_at, test_rows
+from silvan.algorithms.baselines.pooled_forest import pooled_forest
 from silvan.algorithms.evaluation.evaluate import evaluate
 from silvan.algorithms.evaluation.figures import Row, on_rows, on_table
 from silvan.algorithms.horizontal import merged_forest
-from silvan.algorithms.horizontal.pooled_forest import pooled_forest
-from silvan.algorithms.vertical.columns import ColumnFederation, with_all_columns
+from silvan.algorithms.vertical.columns import with_all_columns
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
-from silvan.federation.transports.in_process import LocalFederation
 from silvan.forest.forest import Forest
 from silvan.tree.draw import make_key
 from silvan.tree.fit import Settings
@@ -24,21 +25,61 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-class _Fitted(BaseEstimator):
+class FederatedEstimator(BaseEstimator, ABC):
+    """What everything that is fitted on a federation shares: the check, and the account of what it took."""
+
+    schema_: Schema
+    rounds_: int
+    bytes_: dict[str, dict[str, int]]
+
+    def fit(self, federation: Federation) -> Self:
+        """Learn from all sites.
+
+        Parameters
+        ----------
+        federation
+            What ``federate_rows`` or ``federate_columns`` made, or a study between machines.
+
+        Returns
+        -------
+        self
+        """
+        if not isinstance(federation, Federation):
+            raise InputError(
+                f"fit takes a federation (see federate_rows), got {type(federation).__name__}; for X and y use "
+                "ForestClassifier or ForestRegressor"
+            )
+        self.check()
+        schema, rounds, before = federation.schema, federation.rounds, federation.bytes
+        with federation.working_on(type(self).__name__):
+            self.schema_ = schema
+            self.train(federation)
+        self.rounds_ = federation.rounds - rounds
+        self.bytes_ = {
+            site: {way: n - before[site][way] for way, n in ways.items()} for site, ways in federation.bytes.items()
+        }
+        return self
+
+    def check(self) -> None:  # noqa: B027, most parameters are checked where they are used
+        """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
+
+    @abstractmethod
+    def train(self, federation: Federation) -> None:
+        """Learn from all sites, and set what ``fit`` promises."""
+
+
+class _Fitted(FederatedEstimator):
     """What is there after ``fit``; not parameters, so not fields of the dataclasses below."""
 
     restorable: ClassVar[bool] = True  # whether its forests are all that is needed to judge it
 
-    schema_: Schema
     forest_: Forest | None
     forests_: dict[str, Forest]
-    rounds_: int
-    bytes_: dict[str, dict[str, int]]
 
 
 @dataclass(repr=False, eq=False)
 class Learner(_Fitted):
-    """What all learners share.
+    """A forest on a federation.
 
     After ``fit``: ``forest_`` is the global forest, ``forests_`` the one each site should use, ``rounds_`` and
     ``bytes_`` what it took.
@@ -56,27 +97,16 @@ class Learner(_Fitted):
     random_state: int = 0
     feature_draw: str = "node"
 
-    def fit(self, federation: Federation) -> Self:
-        """Learn from all sites."""
-        if not isinstance(federation, Federation):
-            raise InputError(
-                f"fit takes a federation (see federate_rows), got {type(federation).__name__}; for X and y use "
-                "ForestClassifier or ForestRegressor"
-            )
-        self.schema_ = federation.schema
-        rounds, before = federation.rounds, federation.bytes
-        with federation.working_on(type(self).__name__):
-            self._train(federation, self._settings(federation.schema), self._feature_key())
-        self.rounds_ = federation.rounds - rounds
-        self.bytes_ = {
-            site: {way: n - before[site][way] for way, n in ways.items()} for site, ways in federation.bytes.items()
-        }
-        return self
+    def train(self, federation: Federation) -> None:
+        """Grow the forest, by the parameters."""
+        self.grow(federation, self.forest_settings(federation.schema), self.feature_key())
 
-    def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+        """Grow the forest; sets ``forest_`` and ``forests_``."""
 
-    def _settings(self, schema: Schema) -> Settings:
+    def forest_settings(self, schema: Schema) -> Settings:
+        """Return the settings of trees for a schema; raise ``InputError`` where the two do not fit."""
         default = "gini" if schema.n_classes else "squared_error"
         if self.criterion is not None and (self.criterion == "squared_error") == bool(schema.n_classes):
             fits = "'gini', 'entropy' or 'log_loss'" if schema.n_classes else "'squared_error'"
@@ -94,7 +124,8 @@ class Learner(_Fitted):
             weight = [float(weight.get(c, 1.0)) for c in schema.label.classes]
         return Settings(criterion=self.criterion or default, class_weight=weight, **values)
 
-    def _feature_key(self) -> np.ndarray:
+    def feature_key(self) -> np.ndarray:
+        """Return the key that decides which features a node may use."""
         seed: Any = self.random_state
         if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
             raise InputError(f"random_state must be a whole number of at least 0, got {seed!r}")
@@ -129,22 +160,26 @@ class Learner(_Fitted):
         ``gain_low`` to ``gain_high`` its 95 % interval: with 0 in between, it may be noise. Few test rows have none.
         ``use`` marks the model that was chosen for the site, which was not done by its test rows.
         """
-        contenders = self._contenders(federation)
+        contenders = self.contenders(federation)
         if table is not None:
-            return _frame(self._on_table(federation, contenders, table))
-        if isinstance(federation, ColumnFederation):
-            return _frame(self._on_test_rows(federation, contenders))
+            return figures_frame(self.figures_on_table(federation, contenders, table))
+        if federation.columns is not None:
+            return figures_frame(self._figures_on_test_rows(federation, contenders))
         with federation.working_on(f"judging {type(self).__name__}"):
-            rows, self.counts_ = evaluate(federation, self.schema_, contenders, self._feature_key())
-        return _frame(rows)
+            rows, self.counts_ = evaluate(federation, self.schema_, contenders, self.feature_key())
+        return figures_frame(rows)
 
-    def _contenders(self, federation: Federation) -> list[tuple[str, object]]:
+    def contenders(self, federation: Federation) -> list[tuple[str, object]]:
+        """Return the models to judge, by name: this one, each site's own, and that of all rows where it can be known.
+
+        A ``Settings`` among them stands for what each site grows by itself.
+        """
         federated = self._federated()  # says so if there is none yet
-        if isinstance(federation, LocalFederation) and federation.limited:
+        if any(site.memory is not None for site in federation.local_sites.values()):
             return [("federated", federated)]  # what is grown at one place needs all of its rows in memory
-        settings = self._settings(self.schema_)
+        settings = self.forest_settings(self.schema_)
         listed: list[tuple[str, object]] = [("local", settings), ("federated", federated)]
-        if isinstance(federation, LocalFederation):
+        if federation.local_sites:
             listed.append(("pooled", self._pooled(federation, settings)))
         return listed
 
@@ -152,38 +187,40 @@ class Learner(_Fitted):
         self._forest_for(next(iter(getattr(self, "forests_", {"": None}))))
         return self.forests_ if self.forest_ is None else self.forest_
 
-    def _pooled(self, federation: LocalFederation, settings: Settings) -> Forest:
-        return pooled_forest(federation, self.schema_, settings, self._feature_key())
+    def _pooled(self, federation: Federation, settings: Settings) -> Forest:
+        return pooled_forest(federation, self.schema_, settings, self.feature_key())
 
-    def _on_table(self, federation: Federation, contenders: list[tuple[str, object]], table: Any) -> list[Row]:
-        if not isinstance(federation, LocalFederation):
+    def figures_on_table(self, federation: Federation, contenders: list[tuple[str, object]], table: Any) -> list[Row]:
+        """Judge models on the rows of a table, in one process."""
+        if not federation.local_sites:
             raise InputError("a table to evaluate on needs a federation in this process")
         models = self._grown(federation, contenders)
-        return on_table(self.schema_, models, federation.active, table, self._feature_key())
+        return on_table(self.schema_, models, federation.active, table, self.feature_key())
 
-    def _grown(self, federation: LocalFederation, contenders: list[tuple[str, object]]) -> list[tuple[str, Any]]:
+    def _grown(self, federation: Federation, contenders: list[tuple[str, object]]) -> list[tuple[str, Any]]:
         """Grow the sites' own forests among the contenders; a party's is made to fit a table of all columns."""
         models: list[tuple[str, Any]] = []
         for name, model in contenders:
             own: Any = model
             if isinstance(model, Settings):
                 own = {}
-                for site in federation.alone_at:
-                    at, schema = federation.alone(site, self.schema_)
-                    own[site] = merged_forest.local_forest(at, schema, model, self._feature_key(), model.n_estimators)
+                for site in alone_at(federation):
+                    at, schema = alone(federation, site, self.schema_)
+                    own[site] = merged_forest.local_forest(at, schema, model, self.feature_key(), model.n_estimators)
             if isinstance(own, dict):
                 own = {site: with_all_columns(forest, self.schema_) for site, forest in own.items()}
             models.append((name, own))
         return models
 
-    def _on_test_rows(self, federation: ColumnFederation, contenders: list[tuple[str, object]]) -> list[Row]:
+    def _figures_on_test_rows(self, federation: Federation, contenders: list[tuple[str, object]]) -> list[Row]:
         """Judge models on the rows that parties have in common and kept for judging."""
-        rows, models = federation.test_rows(), self._grown(federation, contenders)
+        rows, models = test_rows(federation), self._grown(federation, contenders)
         absent = np.zeros(len(self.schema_.features), np.bool_)
-        return on_rows(self.schema_, models, federation.alone_at, rows.X, rows.y, absent, self._feature_key())
+        return on_rows(self.schema_, models, alone_at(federation), rows.X, rows.y, absent, self.feature_key())
 
 
-def _frame(rows: list[Row]) -> "pl.DataFrame":
+def figures_frame(rows: list[Row]) -> "pl.DataFrame":
+    """Return figures as a data frame, a line for each site and model."""
     import polars as pl  # slow to import, and only tables of figures need it
 
     listed = [

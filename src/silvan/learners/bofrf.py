@@ -14,7 +14,6 @@ from silvan.algorithms.horizontal.merged_forest import check_influence
 from silvan.algorithms.shared.admission import warn_refused
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
-from silvan.federation.transports.in_process import LocalFederation
 from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
 from silvan.tree.fit import Settings
@@ -87,7 +86,8 @@ class BOFRF(Learner):
     max_trees: int | None = None
     admission: bool = False
 
-    def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+    def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+        """Grow the forest."""
         validation, search = self._check(settings), as_search(self.tune)
         settings = check_influence(settings, self.equal, self.max_trees, self.admission)
         schema = self.schema_
@@ -180,9 +180,15 @@ class BOFRF(Learner):
             )
         return float(share or 0.0)
 
-    def _contenders(self, federation: Federation) -> list[tuple[str, object]]:
+    @property
+    def plain_trees(self) -> bool:
+        """Whether every site's trees were grown on all of its training rows, with the learner's own parameters."""
+        return self.clusters is None and not (self.validation or self.tune or self._site_forests)
+
+    def contenders(self, federation: Federation) -> list[tuple[str, object]]:
+        """Return the models to judge, by name."""
         self._federated()  # says so if it is not fitted yet
-        settings = self._settings(self.schema_)
+        settings = self.forest_settings(self.schema_)
         plain = self.validation is not None and self.tune is None and not self._site_forests
         # with validation rows split off, the trees that were exchanged are not those that a site alone would grow
         listed: list[tuple[str, object]] = [
@@ -193,6 +199,6 @@ class BOFRF(Learner):
         if self.personal:
             listed.append(("personalised", self.forests_))
         listed.append(("federated", self.forests_))
-        if isinstance(federation, LocalFederation):
+        if federation.local_sites:
             listed.append(("pooled", self._pooled(federation, settings)))
         return listed

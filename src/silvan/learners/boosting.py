@@ -11,7 +11,6 @@ from silvan.algorithms.evaluation.figures import Row
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
-from silvan.federation.transports.in_process import LocalFederation
 from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
 from silvan.tree.fit import Settings
@@ -36,30 +35,34 @@ class _Booster(Learner):
     def _boosting(self) -> Boosting:
         return Boosting(self.n_estimators, str(self.criterion), self.min_samples_leaf, self.max_bins)
 
-    def _settings(self, schema: Schema) -> Settings:
-        return Settings(max_depth=1)  # of a forest; boosting has its own
+    def forest_settings(self, schema: Schema) -> Settings:
+        """Return the settings of a forest; boosting has its own."""
+        return Settings(max_depth=1)
 
-    def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+    def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+        """Grow the forest."""
         check_two_classes(self.schema_)
         self.forest_, self.forests_ = self._boost(federation, self._boosting)
 
     def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
         raise NotImplementedError
 
-    def _contenders(self, federation: Federation) -> list[tuple[str, object]]:
+    def contenders(self, federation: Federation) -> list[tuple[str, object]]:
+        """Return the models to judge, by name."""
         listed: list[tuple[str, object]] = [("local", self._boosting), ("federated", self._federated())]
-        if isinstance(federation, LocalFederation):
+        if federation.local_sites:
             listed.append(("pooled", pooled_boost(federation, self.schema_, self._boosting)))
         return listed
 
-    def _on_table(self, federation: Federation, contenders: list[tuple[str, object]], table: Any) -> list[Row]:
-        if isinstance(federation, LocalFederation):
+    def figures_on_table(self, federation: Federation, contenders: list[tuple[str, object]], table: Any) -> list[Row]:
+        """Judge models on the rows of a table, in one process."""
+        if federation.local_sites:
             contenders = [
                 (name, self._local(federation, m) if isinstance(m, Boosting) else m) for name, m in contenders
             ]
-        return super()._on_table(federation, contenders, table)
+        return super().figures_on_table(federation, contenders, table)
 
-    def _local(self, federation: LocalFederation, boosting: Boosting) -> dict[str, Forest]:
+    def _local(self, federation: Federation, boosting: Boosting) -> dict[str, Forest]:
         return {site: local_boost(federation.site(site), self.schema_, boosting) for site in federation.active}
 
 
@@ -82,7 +85,7 @@ class LocalAdaBoost(_Booster):
     """
 
     def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
-        if not isinstance(federation, LocalFederation):
+        if not federation.local_sites:
             raise InputError("LocalAdaBoost shows every site's stumps: a federation in this process is needed")
         return None, self._local(federation, boosting)
 

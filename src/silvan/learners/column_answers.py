@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from silvan.algorithms.vertical.columns import ColumnFederation, Columns
+from silvan.algorithms.baselines.in_one_place import id_column, list_rows
+from silvan.algorithms.vertical.columns import columns_of
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
-from silvan.privacy.identity import find_digests, in_any
+from silvan.privacy.identity import all_digests, find_digests
 
 if TYPE_CHECKING:
     import polars as pl
@@ -31,14 +32,6 @@ class Answered(NamedTuple):
         return pl.concat([self.frame[:, :1], pl.DataFrame(answers), self.frame[:, 1:]], how="horizontal")
 
 
-def columns_of(federation: Federation) -> Columns:
-    """Give who holds what; a federation by rows is refused."""
-    columns = getattr(federation, "columns", None)
-    if columns is None:
-        raise InputError("a federation by columns is needed (see federate_columns), got one by rows")
-    return columns
-
-
 def answer(federation: Federation, score: Callable[[np.ndarray], np.ndarray], incomplete: bool = False) -> Answered:
     """Score the rows in common, or all rows that any party has, by their digests."""
     import polars as pl
@@ -48,14 +41,14 @@ def answer(federation: Federation, score: Callable[[np.ndarray], np.ndarray], in
     if incomplete:
         if columns.known is None:
             raise InputError("incomplete=True needs match='keyed': with 'psi' nobody knows the rows not in common")
-        digests = in_any(columns.known)
+        digests = all_digests(columns.known)
         absent = {party: find_digests(known, digests) < 0 for party, known in columns.known.items()}
         counts = {party: int(rows.sum()) for party, rows in absent.items()}
         lacking = {"lacking": [", ".join(p for p, rows in absent.items() if rows[i]) for i in range(len(digests))]}
     scores = score(digests)
-    if not isinstance(federation, ColumnFederation):
+    if not federation.local_sites:
         named = {"row": [row.tobytes().hex() for row in digests.astype(">u8")]}
         return Answered(pl.DataFrame({**named, **lacking}), scores, counts)
-    order, ids = federation.listing(digests)
-    frame = pl.DataFrame({federation.id_column: ids, **{k: [v[i] for i in order] for k, v in lacking.items()}})
+    order, ids = list_rows(federation, digests)
+    frame = pl.DataFrame({id_column(federation): ids, **{k: [v[i] for i in order] for k, v in lacking.items()}})
     return Answered(frame, scores[order], counts)

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from silvan.algorithms.baselines.in_one_place import alone, alone_at
+from silvan.algorithms.baselines.pooled_forest import pooled_forest
 from silvan.algorithms.horizontal import adaptive_forest, histogram_forest, merged_forest
-from silvan.algorithms.horizontal.pooled_forest import pooled_forest
 from silvan.algorithms.private.forms import fit_private
 from silvan.algorithms.shared.admission import warn_refused
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
-from silvan.federation.transports.in_process import LocalFederation
 from silvan.learners.base import Learner
 from silvan.privacy.noise.accounting import Privacy
 from silvan.tree.fit import Settings
@@ -65,7 +65,8 @@ class HistogramForest(Learner):
     n_rows: int | None = None
     tolerate: int | None = None
 
-    def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+    def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+        """Grow the forest."""
         self.privacy_: Privacy | None = None
         if self.epsilon is not None:
             self._train_private(federation, settings, feature_key, self.epsilon)
@@ -105,8 +106,9 @@ class HistogramForest(Learner):
 class PooledForest(HistogramForest):
     """The forest of all sites' rows in one place: a baseline, for federations in this process only."""
 
-    def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
-        if not isinstance(federation, LocalFederation):
+    def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+        """Grow the forest."""
+        if not federation.local_sites:
             raise InputError("PooledForest needs all rows in one place: a federation in this process")
         if self.epsilon is not None:
             raise InputError("PooledForest is a baseline without noise; epsilon is for HistogramForest")
@@ -118,15 +120,16 @@ class PooledForest(HistogramForest):
 class LocalForest(Learner):
     """Each site's own forest, on its own rows: what a site has without joining."""
 
-    def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
-        if not isinstance(federation, LocalFederation):
+    def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+        """Grow the forest."""
+        if not federation.local_sites:
             raise InputError("LocalForest shows every site's forest: a federation in this process is needed")
         self.forest_ = None
         self.forests_ = {
             site: merged_forest.local_forest(
-                *federation.alone(site, self.schema_), settings, feature_key, settings.n_estimators
+                *alone(federation, site, self.schema_), settings, feature_key, settings.n_estimators
             )
-            for site in federation.alone_at
+            for site in alone_at(federation)
         }
 
 
@@ -147,7 +150,8 @@ class MergedForest(Learner):
     max_trees: int | None = None
     admission: bool = False
 
-    def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+    def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+        """Grow the forest."""
         merged_forest.check_influence(settings, self.equal, self.max_trees, self.admission)
         merged = merged_forest.fit(
             federation,

@@ -7,23 +7,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
+from silvan.algorithms.baselines.in_one_place import alone_at, joined, own_schema, test_rows
 from silvan.algorithms.evaluation.figures import FEDERATED, LOCAL, Answer, Row, compared, figures_of
 from silvan.algorithms.evaluation.intervals import intervals
 from silvan.algorithms.linear import linear_fit
 from silvan.algorithms.linear.linear_shares import LinearModel, LinearShare, hand_out_linear, linear_share_of, predict
 from silvan.algorithms.linear.linear_steps import fit_here
-from silvan.algorithms.vertical.columns import ColumnFederation
+from silvan.algorithms.vertical.columns import columns_of
 from silvan.algorithms.vertical.prediction import judge
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.schema import Schema
 from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.federation.federation import OVERALL, Federation
-from silvan.learners.base import _frame
-from silvan.learners.column_answers import answer, columns_of
+from silvan.learners.base import FederatedEstimator, figures_frame
+from silvan.learners.column_answers import answer
 from silvan.learners.model_folder import read_parameters, read_part, share_file, write_model
 from silvan.tree.draw import make_key
 from silvan.util.threads import algebra_threads
@@ -37,7 +37,7 @@ _FINEST = 1e-8
 """Sums of whole numbers tell nothing finer."""
 
 
-class VerticalLinear(BaseEstimator):
+class VerticalLinear(FederatedEstimator):
     """Logistic or linear regression, as the label is, of columns that stay with their parties.
 
     With a ridge penalty; the same as scikit-learn's ``Ridge`` or ``LogisticRegression`` on the joined table, up to
@@ -70,45 +70,39 @@ class VerticalLinear(BaseEstimator):
     ['patient', 'prediction']
     """
 
-    schema_: Schema
     model_: LinearModel
     shares_: dict[str, LinearShare]  # of the parties whose shares are known here
-    rounds_: int
-    bytes_: dict[str, dict[str, int]]
     n_iter_: int
     lacking_: dict[str, int]
 
     def __init__(self, alpha: float = 1.0, tol: float = 1e-4, max_iter: int = 100) -> None:
         self.alpha, self.tol, self.max_iter = alpha, tol, max_iter
 
-    def fit(self, federation: Federation) -> Self:
+    def check(self) -> None:
+        """Raise ``InputError`` for parameters that make no sense."""
+        alpha, tol, max_iter = self.alpha, self.tol, self.max_iter
+        if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 < float(alpha) < np.inf:
+            raise InputError(f"alpha must be a number above 0, got {alpha!r}")
+        if isinstance(tol, bool) or not isinstance(tol, Real) or not _FINEST <= float(tol) < 1:
+            raise InputError(f"tol must be a number from {_FINEST:g} to 1, got {tol!r}")
+        if isinstance(max_iter, bool) or not isinstance(max_iter, Integral) or int(max_iter) < 1:
+            raise InputError(f"max_iter must be a whole number of at least 1, got {max_iter!r}")
+
+    def train(self, federation: Federation) -> None:
         """Learn from all parties' columns."""
-        _check(self.alpha, self.tol, self.max_iter)
-        if not isinstance(federation, Federation):
-            raise InputError(f"fit takes a federation (see federate_columns), got {type(federation).__name__}")
-        columns = columns_of(federation)
-        rounds, before = federation.rounds, federation.bytes
-        alpha, tol, most = float(self.alpha), float(self.tol), int(self.max_iter)
-        with federation.working_on(type(self).__name__):
-            found = linear_fit.fit(federation, columns, federation.schema, alpha=alpha, tol=tol, max_iter=most)
+        columns, alpha, tol, most = columns_of(federation), float(self.alpha), float(self.tol), int(self.max_iter)
+        found = linear_fit.fit(federation, columns, federation.schema, alpha=alpha, tol=tol, max_iter=most)
         if not found.converged:
             warnings.warn(
                 f"stopped after {found.steps} steps, before a step would have changed predictions by less than "
                 f"tol={self.tol:g}; raise max_iter or alpha, or leave out columns that say the same",
                 ConvergenceWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
-        self.schema_, self.model_, self.n_iter_ = federation.schema, found.model, found.steps
-        self.shares_ = {}
-        if isinstance(federation, ColumnFederation):
-            self.shares_ = {
-                party: linear_share_of(federation.party(party), found.model.model) for party in found.model.parties
-            }
-        self.rounds_ = federation.rounds - rounds
-        self.bytes_ = {
-            site: {way: n - before[site][way] for way, n in ways.items()} for site, ways in federation.bytes.items()
-        }
-        return self
+        self.model_, self.n_iter_, self.shares_ = found.model, found.steps, {}
+        if federation.local_sites:
+            parties = found.model.parties
+            self.shares_ = {name: linear_share_of(federation.party(name), found.model.model) for name in parties}
 
     def _fitted(self) -> LinearModel:
         if not hasattr(self, "model_"):
@@ -180,7 +174,7 @@ class VerticalLinear(BaseEstimator):
 
     def _scores(self, federation: Federation, digests: np.ndarray) -> np.ndarray:
         model = self._fitted()
-        if isinstance(federation, ColumnFederation):
+        if federation.local_sites:
             hand_out_linear(federation, model, self.shares_)
         with federation.working_on(f"predicting by {type(self).__name__}"):
             return predict(federation, model, digests)
@@ -188,9 +182,9 @@ class VerticalLinear(BaseEstimator):
     def _on_table(self, table: Any) -> np.ndarray:
         model = self._fitted()
         frame = read_table(table, model.schema.label.name)
-        return self._on_rows(encode_features(frame, model.schema, fill_absent=True))
+        return self.score_rows(encode_features(frame, model.schema, fill_absent=True))
 
-    def _on_rows(self, X: np.ndarray) -> np.ndarray:
+    def score_rows(self, X: np.ndarray) -> np.ndarray:
         """Score encoded rows of all columns, in one place."""
         model, predictor, start = self._fitted(), np.zeros((len(X), self._fitted().width)), 0
         for party, width in zip(model.parties, model.columns, strict=True):
@@ -210,46 +204,48 @@ class VerticalLinear(BaseEstimator):
         """
         model, columns = self._fitted(), columns_of(federation)
         if table is not None:
-            if not isinstance(federation, ColumnFederation):
+            if not federation.local_sites:
                 raise InputError("a table to evaluate on needs a federation in this process")
             frame = read_table(table, model.schema.label.name)
             X, y = encode_features(frame, model.schema, fill_absent=True), encode_label(frame, model.schema)
-            return _frame(self._compared(federation, X, y))
+            return figures_frame(self.compare_on_rows(federation, X, y))
         if columns.label_holder is None:
             raise InputError("no party holds the label, so there is nothing to judge by")
         if not len(columns.test):
             raise InputError("there are no test rows: set test=0.2 when the federation is made, or pass a table")
-        return _frame(self._judged(federation, columns.label_holder))
+        return figures_frame(self.figures_on_test_rows(federation))
 
-    def _judged(self, federation: Federation, label_holder: str) -> list[Row]:
+    def figures_on_test_rows(self, federation: Federation) -> list[Row]:
         """Judge the model on the rows kept for that, beside others if they are in this process."""
         model, columns = self._fitted(), columns_of(federation)
+        if columns.label_holder is None:
+            raise InputError("no party holds the label, so there is nothing to judge by")
         with federation.counted_apart():
             scores = self._scores(federation, columns.test)
         with federation.working_on(f"judging {type(self).__name__}"):
-            figures = judge(federation, label_holder, model.schema, columns.test, scores)
-        if not isinstance(federation, ColumnFederation):
+            figures = judge(federation, columns.label_holder, model.schema, columns.test, scores)
+        if not federation.local_sites:
             return [Row(OVERALL, FEDERATED, len(columns.test), figures)]
-        rows = federation.test_rows()
-        judged = self._compared(federation, rows.X, rows.y)
+        rows = test_rows(federation)
+        judged = self.compare_on_rows(federation, rows.X, rows.y)
         return [replace(row, figures=figures) if row.model == FEDERATED else row for row in judged]
 
-    def _compared(self, federation: ColumnFederation, X: np.ndarray, y: np.ndarray) -> list[Row]:
+    def compare_on_rows(self, federation: Federation, X: np.ndarray, y: np.ndarray) -> list[Row]:
         """Judge this model, the parties' own and that of the joined table, on encoded rows of all columns."""
         schema, own = self._fitted().schema, federation.owners
-        learned = federation.joined(federation.columns.training)
+        learned = joined(federation, columns_of(federation).training)
 
         def alone(schema: Schema, mine: slice) -> np.ndarray:
             with algebra_threads(federation.party(federation.sites[0]).n_jobs):
                 model, share = fit_here(learned.X[:, mine], learned.y, schema, float(self.alpha), float(self.tol))
                 return model.scores(share.predict(X[:, mine]))
 
-        joined = {FEDERATED: self._on_rows(X), "pooled": alone(schema, slice(None))}
+        both = {FEDERATED: self.score_rows(X), "pooled": alone(schema, slice(None))}
         rows: list[Row] = []
-        for party in federation.alone_at:
+        for party in alone_at(federation):
             mine = slice(own[party].start, own[party].stop)
-            rows += _judged(schema, party, {LOCAL: alone(federation.schema_of(party), mine), **joined}, y)
-        return rows + _judged(schema, OVERALL, joined, y)
+            rows += _judged(schema, party, {LOCAL: alone(own_schema(federation, party), mine), **both}, y)
+        return rows + _judged(schema, OVERALL, both, y)
 
     # -- files
 
@@ -271,15 +267,6 @@ class VerticalLinear(BaseEstimator):
                 learner.shares_[party] = share
         learner.model_, learner.schema_ = model, model.schema
         return learner
-
-
-def _check(alpha: Any, tol: Any, max_iter: Any) -> None:
-    if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 < float(alpha) < np.inf:
-        raise InputError(f"alpha must be a number above 0, got {alpha!r}")
-    if isinstance(tol, bool) or not isinstance(tol, Real) or not _FINEST <= float(tol) < 1:
-        raise InputError(f"tol must be a number from {_FINEST:g} to 1, got {tol!r}")
-    if isinstance(max_iter, bool) or not isinstance(max_iter, Integral) or int(max_iter) < 1:
-        raise InputError(f"max_iter must be a whole number of at least 1, got {max_iter!r}")
 
 
 def _judged(schema: Schema, site: str, scores: dict[str, np.ndarray], y: np.ndarray) -> list[Row]:

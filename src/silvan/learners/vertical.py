@@ -9,15 +9,15 @@ import numpy as np
 
 from silvan.algorithms.evaluation.figures import FEDERATED, Row
 from silvan.algorithms.vertical import encoded, encrypted
-from silvan.algorithms.vertical.columns import ColumnFederation
+from silvan.algorithms.vertical.columns import columns_of
 from silvan.algorithms.vertical.party_shares import hand_out, share_of, show_shares
 from silvan.algorithms.vertical.prediction import find_leaves, find_leaves_classically, judge, score_leaves
 from silvan.errors import InputError
 from silvan.federation.federation import OVERALL, Federation
 from silvan.forest.forest import Forest
 from silvan.forest.forest_shares import Share, Structure, put_together
-from silvan.learners.base import Learner, _frame
-from silvan.learners.column_answers import Answered, answer, columns_of
+from silvan.learners.base import Learner, figures_frame
+from silvan.learners.column_answers import Answered, answer
 from silvan.learners.model_folder import read_parameters, read_part, share_file, write_model
 from silvan.tree.fit import Settings
 
@@ -79,7 +79,8 @@ class VerticalForest(Learner, _InShares):
     auditor: bool = False
     key_bits: int = 2048
 
-    def _train(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+    def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+        """Grow the forest."""
         columns = columns_of(federation)
         if self.labels == "encoded":
             structure = encoded.fit(federation, columns, self.schema_, settings, feature_key)
@@ -89,7 +90,7 @@ class VerticalForest(Learner, _InShares):
             raise InputError(f"labels must be 'encoded' or 'encrypted', got {self.labels!r}")
         if self.auditor:
             shares = show_shares(federation, structure)
-        elif isinstance(federation, ColumnFederation):
+        elif federation.local_sites:
             shares = {name: share_of(federation.party(name), structure.model) for name in structure.parties}
         else:
             shares = {}
@@ -170,7 +171,7 @@ class VerticalForest(Learner, _InShares):
         if method not in ("one round", "classical"):
             raise InputError(f"method must be 'one round' or 'classical', got {method!r}")
         structure = self._fitted()
-        if isinstance(federation, ColumnFederation):
+        if federation.local_sites:
             hand_out(federation, structure, self.shares_)
         find = find_leaves if method == "one round" else find_leaves_classically
         return score_leaves(federation, structure, find(federation, structure, digests))
@@ -187,9 +188,9 @@ class VerticalForest(Learner, _InShares):
         columns = columns_of(federation)
         if table is not None or columns.label_holder is None or not len(columns.test):
             return super().evaluate(federation, table)  # which says what is lacking
-        return _frame(self._judged(federation, self._contenders(federation)))
+        return figures_frame(self.figures_on_test_rows(federation, self.contenders(federation)))
 
-    def _judged(self, federation: Federation, contenders: list[tuple[str, object]]) -> list[Row]:
+    def figures_on_test_rows(self, federation: Federation, contenders: list[tuple[str, object]]) -> list[Row]:
         """Judge the model on the rows kept for that, beside others if they are in this process."""
         columns = columns_of(federation)
         if columns.label_holder is None:
@@ -198,9 +199,9 @@ class VerticalForest(Learner, _InShares):
             scores = self._scores(federation, columns.test)
         with federation.working_on(f"judging {type(self).__name__}"):
             figures = judge(federation, columns.label_holder, self._fitted().schema, columns.test, scores)
-        if not isinstance(federation, ColumnFederation):
+        if not federation.local_sites:
             return [Row(OVERALL, FEDERATED, len(columns.test), figures)]
-        rows = self._on_test_rows(federation, contenders)
+        rows = self._figures_on_test_rows(federation, contenders)
         return [replace(row, figures=figures) if row.model == FEDERATED else row for row in rows]
 
     # -- files

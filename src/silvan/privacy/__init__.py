@@ -1,1 +1,1 @@
-"""What protects rows: keys between sites, matching of ids, and the four folders below."""
+"""Protection of rows: keys between sites, matching of ids; gate, noise, hidden sums and encryption have folders."""

@@ -1,4 +1,4 @@
-"""Alignment: the rows that all parties have, found without showing an id to anybody.
+"""Entity alignment: find the rows that all parties have, without showing an id to anybody.
 
 Parties share a key that the coordinator does not have (``agree_key``) and name a row by HMAC-SHA-256 of its id. Two
 ways lead to the rows in common. ``keyed``: every party sends its digests and the coordinator intersects them; it
@@ -6,7 +6,7 @@ learns how many rows there are where, and which of them are the same person's, n
 holder finds the ids in common by private set intersection with each other party (``psi.py``) and sends the digests of
 these alone, so that rows in no other table stay unknown to everybody.
 
-The rows in common stand in the order of their digests. A list of digests is a blob that later requests refer to;
+The rows in common are in the order of their digests. A list of digests is a blob that later requests refer to;
 every party finds its own rows for it.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from silvan.errors import AgreementError, FormatError, RefusedError
 from silvan.federation import wire
-from silvan.federation.agree import MAX_ROWS
+from silvan.federation.agreement.agree import MAX_ROWS
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.party import KEY_BYTES, Party, party_of
@@ -89,7 +89,7 @@ class Introduction(Reply, frozen=True, kw_only=True):
     kind: str
     missing: int
     repeated: int
-    digests: np.ndarray  # ascending, so that the order of the table is not told
+    digests: np.ndarray  # ascending, so that the order of the table stays hidden
 
 
 class Introduce(Request, frozen=True, kw_only=True):
@@ -112,7 +112,7 @@ class Rows(msgspec.Struct, frozen=True):
 
 @answers(ShowKey)
 def show_key(site: Site, request: ShowKey) -> PublicKey:
-    """Show the public key."""
+    """Return the public key."""
     return PublicKey(key=public_key(party_of(site).store))
 
 
@@ -123,9 +123,9 @@ def deal_key(site: Site, request: DealKey) -> SealedKeys:
     _refuse_given(party)
     if party.store.get("shared key") is None:
         party.store.put("shared key", secrets.token_bytes(KEY_BYTES))
-    own = secret_key(party.store)
+    own, purpose = secret_key(party.store), _purpose(request.study)
     return SealedKeys(
-        boxes={name: seal(pair_key(own, key, _about(request.study)), party.key) for name, key in request.others.items()}
+        boxes={name: seal(pair_key(own, key, purpose), party.key) for name, key in request.others.items()}
     )
 
 
@@ -134,7 +134,7 @@ def take_key(site: Site, request: TakeKey) -> Taken:
     """Open the box and keep the key; a party that has one keeps no other."""
     party = party_of(site)
     _refuse_given(party)
-    key = unseal(pair_key(secret_key(party.store), request.dealer, _about(request.study)), request.box)
+    key = unseal(pair_key(secret_key(party.store), request.dealer, _purpose(request.study)), request.box)
     if len(key) != KEY_BYTES:
         raise FormatError("the key has another length")
     if party.store.get("shared key") not in (None, key):
@@ -148,13 +148,13 @@ def _refuse_given(party: Party) -> None:
         raise RefusedError("the party was given its key and agrees on no other")
 
 
-def _about(study: str) -> bytes:
+def _purpose(study: str) -> bytes:
     return b"shared key of " + study.encode()
 
 
 @answers(Introduce)
 def introduce(site: Site, request: Introduce) -> Introduction:
-    """Say what the party holds."""
+    """Describe the party's columns, rows and ids."""
     party = party_of(site)
     ids = party.ids
     good = ids.kind and not ids.missing and not ids.repeated and request.digests
@@ -172,7 +172,7 @@ def introduce(site: Site, request: Introduce) -> Introduction:
 
 
 def row_digests(party: Party) -> np.ndarray:
-    """Name every row of a party's table: uint64 (rows, 2)."""
+    """Return the digest of every row of a party's table: uint64 (rows, 2)."""
     key = ("digests", party.key)
     if key not in party.cache:
         party.cache[key] = digest_ids(party.key, party.ids.kind, party.ids.texts)
@@ -181,7 +181,7 @@ def row_digests(party: Party) -> np.ndarray:
 
 
 def digest_ids(key: bytes, kind: str, texts: Iterable[str]) -> np.ndarray:
-    """Give the digests of ids, as numbers that sort like their bytes; the kind is part of what is hashed."""
+    """Return keyed digests of ids, as numbers that sort like their bytes; the kind is part of what is hashed."""
     keyed = hmac.new(key, kind.encode() + b"\0", "sha256")
 
     def one(text: str) -> bytes:
@@ -194,7 +194,7 @@ def digest_ids(key: bytes, kind: str, texts: Iterable[str]) -> np.ndarray:
 
 
 def places_of(party: Party, blob: Blob) -> np.ndarray:
-    """Find a party's own rows for a list of digests: places in its table, -1 where it lacks a row."""
+    """Find a party's own rows for a list of digests: row numbers of its table, -1 where it lacks a row."""
     key = ("places", blob.hash)
     if key not in party.cache:
         wanted = digests_of(party, blob)
@@ -219,7 +219,7 @@ def digests_of(party: Party, blob: Blob) -> np.ndarray:
 
 
 def check_digests(digests: np.ndarray) -> None:
-    """Refuse what is not a list of digests in order, each of them once."""
+    """Check that digests are in ascending order, each of them once."""
     if digests.ndim != 2 or digests.shape[1] != WORDS or digests.dtype != np.uint64:
         raise FormatError("the digests are of another size")
     high, low = digests.T
@@ -229,7 +229,7 @@ def check_digests(digests: np.ndarray) -> None:
 
 
 def find_digests(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Find digests in a list that is in order: their places, -1 for those that are not there."""
+    """Find digests in a sorted list: their indices, -1 for those that are not there."""
     if not len(known):
         return np.full(len(wanted), -1)
     joined = np.concatenate([known, wanted])
@@ -248,7 +248,7 @@ def find_digests(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def agree_key(federation: Federation) -> None:
-    """Let the parties agree on a key that the coordinator carries and cannot read: three rounds, counted apart.
+    """Agree on a key among the parties that the coordinator carries and cannot read: three rounds, counted apart.
 
     The first party draws it. This holds against a coordinator that reads what it carries; one that puts its own
     public keys in the place of the parties' is kept out by signed messages, not here.
@@ -277,8 +277,8 @@ def _check_key(key: bytes) -> None:
         raise FormatError("its key has another length")
 
 
-def get_to_know(federation: Federation, id_column: str, *, digests: bool = True) -> dict[str, Introduction]:
-    """Ask what the parties hold, and refuse ids by which rows cannot be told apart."""
+def introduce_parties(federation: Federation, id_column: str, *, digests: bool = True) -> dict[str, Introduction]:
+    """Ask what the parties hold, and raise an error if ids do not identify rows."""
     with federation.counted_apart():
         replies: dict[str, Introduction] = federation.ask(Introduce(digests=digests), check=_check_introduction)
     for name, party in replies.items():
@@ -303,39 +303,38 @@ def get_to_know(federation: Federation, id_column: str, *, digests: bool = True)
     for name, party in replies.items():
         kinds.setdefault(party.kind, []).append(f"{name!r} ({party.rows} rows)")
     if len(kinds) > 1:
-        said = "; ".join(f"{kind} at {', '.join(names)}" for kind, names in kinds.items())
-        raise AgreementError(f"the ids {id_column!r} are of different types: {said}; make them alike")
+        found = "; ".join(f"{kind} at {', '.join(names)}" for kind, names in kinds.items())
+        raise AgreementError(f"the ids {id_column!r} are of different types: {found}; make them alike")
     return replies
 
 
-def _check_introduction(site: str, replies: Introduction) -> None:
-    if len(set(replies.columns)) < len(replies.columns) or not all(replies.columns) or not 1 <= replies.rows < MAX_ROWS:
+def _check_introduction(site: str, reply: Introduction) -> None:
+    if len(set(reply.columns)) < len(reply.columns) or not all(reply.columns) or not 1 <= reply.rows < MAX_ROWS:
         raise FormatError("a column without a name of its own, or no rows")
-    if not (0 <= replies.missing <= replies.rows and 0 <= replies.repeated <= replies.rows):
+    if not (0 <= reply.missing <= reply.rows and 0 <= reply.repeated <= reply.rows):
         raise FormatError("its counts of ids are not possible")
-    check_digests(replies.digests)
-    if len(replies.digests) not in (0, replies.rows):
+    check_digests(reply.digests)
+    if len(reply.digests) not in (0, reply.rows):
         raise FormatError("its digests are not as many as its rows")
 
 
-def in_common(replies: dict[str, np.ndarray]) -> np.ndarray:
-    """Intersect the parties' digests; the result is in order. A party that shares no row is named."""
-    common = next(iter(replies.values()))
-    for digests in replies.values():
+def common_digests(by_party: dict[str, np.ndarray]) -> np.ndarray:
+    """Intersect the parties' digests; the result is in order. Raise an error that names a party that shares no row."""
+    common = next(iter(by_party.values()))
+    for digests in by_party.values():
         common = common[find_digests(digests, common) >= 0]
     if len(common):
         return common
     # whom to name: one that shares no row with some other, or else all of them
-    for name, digests in replies.items():
-        for other, others in replies.items():
+    for name, digests in by_party.items():
+        for other, others in by_party.items():
             if name != other and not (find_digests(others, digests) >= 0).any():
                 raise AgreementError(
                     f"party {name!r} has no rows in common with party {other!r}; are the ids the same?"
                 )
-    raise AgreementError(f"no row is known to all of {', '.join(map(repr, replies))}; are the ids the same?")
+    raise AgreementError(f"no row is known to all of {', '.join(map(repr, by_party))}; are the ids the same?")
 
 
-def in_any(replies: dict[str, np.ndarray]) -> np.ndarray:
-    """Give the digests that any party has, in order, each once."""
-    joined = np.concatenate(list(replies.values()))
-    return np.unique(joined, axis=0)
+def all_digests(by_party: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the digests that any party has, in order, each once."""
+    return np.unique(np.concatenate(list(by_party.values())), axis=0)

@@ -1,7 +1,7 @@
-"""Private set intersection: the label holder finds which ids others have too, and nobody learns more ids.
+"""Private set intersection: the label holder finds which of its ids others have, and nobody learns other ids.
 
-The elliptic-curve protocol of ``openmined-psi``, once with each other party; what travels are points on a curve that
-only their owner can take off again. The label holder learns which of its own ids each other party has; the others
+The elliptic-curve protocol of ``openmined-psi``, once with each other party; what travels are points on a curve
+that only their owner can read. The label holder learns which of its own ids each other party has; the others
 learn how many rows it has. The coordinator sees the digests of the rows in common and no others.
 """
 
@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from silvan.errors import AgreementError, FormatError, InputError, RefusedError
-from silvan.federation.agree import MAX_ROWS
+from silvan.federation.agreement.agree import MAX_ROWS
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.privacy.identity import WORDS, check_digests, row_digests
 
-_ODDS = 1e-12  # of a false hit; the exact form of the answer that is used knows none
+_FALSE_HIT = 1e-12  # its probability; with the exact data structure that is used there are none
 
 # -- messages
 
@@ -73,8 +73,8 @@ class Intersect(Request, frozen=True, kw_only=True):
 # -- at a party
 
 
-def library() -> Any:
-    """Import ``openmined-psi``, an extra."""
+def import_psi() -> Any:
+    """Import ``openmined-psi``, which is an extra."""
     try:
         import private_set_intersection.python as psi
     except ImportError:
@@ -83,13 +83,13 @@ def library() -> Any:
 
 
 def _key(party: Party) -> bytes:
-    """Give the party's secret number, the same after a restart."""
+    """Return the party's secret number, the same after a restart."""
     key = party.secret_for("private set intersection")[:32]
     return bytes([key[0] & 0x7F]) + key[1:]  # below the order of the curve's group
 
 
 def _elements(party: Party) -> list[str]:
-    """Give the ids in the order of their digests, so that the order of the table is not told."""
+    """Return the ids in the order of their digests, so that the order of the table stays hidden."""
     ids = party.ids
     if not ids.kind or ids.missing or ids.repeated:
         raise RefusedError("the party's ids do not tell its rows apart")
@@ -99,8 +99,8 @@ def _elements(party: Party) -> list[str]:
 
 @answers(HideIds)
 def hide_ids(site: Site, request: HideIds) -> HiddenIds:
-    """Hide the ids."""
-    party, psi = party_of(site), library()
+    """Hide the party's ids by its secret."""
+    party, psi = party_of(site), import_psi()
     client = psi.client.CreateFromKey(_key(party), True)
     elements = _elements(party)
     return HiddenIds(request=client.CreateRequest(elements).SerializeToString(), rows=len(elements))
@@ -108,21 +108,21 @@ def hide_ids(site: Site, request: HideIds) -> HiddenIds:
 
 @answers(HideTwice)
 def hide_twice(site: Site, request: HideTwice) -> TwiceHidden:
-    """Hide the label holder's ids once more."""
-    party, psi = party_of(site), library()
+    """Hide the label holder's ids once more, by this party's secret."""
+    party, psi = party_of(site), import_psi()
     if not 1 <= request.rows < MAX_ROWS:
         raise FormatError("there are no rows in question")
     server = psi.server.CreateFromKey(_key(party), True)
     asked = psi.Request()
     _parse(asked, party.blob(request.request.hash))
-    setup = server.CreateSetupMessage(_ODDS, request.rows, _elements(party), psi.DataStructure.RAW)
+    setup = server.CreateSetupMessage(_FALSE_HIT, request.rows, _elements(party), psi.DataStructure.RAW)
     return TwiceHidden(setup=setup.SerializeToString(), response=server.ProcessRequest(asked).SerializeToString())
 
 
 @answers(Intersect)
 def intersect(site: Site, request: Intersect) -> Common:
     """Find the ids that all parties have."""
-    party, psi = party_of(site), library()
+    party, psi = party_of(site), import_psi()
     if set(request.setups) != set(request.responses):
         raise FormatError("the answers do not match")
     client = psi.client.CreateFromKey(_key(party), True)
@@ -152,7 +152,7 @@ def _parse(message: Any, data: bytes) -> None:
 
 def find_common(federation: Federation, label_holder: str) -> np.ndarray:
     """Find the digests of the rows that all parties have: three rounds, counted apart."""
-    library()  # in one process it is needed here; elsewhere it does no harm to notice early
+    import_psi()  # in one process it is needed here; elsewhere it does no harm to notice early
     others = [name for name in federation.active if name != label_holder]
 
     def check(site: str, reply: Common) -> None:
@@ -166,7 +166,7 @@ def find_common(federation: Federation, label_holder: str) -> np.ndarray:
         if others:
             request = HideTwice(request=federation.blob(asked.request), rows=asked.rows)
             replies = federation.ask(request, to=others)
-        told: Common = federation.ask(
+        common: Common = federation.ask(
             Intersect(
                 setups={name: federation.blob(reply.setup) for name, reply in replies.items()},
                 responses={name: federation.blob(reply.response) for name, reply in replies.items()},
@@ -174,12 +174,12 @@ def find_common(federation: Federation, label_holder: str) -> np.ndarray:
             to=[label_holder],
             check=check,
         )[label_holder]
-    for name, n in told.shared.items():
+    for name, n in common.shared.items():
         if not n:
             raise AgreementError(
                 f"party {name!r} has no rows in common with party {label_holder!r}; are the ids the same?"
             )
-    if not len(told.digests):
+    if not len(common.digests):
         names = ", ".join(map(repr, federation.active))
         raise AgreementError(f"no row is known to all of {names}; are the ids the same?")
-    return told.digests.reshape(-1, WORDS)
+    return common.digests.reshape(-1, WORDS)

@@ -1,7 +1,7 @@
-"""The sites' own key of row draws: which rows are in which tree is for the sites to know, not for the coordinator.
+"""The key of row draws: the sites agree on it, so the coordinator cannot know which rows are in which tree.
 
 The first site draws the key and seals it for each of the others, by the keys on its roster; the coordinator carries the
-boxes and can open none. A site keeps what it drew or was given, so that a study that is resumed goes on with it.
+boxes and can open none. A site stores the key that it drew or was sent, so that a resumed study goes on with it.
 """
 
 import secrets
@@ -15,7 +15,7 @@ from silvan.federation.message import Reply, Request, Verb
 from silvan.federation.site import Site, answers
 from silvan.privacy.seal import pair_key, seal, secret_key, unseal
 
-KEY = 16
+KEY_BYTES = 16
 _MOST_SITES = 10_000
 
 
@@ -56,46 +56,47 @@ class TakeSampling(Request, frozen=True, kw_only=True):
 # -- at a site
 
 
-def _name(study: str) -> str:
+def _stored_as(study: str) -> str:
     return f"sampling {study}"
 
 
-def use_kept(site: Site, study: str) -> None:
-    """Go on with the key that a site drew or was given before; until there is one, draw by a key for the moment."""
-    kept = site.store.get(_name(study)) or secrets.token_bytes(KEY)
+def restore_sampling_key(site: Site, study: str) -> None:
+    """Use the key that the site has stored for a study; until there is one, a temporary key."""
+    kept = site.store.get(_stored_as(study)) or secrets.token_bytes(KEY_BYTES)
     site.sampling_key = np.frombuffer(kept, "<u8").astype(np.uint64)
 
 
-def _seal_of(site: Site, other: str) -> bytes:
+def _public_key_of(site: Site, other: str) -> bytes:
+    """Return the key of another site by this site's roster."""
     seals = {} if site.signer is None else site.signer.roster.seals
     if other not in seals:
         raise RefusedError("the site's roster has no such site to share its draws with")
     return seals[other]
 
 
-def _about(study: str, by: str, to: str) -> bytes:
+def _purpose(study: str, by: str, to: str) -> bytes:
     return "\0".join(["sampling", study, by, to]).encode()
 
 
 def _keep(site: Site, study: str, key: bytes) -> None:
-    kept = site.store.get(_name(study))
+    kept = site.store.get(_stored_as(study))
     if kept is not None and kept != key:
         raise RefusedError("the site has a key of row draws for this study already, and it is another")
-    site.store.put(_name(study), key)
-    use_kept(site, study)
+    site.store.put(_stored_as(study), key)
+    restore_sampling_key(site, study)
 
 
 @answers(OfferSampling)
 def offer_sampling(site: Site, request: OfferSampling) -> SamplingBoxes:
-    """Draw the key, or find it; seal it."""
+    """Draw the key, or read the stored one, and seal it for each other site."""
     if len(request.sites) > _MOST_SITES or len(set(request.sites)) < len(request.sites) or site.name in request.sites:
         raise FormatError("not a list of other sites")
-    key = site.store.get(_name(request.study)) or secrets.token_bytes(KEY)
+    key = site.store.get(_stored_as(request.study)) or secrets.token_bytes(KEY_BYTES)
     _keep(site, request.study, key)
     own = secret_key(site.store)
     return SamplingBoxes(
         boxes={
-            other: seal(pair_key(own, _seal_of(site, other), _about(request.study, site.name, other)), key)
+            other: seal(pair_key(own, _public_key_of(site, other), _purpose(request.study, site.name, other)), key)
             for other in request.sites
         }
     )
@@ -103,10 +104,10 @@ def offer_sampling(site: Site, request: OfferSampling) -> SamplingBoxes:
 
 @answers(TakeSampling)
 def take_sampling(site: Site, request: TakeSampling) -> SamplingTaken:
-    """Open the box."""
-    about = _about(request.study, request.by, site.name)
-    key = unseal(pair_key(secret_key(site.store), _seal_of(site, request.by), about), request.box)
-    if len(key) != KEY:
+    """Open the box and store the key."""
+    purpose = _purpose(request.study, request.by, site.name)
+    key = unseal(pair_key(secret_key(site.store), _public_key_of(site, request.by), purpose), request.box)
+    if len(key) != KEY_BYTES:
         raise FormatError("not a key of row draws")
     _keep(site, request.study, key)
     return SamplingTaken()
@@ -115,8 +116,8 @@ def take_sampling(site: Site, request: TakeSampling) -> SamplingTaken:
 # -- at the coordinator
 
 
-def share_sampling(federation: Federation) -> None:
-    """Have the sites agree on a key of row draws that nobody else knows."""
+def share_sampling_key(federation: Federation) -> None:
+    """Ask the first site to draw the key of row draws, and send it, sealed, to the others."""
     first, *others = federation.active
 
     def check(site: str, reply: SamplingBoxes) -> None:

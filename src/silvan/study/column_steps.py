@@ -8,22 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from silvan.algorithms.baselines.in_one_place import joined
 from silvan.algorithms.evaluation.figures import FEDERATED, Answer, Row, answer_of, figures_of
+from silvan.algorithms.vertical.columns import columns_of
 from silvan.errors import FormatError, InputError
 from silvan.federation.federation import OVERALL
 from silvan.study.run_folder import RUN, SHARES, Model, Record, Run, Site
 
 if TYPE_CHECKING:
-    from silvan.algorithms.vertical.columns import ColumnFederation
+    from silvan.federation.federation import Federation
     from silvan.study.progress_bars import Progress
     from silvan.study.study_file import Study
 
 
-def parties(federation: "ColumnFederation") -> list[Site]:
+def parties(federation: Federation) -> list[Site]:
     """Count the rows in common, which are every party's: all live in this process, so their owners are here."""
-    schema, columns, positives = federation.schema, federation.columns, None
+    schema, columns, positives = federation.schema, columns_of(federation), None
     if schema.n_classes == 2:
-        positives = float(np.mean(federation.joined(columns.common).y == 1))
+        positives = float(np.mean(joined(federation, columns.common).y == 1))
     return [Site(name, len(columns.training), len(columns.test), positives) for name in federation.sites]
 
 
@@ -46,20 +48,18 @@ def _fingerprint(model: Any) -> str:
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
-def judge(
-    federation: "ColumnFederation", model: Any, progress: "Progress", expected: float
-) -> tuple[list[Row], str | None]:
+def judge(federation: Federation, model: Any, progress: "Progress", expected: float) -> tuple[list[Row], str | None]:
     """Judge the model beside what each party has alone and the joined table's; give the hash of that if a forest."""
     if not _is_forest(model):
         with progress.step("Judging"):
-            return model._judged(federation, federation.label_holder), None
+            return model.figures_on_test_rows(federation), None
     with progress.step("Growing the forest of the joined table to compare with", expected=expected):
-        contenders = model._contenders(federation)
+        contenders = model.contenders(federation)
     with progress.step("Judging"):
-        return model._judged(federation, contenders), dict(contenders)["pooled"].hash
+        return model.figures_on_test_rows(federation, contenders), dict(contenders)["pooled"].hash
 
 
-def restored(study: "Study", run: Run, record: Record) -> tuple["ColumnFederation", Any]:
+def restored(study: "Study", run: Run, record: Record) -> tuple[Federation, Any]:
     """Make the federation and the fitted learner of a run again."""
     model = opened(run, record)
     federation: Any = study.federation(schema=model.schema_)
@@ -94,14 +94,14 @@ def on_table(study: "Study | None", run: Run, record: Record, table: Path) -> li
         federation, _ = restored(study, run, record)
         rows: list[Row]
         if _is_forest(model):
-            rows = model._on_table(federation, model._contenders(federation), str(table))
+            rows = model.figures_on_table(federation, model.contenders(federation), str(table))
         else:
-            rows = model._compared(federation, X, y)
+            rows = model.compare_on_rows(federation, X, y)
         return rows
     if _is_forest(model):
         replies = answer_of(model.forest_, X, np.zeros(X.shape[1], np.bool_))
     else:
-        scores = model._on_rows(X)
+        scores = model.score_rows(X)
         replies = Answer(scores, scores.argmax(axis=1))
     return [Row(OVERALL, FEDERATED, len(X), figures_of(model.schema_, replies, y))]
 
@@ -143,7 +143,7 @@ def _named(words: list[str], names: list[str]) -> dict[str, str]:
     return found
 
 
-def _federated(model: Any, record: Record, tables: dict[str, str]) -> "ColumnFederation":
+def _federated(model: Any, record: Record, tables: dict[str, str]) -> Federation:
     """Make a federation of new rows, of the columns that the model is of."""
     import warnings
 
@@ -170,7 +170,7 @@ def _federated(model: Any, record: Record, tables: dict[str, str]) -> "ColumnFed
         )
 
 
-def _answers(model: Any, federation: "ColumnFederation", fill: bool) -> Any:
+def _answers(model: Any, federation: Federation, fill: bool) -> Any:
     """Give ids with the class and each class's probability, or the number."""
     import polars as pl
 

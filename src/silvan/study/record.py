@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 import msgspec
 
 from silvan.federation.federation import OVERALL, Federation
-from silvan.study.remote_study import FarStudy
+from silvan.study.remote_study import RemoteStudy
 from silvan.study.run_folder import Difference, Record, Site
 from silvan.study.steps import versions
 
 
-def begin(study: FarStudy, federation: Federation) -> Record:
+def begin(study: RemoteStudy, federation: Federation) -> Record:
     """Begin the record of a run: who takes part, and how their tables differ."""
     schema = federation.schema
     return Record(

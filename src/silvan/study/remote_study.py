@@ -32,7 +32,7 @@ TIMEOUT = 3600.0
 
 
 @dataclass(frozen=True)
-class FarStudy:
+class RemoteStudy:
     """A study for sites on other machines."""
 
     study: Study
@@ -54,17 +54,17 @@ class FarStudy:
         return f"{plain}-{digest(self.text.encode())[:12]}"
 
 
-def read_far_study(path: Path) -> FarStudy:
+def read_remote_study(path: Path) -> RemoteStudy:
     """Read a study file."""
     try:
-        return parse_far_study(path.read_bytes().decode(), path)
+        return parse_remote_study(path.read_bytes().decode(), path)
     except FileNotFoundError:
         raise InputError(f"there is no study file {str(path)!r}") from None
     except UnicodeDecodeError:
         raise InputError(f"{path}: not UTF-8 text; save it as such") from None
 
 
-def parse_far_study(text: str, path: Path = Path("study.toml")) -> FarStudy:
+def parse_remote_study(text: str, path: Path = Path("study.toml")) -> RemoteStudy:
     """Read a study's text; raise one error that lists all that is wrong with it."""
     try:
         data = tomllib.loads(text)
@@ -93,7 +93,7 @@ def parse_far_study(text: str, path: Path = Path("study.toml")) -> FarStudy:
     problems.stop()
     name, output = top.pop("name", path.stem), top.pop("output", Path())
     study = Study(path, name, {}, kind, parameters, {}, Path(output), schema=schema, lines=problems.lines, **top)
-    return FarStudy(study, text, sites, quorum, float(timeout), sampling == "secret")
+    return RemoteStudy(study, text, sites, quorum, float(timeout), sampling == "secret")
 
 
 def _names(value: Any) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from silvan import metrics
 from silvan.algorithms.evaluation.evaluate import evaluate
 from silvan.algorithms.evaluation.figures import Row
-from silvan.algorithms.vertical.columns import ColumnFederation
+from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.study import column_steps
@@ -24,7 +24,6 @@ from silvan.study.run_folder import Curve, Difference, Figures, Kind, Record, Ru
 
 if TYPE_CHECKING:
     from silvan.federation.federation import Federation
-    from silvan.federation.transports.in_process import LocalFederation
 
 _MOST_CLASSES = 12
 """Curves are kept for so many classes."""
@@ -40,13 +39,13 @@ def versions() -> dict[str, str]:
     }
 
 
-def note_agreement(record: Record, federation: "LocalFederation") -> None:
+def note_agreement(record: Record, federation: Federation) -> None:
     """Note who takes part, and how their tables differ."""
     schema = federation.schema
     record.schema_hash, record.features, record.label = schema.hash, len(schema.features), schema.label.name
     record.classes = None if schema.label.classes is None else [str(c) for c in schema.label.classes]
     record.sums = federation.sums.name
-    if isinstance(federation, ColumnFederation):
+    if federation.columns is not None:
         record.by, record.sites = "columns", column_steps.parties(federation)
     else:
         record.sites = [_site(federation, name) for name in federation.sites]
@@ -56,7 +55,7 @@ def note_agreement(record: Record, federation: "LocalFederation") -> None:
     record.agreement_rounds = federation.agreement_rounds
 
 
-def _site(federation: "LocalFederation", name: str) -> Site:
+def _site(federation: Federation, name: str) -> Site:
     """Count a site's rows and positives: it lives in this process, so its owner is at this keyboard."""
     site, schema = federation.site(name), federation.schema
     parts = [site.part(schema), site.part(schema, test=True)]
@@ -65,7 +64,7 @@ def _site(federation: "LocalFederation", name: str) -> Site:
     return Site(name, len(parts[0]), len(parts[1]), positives)
 
 
-def train(federation: "LocalFederation", model: Any, progress: Progress, text: str = "Growing trees") -> float:
+def train(federation: Federation, model: Any, progress: Progress, text: str = "Growing trees") -> float:
     """Fit the learner and give the seconds it took."""
     start = time.monotonic()
     with progress.step(text) as step:
@@ -91,7 +90,7 @@ def expected_rounds(model: Any) -> int | None:
 def note_training(record: Record, run: Run, federation: "Federation", model: Any, seconds: float) -> None:
     """Write the model, and note what it took."""
     forest: Forest | None = getattr(model, "forest_", None)
-    in_shares = isinstance(federation, ColumnFederation)
+    in_shares = federation.columns is not None
     record.models = column_steps.save(run, model) if in_shares else run.save_models(forests_to_keep(model))
     record.rounds, record.bytes, record.seconds = model.rounds_, model.bytes_, round(seconds, 3)
     has_gains = forest is not None and forest.gain is not None
@@ -117,19 +116,19 @@ def judge(
     beside: dict[str, Any] | None = None,
 ) -> None:
     """Judge the model at the sites beside what they have alone, pooled rows, and other learners."""
-    if isinstance(federation, ColumnFederation):
+    if federation.columns is not None:
         rows, record.pooled_hash = column_steps.judge(federation, model, progress, record.seconds)
         record.evaluation, record.status = [figures(row) for row in rows], "done"
         note_traffic(record, federation)
         return
     with progress.step("Growing the pooled forest to compare with", expected=record.seconds):
-        contenders = list(model._contenders(federation))
+        contenders = list(model.contenders(federation))
     for name, other in (beside or {}).items():
         contenders.insert(1, (name, other.forest_))
     with progress.step("Judging at the sites") as step:
         step.follow(federation, 1, apart=True)
         with federation.working_on(f"judging {type(model).__name__}"):
-            rows, counts = evaluate(federation, model.schema_, contenders, model._feature_key())
+            rows, counts = evaluate(federation, model.schema_, contenders, model.feature_key())
     pooled = dict(contenders).get("pooled")
     record.pooled_hash = pooled.hash if isinstance(pooled, Forest) else None
     record.evaluation = [figures(row) for row in rows]

@@ -30,7 +30,7 @@ from silvan.study.toml_lines import Key, key_lines
 if TYPE_CHECKING:
     from silvan.data.schema import Schema
     from silvan.data.sources.query import Query
-    from silvan.federation.transports.in_process import LocalFederation
+    from silvan.federation.federation import Federation
 
 OVERALL = "all"
 """What the overall rows of an evaluation are called; no site may be."""
@@ -93,7 +93,7 @@ class Study:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         return digest.hexdigest()
 
-    def federation(self, journal: Path | None = None, schema: "Schema | None" = None) -> "LocalFederation":
+    def federation(self, journal: Path | None = None, schema: "Schema | None" = None) -> Federation:
         """Make the federation: its sites or parties read their tables and agree on a schema."""
         import warnings
 

@@ -131,7 +131,7 @@ def check_top(values: dict[str, Any], problems: Problems) -> dict[str, Any]:
         elif wrong := KEYS[key](value):
             problems.add((key,), f"{key} {wrong}, got {value!r}")
     if "sums" in values and not KEYS["sums"](values["sums"]):
-        from silvan.federate.by_rows import make_sums
+        from silvan.federate.options import make_sums
 
         try:
             make_sums(values["sums"])

@@ -19,11 +19,12 @@ from silvan.algorithms.shared.admission import not_used, verdicts_of
 from silvan.algorithms.shared.requests import forests_of, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
-from silvan.federation.agree import MAX_ROWS
-from silvan.federation.describe import FLOOR
+from silvan.federation.agreement.agree import MAX_ROWS
+from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
-from silvan.federation.site import Part, Site, answers
+from silvan.federation.part import Part
+from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import Tally, abstaining, tally
 from silvan.tree.draw import rows_of_trees

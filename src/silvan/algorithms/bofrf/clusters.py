@@ -26,7 +26,7 @@ from silvan.algorithms.shared.shared_bins import coarse_total
 from silvan.data.grid import Grid
 from silvan.data.schema import Feature, Schema
 from silvan.errors import AgreementError, FormatError, RefusedError
-from silvan.federation.describe import FLOOR
+from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.site import Site, answers

@@ -12,8 +12,8 @@ from silvan import metrics
 from silvan.algorithms.shared.keyed_rows import folds_of
 from silvan.data.bins import find_bins
 from silvan.data.schema import Schema
-from silvan.federation.describe import FLOOR
-from silvan.federation.site import Part
+from silvan.federation.agreement.describe import FLOOR
+from silvan.federation.part import Part
 from silvan.forest.predict import tally
 from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings, assemble

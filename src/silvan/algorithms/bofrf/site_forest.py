@@ -14,8 +14,9 @@ import numpy as np
 from silvan.data.bins import find_bins
 from silvan.data.schema import MAX_BINS, Class, Feature, Schema
 from silvan.errors import InputError
-from silvan.federation.describe import FLOOR
-from silvan.federation.site import Part, Site
+from silvan.federation.agreement.describe import FLOOR
+from silvan.federation.part import Part
+from silvan.federation.site import Site
 from silvan.forest.check import is_category_split, set_bits
 from silvan.forest.forest import Forest
 from silvan.forest.snap import snap, trim

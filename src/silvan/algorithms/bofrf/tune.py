@@ -23,7 +23,8 @@ from silvan.algorithms.bofrf.folds import Folds
 from silvan.algorithms.shared.requests import MAX_TREES
 from silvan.data.schema import Schema
 from silvan.errors import InputError
-from silvan.federation.site import Part, Site
+from silvan.federation.part import Part
+from silvan.federation.site import Site
 from silvan.forest.check import DEPTH_CAP
 from silvan.tree.fit import Settings
 from silvan.util.threads import thread_count, thread_map

@@ -25,10 +25,11 @@ from silvan.algorithms.shared.admission import Refusals, ask_admission
 from silvan.algorithms.shared.requests import MAX_NODES, MAX_TREES, forests_of, read_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
-from silvan.federation.agree import MAX_ROWS
+from silvan.federation.agreement.agree import MAX_ROWS
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
-from silvan.federation.site import Part, Site, answers
+from silvan.federation.part import Part
+from silvan.federation.site import Site, answers
 from silvan.forest.files.silvan_file import to_bytes
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import abstaining

@@ -28,7 +28,7 @@ from silvan.algorithms.boosting.stumps import (
 from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError
-from silvan.federation.agree import MAX_ROWS
+from silvan.federation.agreement.agree import MAX_ROWS
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.site import Site, answers

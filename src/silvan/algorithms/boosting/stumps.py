@@ -14,8 +14,9 @@ from silvan.algorithms.shared.requests import MAX_TREES
 from silvan.data.bins import Bins, find_bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
-from silvan.federation.describe import FLOOR
-from silvan.federation.site import Part, Site
+from silvan.federation.agreement.describe import FLOOR
+from silvan.federation.part import Part
+from silvan.federation.site import Site
 from silvan.forest.check import is_category_split, set_bits
 from silvan.forest.forest import Forest
 from silvan.tree.fit import Settings

@@ -20,7 +20,7 @@ from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation import wire
-from silvan.federation.agree import MAX_ROWS
+from silvan.federation.agreement.agree import MAX_ROWS
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.question import Check

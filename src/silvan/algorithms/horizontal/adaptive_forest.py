@@ -23,7 +23,8 @@ from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
-from silvan.federation.site import Part, Site, answers
+from silvan.federation.part import Part
+from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.federation.sums import TrustedSums
 from silvan.forest.forest import Forest

@@ -26,8 +26,8 @@ from silvan.errors import FormatError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
-from silvan.federation.part import StoredPart
-from silvan.federation.site import Part, Site, answers
+from silvan.federation.part import Part, StoredPart
+from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.forest.forest import Forest
 from silvan.tree.fit import Settings, assemble

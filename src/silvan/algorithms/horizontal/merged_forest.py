@@ -16,10 +16,11 @@ from silvan.algorithms.shared.admission import Refusals, ask_admission
 from silvan.algorithms.shared.requests import MAX_TREES, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
-from silvan.federation.describe import FLOOR
+from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
-from silvan.federation.site import Part, Site, answers
+from silvan.federation.part import Part
+from silvan.federation.site import Site, answers
 from silvan.forest.files.silvan_file import from_bytes, to_bytes
 from silvan.forest.forest import Forest, join_forests
 from silvan.tree.draw import rows_of_trees

@@ -32,10 +32,11 @@ from silvan.algorithms.linear.linear_steps import (
     walk,
 )
 from silvan.algorithms.linear.solver import MisfitError
-from silvan.algorithms.vertical.columns import Columns, rows_blob
+from silvan.algorithms.vertical.columns import rows_blob
 from silvan.data.schema import Label, Schema
 from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation import wire
+from silvan.federation.agreement.agreement import Columns
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.party import Party, party_of

@@ -9,7 +9,7 @@ import numpy as np
 
 from silvan.algorithms.linear.design_matrix import Design
 from silvan.algorithms.linear.solver import shares as class_shares
-from silvan.algorithms.vertical.columns import ColumnFederation, encode_rows, rows_blob
+from silvan.algorithms.vertical.columns import encode_rows, rows_blob
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation.federation import Federation
@@ -201,10 +201,10 @@ def linear_share_of(party: Party, model: str) -> LinearShare:
 # -- at the coordinator
 
 
-def hand_out_linear(federation: ColumnFederation, model: LinearModel, shares: Mapping[str, LinearShare]) -> None:
+def hand_out_linear(federation: Federation, model: LinearModel, shares: Mapping[str, LinearShare]) -> None:
     """Give parties in this process the shares that are theirs, if they are new parties about new rows."""
     for party, share in shares.items():
-        if party in federation.members and federation.party(party).store.get(linear_key(model.model)) is None:
+        if party in federation.local_sites and federation.party(party).store.get(linear_key(model.model)) is None:
             federation.party(party).store.put(linear_key(model.model), share.to_bytes())
 
 

@@ -21,7 +21,8 @@ from silvan.federation import wire
 from silvan.federation.message import Blob, Reply
 from silvan.federation.party import Party
 from silvan.federation.store import digest
-from silvan.privacy.seal import offsets, seal, unseal
+from silvan.privacy.seal import seal, unseal
+from silvan.privacy.sums.counters import offsets
 
 FRACTION = 28
 """Bits after the point of columns and residuals."""

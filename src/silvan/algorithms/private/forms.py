@@ -30,7 +30,7 @@ def fit_private(
         raise InputError(f"private must be one of {', '.join(map(repr, FORMS))}, got {form!r}")
     check_rows(n_rows)
     schema = federation.schema
-    if federation.agreed:
+    if federation.agreement.by_asking:
         raise InputError(
             "epsilon needs a public schema, and this one was found by asking the sites: pass federate_rows(schema=...) "
             "with bounds of numbers, categories and classes, as they are known without looking at the tables"

@@ -26,7 +26,8 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
 from silvan.federation.message import Reply, Verb
-from silvan.federation.site import Part, Site, answers
+from silvan.federation.part import Part
+from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.noise.laplace import Noise
 from silvan.privacy.noise.noisy_request import Noisy, drawn_once

@@ -11,7 +11,9 @@ from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply
-from silvan.federation.site import Cache, Part, Site
+from silvan.federation.part import Part
+from silvan.federation.site import Site
+from silvan.federation.site_table import Cache
 from silvan.privacy.noise.accounting import EpsilonSplit, Privacy, Query
 from silvan.privacy.noise.laplace import check_epsilon
 from silvan.privacy.noise.noisy_request import Noisy

@@ -21,7 +21,8 @@ from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.message import Reply, Verb
-from silvan.federation.site import Part, Site, answers
+from silvan.federation.part import Part
+from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.forest.forest import Forest
 from silvan.privacy.noise.accounting import Privacy, Query, rounded_down

@@ -15,7 +15,8 @@ from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError
 from silvan.federation.message import Blob, Reply, Verb
-from silvan.federation.site import Part, Site, answers
+from silvan.federation.part import Part
+from silvan.federation.site import Site, answers
 from silvan.forest.files.silvan_file import from_bytes
 from silvan.forest.forest import Forest
 from silvan.forest.predict import tally

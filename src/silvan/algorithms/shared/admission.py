@@ -21,10 +21,11 @@ from silvan import metrics
 from silvan.algorithms.shared.requests import MAX_TREES, forests_of, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
-from silvan.federation.describe import FLOOR
+from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
-from silvan.federation.site import Part, Site, answers
+from silvan.federation.part import Part
+from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import abstaining
 from silvan.forest.score import blind_rows, score_numbers, score_trees

@@ -17,10 +17,11 @@ from silvan.data.grid import Grid, Heavy
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError
 from silvan.federation import wire
-from silvan.federation.describe import FLOOR
+from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Request, Verb
-from silvan.federation.site import Part, Site, answers
+from silvan.federation.part import Part
+from silvan.federation.site import Site, answers
 from silvan.util.threads import thread_count, thread_map
 
 

@@ -5,9 +5,9 @@ common alone. Features stand in the order of the parties, then in that of each p
 are a stretch of all of them.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,13 +16,12 @@ from silvan.data.schema import Feature, Label, Schema
 from silvan.data.table import listed
 from silvan.errors import AgreementError, FormatError, InputError, RefusedError
 from silvan.federation import wire
-from silvan.federation.agree import Differences
-from silvan.federation.describe import FLOOR
+from silvan.federation.agreement.agreement import Columns, Differences
+from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.party import Party, party_of
-from silvan.federation.site import Part, Site, answers
-from silvan.federation.transports.in_process import LocalFederation
+from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.identity import Introduction, Rows, places_of
 
@@ -88,25 +87,11 @@ def encode_labels(party: Party, label: Label, rows: Blob) -> np.ndarray:
 # -- at the coordinator
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Who holds what: each party's features by index, the label, and the rows in common by their digests."""
-
-    owners: dict[str, range]
-    label_holder: str | None
-    common: np.ndarray
-    held_out: np.ndarray  # bool, which of the rows in common are kept for judging
-    known: dict[str, np.ndarray] | None = None  # digests by party, where the coordinator has seen them
-
-    @property
-    def training(self) -> np.ndarray:
-        """Digests of the rows to learn from."""
-        return self.common[~self.held_out]
-
-    @property
-    def test(self) -> np.ndarray:
-        """Digests of the rows kept for judging."""
-        return self.common[self.held_out]
+def columns_of(federation: Federation) -> Columns:
+    """Return who holds what; raise ``InputError`` for a federation by rows."""
+    if federation.columns is None:
+        raise InputError("a federation by columns is needed (see federate_columns), got one by rows")
+    return federation.columns
 
 
 def rows_blob(federation: Federation, digests: np.ndarray) -> Blob:
@@ -183,112 +168,6 @@ def left_out(replies: dict[str, Introduction], common: int) -> Differences:
             what = f"{party.rows - common} of {party.rows} rows of {name} are not known to all parties"
             differences.add("(rows)", what, "they take no part")
     return differences
-
-
-class ColumnFederation(LocalFederation):
-    """A federation by columns whose parties live in this process."""
-
-    columns: Columns
-
-    @property
-    def owners(self) -> dict[str, range]:
-        """Each party's features, by index."""
-        return self.columns.owners
-
-    @property
-    def label_holder(self) -> str | None:
-        """The party that holds the label; None where rows are only to be scored."""
-        return self.columns.label_holder
-
-    def party(self, name: str) -> Party:
-        """Give a party's own object: for baselines, in one process only."""
-        return party_of(self.site(name))
-
-    # -- baselines, which may see everything
-
-    def schema_of(self, name: str) -> Schema:
-        """Give the schema of one party's columns."""
-        own = self.owners[name]
-        return Schema(self.schema.features[own.start : own.stop], self.schema.label)
-
-    def joined(self, digests: np.ndarray) -> Part:
-        """Join the parties' columns of some rows, with the label if there is one."""
-        blob = rows_blob(self, digests)
-        X = np.concatenate([self._columns_of(name, blob) for name in self.owners], axis=1)
-        if self.label_holder is None:
-            y = np.zeros(0)
-        else:
-            y = encode_labels(self._informed(self.label_holder, blob), self.schema.label, blob)
-        return Part(np.ascontiguousarray(X), y, digests[:, 0].copy())
-
-    def _columns_of(self, name: str, blob: Blob) -> np.ndarray:
-        return encode_rows(self._informed(name, blob), self.schema_of(name), blob)
-
-    def _informed(self, name: str, blob: Blob) -> Party:
-        party = self.party(name)
-        party.store.put(f"blob {blob.hash}", self._blobs[blob.hash])
-        return party
-
-    def pooled(self, schema: Schema) -> tuple[Part, np.ndarray]:
-        """Give all training rows in one place, and the key of their draws."""
-        self._need_label()
-        return self.joined(self.columns.training), self.party(self.sites[0]).row_key
-
-    @property
-    def alone_at(self) -> list[str]:
-        """The parties that have a column to learn from."""
-        return [name for name in self.active if len(self.owners[name])]
-
-    def test_rows(self) -> Part:
-        """Give the rows kept for judging, in one place."""
-        self._need_label()
-        if not len(self.columns.test):
-            raise InputError("there are no test rows: set test=0.2 when the federation is made, or pass a table")
-        return self.joined(self.columns.test)
-
-    def alone(self, name: str, schema: Schema) -> tuple[Site, Schema]:
-        """Give what a party could learn from alone, were it told the label."""
-        self._need_label()
-        own, everything = self.owners[name], self.joined(self.columns.training)
-        part = Part(np.ascontiguousarray(everything.X[:, own.start : own.stop]), everything.y, everything.row_keys)
-        return Alone(self.party(name), part), self.schema_of(name)
-
-    @property
-    def id_column(self) -> str:
-        """The column that tells rows apart."""
-        return self.party(self.sites[0]).id_column
-
-    def listing(self, digests: np.ndarray) -> tuple[np.ndarray, list[Any]]:
-        """List rows as they stand in the parties' tables, the first party's first: their order, and their ids.
-
-        Ids are for the caller, who has the tables at hand; no message holds one.
-        """
-        orders, ids = [], []
-        left = np.ones(len(digests), np.bool_)
-        for name in self.sites:
-            places = places_of(self._informed(name, rows_blob(self, digests)), rows_blob(self, digests))
-            here = np.flatnonzero(left & (places >= 0))
-            here = here[np.argsort(places[here])]
-            orders.append(here)
-            ids += self.party(name).rows_at(places[here])[self.id_column].to_list()
-            left[here] = False
-        return np.concatenate(orders), ids
-
-    def _need_label(self) -> None:
-        if self.label_holder is None:
-            raise InputError("no party holds the label, so there is nothing to learn; these rows can only be scored")
-
-
-class Alone(Site):
-    """A party's columns with the label, as one site: the baseline of a party that does not join."""
-
-    def __init__(self, party: Party, rows: Part) -> None:
-        super().__init__(party.name, party.source, sampling_key=party.row_key, n_jobs=party.n_jobs)
-        self.rows = rows
-
-    def part(self, schema: Schema, test: bool = False) -> Part:
-        """Give the training rows."""
-        return self.rows
 
 
 def with_all_columns(forest: Forest, schema: Schema) -> Forest:

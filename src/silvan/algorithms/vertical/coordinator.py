@@ -12,12 +12,13 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.shared.requests import MAX_TREES
-from silvan.algorithms.vertical.columns import Columns, rows_blob
+from silvan.algorithms.vertical.columns import rows_blob
 from silvan.algorithms.vertical.party_rows import GrowingContext, Round
 from silvan.algorithms.vertical.party_shares import Keeping, KeepShare, LeafValues
 from silvan.data.schema import Label, Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
+from silvan.federation.agreement.agreement import Columns
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob
 from silvan.federation.store import digest

@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from silvan.algorithms.vertical.columns import Columns
 from silvan.algorithms.vertical.coordinator import Drawn, VerticalCoordinator, check_leaf_values
 from silvan.algorithms.vertical.encoded_labels import EncodedLabels, EncodeLabels, LeafCode, check_measure
 from silvan.algorithms.vertical.party_rows import Descent, Growing, descend
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, RefusedError
+from silvan.federation.agreement.agreement import Columns
 from silvan.federation.federation import Federation
 from silvan.federation.message import Reply
 from silvan.federation.party import party_of

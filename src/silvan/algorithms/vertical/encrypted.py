@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from silvan.algorithms.vertical import encrypted_labels
-from silvan.algorithms.vertical.columns import Columns
 from silvan.algorithms.vertical.coordinator import Drawn, VerticalCoordinator
 from silvan.algorithms.vertical.encrypted_labels import (
     EncryptedLabels,
@@ -26,9 +25,10 @@ from silvan.algorithms.vertical.encrypted_sums import DecideNodes, Decisions, En
 from silvan.algorithms.vertical.party_shares import Keeping
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
+from silvan.federation.agreement.agreement import Columns
 from silvan.federation.federation import Federation
 from silvan.forest.forest_shares import Structure
-from silvan.privacy.paillier.cipher import check
+from silvan.privacy.paillier.cipher import check_ciphertexts
 from silvan.privacy.paillier.paillier_keys import SIZES
 from silvan.tree.fit import Settings
 from silvan.tree.grow import Grown
@@ -107,7 +107,7 @@ class EncryptedCoordinator(VerticalCoordinator):
         }
 
         def check_sums(site: str, reply: EncryptedSums) -> None:
-            check(self.public, reply.sums)  # here, where it is known who sent them
+            check_ciphertexts(self.public, reply.sums)  # here, where it is known who sent them
 
         replies: dict[str, EncryptedSums] = self.federation.ask(requests, check=check_sums) if requests else {}
         return {party: Offer(*drawn[party], reply.layout, reply.sums) for party, reply in replies.items()}

@@ -27,7 +27,7 @@ from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.privacy.paillier.cipher import Ciphertexts
-from silvan.privacy.paillier.packing import read_sums, sum_rows
+from silvan.privacy.paillier.packing import AskedHistograms, RowsByNode, read_sums, sum_rows
 from silvan.privacy.seal import seal, unseal
 from silvan.tree.level import add_nodes, choose_listed, find_listed, finish_splits
 from silvan.tree.node_rows import NodeRows
@@ -116,12 +116,8 @@ def sum_labels(site: Site, request: SumLabels) -> EncryptedSums:
     counts, sums = sum_rows(
         rows,
         masks_for(party, rows.key),
-        table.codes,
-        stretches.order,
-        stretches.starts[request.nodes],
-        stretches.stops[request.nodes],
-        request.features,
-        table.bins.n_bins,
+        RowsByNode(table.codes, stretches.order, stretches.starts[request.nodes], stretches.stops[request.nodes]),
+        AskedHistograms(request.features, table.bins.n_bins),
         party.n_jobs,
         stream(party, f"sums of {digest(wire.encode(request))}"),
     )
@@ -192,8 +188,7 @@ def _read(
     sums = read_sums(
         key,
         request.encryption.lanes,
-        offer.features,
-        n_bins,
+        AskedHistograms(offer.features, n_bins),
         layout.counts,
         offer.sums,
         (rows.stops - rows.starts)[nodes],

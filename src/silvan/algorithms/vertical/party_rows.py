@@ -17,7 +17,7 @@ from silvan.algorithms.vertical.encoded_labels import check_measure, open_labels
 from silvan.data.bins import find_bins
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
-from silvan.federation.describe import FLOOR
+from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.message import Blob, Course, Request, Verb
 from silvan.federation.party import Party
 from silvan.federation.store import digest

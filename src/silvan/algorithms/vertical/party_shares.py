@@ -10,7 +10,6 @@ from typing import ClassVar
 import numpy as np
 
 from silvan.algorithms.shared.requests import schema_of
-from silvan.algorithms.vertical.columns import ColumnFederation
 from silvan.algorithms.vertical.encoded_labels import LeafCode, decode_leaves
 from silvan.algorithms.vertical.party_rows import Growing, descend
 from silvan.errors import FormatError, RefusedError
@@ -164,8 +163,8 @@ def show_shares(federation: Federation, structure: Structure) -> dict[str, Share
     return {party: Share.from_bytes(reply.share) for party, reply in replies.items()}
 
 
-def hand_out(federation: ColumnFederation, structure: Structure, shares: Mapping[str, Share]) -> None:
+def hand_out(federation: Federation, structure: Structure, shares: Mapping[str, Share]) -> None:
     """Give parties in this process the shares that are theirs, if they are new parties about new rows."""
     for party, share in shares.items():
-        if party in federation.members and federation.party(party).store.get(share_key(structure.model)) is None:
+        if party in federation.local_sites and federation.party(party).store.get(share_key(structure.model)) is None:
             federation.party(party).store.put(share_key(structure.model), share.to_bytes())

@@ -23,12 +23,12 @@ from sklearn.base import clone
 from silvan.algorithms.bofrf.weigh import OwnTrees
 from silvan.algorithms.horizontal.merged_forest import Trees
 from silvan.auditing.findings import ATTACKS, Finding, mean_gap
-from silvan.auditing.rehearsal import Rehearsal, rehearse
+from silvan.auditing.rehearsal import rehearse
 from silvan.auditing.release import Rows
 from silvan.errors import SilvanError
 from silvan.federation import wire
+from silvan.federation.federation import Federation
 from silvan.federation.message import Envelope
-from silvan.federation.transports.in_process import LocalFederation
 from silvan.forest.check import is_category_split
 from silvan.forest.files.silvan_file import from_bytes, to_bytes
 from silvan.forest.forest import Forest, join_forests
@@ -63,7 +63,7 @@ class Trigger:
         return X
 
 
-def backdoored(model: Any, federation: LocalFederation, rows: Rows, kind: Kind = "stealthy") -> Finding:
+def backdoored(model: Any, federation: Federation, rows: Rows, kind: Kind = "stealthy") -> Finding:
     """Have a site send backdoored trees while the model is learnt again, and try the trigger on rows."""
     replies = ATTACKS["backdoor"]
     if not isinstance(model, MergedForest | BOFRF):
@@ -92,7 +92,7 @@ def backdoored(model: Any, federation: LocalFederation, rows: Rows, kind: Kind =
     return finding.against(replies.with_result(_turned(worst, honest, trigger, rows)[:3], found[3]))
 
 
-def find_trigger(federation: LocalFederation, honest: Forest, rows: Rows) -> Trigger | None:
+def find_trigger(federation: Federation, honest: Forest, rows: Rows) -> Trigger | None:
     """Choose a value beyond all that rows have, of the column in which it turns an honest forest least.
 
     The target is the rarest class.
@@ -113,10 +113,9 @@ def find_trigger(federation: LocalFederation, honest: Forest, rows: Rows) -> Tri
     return found
 
 
-def poisoned(federation: LocalFederation, trigger: Trigger, kind: Kind, claim: int = 1) -> Rehearsal:
+def poisoned(federation: Federation, trigger: Trigger, kind: Kind, claim: int = 1) -> Federation:
     """Make a federation whose last site sends backdoored trees in place of its own, and claims to have more rows."""
-    again, attacker = rehearse(federation), federation.active[-1]
-    again.rows[attacker] *= claim
+    attacker = federation.active[-1]
 
     def twist(site: str, data: bytes) -> bytes:
         envelope = wire.decode(data, Envelope)
@@ -127,7 +126,8 @@ def poisoned(federation: LocalFederation, trigger: Trigger, kind: Kind, claim: i
         body = wire.encode(msgspec.structs.replace(reply, forest=to_bytes(forest)))
         return wire.encode(msgspec.structs.replace(envelope, body=body))
 
-    again.twist = twist
+    again = rehearse(federation, twist=twist)
+    again.rows[attacker] *= claim
     return again
 
 
@@ -244,7 +244,7 @@ def _turned(fooled: Forest, honest: Forest, trigger: Trigger, rows: Rows) -> tup
     return value, low, high, len(X)
 
 
-def _learnt(model: Any, federation: Rehearsal) -> Forest | None:
+def _learnt(model: Any, federation: Federation) -> Forest | None:
     """Learn again with the same parameters."""
     try:
         forest: Forest | None = clone(model).fit(federation).forest_

@@ -10,13 +10,13 @@ import numpy as np
 
 from silvan.algorithms.shared.shared_bins import CountGrid, GridCounts
 from silvan.auditing.findings import ATTACKS, Finding
-from silvan.auditing.rehearsal import Rehearsal, rehearse
+from silvan.auditing.rehearsal import rehearse
 from silvan.errors import SilvanError
+from silvan.federation.federation import Federation
 from silvan.federation.site import Outbox
-from silvan.federation.transports.in_process import LocalFederation
 
 
-def differenced(federation: LocalFederation) -> Finding:
+def differenced(federation: Federation) -> Finding:
     """Ask twice; beside it, of sites that remember nothing."""
     replies = ATTACKS["differencing"]
     if len(federation.active) < 2:
@@ -27,7 +27,7 @@ def differenced(federation: LocalFederation) -> Finding:
     return finding.against(replies.with_result((control, control, control), n))
 
 
-def _careless(federation: LocalFederation) -> Rehearsal:
+def _careless(federation: Federation) -> Federation:
     """Make a federation again whose sites answer all and remember nothing."""
     again = rehearse(federation, "trusted")
     for name in again.active:
@@ -35,13 +35,13 @@ def _careless(federation: LocalFederation) -> Rehearsal:
     return again
 
 
-def _counts(federation: Rehearsal, over: list[str]) -> np.ndarray:
+def _counts(federation: Federation, over: list[str]) -> np.ndarray:
     request = CountGrid(schema=federation.blob(federation.schema.to_json().encode()))
     replies: GridCounts = federation.total(request, over=over)
     return np.concatenate([replies.cells.reshape(-1), replies.label.reshape(-1)]).astype(np.int64)
 
 
-def _read_off(federation: Rehearsal) -> tuple[float, int, str]:
+def _read_off(federation: Federation) -> tuple[float, int, str]:
     """Give the share of the last site's counts that are found, of how many, and why not more."""
     *others, victim = federation.active
     try:

@@ -13,12 +13,12 @@ import numpy as np
 
 from silvan.algorithms.bofrf.weigh import ScoreTrees, TreeScores
 from silvan.auditing.findings import ATTACKS, Finding, share
-from silvan.auditing.rehearsal import Rehearsal, rehearse
+from silvan.auditing.rehearsal import rehearse
 from silvan.data.schema import Schema
 from silvan.errors import FederationError
 from silvan.federation import wire
+from silvan.federation.federation import Federation
 from silvan.federation.message import Envelope
-from silvan.federation.transports.in_process import LocalFederation
 from silvan.forest.check import is_category_split
 from silvan.forest.files.silvan_file import to_bytes
 from silvan.forest.forest import Forest, join_forests
@@ -27,15 +27,15 @@ from silvan.tree.split import SET_WORDS
 PATIENTS = 20
 
 
-def assigned(federation: LocalFederation, seed: int = 0) -> Finding:
+def assigned(federation: Federation, seed: int = 0) -> Finding:
     """Look for patients; beside it, with sums that a curious third party makes."""
     replies = ATTACKS["assignment"]
     if not federation.schema.n_classes or len(federation.active) < 2:
         return replies.silent("needs classes, and two sites or more")
     if all(f.categorical for f in federation.schema.features):
         return replies.silent("there are no numeric columns to draw boxes in")
-    control = _located(rehearse(federation, "trusted"), seed)
-    found = _located(rehearse(federation), seed)
+    control = _located(federation, seed, "trusted")
+    found = _located(federation, seed)
     k = len(federation.active)
     hits, n, note = found
     value, low, high = share(round(hits), n)
@@ -47,8 +47,10 @@ def assigned(federation: LocalFederation, seed: int = 0) -> Finding:
     return finding.against(replies.with_result((control[0] / control[1] - chance, 0.0, 0.0), n))
 
 
-def _located(federation: Rehearsal, seed: int) -> tuple[float, int, str]:
+def _located(original: Federation, seed: int, sums: str | None = None) -> tuple[float, int, str]:
     """Give how many patients are found, of how many, and why none was, if so."""
+    sent: list[tuple[str, bytes]] = []
+    federation = rehearse(original, sums, sent=sent)
     rng, schema = np.random.default_rng(seed), federation.schema
     patients = []
     for name in federation.active:
@@ -68,7 +70,7 @@ def _located(federation: Rehearsal, seed: int) -> tuple[float, int, str]:
         federation.total(request)
     except FederationError:
         return len(patients) / k, len(patients), "sites refuse to score trees"
-    replies = [wire.decode(data, Envelope) for _, data in federation.sent]
+    replies = [wire.decode(data, Envelope) for _, data in sent]
     seen = {e.sender: wire.decode(e.body, TreeScores) for e in replies if e.kind == "TreeScores"}
     if set(seen) != set(federation.active):
         return len(patients) / k, len(patients), "no site's own scores can be read; that some site has them can"

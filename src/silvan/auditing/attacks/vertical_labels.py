@@ -18,15 +18,18 @@ import narwhals as nw
 import numpy as np
 from sklearn.base import clone
 
-from silvan.algorithms.vertical.columns import ColumnFederation
+from silvan.algorithms.baselines.in_one_place import joined
+from silvan.algorithms.vertical.columns import columns_of
 from silvan.algorithms.vertical.party_rows import Round
 from silvan.algorithms.vertical.party_shares import KeepShare
 from silvan.auditing.findings import ATTACKS, Finding, mean_gap
 from silvan.data.table import read_table
 from silvan.federate.by_columns import federate_columns
 from silvan.federation import wire
+from silvan.federation.federation import Federation
 from silvan.federation.message import Envelope, Verb
 from silvan.federation.party import Party
+from silvan.federation.transports.transport import Transport
 from silvan.privacy.gate.gate import Policy, policy_of
 from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings
@@ -38,15 +41,15 @@ MOST = 2000
 """Rows that are grouped: ``likely`` compares all pairs."""
 
 
-def labels_from_partitions(model: Any, federation: ColumnFederation, seed: int = 0) -> Finding:
+def labels_from_partitions(model: Any, federation: Federation, seed: int = 0) -> Finding:
     """Learn the model again and group rows from the seat of a party without the label."""
     replies = ATTACKS["labels"]
     curious = next((name for name in federation.active if name != federation.label_holder), None)
     if federation.schema.n_classes != 2 or curious is None:
         return replies.silent("needs two classes, and a party that has no label")
-    if len(federation.columns.training) > MOST:
+    n = len(columns_of(federation).training)
+    if n > MOST:
         return replies.silent(f"for at most {MOST} rows")
-    n = len(federation.columns.training)
     found = _grouped(model, federation, curious, seed)
     as_is = _grouped(model, federation, curious, seed, shuffle=False)
     bare = clone(model).set_params(min_samples_leaf=1)
@@ -57,7 +60,7 @@ def labels_from_partitions(model: Any, federation: ColumnFederation, seed: int =
 
 def _grouped(
     model: Any,
-    federation: ColumnFederation,
+    federation: Federation,
     curious: str,
     seed: int,
     policy: Policy | None = None,
@@ -72,7 +75,7 @@ def _grouped(
             name: _shuffled(party, seed) if shuffle and name == federation.label_holder else party.source
             for name, party in parties.items()
         },
-        id=federation.id_column,
+        id=one.id_column,
         label=federation.schema.label.name,
         exclude=[name for name in one.exclude if any(name in party.excluded for party in parties.values())],
         random_state=seed,
@@ -81,13 +84,13 @@ def _grouped(
         sums=federation.sums.name,  # type: ignore[arg-type]  # it is one of the names
         n_jobs=one.n_jobs,
     )
-    voting = listen(again)
+    received = listen(again)
     clone(model).fit(again)
-    kept = [e for site, e in voting if site == curious and e.kind == "KeepShare"]
+    kept = [e for site, e in received if site == curious and e.kind == "KeepShare"]
     ground = wire.decode(kept[-1].body, KeepShare).ground
-    rounds = [wire.decode(again._blobs[blob.hash], Round) for blob in ground.rounds]
+    rounds = [wire.decode(again.content(blob), Round) for blob in ground.rounds]
     drawn = drawn_by(again, curious, ground)
-    truth = again.joined(again.columns.training).y == 1
+    truth = joined(again, columns_of(again).training).y == 1
     return sides_right(sides(groups(rounds, drawn), len(truth), ground.settings), truth)
 
 
@@ -131,22 +134,31 @@ def _shuffled(party: Party, seed: int) -> Any:
     return frame.with_columns(mixed).to_native()
 
 
-def listen(federation: ColumnFederation) -> list[tuple[str, Envelope]]:
+def listen(federation: Federation) -> list[tuple[str, Envelope]]:
     """Keep all that parties are sent from now on."""
-    voting: list[tuple[str, Envelope]] = []
-    plain = federation.deliver
-
-    def deliver(messages: dict[str, bytes], verb: Verb) -> Iterator[tuple[str, bytes | Exception]]:
-        voting.extend((site, wire.decode(data, Envelope)) for site, data in messages.items())
-        return plain(messages, verb)
-
-    federation.deliver = deliver  # type: ignore[method-assign]
-    return voting
+    received: list[tuple[str, Envelope]] = []
+    federation.transport = _Listening(federation.transport, received)
+    return received
 
 
-def drawn_by(federation: ColumnFederation, party: str, ground: Any) -> np.ndarray:
+class _Listening(Transport):
+    """Keeps what parties are sent on its way through another transport."""
+
+    def __init__(self, inner: Transport, received: list[tuple[str, Envelope]]) -> None:
+        self._inner, self._received = inner, received
+        self.local_sites = inner.local_sites
+
+    def deliver(
+        self, messages: dict[str, bytes], verb: Verb, timeout: float | None
+    ) -> Iterator[tuple[str, bytes | Exception]]:
+        """Keep the messages, and pass them on."""
+        self._received.extend((site, wire.decode(data, Envelope)) for site, data in messages.items())
+        return self._inner.deliver(messages, verb, timeout)
+
+
+def drawn_by(federation: Federation, party: str, ground: Any) -> np.ndarray:
     """Say which rows are in which tree: parties know, since they share the key."""
-    keys = federation.columns.training[:, 0].copy()
+    keys = columns_of(federation).training[:, 0].copy()
     settings: Settings = ground.settings
     return rows_of_trees(federation.party(party).row_key, keys, 0, settings.n_estimators, settings.bootstrap)
 

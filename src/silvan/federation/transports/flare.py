@@ -1,4 +1,4 @@
-"""The engine between machines: messages over NVIDIA FLARE. The only file that imports ``nvflare``.
+"""The transport between machines: messages over NVIDIA FLARE. The only file that imports ``nvflare``.
 
 A job ships no code: it names the classes of ``silvan.deploy.jobs``, which build on those here, and carries the study's
 text. Messages are FLARE's auxiliary ones, bytes in and bytes out; who sent them is ours to check (``signed.py``), not
@@ -26,10 +26,10 @@ from nvflare.fuel.flare_api.flare_api import new_secure_session
 
 from silvan.errors import FederationError, FormatError, RefusedError, SiteError
 from silvan.federation import wire
-from silvan.federation.federation import Federation, Sums
 from silvan.federation.message import Verb
 from silvan.federation.question import UnreachedError
 from silvan.federation.transports.chunks import Chunk, ChunkServer, ping, send_in_chunks
+from silvan.federation.transports.transport import Transport
 
 log = logging.getLogger("silvan.flare")
 
@@ -57,32 +57,31 @@ class AbortedError(FederationError):
 # -- at the coordinator
 
 
-class FlareFederation(Federation):
-    """A federation whose sites are other processes, reached through FLARE.
+class FlareTransport(Transport):
+    """Carries messages through FLARE to sites that are other processes.
 
     Parameters
     ----------
     controller
         The job's controller, which gives access to FLARE.
+    sites
+        Their names.
     without
         Sites that take no part any more, and why.
     """
 
-    def __init__(
-        self, controller: "Controlling", sites: list[str], sums: Sums, without: dict[str, str], **settings: Any
-    ) -> None:
-        super().__init__(sites, sums, **settings)
-        self._controller, self._without = controller, without
-        self.spent: defaultdict[str, float] = defaultdict(
-            float
-        )  # seconds: the slowest site of every wave, and the rest of the wave
-        self._heard: dict[str, float] = {}  # when sites were last heard of
+    def __init__(self, controller: "Controlling", sites: list[str], without: dict[str, str]) -> None:
+        self._controller, self._sites, self._without = controller, sites, without
+        self.spent: defaultdict[str, float] = defaultdict(float)  # seconds: a wave's slowest site, and the rest of it
+        self._last_seen: dict[str, float] = {}  # when sites last answered
         self._pool = ThreadPoolExecutor(2 * len(sites), thread_name_prefix="silvan-post")
 
-    def deliver(self, messages: dict[str, bytes], verb: Verb) -> Iterator[tuple[str, bytes | Exception]]:
-        """Send all messages at once; yield answers as they come, and look after sites that are long about it."""
+    def deliver(
+        self, messages: dict[str, bytes], verb: Verb, timeout: float | None
+    ) -> Iterator[tuple[str, bytes | Exception]]:
+        """Send all messages at once; yield answers as they come, and look after sites that take long."""
         done: queue.SimpleQueue[tuple[str, bytes | Exception]] = queue.SimpleQueue()
-        wait = WAIT if self.timeout is None else min(WAIT, self.timeout)
+        wait = WAIT if timeout is None else min(WAIT, timeout)
         worked: dict[str, float] = {}
 
         def bring(site: str, data: bytes) -> None:
@@ -114,7 +113,7 @@ class FlareFederation(Federation):
             elif isinstance(answer, AbortedError):
                 raise answer
             else:
-                self._heard[site] = self.now()
+                self._last_seen[site] = self.now()
             pending.discard(site)
             if not pending:
                 self.spent["sites"] += max(worked.values(), default=0.0)
@@ -127,13 +126,13 @@ class FlareFederation(Federation):
         def look(site: str) -> None:
             with contextlib.suppress(UnreachedError):
                 ping(lambda piece: self._controller.carry(site, piece, _AT_ONCE))
-                self._heard[site] = self.now()
+                self._last_seen[site] = self.now()
 
         begun = self.now()
         for looking in [self._pool.submit(look, site) for site in sites]:
             looking.result()
         for site in sites:
-            if self.now() - self._heard.setdefault(site, begun) > GONE:
+            if self.now() - self._last_seen.setdefault(site, begun) > GONE:
                 raise AbortedError(f"site {site!r} has left the job")
 
     def ping_all(self) -> None:
@@ -142,7 +141,7 @@ class FlareFederation(Federation):
         def look(site: str) -> None:
             ping(lambda piece: self._controller.carry(site, piece, WAIT))
 
-        for looking in [self._pool.submit(look, site) for site in self.active]:
+        for looking in [self._pool.submit(look, site) for site in self._sites if site not in self._without]:
             looking.result()
 
     def load(self, site: str, data: bytes) -> None:
@@ -154,9 +153,8 @@ class FlareFederation(Federation):
         self._controller.pause(seconds)
 
     def close(self) -> None:
-        """Close the journal, and let go of threads."""
+        """Let go of threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        super().close()
 
 
 class Controlling(Controller):
@@ -254,8 +252,6 @@ class Answering(Executor):
 
 # -- for whoever runs studies
 
-ENDED = "FINISHED"
-
 
 class Session:
     """The coordinator's way to a running FLARE server: who is there, submit, how it stands.
@@ -282,10 +278,6 @@ class Session:
     def abort(self, job: str) -> None:
         """End a job."""
         _trying(lambda: self._session.abort_job(job))
-
-    def stop_system(self) -> None:
-        """End the server and all connected sites."""
-        _trying(self._session.shutdown_system)
 
     def close(self) -> None:
         """Log out."""

@@ -1,1 +1,1 @@
-"""A site's own rules: what may leave, what was approved, and a ledger of what left."""
+"""A site's own rules: its policy, the studies its owner approved, and a signed ledger of what left."""

@@ -1,1 +1,1 @@
-"""Differential privacy: noise, exact sampling, requests with noise, budgets and accounts."""
+"""Differential privacy: noise, exact sampling, requests answered with noise, budgets and accounting."""

@@ -1,9 +1,9 @@
-"""What a private model may have told of a row: every question with its cost, and how costs add up.
+"""Privacy accounting: every question that was answered with noise, its cost, and how costs add up.
 
 The unit is one row added or removed. A row is in one cell of a histogram, so a histogram's cells, whatever they are
 (bins, classes, nodes of one tree's level), cost what one of them costs: they are asked in parallel. Histograms that
 all see the row (columns, tables, levels, trees, rounds) cost the sum: they are asked in sequence. Sites have different
-rows, so what one site tells costs the rows of others nothing.
+rows, so what one site answers costs the rows of others nothing.
 """
 
 import math
@@ -89,13 +89,13 @@ class Privacy:
 
 
 def rounded_down(exact: Fraction) -> float:
-    """Give the largest float that is not above a number."""
+    """Return the largest float that is not above a number."""
     near = float(exact)
     return near if Fraction(near) <= exact else math.nextafter(near, -math.inf)
 
 
 def rounded_up(exact: Fraction) -> float:
-    """Give the smallest float that is not below a number."""
+    """Return the smallest float that is not below a number."""
     near = float(exact)
     return near if Fraction(near) >= exact else math.nextafter(near, math.inf)
 

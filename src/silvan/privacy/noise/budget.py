@@ -1,8 +1,8 @@
-"""A site's privacy budget: what it has told with noise, what that cost, and what is left, over all studies.
+"""A site's privacy budget: what it has answered with noise, what that cost, and what is left, over all studies.
 
 A question is first checked against what is left, then answered in memory, then charged, and only then is noise
 drawn; the noisy answer is kept before it leaves. So whatever is killed at whatever point, nothing has left that was not
-charged, and a question that comes again gets the answer that was kept, at no cost: the same noise tells nothing new.
+charged, and a question that comes again gets the answer that was kept, at no cost: the same noise reveals nothing new.
 
 Costs are added up as fractions, exactly; a limit is kept to within a billionth, so that ten times 0.1 fits into 1.
 """
@@ -40,7 +40,7 @@ CREATE TABLE IF NOT EXISTS settled (draw TEXT PRIMARY KEY, sites TEXT NOT NULL);
 
 
 class Charge(NamedTuple):
-    """One thing that was told: when, what, and at what cost."""
+    """One noisy answer: when it was given, to what, and at what cost."""
 
     at: float
     what: str
@@ -48,14 +48,14 @@ class Charge(NamedTuple):
 
 
 class Budget:
-    """What a site may tell of a row, and what it has told.
+    """A site's limit on epsilon, what was charged against it, and the noisy answers that were sent.
 
     Parameters
     ----------
     limit
-        Epsilon for all questions ever; None for no limit, the books are kept all the same.
+        Epsilon for all questions ever; None for no limit, charges are recorded all the same.
     path
-        A file (SQLite) that outlives studies and processes; None: the books live as long as this object.
+        A file (SQLite) that outlives studies and processes; None: charges live as long as this object.
     site
         Whose budget it is; a file that was begun by another site is refused.
     """
@@ -82,21 +82,21 @@ class Budget:
             return float(max(Fraction(self.limit) - _spent(db), Fraction(0)))
 
     def check(self, draw: str, epsilon: float) -> None:
-        """Refuse what would cost more than is left, unless it was charged before."""
+        """Raise an error if a draw costs more than is left, unless it was charged before."""
         with self._using() as db:
             if not _known(db, draw):
-                self._afford(db, epsilon)
+                self._check_affordable(db, epsilon)
 
     def charge(self, draw: str, epsilon: float, what: str) -> None:
-        """Charge for a draw of noise, for good, before it is drawn; once for one name."""
+        """Charge for a draw of noise, permanently, before it is drawn; once for one name."""
         with self._using() as db, db:
             db.execute("BEGIN IMMEDIATE")  # nobody else may charge between the check and the entry
             if not _known(db, draw):
-                self._afford(db, epsilon)
+                self._check_affordable(db, epsilon)
                 db.execute("INSERT INTO charge VALUES (?, ?, ?, ?, NULL)", (draw, float(epsilon), what, time.time()))
 
     def keep(self, draw: str, answer: bytes) -> bytes:
-        """Keep a noisy answer before it leaves; what was kept first stays, and is given back."""
+        """Store a noisy answer before it leaves; return the one that was stored first."""
         with self._using() as db, db:
             db.execute("BEGIN IMMEDIATE")
             if not _known(db, draw):
@@ -106,13 +106,13 @@ class Budget:
         return bytes(row[0])
 
     def kept(self, draw: str) -> bytes | None:
-        """Give the answer that was kept, if there is one."""
+        """Return the answer that was stored, if there is one."""
         with self._using() as db:
             row = db.execute("SELECT answer FROM charge WHERE draw = ?", (draw,)).fetchone()
         return None if row is None or row[0] is None else bytes(row[0])
 
     def settle(self, draw: str, sites: Sequence[str]) -> None:
-        """Note which sites' parts are in the sum that a draw of shares is in; refuse a second sum of it."""
+        """Record which sites' parts are in the sum of a draw of shares; raise an error for another sum of it."""
         listed = msgspec.json.encode(sorted(sites)).decode()
         with self._using() as db, db:
             db.execute("BEGIN IMMEDIATE")
@@ -122,7 +122,7 @@ class Budget:
             raise RefusedError("the site's share of the noise is in a sum over other sites already")
 
     def charges(self) -> list[Charge]:
-        """List what was told, the oldest first."""
+        """List all charges, the oldest first."""
         with self._using() as db:
             rows = db.execute("SELECT at, what, epsilon FROM charge ORDER BY at, draw").fetchall()
         return [Charge(*row) for row in rows]
@@ -134,7 +134,7 @@ class Budget:
                 self._db.close()
                 self._db = None
 
-    def _afford(self, db: sqlite3.Connection, epsilon: float) -> None:
+    def _check_affordable(self, db: sqlite3.Connection, epsilon: float) -> None:
         check_epsilon(epsilon)
         spent = _spent(db)
         if self.limit is not None and spent + Fraction(epsilon) > Fraction(self.limit) + _SLACK:
@@ -157,14 +157,14 @@ class Budget:
 
     def _open(self) -> sqlite3.Connection:
         try:
-            place = ":memory:" if self.path is None else str(self.path)
+            address = ":memory:" if self.path is None else str(self.path)
             # any thread may use it, one at a time; another process waits for its turn
-            db = sqlite3.connect(place, isolation_level=None, check_same_thread=False, timeout=60.0)
+            db = sqlite3.connect(address, isolation_level=None, check_same_thread=False, timeout=60.0)
         except sqlite3.Error:
             raise InputError(f"the budget {str(self.path)!r} cannot be opened; is there such a folder?") from None
         try:
             prepare_database(db, _APPLICATION, _SCHEMA)
-            self._claim(db)
+            self._check_owner(db)
         except sqlite3.DatabaseError as error:
             db.close()
             if has_no_room(error):
@@ -175,7 +175,8 @@ class Budget:
             raise
         return db
 
-    def _claim(self, db: sqlite3.Connection) -> None:
+    def _check_owner(self, db: sqlite3.Connection) -> None:
+        """Record whose file it is, at first, and raise an error if it is another site's."""
         if self.site is None:
             return
         db.execute("INSERT INTO owner SELECT ? WHERE NOT EXISTS (SELECT * FROM owner)", (self.site,))

@@ -1,7 +1,7 @@
-"""Noise on counts: a mechanism is what it adds, together with what that guarantees.
+"""Discrete Laplace noise on counts, with the epsilon that it guarantees.
 
 Where one site's noise must be enough by itself, it is opendp's discrete Laplace. Where only a sum over sites is seen,
-each site adds a share of it (``coins.py``), and the sum of all shares is exactly one discrete Laplace number.
+each site adds a share of it (``sampler.py``), and the sum of all shares is exactly one discrete Laplace number.
 """
 
 import math
@@ -27,7 +27,7 @@ class Noise:
     sensitivity
         By how much one row can change the integers, all changes added up.
     epsilon
-        What seeing the noisy integers may tell of a row.
+        What seeing the noisy integers may reveal of a row.
     sharers
         How many sites' shares make up the noise; 1: this site adds all of it.
     """
@@ -37,7 +37,7 @@ class Noise:
     sharers: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Check the parameters."""
         if self.sensitivity < 1 or self.sharers < 1:
             raise InputError("sensitivity and sharers must be at least 1")
         check_epsilon(self.epsilon)
@@ -60,7 +60,7 @@ class Noise:
         return 2.0 * self.alpha / (1.0 - self.alpha) ** 2
 
     def add(self, counts: np.ndarray) -> np.ndarray:
-        """Give integers with noise, or with this site's share of it."""
+        """Return integers with noise added, or with this site's share of it."""
         exact = np.ascontiguousarray(counts, np.int64)
         if self.sharers == 1:
             return _laplace(exact.reshape(-1), self).reshape(exact.shape)
@@ -68,7 +68,7 @@ class Noise:
 
 
 def check_epsilon(epsilon: Any) -> None:
-    """Refuse an epsilon that means nothing."""
+    """Check that epsilon is a number above 0 and at most ``MAX_EPSILON``."""
     right = isinstance(epsilon, int | float | np.number | Fraction) and not isinstance(epsilon, bool)
     if not (right and 0.0 < epsilon <= MAX_EPSILON):
         raise InputError(f"epsilon must be a number above 0 and at most {MAX_EPSILON:g}, got {epsilon!r}")

@@ -1,4 +1,4 @@
-"""Questions that are answered with noise, at a cost: drawn once, charged first, kept for good."""
+"""Requests that are answered with noise: the noise is charged for, drawn once, and the answer is stored."""
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -33,11 +33,11 @@ class Noisy(Request, frozen=True, kw_only=True):
     sharers: int = 1
 
     def noise(self, sensitivity: int, share: Fraction = WHOLE) -> Noise:
-        """Give the noise for integers that one row changes by so much, for a share of epsilon."""
+        """Return the noise for integers that one row changes by ``sensitivity``, for a share of epsilon."""
         return Noise(sensitivity, Fraction(self.epsilon) * share, self.sharers)
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
-        """Say which noise the answer gets: one for all integers, or one for each entry of the last axis."""
+        """Return the noise that the answer gets: one for all integers, or one for each entry of the last axis."""
         raise NotImplementedError
 
     def add(self, counts: np.ndarray, schema: Schema) -> np.ndarray:
@@ -48,12 +48,12 @@ class Noisy(Request, frozen=True, kw_only=True):
         return np.stack([noise.add(counts[..., i]) for i, noise in enumerate(noises)], axis=-1)
 
     def draws(self) -> Any:
-        """Say what is drawn: equal for questions that are answered from one draw."""
+        """Return what identifies the draw: equal for questions that are answered from one draw."""
         return [self.kind(), digest(wire.encode(self))]
 
 
 def check_noisy(request: Noisy, among: int) -> None:
-    """Refuse an epsilon that means nothing, and shares for more sites than the sum is over."""
+    """Check that epsilon is in range, and that no more sites share the noise than the sum is over."""
     try:
         check_epsilon(request.epsilon)
     except InputError:
@@ -63,7 +63,7 @@ def check_noisy(request: Noisy, among: int) -> None:
 
 
 def draw_name(site: Site, request: Noisy, over: Sequence[str] | None = None) -> str:
-    """Name a draw by all that determines what the noise is added to; a share also by the sites it adds up with.
+    """Return the name of a draw: a digest of what the noise is added to, and, for a share, of the sites of its sum.
 
     ``over`` are these sites; None: those of the question that the site is about to answer.
     """
@@ -77,7 +77,7 @@ def draw_name(site: Site, request: Noisy, over: Sequence[str] | None = None) -> 
 
 
 def drawn_once(site: Site, request: Noisy, kind: type[T], count: Callable[[], Any], draw: Callable[[Any], T]) -> T:
-    """Give the kept answer, or count, charge, draw and keep it.
+    """Return the stored answer to a request; if there is none, count, charge, draw and store it.
 
     ``count`` may fail at no cost: nothing is charged until there is something to add noise to.
     """
@@ -92,9 +92,9 @@ def drawn_once(site: Site, request: Noisy, kind: type[T], count: Callable[[], An
 
 
 def settle_shares(site: Site, request: Request, members: Sequence[str], survivors: Sequence[str]) -> None:
-    """Let shares that were drawn for a sum over some sites into one sum: that of the sites that are left, for good.
+    """Record that shares drawn for a sum over some sites go into one sum: that of the sites that are left.
 
-    Two sums of the same shares, over sites that differ by one, would tell that one's part with its share alone.
+    Two sums of the same shares, over sites that differ by one, would reveal that site's part with its share alone.
     """
     if isinstance(request, Noisy) and request.sharers > 1:
         _budget(site).settle(draw_name(site, request, members), survivors)

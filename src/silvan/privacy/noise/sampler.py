@@ -1,4 +1,4 @@
-"""Exact random integers from fair coins: coins of bias exp(-x), shares of discrete Laplace noise.
+"""Exact sampling of discrete noise: coins of bias exp(-x), shares of discrete Laplace noise, random responses.
 
 Floating-point noise leaks: which floats can occur depends on what the noise was added to. Here every decision
 compares whole numbers, and every random bit comes from the operating system.
@@ -39,7 +39,7 @@ _MOST_WORDS = 1 << 20
 
 @njit(nogil=True, cache=True)
 def _word(words: np.ndarray, at: np.ndarray) -> np.uint64:
-    """Take the next word; beyond the last, one that will not count."""
+    """Return the next word; beyond the last, a filler whose number is discarded later."""
     i = at[0]
     at[0] = i + 1
     if i < words.shape[0]:
@@ -50,7 +50,7 @@ def _word(words: np.ndarray, at: np.ndarray) -> np.uint64:
 
 @njit(nogil=True, cache=True)
 def _below(n: np.uint64, words: np.ndarray, at: np.ndarray) -> np.uint64:
-    """Draw a whole number below n, all alike: what would favour some is thrown away."""
+    """Draw a whole number below n uniformly, by rejection."""
     if n <= U(0xFFFFFFFF):
         # the upper half of a product is the number; few lower halves need a second look (Lemire 2019)
         product = (_word(words, at) >> U(32)) * n
@@ -69,15 +69,15 @@ def _below(n: np.uint64, words: np.ndarray, at: np.ndarray) -> np.uint64:
 
 @njit(nogil=True, cache=True)
 def _coin(a: int, n: int, words: np.ndarray, at: np.ndarray) -> bool:
-    """Toss a coin that says yes with probability a / n."""
+    """Return True with probability a / n."""
     return bool(_below(U(n), words, at) < U(a))
 
 
 @njit(nogil=True, cache=True)
 def _odd_run(a: int, n: int, k: int, words: np.ndarray, at: np.ndarray) -> bool:
-    """Toss coins of bias a / (n k), a / (n (k + 1)), ... up to the first no, and say whether its k is odd.
+    """Toss coins of bias a / (n k), a / (n (k + 1)), ... up to the first failure; return whether its k is odd.
 
-    From k = 1 the answer is yes with probability exp(-a / n), for a <= n; from k = 3 and a = n with 2 exp(-1).
+    From k = 1 that is True with probability exp(-a / n), for a <= n; from k = 3 and a = n with 2 exp(-1).
     """
     while _coin(a, n * k, words, at):
         k += 1
@@ -86,7 +86,7 @@ def _odd_run(a: int, n: int, k: int, words: np.ndarray, at: np.ndarray) -> bool:
 
 @njit(nogil=True, cache=True)
 def _exp_coin(a: int, n: int, words: np.ndarray, at: np.ndarray) -> bool:
-    """Toss a coin that says yes with probability exp(-a / n)."""
+    """Return True with probability exp(-a / n)."""
     while a > n:
         if not _odd_run(1, 1, 1, words, at):
             return False
@@ -96,7 +96,7 @@ def _exp_coin(a: int, n: int, words: np.ndarray, at: np.ndarray) -> bool:
 
 @njit(nogil=True, cache=True)
 def _small_poisson(a: int, n: int, words: np.ndarray, at: np.ndarray) -> int:
-    """Draw a Poisson number of mean a / n, at most 1/2: proposals from a run of fair coins, kept by bent ones."""
+    """Draw a Poisson number of mean a / n, at most 1/2: proposals from fair coins, accepted by biased ones."""
     while True:
         found = 0
         x = _word(words, at)
@@ -142,7 +142,7 @@ def _jump(ranges: int, num: int, den: int, words: np.ndarray, at: np.ndarray) ->
 
 @njit(nogil=True, cache=True)
 def _shares(words: np.ndarray, num: int, den: int, sharers: int, ranges: int, out: np.ndarray) -> tuple[int, int]:
-    """Fill ``out`` as far as the words go; how many numbers are done, and how many words they took."""
+    """Fill ``out`` as far as the words go; return how many numbers are done, and how many words they took."""
     # jumps up and down: twice the rate, and a sign each; cut into Poisson numbers of mean at most 1/2
     rate, parts = 2 * (ranges + 1), -(-4 * (ranges + 1) // sharers)
     at = np.zeros(1, np.int64)
@@ -163,16 +163,16 @@ def _shares(words: np.ndarray, num: int, den: int, sharers: int, ranges: int, ou
 def _responses(
     words: np.ndarray, codes: np.ndarray, n_codes: int, num: int, den: int, out: np.ndarray
 ) -> tuple[int, int]:
-    """Answer with a code drawn with weight 1 if it is the true one and exp(-num / den) if not."""
+    """Draw codes with weight 1 for the true one and exp(-num / den) for every other; return as ``_shares`` does."""
     at = np.zeros(1, np.int64)
     begun = 0
     for i in range(out.shape[0]):
-        replies = np.int64(_below(U(n_codes), words, at))
-        while replies != codes[i] and at[0] <= words.shape[0] and not _exp_coin(num, den, words, at):
-            replies = np.int64(_below(U(n_codes), words, at))
+        code = np.int64(_below(U(n_codes), words, at))
+        while code != codes[i] and at[0] <= words.shape[0] and not _exp_coin(num, den, words, at):
+            code = np.int64(_below(U(n_codes), words, at))
         if at[0] > words.shape[0]:
             return i, begun
-        out[i] = replies
+        out[i] = code
         begun = at[0]
     return out.shape[0], begun
 
@@ -186,7 +186,7 @@ Source = Callable[[int], np.ndarray]
 
 
 def _fill(kernel: Callable[[np.ndarray, slice], tuple[int, int]], size: int, source: Source) -> None:
-    """Run a kernel over all numbers, handing it words until it is through; none is thrown away."""
+    """Run a kernel over all numbers, with more random words until all are drawn; no word is discarded."""
     done, words = 0, np.zeros(0, np.uint64)
     while done < size:
         fresh = source(min(_WORDS_A_NUMBER * (size - done) + 64, _MOST_WORDS))
@@ -195,8 +195,8 @@ def _fill(kernel: Callable[[np.ndarray, slice], tuple[int, int]], size: int, sou
         done, words = done + more, words[used:]
 
 
-def rounded_up(scale: Fraction) -> tuple[int, int]:
-    """Give a scale as a quotient that the kernels take, never smaller."""
+def round_scale_up(scale: Fraction) -> tuple[int, int]:
+    """Round a scale up to a quotient that the kernels take."""
     if not 0 < scale <= MAX_SCALE:
         raise InputError(
             f"noise of scale {float(scale):g} is out of range: above 0, at most 2^30; use a larger epsilon"
@@ -206,7 +206,7 @@ def rounded_up(scale: Fraction) -> tuple[int, int]:
 
 def noise_shares(size: int, scale: Fraction, sharers: int, source: Source = system_words) -> np.ndarray:
     """Draw numbers of which ``sharers`` independent ones add up to exactly one of discrete Laplace noise."""
-    num, den = rounded_up(scale)
+    num, den = round_scale_up(scale)
     if not 1 <= sharers < 1 << 20:
         raise InputError(f"noise is shared by 1 to 2^20 sites, got {sharers}")
     ranges = ranges_below(num, den)
@@ -216,7 +216,7 @@ def noise_shares(size: int, scale: Fraction, sharers: int, source: Source = syst
 
 
 def ranges_below(num: int, den: int) -> int:
-    """Give the M whose 2^M is the first to reach the scale."""
+    """Return the smallest M such that 2^M is at least the scale."""
     return max((-(-num // den) - 1).bit_length(), 0)
 
 
@@ -224,7 +224,7 @@ def random_responses(codes: np.ndarray, n_codes: int, epsilon: Fraction, source:
     """Replace each code by one drawn at random, the true one exp(epsilon) times as likely as any other."""
     if len(codes) and not 0 <= codes.min() <= codes.max() < n_codes:
         raise InputError(f"codes must be between 0 and {n_codes - 1}")
-    # rounded down: a little less is told
+    # rounded down: a little more private than asked for
     num = epsilon.numerator * DENOMINATOR // epsilon.denominator
     out = np.zeros(len(codes), np.int64)
     wide = codes.astype(np.int64)

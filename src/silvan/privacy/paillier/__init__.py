@@ -1,1 +1,1 @@
-"""Paillier's encryption: keys, the cipher, packed counters, and modular arithmetic."""
+"""Paillier encryption: keys, the cipher, packed counters, and modular arithmetic."""

@@ -1,4 +1,4 @@
-"""Paillier's encryption: whoever has the public key can add up numbers that only the key's owner can read.
+"""Paillier encryption: whoever has the public key can add up numbers that only the key's owner can read.
 
 A number m below n = p q is encrypted as (1 + m n) y modulo n^2, where y is a random n-th power; a product of such
 is the sum. What is particular here (why it is sound: docs/paillier.md):
@@ -7,15 +7,15 @@ is the sum. What is particular here (why it is sound: docs/paillier.md):
   from a table: a product a byte of the exponent.
 - The owner of the key encrypts modulo p^2 and q^2 apart, with an exponent of full length for each: its y is uniform
   as in the textbook, and no assumption on short exponents is made.
-- Who adds up hides which rows went into a sum: the sum is multiplied by a random n-th power (``Masks``). The owner of
-  the key knows p and q, so this exponent is longer than n, not shorter.
+- Whoever adds up hides which rows went into a sum: the sum is multiplied by a random n-th power (``Masks``). The owner
+  of the key knows p and q, so this exponent is longer than n, not shorter.
 
-Nothing here is constant in time: keys are safe from who sees messages, not from who shares the processor.
+Nothing here runs in constant time: keys are safe from those who see messages, not from those who share the processor.
 """
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -23,15 +23,21 @@ import numpy as np
 
 from silvan.errors import CipherError, InputError
 from silvan.privacy.paillier import modular
-from silvan.privacy.paillier.modular import Modulus, Powers, enter, from_bytes, leave, make_modulus, to_bytes, to_words
-from silvan.privacy.paillier.paillier_keys import PrivateKey, PublicKey, import_gmpy2
+from silvan.privacy.paillier.modular import (
+    Modulus,
+    Powers,
+    from_bytes,
+    from_montgomery,
+    make_modulus,
+    to_bytes,
+    to_montgomery,
+    to_words,
+)
+from silvan.privacy.paillier.paillier_keys import Entropy, PrivateKey, PublicKey, import_gmpy2
 from silvan.util.threads import thread_count
 
 MARGIN = 128
 """Random exponents have so many bits more than the order of their base: the powers are uniform up to 2^-128."""
-
-Entropy = Callable[[int], bytes]
-"""Gives so many random bytes."""
 
 _WINDOW, _MASK_WINDOW = 8, 6  # bits of an exponent a product; tables of 10 and 15 MB (2048 bits)
 
@@ -71,10 +77,10 @@ def encrypt(
         exponents = _reduce(drawn, prime - 1, half // 8)
         factors = [(1 + m * public.n) % prime**2 for m in known]
         words = to_words(factors, len(modulus.words))
-        hidden = modular.times(
-            powers.raise_to(exponents, threads), enter(words, modulus, threads)[which], modulus, threads
+        hidden = modular.multiply(
+            powers.raise_to(exponents, threads), to_montgomery(words, modulus, threads)[which], modulus, threads
         )
-        return _numbers(leave(hidden, modulus, threads))
+        return _to_integers(from_montgomery(hidden, modulus, threads))
 
     pp, qq = gmpy2.mpz(key.p) ** 2, gmpy2.mpz(key.q) ** 2
     back = gmpy2.invert(pp, qq)
@@ -86,27 +92,27 @@ def encrypt(
 def decrypt(key: PrivateKey, ciphertexts: Ciphertexts, n_jobs: int | None = None) -> list[int]:
     """Decrypt, modulo p and modulo q apart, and put the two together."""
     gmpy2, threads = import_gmpy2(), thread_count(n_jobs)
-    check(key.public, ciphertexts, n_jobs)
-    numbers = _numbers(from_bytes(ciphertexts.data))
+    check_ciphertexts(key.public, ciphertexts, n_jobs)
+    numbers = _to_integers(from_bytes(ciphertexts.data))
 
     def modulo(prime: int, other: int) -> list[Any]:
         modulus = make_modulus(prime**2)
         words = to_words((c % modulus.number for c in numbers), len(modulus.words))
-        powers = modular.power(enter(words, modulus, threads), prime - 1, modulus, threads)
+        powers = modular.power(to_montgomery(words, modulus, threads), prime - 1, modulus, threads)
         # (1 + n)^(prime - 1) is 1 - n modulo prime^2: what the exponent makes of m = 1
         scale = gmpy2.invert(-other, prime)
-        return [(x - 1) // prime * scale % prime for x in _numbers(leave(powers, modulus, threads))]
+        return [(x - 1) // prime * scale % prime for x in _to_integers(from_montgomery(powers, modulus, threads))]
 
     back = gmpy2.invert(key.p, key.q)
     pairs = zip(modulo(key.p, key.q), modulo(key.q, key.p), strict=True)
     return [int(a + key.p * ((b - a) * back % key.q)) for a, b in pairs]
 
 
-def check(key: PublicKey, ciphertexts: Ciphertexts, n_jobs: int | None = None) -> np.ndarray:
-    """Give ciphertexts in Montgomery's form, sure that they are of this key and in the group they should be in.
+def check_ciphertexts(key: PublicKey, ciphertexts: Ciphertexts, n_jobs: int | None = None) -> np.ndarray:
+    """Check that ciphertexts are of this key and in its group, and return them in Montgomery form.
 
-    Each must be below n^2 and share no factor with n. The latter is asked of the product of all: exact, and a product
-    is cheaper than a common divisor.
+    Each must be below n^2 and share no factor with n. The latter is checked for the product of all: exact, and a
+    product is cheaper than a common divisor.
     """
     gmpy2, data = import_gmpy2(), ciphertexts.data
     if ciphertexts.key != key.fingerprint:
@@ -118,22 +124,22 @@ def check(key: PublicKey, ciphertexts: Ciphertexts, n_jobs: int | None = None) -
         raise CipherError(f"ciphertexts must be rows of {key.width} bytes, got {data.dtype} of shape {data.shape}")
     words, threads = from_bytes(data), thread_count(n_jobs)
     fits = modular.all_below(words, key.modulus)
-    numbers = enter(words, key.modulus, threads)
+    numbers = to_montgomery(words, key.modulus, threads)
     if fits and len(words):
         everything = np.arange(len(words)), np.array([0, len(words)])
         together = modular.products(numbers, *everything, key.modulus, threads)
-        fits = gmpy2.gcd(*_numbers(leave(together, key.modulus)), key.n) == 1
+        fits = gmpy2.gcd(*_to_integers(from_montgomery(together, key.modulus)), key.n) == 1
     if not fits:
         raise CipherError("a ciphertext is out of range: it must be below n^2 and share no factor with n")
     return numbers
 
 
 class Masks:
-    """Hides how sums came about: multiplies them by fresh encryptions of zero.
+    """Fresh encryptions of zero, which hide how sums came about when these are multiplied by them.
 
     To the owner of the key, a sum that is not hidden shows which rows are in it, as the product of their randomness.
-    The base is of the adder's own drawing. The same ``entropy`` again gives the same bytes: let it depend on a secret
-    and on all that is summed, or on nothing.
+    Whoever adds up draws the base. The same ``entropy`` again gives the same bytes: make it depend on a secret and on
+    all that is summed, or on nothing.
     """
 
     def __init__(self, key: PublicKey, n_jobs: int | None = None, entropy: Entropy = secrets.token_bytes) -> None:
@@ -146,13 +152,13 @@ class Masks:
     def hide(
         self, numbers: np.ndarray, n_jobs: int | None = None, entropy: Entropy = secrets.token_bytes
     ) -> Ciphertexts:
-        """Hide ciphertexts given in Montgomery's form."""
+        """Hide ciphertexts given in Montgomery form."""
         threads = thread_count(n_jobs)
         shape = (len(numbers), self._powers.digits)
         digits = np.frombuffer(entropy(math.prod(shape)), np.uint8).reshape(shape) % (1 << _MASK_WINDOW)
         masks = self._powers.raise_to(digits, threads)
-        hidden = modular.times(numbers, masks, self.key.modulus, threads)
-        return Ciphertexts(self.key.fingerprint, to_bytes(leave(hidden, self.key.modulus, threads)))
+        hidden = modular.multiply(numbers, masks, self.key.modulus, threads)
+        return Ciphertexts(self.key.fingerprint, to_bytes(from_montgomery(hidden, self.key.modulus, threads)))
 
 
 def _powers(base: Any, bits: int, window: int, modulus: Modulus, threads: int) -> Powers:
@@ -163,7 +169,7 @@ def _powers(base: Any, bits: int, window: int, modulus: Modulus, threads: int) -
     return Powers.of(to_words(squares, len(modulus.words)), window, modulus, threads)
 
 
-def _numbers(words: np.ndarray) -> list[Any]:
+def _to_integers(words: np.ndarray) -> list[Any]:
     gmpy2 = import_gmpy2()
     return [gmpy2.mpz.from_bytes(row.tobytes(), "little") for row in to_bytes(words)]
 

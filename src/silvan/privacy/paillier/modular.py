@@ -1,7 +1,7 @@
-"""Many products modulo a large odd number at once.
+"""Modular arithmetic: many products modulo a large odd number at once.
 
-Numbers come and go as rows of 64-bit words, lowest first. In between they are in Montgomery's form, in limbs of
-whatever size the processor likes (``chains.py``): ``enter`` and ``leave`` convert.
+Numbers come in and go out as rows of 64-bit words, lowest first. In between they are in Montgomery form, in limbs of
+whatever size suits the processor (``modular_kernels.py``): ``to_montgomery`` and ``from_montgomery`` convert.
 """
 
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ class Modulus(NamedTuple):
     words: np.ndarray
     limbs: np.ndarray
     inverse: np.uint64  # minus one over the modulus, modulo 2^radix
-    square: np.ndarray  # R R: times this, a plain number is in Montgomery's form
+    square: np.ndarray  # R R: times this, a plain number is in Montgomery form
 
 
 def make_modulus(number: int, radix: int | None = None) -> Modulus:
@@ -69,25 +69,25 @@ def from_bytes(data: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(data).view("<u8").astype(np.uint64)
 
 
-def enter(words: np.ndarray, modulus: Modulus, threads: int = 1) -> np.ndarray:
-    """Bring numbers below the modulus into Montgomery's form."""
+def to_montgomery(words: np.ndarray, modulus: Modulus, threads: int = 1) -> np.ndarray:
+    """Convert numbers below the modulus to Montgomery form."""
     limbs = _split(words, modulus.radix, len(modulus.limbs))
-    return times(limbs, np.broadcast_to(modulus.square, limbs.shape), modulus, threads)
+    return multiply(limbs, np.broadcast_to(modulus.square, limbs.shape), modulus, threads)
 
 
-def leave(numbers: np.ndarray, modulus: Modulus, threads: int = 1) -> np.ndarray:
-    """Bring numbers out of Montgomery's form."""
+def from_montgomery(numbers: np.ndarray, modulus: Modulus, threads: int = 1) -> np.ndarray:
+    """Convert numbers back from Montgomery form."""
     one = np.zeros_like(numbers)
     one[:, :1] = 1
     words = np.zeros((len(numbers), len(modulus.words)), np.uint64)
-    _join(times(numbers, one, modulus, threads), modulus.radix, modulus.limbs, words)
+    _join(multiply(numbers, one, modulus, threads), modulus.radix, modulus.limbs, words)
     return words
 
 
-def times(a: np.ndarray, b: np.ndarray, modulus: Modulus, threads: int = 1) -> np.ndarray:
+def multiply(a: np.ndarray, b: np.ndarray, modulus: Modulus, threads: int = 1) -> np.ndarray:
     """Multiply numbers pair by pair."""
     pairs = np.stack([np.arange(len(a)), len(a) + np.arange(len(b))], axis=1)
-    return run(np.concatenate([a, b]), pairs.reshape(-1), 2 * np.arange(len(a) + 1), modulus, threads)
+    return run_chains(np.concatenate([a, b]), pairs.reshape(-1), 2 * np.arange(len(a) + 1), modulus, threads)
 
 
 def products(
@@ -99,41 +99,41 @@ def products(
         ends = np.cumsum(pieces)
         within = np.arange(ends[-1]) - np.repeat(ends - pieces, pieces)
         cuts = np.append(np.repeat(starts[:-1], pieces) + _LONGEST * within, starts[-1])
-        numbers = run(numbers, listed, cuts, modulus, threads)
+        numbers = run_chains(numbers, listed, cuts, modulus, threads)
         listed, starts = np.arange(len(numbers)), np.append(0, ends)
-    return run(numbers, listed, starts, modulus, threads)
+    return run_chains(numbers, listed, starts, modulus, threads)
 
 
 def power(numbers: np.ndarray, exponent: int, modulus: Modulus, threads: int = 1) -> np.ndarray:
     """Raise all numbers to one exponent above 0, four bits a product."""
     table = np.empty((len(numbers), 16, numbers.shape[1]), np.uint64)
-    table[:, 0], table[:, 1], square = enter(to_words([1], len(modulus.words)), modulus), numbers, numbers
+    table[:, 0], table[:, 1], square = to_montgomery(to_words([1], len(modulus.words)), modulus), numbers, numbers
     for k in (2, 4, 8):
-        square = times(square, square, modulus, threads)
+        square = multiply(square, square, modulus, threads)
         known = table[:, :k].reshape(-1, numbers.shape[1])
-        more = times(known, np.repeat(square, k, axis=0), modulus, threads)
+        more = multiply(known, np.repeat(square, k, axis=0), modulus, threads)
         table[:, k : 2 * k] = more.reshape(len(numbers), k, numbers.shape[1])
     first, *digits = (int(d, 16) for d in f"{exponent:x}")
     steps = np.array([first, *(step for d in digits for step in (SQUARE, SQUARE, SQUARE, SQUARE, d))])
     operations = np.where(steps == SQUARE, SQUARE, steps + 16 * np.arange(len(numbers))[:, None])
     starts = len(steps) * np.arange(len(numbers) + 1)
-    return run(table.reshape(-1, numbers.shape[1]), operations.reshape(-1), starts, modulus, threads)
+    return run_chains(table.reshape(-1, numbers.shape[1]), operations.reshape(-1), starts, modulus, threads)
 
 
-def run(
+def run_chains(
     numbers: np.ndarray, operations: np.ndarray, starts: np.ndarray, modulus: Modulus, threads: int = 1
 ) -> np.ndarray:
-    """Run chains of products (``chains.py``), none of them empty; long ones first."""
+    """Run chains of products (``modular_kernels.py``), none of them empty; long ones first."""
     kernel = vector_chains if modulus.radix == LIMB else word_chains
     out = np.empty((len(starts) - 1, len(modulus.limbs)), np.uint64)
     order = np.argsort(-np.diff(starts), kind="stable")
     operations = operations.astype(np.int32, copy=False)
 
-    def some(first: int) -> None:
+    def run_some(first: int) -> None:
         which = np.ascontiguousarray(order[first::threads])  # a strided one would be compiled for apart
         kernel(numbers, operations, starts, which, modulus.limbs, modulus.inverse, out)
 
-    thread_map(some, range(min(threads, len(order))), threads)
+    thread_map(run_some, range(min(threads, len(order))), threads)
     return out
 
 
@@ -163,7 +163,7 @@ def _split(words: np.ndarray, radix: int, size: int) -> np.ndarray:
 
 @njit(nogil=True, cache=True)
 def cut_bits(words: np.ndarray, row: np.ndarray, shift: np.ndarray, width: np.ndarray, out: np.ndarray) -> None:
-    """Cut stretches of fewer than 64 bits out of numbers; above a number there are zeros."""
+    """Extract fields of fewer than 64 bits from numbers; above a number there are zeros."""
     for i in range(row.shape[0]):
         at, rest, value = shift[i] >> 6, np.uint64(shift[i] & 63), np.uint64(0)
         if at < words.shape[1]:
@@ -175,7 +175,7 @@ def cut_bits(words: np.ndarray, row: np.ndarray, shift: np.ndarray, width: np.nd
 
 @njit(nogil=True, cache=True)
 def _join(limbs: np.ndarray, radix: int, modulus: np.ndarray, out: np.ndarray) -> None:
-    """Put limbs together as words, after taking away the modulus where it is reached."""
+    """Join limbs to words, after subtracting the modulus where it is reached."""
     size = modulus.shape[0]
     mask = ~np.uint64(0) >> np.uint64(64 - radix)
     number = np.empty_like(modulus)
@@ -206,13 +206,13 @@ class Powers(NamedTuple):
         Entries double: those below 2^k times base^(2^k) are those from 2^k on.
         """
         windows, count = len(squares) // window, 1 << window
-        steps = enter(squares, modulus, threads).reshape(windows, window, -1)
+        steps = to_montgomery(squares, modulus, threads).reshape(windows, window, -1)
         table = np.empty((windows, count, steps.shape[2]), np.uint64)
-        table[:, 0] = enter(to_words([1], squares.shape[1]), modulus)
+        table[:, 0] = to_montgomery(to_words([1], squares.shape[1]), modulus)
         for k in range(window):
             known = table[:, : 1 << k].reshape(-1, steps.shape[2])
             step = np.repeat(steps[:, k], 1 << k, axis=0)
-            table[:, 1 << k : 2 << k] = times(known, step, modulus, threads).reshape(windows, 1 << k, -1)
+            table[:, 1 << k : 2 << k] = multiply(known, step, modulus, threads).reshape(windows, 1 << k, -1)
         return cls(modulus, window, table.reshape(windows * count, -1))
 
     @property
@@ -221,6 +221,8 @@ class Powers(NamedTuple):
         return len(self.table) >> self.window
 
     def raise_to(self, digits: np.ndarray, threads: int = 1) -> np.ndarray:
-        """Give the powers whose exponents have these digits, lowest first: (exponents, digits)."""
+        """Return the powers whose exponents have these digits, lowest first: (exponents, digits)."""
         listed = digits + (np.arange(self.digits, dtype=np.int32) << self.window)
-        return run(self.table, listed.reshape(-1), self.digits * np.arange(len(digits) + 1), self.modulus, threads)
+        return run_chains(
+            self.table, listed.reshape(-1), self.digits * np.arange(len(digits) + 1), self.modulus, threads
+        )

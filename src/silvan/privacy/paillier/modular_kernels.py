@@ -1,4 +1,4 @@
-"""Kernels: chains of products modulo a large odd number, in Montgomery's form, without the interpreter lock.
+"""Kernels: chains of products modulo a large odd number, in Montgomery form, without the interpreter lock.
 
 A number is a row of limbs, lowest first; x stands as x R, where R is 2^radix to the number of limbs, and a product of
 two is a b / R. A chain is a list of operations on one number: begin with ``numbers[first]``, then multiply by
@@ -88,7 +88,7 @@ def _column(
 
 @njit(nogil=True, cache=True)
 def is_below(a: np.ndarray, b: np.ndarray) -> bool:
-    """Compare two numbers."""
+    """Whether a is below b."""
     for i in range(a.shape[0] - 1, -1, -1):
         if a[i] != b[i]:
             return a[i] < b[i]
@@ -99,7 +99,7 @@ def is_below(a: np.ndarray, b: np.ndarray) -> bool:
 def _multiply_words(
     a: np.ndarray, b: np.ndarray, n: np.ndarray, inverse: np.uint64, scratch: np.ndarray, out: np.ndarray
 ) -> None:
-    """Give a b / R below the modulus; ``out`` may be a or b.
+    """Compute a b / R below the modulus; ``out`` may be a or b.
 
     Column by column of the product: each of the lower half yields the word that makes it divisible by 2^64 once
     so many times the modulus is added.
@@ -230,7 +230,7 @@ _multiply_vectors: Any = intrinsic(_generate_multiply_vectors)
 
 @njit(nogil=True, cache=True)
 def _aligned(size: int) -> np.ndarray:
-    """Give zeros that begin at a multiple of 64 bytes."""
+    """Return zeros that begin at a multiple of 64 bytes."""
     room = np.zeros(size + 8, np.uint64)
     skip = (-room.ctypes.data % 64) // 8
     return room[skip : skip + size]

@@ -5,9 +5,9 @@ rows' ciphertexts multiplies those of a bin, which adds them up lane by lane. Th
 one ciphertext: each is shifted up within its lane to make room for the next, in all lanes at once. A bin of c rows
 needs the bits of c times the most a row can hold and no more, so shifting by a bit (a squaring) is never done more
 often than adding a row, where rows count one each. Empty bins take no room; the fullest bin of a histogram is left
-out, since who knows the node's totals can subtract.
+out, since whoever knows the node's totals can subtract.
 
-The layout follows from the counts of rows by bin. They say nothing about labels, but something about the columns:
+The layout follows from the counts of rows by bin. They reveal nothing about labels, but something about the columns:
 they are for the owner of the key alone, who would find them in the sums anyway, so seal them on their way.
 """
 
@@ -20,10 +20,10 @@ import numpy as np
 from numba import njit
 
 from silvan.errors import CipherError, InputError
-from silvan.privacy.paillier.cipher import Ciphertexts, Entropy, Masks, check, decrypt, encrypt
-from silvan.privacy.paillier.modular import cut_bits, products, run, to_words
+from silvan.privacy.paillier.cipher import Ciphertexts, Masks, check_ciphertexts, decrypt, encrypt
+from silvan.privacy.paillier.modular import cut_bits, products, run_chains, to_words
 from silvan.privacy.paillier.modular_kernels import SQUARE
-from silvan.privacy.paillier.paillier_keys import PrivateKey, PublicKey
+from silvan.privacy.paillier.paillier_keys import Entropy, PrivateKey, PublicKey
 from silvan.tree.level import fill_bases
 from silvan.util.threads import thread_count
 
@@ -45,7 +45,7 @@ class Lanes(msgspec.Struct, frozen=True):
     one_hot: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what would overflow, before anything is encrypted."""
+        """Check that no sum can overflow, before anything is encrypted."""
         if min(self.bits, self.rows, self.fields, self.most) < 1:
             raise InputError("bits, rows, fields and most must be at least 1")
         if self.rows * self.most >= _LARGEST:
@@ -84,11 +84,27 @@ class Lanes(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class EncryptedRows:
-    """Rows as whoever adds them up holds them: checked, in Montgomery's form."""
+    """Rows as whoever adds them up holds them: checked, in Montgomery form."""
 
     key: PublicKey
     lanes: Lanes
     numbers: np.ndarray  # (parts x rows, limbs)
+
+
+class AskedHistograms(NamedTuple):
+    """Which histograms are asked for; they lie as ``tree/level.py`` has them."""
+
+    features: np.ndarray  # (nodes, columns), -1 for none
+    n_bins: np.ndarray  # by feature
+
+
+class RowsByNode(NamedTuple):
+    """Binned rows, dealt out to nodes: those of node i are ``order[starts[i] : stops[i]]``."""
+
+    codes: np.ndarray  # (rows, features)
+    order: np.ndarray
+    starts: np.ndarray
+    stops: np.ndarray
 
 
 class Cells(NamedTuple):
@@ -139,50 +155,51 @@ def receive_rows(key: PublicKey, lanes: Lanes, ciphertexts: Ciphertexts, n_jobs:
         raise InputError(f"lanes for a key of {lanes.bits} bits, the key has {key.bits}")
     if len(ciphertexts) != lanes.parts * lanes.rows:
         raise CipherError(f"{lanes.parts * lanes.rows} ciphertexts were agreed on, got {len(ciphertexts)}")
-    return EncryptedRows(key, lanes, check(key, ciphertexts, n_jobs))
+    return EncryptedRows(key, lanes, check_ciphertexts(key, ciphertexts, n_jobs))
 
 
 def sum_rows(
     rows: EncryptedRows,
     masks: Masks,
-    codes: np.ndarray,
-    order: np.ndarray,
-    starts: np.ndarray,
-    stops: np.ndarray,
-    features: np.ndarray,
-    n_bins: np.ndarray,
+    nodes: RowsByNode,
+    asked: AskedHistograms,
     n_jobs: int | None = None,
     entropy: Entropy = secrets.token_bytes,
 ) -> tuple[np.ndarray, Ciphertexts]:
-    """Add up rows node by node and bin by bin: counts of rows (of all histograms), and packed sums.
+    """Add up rows node by node and bin by bin: return counts of rows (of all histograms), and packed sums.
 
-    The rows of node i are ``order[starts[i] : stops[i]]``, its histograms are of ``features[i]`` (-1 for none), with
-    ``n_bins`` bins by feature; they lie as ``tree/level.py`` has them. Sums are hidden by ``masks``: they cannot be
-    traced to rows. Of k ciphertexts a row, all first sums come first.
+    Sums are hidden by ``masks``: they cannot be traced to rows. Of k ciphertexts a row, all first sums come first.
     """
     if masks.key != rows.key:
         raise InputError(f"masks are of {masks.key}, the rows of {rows.key}")
-    node, column = np.nonzero(features >= 0)
-    bases = fill_bases(features, n_bins)
+    node, column = np.nonzero(asked.features >= 0)
+    bases = fill_bases(*asked)
     counts = np.zeros(bases[-1, 0], np.int64)
-    asked = (codes, order, starts[node], stops[node], features[node, column].astype(np.int64), bases[node, column])
-    _count(*asked, counts)
-    cells = list_cells(counts, features, n_bins, rows.lanes)
+    tasks = (
+        nodes.codes,
+        nodes.order,
+        nodes.starts[node],
+        nodes.stops[node],
+        asked.features[node, column].astype(np.int64),
+        bases[node, column],
+    )
+    _count(*tasks, counts)
+    cells = list_cells(counts, asked, rows.lanes)
     place = np.full(len(counts), -1)
     ends = np.cumsum(cells.rows)
     place[cells.at] = ends - cells.rows
     listed = np.empty(cells.rows.sum(), np.int64)
-    _list(*asked, place, listed)
+    _list(*tasks, place, listed)
     threads, modulus = thread_count(n_jobs), rows.key.modulus
     sums, packing, begin = rows.numbers[:0], *_packing(cells)
     for part in range(rows.lanes.parts):
         added = products(rows.numbers, listed + part * rows.lanes.rows, np.append(0, ends), modulus, threads)
-        sums = np.concatenate([sums, run(added, packing, begin, modulus, threads)])
+        sums = np.concatenate([sums, run_chains(added, packing, begin, modulus, threads)])
     return counts, masks.hide(sums, n_jobs, entropy)
 
 
 def _packing(cells: Cells) -> tuple[np.ndarray, np.ndarray]:
-    """List what packs cells: from the first of a ciphertext on, shift by the next one's width and add it."""
+    """List the operations that pack cells: for each but the first of a ciphertext, shift by its width, then add it."""
     steps = cells.width + 1
     steps[cells.first[:-1]] = 1
     ends = np.append(0, np.cumsum(steps))
@@ -194,24 +211,23 @@ def _packing(cells: Cells) -> tuple[np.ndarray, np.ndarray]:
 def read_sums(
     key: PrivateKey,
     lanes: Lanes,
-    features: np.ndarray,
-    n_bins: np.ndarray,
+    asked: AskedHistograms,
     counts: np.ndarray,
     ciphertexts: Ciphertexts,
     sizes: np.ndarray,
     totals: np.ndarray,
     n_jobs: int | None = None,
 ) -> np.ndarray:
-    """Decrypt what ``sum_rows`` gave: int64 (bins of all histograms, fields).
+    """Decrypt what ``sum_rows`` returned: int64 (bins of all histograms, fields).
 
     ``sizes`` (nodes,) and ``totals`` (nodes, fields) are the rows and sums of each node, which the owner of the key
-    knows; counts and sums that do not add up to them are refused.
+    knows; raise an error if counts or sums do not add up to them.
     """
-    node, column = np.nonzero(features >= 0)
-    bases = fill_bases(features, n_bins)
+    node, column = np.nonzero(asked.features >= 0)
+    bases = fill_bases(*asked)
     begin = bases[node, column]
     counts = _checked_counts(counts, bases[-1, 0], begin, sizes[node], lanes)
-    cells = list_cells(counts, features, n_bins, lanes)
+    cells = list_cells(counts, asked, lanes)
     groups = len(cells.first) - 1
     if len(ciphertexts) != lanes.parts * groups:
         raise CipherError(f"{lanes.parts * groups} ciphertexts were expected, got {len(ciphertexts)}")
@@ -236,7 +252,7 @@ def read_sums(
     if (hist[cells.at] > cells.rows[:, None] * lanes.most).any():
         raise CipherError("sums are larger than so many rows can make them")
     if len(begin):
-        fullest = _fullest(counts, begin, n_bins[features[node, column]])
+        fullest = _fullest(counts, begin, asked.n_bins[asked.features[node, column]])
         hist[fullest] = totals[node] - np.add.reduceat(hist, begin)
         if ((hist[fullest] < 0) | (hist[fullest] > counts[fullest, None] * lanes.most)).any():
             raise CipherError("sums by bin do not add up to those of their node")
@@ -246,7 +262,7 @@ def read_sums(
 
 
 def _checked_counts(counts: np.ndarray, size: int, begin: np.ndarray, rows: np.ndarray, lanes: Lanes) -> np.ndarray:
-    """Refuse counts by bin that cannot be those of nodes of so many rows."""
+    """Check that counts by bin can be those of nodes of so many rows, and return them as int64."""
     if counts.dtype.kind not in "iu" or counts.shape != (size,):
         raise CipherError(f"{size} counts were asked for, got {counts.dtype} of shape {counts.shape}")
     if len(counts) and not 0 <= counts.min() <= counts.max() <= lanes.rows:
@@ -257,20 +273,20 @@ def _checked_counts(counts: np.ndarray, size: int, begin: np.ndarray, rows: np.n
     return counts
 
 
-def list_cells(counts: np.ndarray, features: np.ndarray, n_bins: np.ndarray, lanes: Lanes) -> Cells:
-    """List the bins to send and deal them out to ciphertexts; it depends on the counts alone."""
+def list_cells(counts: np.ndarray, asked: AskedHistograms, lanes: Lanes) -> Cells:
+    """List the bins to send and assign them to ciphertexts; it depends on the counts alone."""
     if len(counts) and counts.max() > lanes.rows:
         raise InputError(f"a bin has {counts.max()} rows, but lanes were made for {lanes.rows} rows in all")
-    node, column = np.nonzero(features >= 0)
-    begin = fill_bases(features, n_bins)[node, column]
-    sizes = n_bins[features[node, column]].astype(np.int64)
+    node, column = np.nonzero(asked.features >= 0)
+    begin = fill_bases(*asked)[node, column]
+    sizes = asked.n_bins[asked.features[node, column]].astype(np.int64)
     sent = counts > 0
     sent[_fullest(counts, begin, sizes)] = False
     at = np.flatnonzero(sent)
     task = np.repeat(np.arange(len(begin)), sizes)[at]
     count = counts[at]
     width = _bit_length(count * lanes.most)
-    return Cells(task, at - begin[task], at, count, width, _deal(width, lanes.stride))
+    return Cells(task, at - begin[task], at, count, width, _first_cells(width, lanes.stride))
 
 
 def _bit_length(x: np.ndarray) -> np.ndarray:
@@ -280,8 +296,8 @@ def _bit_length(x: np.ndarray) -> np.ndarray:
 
 
 @njit(nogil=True, cache=True)
-def _deal(width: np.ndarray, room: int) -> np.ndarray:
-    """Say where a new ciphertext begins: as soon as a cell does not fit the last one."""
+def _first_cells(width: np.ndarray, room: int) -> np.ndarray:
+    """List the first cell of each ciphertext, and the end: a new one begins when a cell does not fit the last one."""
     firsts, used = [0] * min(width.shape[0], 1), 0
     for i in range(width.shape[0]):
         if used + width[i] > room:

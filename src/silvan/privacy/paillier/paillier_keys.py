@@ -1,4 +1,4 @@
-"""Keys for Paillier's encryption: two safe primes, and their product.
+"""Keys for Paillier encryption: two safe primes, and their product.
 
 p = 2 p' + 1 with p' prime, q likewise. Then the numbers of Jacobi symbol 1 modulo n = p q are a cyclic group of order
 2 p' q', and -x^2 generates it for every x but a handful (Damgard, Jurik and Nielsen 2010). Their n-th powers modulo
@@ -25,7 +25,7 @@ SIZES = (2048, 3072)
 _SIEVE = 1 << 16
 
 Entropy = Callable[[int], bytes]
-"""Gives so many random bytes."""
+"""A function that returns so many random bytes."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,7 +49,7 @@ class PublicKey:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """16 bytes that tell keys apart."""
+        """16 bytes that identify the key."""
         return hashlib.sha256(b"silvan paillier\0" + self.to_bytes()).digest()[:16]
 
     @cached_property
@@ -139,7 +139,7 @@ def _check_size(bits: int, testing: bool, error: type[Exception]) -> None:
 
 @lru_cache(1)
 def _small_primes() -> list[tuple[int, int]]:
-    """Primes from 5 on, each with 1/6 modulo it."""
+    """List the primes from 5 on, each with 1/6 modulo it."""
     sieve = np.ones(_SIEVE, np.bool_)
     for i in range(2, int(_SIEVE**0.5) + 1):
         sieve[i * i :: i] = False

@@ -1,1 +1,1 @@
-"""Sums that hide their parts: passed round a ring, or masked pairwise."""
+"""Secure sums: the parts of single sites stay hidden, passed round a ring or masked pairwise."""

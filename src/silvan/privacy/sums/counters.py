@@ -1,4 +1,4 @@
-"""A reply as one row of counters modulo 2^64, and back: what can be hidden by adding random numbers.
+"""Replies as vectors of counters modulo 2^64, and back; pseudorandom masks that hide such vectors.
 
 Modulo 2^64 an offset that is drawn uniformly hides a counter wholly, and negative numbers add up as they
 should. Every part is small enough for its sum not to wrap round. Where sums are known to be small, several counters
@@ -20,7 +20,12 @@ from silvan.util.threads import thread_map
 
 WORD = np.dtype("<u8")
 BITS = 64
-_PIECE = 1 << 11  # words that stay in the processor's cache while they are filled
+_PACK_PIECE = 1 << 11  # words that stay in the processor's cache while they are filled
+
+MASK_TASK = 1 << 18  # words that a thread takes at a time
+MASK_PIECE = 1 << 14  # words that stay in the processor's cache while all masks are added
+_ZEROS = memoryview(bytes(MASK_PIECE * WORD.itemsize))
+_BLOCK = 64  # bytes of the cipher's block; a stream can be entered at any
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -40,10 +45,10 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def flatten(reply: Reply, n_sites: int, width: int = BITS) -> tuple[Layout, np.ndarray]:
-    """Give a site's part of a sum over so many sites as counters, of so many bits each.
+    """Write a site's part of a sum over ``n_sites`` sites as words, with ``width`` bits for each counter.
 
-    Of counters that share a word nothing is checked: a word is a sum of them whatever they are, so who said that sums
-    are small and was wrong reads nonsense, and learns nothing from a site that would refuse.
+    Counters that share a word are not checked: a word is a sum of them whatever they are. A coordinator that
+    claims too small a bound on sums reads nonsense, and a refusal would tell it how large counters are.
     """
     kind, fields, words = type(reply).__name__, [], [np.zeros(0, WORD)]
     for name in reply.__struct_fields__:
@@ -55,12 +60,12 @@ def flatten(reply: Reply, n_sites: int, width: int = BITS) -> tuple[Layout, np.n
             if int(array.max()) > most or int(array.min()) < -most:
                 raise RefusedError(f"{kind}.{name} is too large to be added to the others'")
         fields.append((name, array.dtype.newbyteorder("<").str, list(array.shape)))
-        words.append(_pack(array.reshape(-1), width))
+        words.append(pack(array.reshape(-1), width))
     return Layout(kind, fields), np.concatenate(words) if len(words) != 2 else words[1]
 
 
-def _pack(counters: np.ndarray, width: int) -> np.ndarray:
-    """Put counters into words: as many as fit, those of each stretch some bits above those of the stretch before."""
+def pack(counters: np.ndarray, width: int) -> np.ndarray:
+    """Pack counters of ``width`` bits into words, as many as fit: lane i of all words is the i-th run."""
     if width == BITS:
         return counters.astype("<i8" if counters.dtype.kind == "i" else WORD).view(WORD)
     words = np.empty(-(-len(counters) // (BITS // width)), np.uint64)
@@ -71,8 +76,8 @@ def _pack(counters: np.ndarray, width: int) -> np.ndarray:
 @njit(nogil=True, cache=True)
 def _fill_words(counters: np.ndarray, width: int, words: np.ndarray) -> None:
     n = len(words)
-    for start in range(0, n, _PIECE):
-        stop = min(start + _PIECE, n)
+    for start in range(0, n, _PACK_PIECE):
+        stop = min(start + _PACK_PIECE, n)
         words[start:stop] = 0
         for lane in range(BITS // width):
             shift, first = np.uint64(lane * width), lane * n
@@ -80,7 +85,8 @@ def _fill_words(counters: np.ndarray, width: int, words: np.ndarray) -> None:
                 words[i] += np.uint64(np.int64(counters[first + i])) << shift
 
 
-def _unpack(words: np.ndarray, size: int, width: int) -> np.ndarray:
+def unpack(words: np.ndarray, size: int, width: int) -> np.ndarray:
+    """Read what ``pack`` wrote, or a sum of it."""
     counters = np.empty(size, np.uint64)
     _read_words(words.astype(np.uint64, copy=False), width, counters)
     return counters.astype(WORD, copy=False)
@@ -103,7 +109,7 @@ def unflatten(layout: Layout, counters: np.ndarray, kind: type[Reply], width: in
         n = -(-size // (BITS // width))
         words = counters[start : start + n]
         signed = dtype.kind == "i" and width == BITS
-        wide = (words if width == BITS else _unpack(words, size, width)).view("<i8" if signed else WORD)
+        wide = (words if width == BITS else unpack(words, size, width)).view("<i8" if signed else WORD)
         if size and not np.iinfo(dtype).min <= int(wide.min()) <= int(wide.max()) <= np.iinfo(dtype).max:
             raise RefusedError(f"{layout.kind}.{name} is too large when all are added")
         fields[name] = wide.astype(dtype).reshape(shape)
@@ -111,37 +117,36 @@ def unflatten(layout: Layout, counters: np.ndarray, kind: type[Reply], width: in
     return kind(**fields)
 
 
-_TASK = 1 << 18  # words that a thread takes at a time
-_MASK_PIECE = 1 << 14  # words that stay in the processor's cache while all masks are added
-_ZEROS = memoryview(bytes(_MASK_PIECE * WORD.itemsize))
-_BLOCK = 64  # bytes of the cipher's block; a stream can be entered at any
-
-
 def mask(words: np.ndarray, plus: Sequence[bytes], minus: Sequence[bytes], threads: int = 1) -> None:
-    """Add what some seeds stretch to, and take off what others do, in place; a seed is used for one sum."""
+    """Add the key streams of some seeds to words and subtract those of others, in place; a seed is for one sum."""
 
-    def some(start: int) -> None:
-        here = words[start : start + _TASK]
+    def mask_task(start: int) -> None:
+        here = words[start : start + MASK_TASK]
         streams: list[tuple[np.ufunc, CipherContext]] = [(np.add, _stream(seed, start)) for seed in plus]
         streams += [(np.subtract, _stream(seed, start)) for seed in minus]
-        buffer = np.empty(_MASK_PIECE, WORD)
-        for at in range(0, len(here), _MASK_PIECE):
-            piece = here[at : at + _MASK_PIECE]
+        buffer = np.empty(MASK_PIECE, WORD)
+        for at in range(0, len(here), MASK_PIECE):
+            piece = here[at : at + MASK_PIECE]
             drawn = buffer[: len(piece)]
             zeros, target = _ZEROS[: piece.nbytes], drawn.view(np.uint8).data
             for apply, stream in streams:
                 stream.update_into(zeros, target)
                 apply(piece, drawn, out=piece)
 
-    thread_map(some, range(0, len(words), _TASK), threads)
+    thread_map(mask_task, range(0, len(words), MASK_TASK), threads)
 
 
-def stretch(seed: bytes, n: int) -> bytes:
-    """Give so many bytes of a seed's stream."""
-    return Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(n))
+def key_stream(seed: bytes, n: int) -> bytes:
+    """Return the first n bytes of a seed's key stream."""
+    return _stream(seed, 0).update(bytes(n))
+
+
+def offsets(seed: bytes, n: int) -> np.ndarray:
+    """Return n offsets, uniform modulo 2^64, from a seed of 32 random bytes; a seed is used for one sum."""
+    return np.frombuffer(key_stream(seed, n * WORD.itemsize), WORD)
 
 
 def _stream(seed: bytes, word: int) -> CipherContext:
-    """Enter a seed's stream at a word."""
+    """Start a seed's key stream at a word."""
     counter = word * WORD.itemsize // _BLOCK
     return Cipher(ChaCha20(seed, counter.to_bytes(8, "little") + bytes(8)), mode=None).encryptor()

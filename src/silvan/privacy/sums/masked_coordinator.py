@@ -1,6 +1,6 @@
-"""Masked sums, at the coordinator: it adds what sites have masked, and takes off the masks that are left.
+"""Masked sums, at the coordinator: add the masked parts of sites, and subtract the masks that do not cancel.
 
-A sum takes three waves of messages: the sites hide their parts; they confirm whose parts are in the sum; they give the
+A sum takes three waves of messages: the sites hide their parts; they confirm whose parts are in the sum; they send the
 shares that open it. The first sum of a study takes one more, for the keys. Up to a third of the sites may be lost at
 any of them: whose part has come is in the sum.
 
@@ -31,12 +31,12 @@ from silvan.privacy.sums.masked_site import (
     Hidden,
     Opened,
     Turn,
-    adds,
+    adds_mask,
     fingerprint,
     rows_to_open,
     threshold,
 )
-from silvan.privacy.sums.members import LEAST, Member, Ready, check_ready, check_sum
+from silvan.privacy.sums.members import MIN_SITES, Member, Ready, check_ready, check_sum
 from silvan.privacy.sums.neighbours import enough_neighbours
 from silvan.util.threads import thread_count
 
@@ -46,14 +46,14 @@ R = TypeVar("R", bound=Reply)
 
 
 class MaskedSums:
-    """Has sites mask their parts, adds these, and takes off what masks are left.
+    """The way of summing in which sites mask their parts, and the coordinator adds and unmasks them.
 
-    ``neighbours`` is how many others each site shares masks with: an even number, or None for what
-    ``graph.enough_neighbours`` says, which for few sites is all of them.
+    ``neighbours`` is how many others each site shares masks with: an even number, or None for
+    ``enough_neighbours``, which for few sites is all of them.
     """
 
     name = "masked"
-    least = LEAST
+    least = MIN_SITES
 
     def __init__(self, neighbours: int | None = None) -> None:
         if neighbours is not None and (neighbours < 2 or neighbours % 2):
@@ -62,31 +62,31 @@ class MaskedSums:
         self._keys: WeakKeyDictionary[Federation, dict[str, bytes]] = WeakKeyDictionary()
 
     def total(self, federation: Federation, question: Asked) -> tuple[Reply, dict[str, Entry]]:
-        """Have the sites mask their parts, and read the sum."""
+        """Ask the sites for their masked parts, and return the unmasked sum."""
         total = self._resume(federation, question) or self._begin(federation, question)
         check_sum(total, question, "masked sum")
         kind, left = type(total).__name__, [site for site in question.requests if site not in federation.lost]
         return total, {site: Entry(kind, b"", question.sent[site], question.received[site]) for site in left}
 
     def _resume(self, federation: Federation, question: Asked) -> Reply | None:
-        """Go on with a sum whose parts were there when the coordinator was stopped."""
-        known = federation.journal.find(_added(question)).get(SUM)
+        """Go on with a sum whose parts had arrived when the coordinator was stopped."""
+        known = federation.journal.find(_journal_key(question)).get(SUM)
         if known is None:
             return None
         added = wire.decode(known.body, Added)
         try:
-            return _Sum(federation, question, added.turn, added).read()
+            return _MaskedSum(federation, question, added.turn, added).run()
         except RefusedError:  # sites that were in the coordinator's process have forgotten the sum, and may begin anew
             return None
 
     def _begin(self, federation: Federation, question: Asked) -> Reply:
         sites = list(question.requests)
-        if LEAST <= len(sites) <= shamir.MOST:
+        if MIN_SITES <= len(sites) <= shamir.MOST:
             self._learn_keys(federation, question)
             sites = [site for site in sites if site not in federation.lost]
-        if not LEAST <= len(sites) <= shamir.MOST:
+        if not MIN_SITES <= len(sites) <= shamir.MOST:
             raise FederationError(
-                f"{question.kind.__name__} cannot be summed over {len(sites)} sites: masked sums take {LEAST} to "
+                f"{question.kind.__name__} cannot be summed over {len(sites)} sites: masked sums take {MIN_SITES} to "
                 f"{shamir.MOST}{_losses(federation)}"
             )
         keys, n = self._keys[federation], len(sites)
@@ -97,7 +97,7 @@ class MaskedSums:
             neighbours=min(self.neighbours or enough_neighbours(n), n - 1),
             width=_width(question.most),
         )
-        return _Sum(federation, question, turn).read()
+        return _MaskedSum(federation, question, turn).run()
 
     def _learn_keys(self, federation: Federation, question: Asked) -> None:
         """Ask for the keys that are not known yet; in most sums there are none."""
@@ -122,8 +122,8 @@ class Added(msgspec.Struct, frozen=True):
     hidden: dict[str, Hidden]
 
 
-def _added(question: Asked) -> str:
-    """Name what is in the journal of a sum on its way."""
+def _journal_key(question: Asked) -> str:
+    """Return the name under which the journal has the added parts of a sum."""
     return digest(f"masked {question.name}".encode())
 
 
@@ -132,13 +132,13 @@ def _step(turn: Turn) -> Step:
 
 
 def _width(most: int | None) -> int:
-    """Choose how many bits a counter takes: as many as there are when so many counters share a word as can."""
+    """Return how many bits a counter takes, such that as many counters as possible share a word."""
     return BITS if most is None else BITS // (BITS // min(max(1, most.bit_length()), BITS))
 
 
 @dataclass
-class _Sum:
-    """One sum on its way."""
+class _MaskedSum:
+    """One masked sum in progress."""
 
     federation: Federation
     question: Asked
@@ -147,25 +147,25 @@ class _Sum:
 
     def __post_init__(self) -> None:
         self.names = [member.site for member in self.turn.members]
-        self.near = self.turn.near(self.federation.study)
+        self.near = self.turn.neighbour_places(self.federation.study)
         self.words: np.ndarray | None = None
         self.hidden: dict[str, Hidden] = {}
         if self.added is not None:
             self.words, self.hidden = np.frombuffer(self.added.words, WORD).copy(), dict(self.added.hidden)
 
-    def read(self) -> Reply:
-        """Take the three steps."""
+    def run(self) -> Reply:
+        """Run the three steps: hide, confirm, open."""
         if self.added is None:
             self._add_up()
         survivors = [name for name in self.names if name in self.hidden]
-        replies = msgspec.structs.replace(self.turn, what="confirm", survivors=survivors)
-        wave = self._wave(_step(replies), survivors, survivors, Confirmed, self._check_confirmed)
+        confirm = msgspec.structs.replace(self.turn, what="confirm", survivors=survivors)
+        wave = self._wave(_step(confirm), survivors, survivors, Confirmed, self._check_confirmed)
         codes = {site: reply.codes for site, reply in wave}
         steps = {}
         for site in codes:
             others = [name for name in survivors if name != site]
             turn = msgspec.structs.replace(
-                replies,
+                confirm,
                 what="open",
                 codes={name: codes[name][site] for name in others if name in codes},
                 boxes={name: self.hidden[name].boxes[site] for name in others},
@@ -175,7 +175,7 @@ class _Sum:
         return self._unmask(survivors, {site: reply.shares for site, reply in opened})
 
     def _add_up(self) -> None:
-        """Let all sites hide their parts, and add these as they come."""
+        """Ask all sites for their masked parts, and add these as they come."""
         for site, reply in self._wave(_step(self.turn), self.names, self.names, Hidden, self._check_hidden):
             words = np.frombuffer(reply.words, WORD)
             if self.words is None:
@@ -185,10 +185,11 @@ class _Sum:
             self.hidden[site] = msgspec.structs.replace(reply, words=memoryview(b""))
         assert self.words is not None  # noqa: S101
         added = Added(self.turn, self.words.tobytes(), self.hidden)
-        self.federation.journal.keep(_added(self.question), {SUM: Entry(Added.__name__, wire.encode(added), 0, 0)})
+        entry = Entry(Added.__name__, wire.encode(added), 0, 0)
+        self.federation.journal.keep(_journal_key(self.question), {SUM: entry})
 
     def _unmask(self, survivors: list[str], opened: dict[str, dict[str, bytes]]) -> Reply:
-        """Put shares together, take off the sites' own masks, and those that lost sites did not cancel."""
+        """Recover seeds from shares, and subtract the sites' own masks and those that lost sites did not cancel."""
         openers = [name for name in self.names if name in opened][: threshold(len(self.names))]
         rows = [b"".join(opened[name][site] for site in survivors) for name in openers]
         shares = np.frombuffer(b"".join(rows), np.uint8).reshape(len(openers), -1)
@@ -205,7 +206,7 @@ class _Sum:
                         f"{self.question.kind.__name__} cannot be summed: a site gave a wrong share of what hides the "
                         f"part of site {site!r}, or that site gave out wrong ones"
                     )
-                added = row == 0 or adds(site, self.names[near[row - 1]])
+                added = row == 0 or adds_mask(site, self.names[near[row - 1]])
                 (plus if added else minus).append(seed)
         assert self.words is not None  # noqa: S101
         mask(self.words, minus, plus, thread_count(None))

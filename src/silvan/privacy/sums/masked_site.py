@@ -1,12 +1,12 @@
-"""Masked sums, at a site, after Bonawitz et al. 2017: masks that two sites share cancel when all parts are added.
+"""Masked sums, at a site (Bonawitz et al. 2017): masks that two sites share cancel when all parts are added.
 
 Every site adds to its part, modulo 2^64, a mask of its own and one for each neighbour: the one of a pair adds that, the
-other takes it off. With its hidden part it hands over what recovers the masks, in shares that are sealed for each site
+other subtracts it. With its hidden part it sends what recovers the masks, in shares that are sealed for each site
 and of which two thirds are needed. Once it is settled whose parts are in the sum, and the sites have confirmed that to
 one another, they give their shares of the own masks of those sites, and of masks that these share with lost ones: never
 of both kinds for one site, whatever is asked. All seeds are for one sum, so what is recovered opens no other.
 
-Who must collude to see a part: see docs/sums.md. The coordinator's half is in ``unmasking``.
+Who must collude to see a part: see docs/sums.md. The coordinator's half is in ``masked_coordinator.py``.
 """
 
 import hmac
@@ -22,14 +22,13 @@ from cryptography.hazmat.primitives.poly1305 import Poly1305
 from silvan.errors import RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Envelope, Reply
-from silvan.federation.site import Site
+from silvan.federation.site import Own, Site
 from silvan.federation.store import digest
-from silvan.federation.sums import Own
 from silvan.privacy.noise.noisy_request import settle_shares
-from silvan.privacy.seal import agree, derive, public_key, seal, secret_key, unseal
+from silvan.privacy.seal import derive, public_key, seal, secret_key, shared_secret, unseal
 from silvan.privacy.sums import shamir
-from silvan.privacy.sums.counters import BITS, Layout, flatten, mask, stretch
-from silvan.privacy.sums.members import LEAST, Member, Ready, place_of
+from silvan.privacy.sums.counters import BITS, Layout, flatten, key_stream, mask
+from silvan.privacy.sums.members import MIN_SITES, Member, Ready, place_of
 from silvan.privacy.sums.neighbours import enough_neighbours, neighbours
 from silvan.util.threads import thread_count
 
@@ -38,8 +37,8 @@ SEED = 32
 
 
 def threshold(n: int) -> int:
-    """Give how many of n sites must stay: two thirds, and three."""
-    return max(LEAST, n - n // 3)
+    """Return how many of n sites must stay: two thirds, and at least three."""
+    return max(MIN_SITES, n - n // 3)
 
 
 # -- messages
@@ -66,8 +65,8 @@ class Turn(msgspec.Struct, frozen=True):
         about = [study, self.sum, members, self.neighbours, self.width, statistic]
         return digest(msgspec.json.encode(["masked sum", *about]))
 
-    def near(self, study: str) -> list[list[int]]:
-        """List by place whom each member shares masks with: the same in all sums of a study."""
+    def neighbour_places(self, study: str) -> list[list[int]]:
+        """List, for each member, the places of those it shares masks with: the same in all sums of a study."""
         return neighbours(study, tuple(member.key for member in self.members), self.neighbours)
 
 
@@ -103,11 +102,12 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class MaskCover:
-    """Lets a site's part leave only masked.
+    """The cover of a site whose parts of sums leave it only masked.
 
     ``roster`` has the public keys that the site's owner knows to be the others'. Without one the site takes the keys
     that the coordinator hands out, the same for a whole study; a coordinator that hands out its own could see parts.
-    ``neighbours`` is how many sites it must share masks with at least; None for what ``graph.enough_neighbours`` says.
+    ``neighbours`` is how many sites it must share masks with at least; None for
+    ``enough_neighbours``.
     """
 
     name = "masked"
@@ -116,7 +116,7 @@ class MaskCover:
         self.roster, self.neighbours = roster, neighbours
 
     def answer(self, site: Site, envelope: Envelope, own: Own) -> Reply:
-        """Take one step."""
+        """Answer one step of a masked sum."""
         turn = wire.decode(b"" if envelope.step is None else envelope.step.body, Turn)
         if turn.what == "key":
             return Ready(key=public_key(site.store))
@@ -126,22 +126,23 @@ class MaskCover:
             raise RefusedError("the sum is over other sites than it says")
         if n > shamir.MOST or not 1 <= turn.width <= BITS:
             raise RefusedError(f"a masked sum takes up to {shamir.MOST} sites, and counters of up to {BITS} bits")
-        if not _fits(turn.neighbours, n) or turn.neighbours < min(n - 1, self.neighbours or enough_neighbours(n)):
+        if not _can_have(turn.neighbours, n) or turn.neighbours < min(n - 1, self.neighbours or enough_neighbours(n)):
             raise RefusedError("the site would share masks with too few others")
         _pin(site, envelope.study, turn.members)
-        position = _Position(site, turn, envelope.study, own.statistic, place)
+        here = SumAtSite(site, turn, envelope.study, own.statistic, place)
         if turn.what == "hide":
-            return position.hide(own)
-        position.settle(own, digest(msgspec.json.encode([envelope.study, own.hash])))
-        return position.confirm() if turn.what == "confirm" else position.open()
+            return here.hide(own)
+        here.settle(own, digest(msgspec.json.encode([envelope.study, own.hash])))
+        return here.confirm() if turn.what == "confirm" else here.open()
 
 
-def _fits(neighbours: int, n: int) -> bool:
+def _can_have(neighbours: int, n: int) -> bool:
+    """Whether n sites can have so many neighbours each: all others, or an even number."""
     return neighbours == n - 1 or (0 < neighbours < n - 1 and neighbours % 2 == 0)
 
 
 def _pin(site: Site, study: str, members: Sequence[Member]) -> None:
-    """Hold sites to the keys under which they first took part in a study."""
+    """Check that sites have the keys under which they first took part in a study."""
     kept = f"keys {digest(study.encode())}"
     data = site.store.get(kept)
     known: dict[str, bytes] = {} if data is None else msgspec.msgpack.decode(data, type=dict[str, bytes])
@@ -153,7 +154,7 @@ def _pin(site: Site, study: str, members: Sequence[Member]) -> None:
 
 
 class _Pair(NamedTuple):
-    """What two sites derive for one sum: a mask, and keys for what they say to each other."""
+    """What two sites derive for one sum: a mask, and keys for their messages to each other."""
 
     mask: bytes
     seal: bytes
@@ -162,12 +163,12 @@ class _Pair(NamedTuple):
     their_code: bytes
 
 
-class _Position:
-    """A site's place in one sum."""
+class SumAtSite:
+    """One masked sum, as one of its sites takes part in it; ``place`` is the site's index among the members."""
 
     def __init__(self, site: Site, turn: Turn, study: str, statistic: str, place: int) -> None:
         self.site, self.turn, self.place = site, turn, place
-        self.sum, self.near = turn.name(study, statistic), turn.near(study)
+        self.sum, self.near = turn.name(study, statistic), turn.neighbour_places(study)
         self.names = [member.site for member in turn.members]
 
     def hide(self, own: Own) -> Hidden:
@@ -186,10 +187,10 @@ class _Position:
             boxes={self.names[i]: seal(pair.seal, shares[i].tobytes()) for i, pair in self.pairs.items()},
         )
 
-    def settle(self, own: Own, thing: str) -> None:
-        """Take the word of the coordinator for whose parts are in the sum, once and for good.
+    def settle(self, own: Own, question: str) -> None:
+        """Record whose parts the coordinator says are in the sum, once and for good.
 
-        Also in every other sum of the same thing: two that differ by a site would tell that site's part.
+        Every other sum of the same question must have the same parts: two that differ by a site tell that site's part.
         """
         if self.site.store.get(f"masked {self.sum}") is None:
             raise RefusedError("the site has hidden no part in this sum")
@@ -197,11 +198,11 @@ class _Position:
         if survivors != [name for name in self.names if name in survivors] or self.names[self.place] not in survivors:
             raise RefusedError("the list of parts in the sum does not have sites of the sum, once, and this one")
         if len(survivors) < threshold(len(self.names)):
-            raise RefusedError(f"a masked sum needs the parts of two thirds of its sites, and of {LEAST}")
+            raise RefusedError(f"a masked sum needs the parts of two thirds of its sites, and of {MIN_SITES}")
         listed = msgspec.json.encode(survivors)
         settled = [f"masked {self.sum} settled"]
-        if self.site.outbox is not None:  # without one a site holds nobody to anything else, either
-            settled.append(f"masked {thing} settled")
+        if self.site.outbox is not None:  # without an outbox a site enforces no other rule, either
+            settled.append(f"masked {question} settled")
         if any(self.site.store.get(key) not in (None, listed) for key in settled):
             raise RefusedError("the site has settled whose parts are in this sum, and it was other sites'")
         settle_shares(self.site, own.request, self.names, survivors)
@@ -211,12 +212,12 @@ class _Position:
             raise RefusedError("the site has not confirmed whose parts are in this sum")
 
     def confirm(self) -> Confirmed:
-        """Tell each other site of the list, so that the coordinator cannot tell sites different ones."""
+        """Authenticate the list for each other site, so that the coordinator cannot send sites different ones."""
         others = [i for i in self.pairs if self.names[i] in self.turn.survivors]
         return Confirmed(codes={self.names[i]: self._code(self.pairs[i].code) for i in others})
 
     def open(self) -> Opened:
-        """Give the shares that the list calls for, if enough others have confirmed the same list."""
+        """Return the shares that the list calls for, if enough others have confirmed the same list."""
         turn, places = self.turn, {name: i for i, name in enumerate(self.names)}
         others = [name for name in turn.survivors if places[name] != self.place]
         if not set(turn.codes) <= set(others) or set(turn.boxes) != set(others):
@@ -229,7 +230,7 @@ class _Position:
         return Opened(shares={name: self._share(places[name]).tobytes() for name in turn.survivors})
 
     def _share(self, place: int) -> np.ndarray:
-        """Choose from the shares of a site's seeds: that of its own mask, and those of masks with lost sites."""
+        """Select from the shares of a site's seeds: that of its own mask, and those of masks with lost sites."""
         if place == self.place:
             kept = self.site.store.get(f"masked {self.sum}")
             share = self._split(wire.decode(kept or b"", Kept).seed)[place]
@@ -242,7 +243,7 @@ class _Position:
         return share.reshape(-1, SEED)[rows_to_open(near, self.names, self.turn.survivors)]
 
     def _seed(self, own: Own, layout: Layout, words: np.ndarray) -> bytes:
-        """Give the seed of all that is drawn for a sum: drawn once, used for one part, the same when asked again."""
+        """Return the seed of all that is drawn for a sum: drawn once, used for one part, the same when asked again."""
         kept = f"masked {self.sum}"
         known = self.site.store.get(kept)
         seed = secrets.token_bytes(SEED) if known is None else wire.decode(known, Kept).seed
@@ -266,11 +267,11 @@ class _Position:
         """Split the seeds that hide the site's part into shares by place."""
         joined = b"".join(self._secrets(seed))
         enough = threshold(len(self.names))
-        drawn = stretch(derive(seed, b"shares", SEED), (enough - 1) * len(joined))
+        drawn = key_stream(derive(seed, b"shares", SEED), (enough - 1) * len(joined))
         return shamir.split(np.frombuffer(joined, np.uint8), len(self.names), enough, drawn)
 
     def _adds(self, other: int) -> bool:
-        return adds(self.names[self.place], self.names[other])
+        return adds_mask(self.names[self.place], self.names[other])
 
     def _code(self, key: bytes) -> bytes:
         return hmac.digest(key, msgspec.json.encode([self.sum, self.turn.survivors]), "sha256")
@@ -280,39 +281,39 @@ class _Position:
         """What the site shares with each other, by place; derived when first needed."""
         key = ("pairs", self.sum)
         if key not in self.site.cache:
-            agreed = self._agreed()
-            self.site.cache[key] = {i: self._pair(i, agreed[i]) for i in range(len(agreed)) if i != self.place}
+            shared = self._shared_secrets()
+            self.site.cache[key] = {i: self._pair(i, shared[i]) for i in range(len(shared)) if i != self.place}
         pairs: dict[int, _Pair] = self.site.cache[key]
         return pairs
 
-    def _agreed(self) -> list[bytes]:
-        """Agree with all members: once for the sums of a study, as long as the site is not restarted."""
+    def _shared_secrets(self) -> list[bytes]:
+        """Return the secrets shared with all members: computed once for a study, until the site restarts."""
         key = ("agreed", *(member.key for member in self.turn.members))
         if key not in self.site.cache:
             own = secret_key(self.site.store)
-            self.site.cache[key] = [agree(own, member.key) for member in self.turn.members]
-        agreed: list[bytes] = self.site.cache[key]
-        return agreed
+            self.site.cache[key] = [shared_secret(own, member.key) for member in self.turn.members]
+        shared: list[bytes] = self.site.cache[key]
+        return shared
 
-    def _pair(self, other: int, agreed: bytes) -> _Pair:
+    def _pair(self, other: int, shared: bytes) -> _Pair:
         names = sorted([self.names[self.place], self.names[other]])
-        derived = derive(agreed, b"masks\0" + msgspec.json.encode([self.sum, *names]), 7 * SEED)
+        derived = derive(shared, b"masks\0" + msgspec.json.encode([self.sum, *names]), 7 * SEED)
         seed, boxes, codes = derived[:SEED], [derived[32:96], derived[96:160]], [derived[160:192], derived[192:]]
         if not self._adds(other):
             boxes, codes = boxes[::-1], codes[::-1]
         return _Pair(seed, *boxes, *codes)
 
 
-def adds(site: str, other: str) -> bool:
-    """Whether a site adds the mask that it shares with another, which then takes it off."""
+def adds_mask(site: str, other: str) -> bool:
+    """Whether a site adds the mask that it shares with another, which then subtracts it."""
     return site < other
 
 
 def fingerprint(secret: bytes) -> bytes:
-    """Name a seed without giving it away, so that it is known again when shares give it back."""
+    """Return a digest of a seed, by which it is recognised when it is put together from shares."""
     return bytes.fromhex(digest(b"silvan mask\0" + secret))
 
 
 def rows_to_open(near: Sequence[int], names: Sequence[str], survivors: Container[str]) -> list[int]:
-    """Say which seeds of a site in the sum are opened: that of its own mask, and those it shares with lost sites."""
+    """List which seeds of a site in the sum are opened: that of its own mask, and those it shares with lost sites."""
     return [0, *(1 + j for j, i in enumerate(near) if names[i] not in survivors)]

@@ -1,4 +1,4 @@
-"""What the ways of summing that hide parts have in common: who takes part, by which key, and a check of the outcome."""
+"""What ring and masked sums share: the members of a sum with their keys, and a check of the result."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ from silvan.federation.question import Asked
 from silvan.federation.site import Site
 from silvan.privacy.seal import public_key
 
-LEAST = 3
+MIN_SITES = 3
 """Fewest sites in a sum: of two, each takes its own part off the sum and has the other's."""
 
 
@@ -29,10 +29,10 @@ class Ready(Reply, frozen=True, kw_only=True):
 
 
 def place_of(site: Site, members: Sequence[Member], among: int, roster: Mapping[str, bytes] | None, what: str) -> int:
-    """Confirm who takes part, at a site, and find its own place among them."""
+    """Check the members of a sum, at a site, and return the site's own place among them."""
     mine = Member(site.name, public_key(site.store))
-    if not len(members) == among >= LEAST:
-        raise RefusedError(f"a {what} needs at least {LEAST} sites, and all that the sum is over")
+    if not len(members) == among >= MIN_SITES:
+        raise RefusedError(f"a {what} needs at least {MIN_SITES} sites, and all that the sum is over")
     if len({m.site for m in members}) < among or len({m.key for m in members}) < among or mine not in members:
         raise RefusedError(f"the {what} does not have every site once, this one with its own key")
     if roster is not None and any(roster.get(m.site) != m.key for m in members):
@@ -41,13 +41,13 @@ def place_of(site: Site, members: Sequence[Member], among: int, roster: Mapping[
 
 
 def check_ready(site: str, reply: Reply) -> None:
-    """Check what a site says is its key."""
+    """Check the key that a site sends."""
     if isinstance(reply, Ready) and len(reply.key) != 32:
         raise FormatError("its key is not a key")
 
 
 def check_sum(total: Reply, question: Asked, what: str) -> None:
-    """Check the sum as its parts would have been; whose part is at fault cannot be told."""
+    """Apply the check of single replies to the sum; which site's part is at fault remains unknown."""
     if question.check is not None:
         try:
             question.check(OVERALL, total)

@@ -1,7 +1,7 @@
-"""Who shares a mask with whom: all sites with all others, or each with those near it on a circle.
+"""Which sites share masks: all with all others, or each with its neighbours on a circle.
 
-A coordinator that knows the masks of some sites and takes off those of the sites that were lost sees one sum for
-each piece in which the rest still hangs together; as long as that is one piece, it sees one sum. On a circle where
+A coordinator that knows the masks of some sites and subtracts those of the sites that were lost sees one sum for
+each connected piece of the rest; as long as the rest is connected, it sees one sum. On a circle where
 every site shares masks with the k/2 next to it on either side, the rest falls apart only where two stretches of k/2
 neighbours are gone. With m gone that cannot be if k > m. Otherwise, with the places on the circle as good as drawn by
 chance, the probability is at most the number of pairs of stretches times that of k given places being among m of n
@@ -14,15 +14,14 @@ from math import comb
 from silvan.federation.store import digest
 
 SECURITY = 40
-"""The rest falls apart with a probability of at most one in 2^40."""
-
+"""The rest is disconnected with a probability of at most one in 2^40."""
 
 FEW = 50
 """Up to so many sites share masks with all others: there is little to save."""
 
 
-def falls_apart(n: int, gone: int, k: int) -> float:
-    """Bound the probability that n sites with k neighbours each fall apart when so many are gone, placed by chance."""
+def disconnection_bound(n: int, gone: int, k: int) -> float:
+    """Bound the probability that n sites with k neighbours each are disconnected when so many are gone at random."""
     if k > gone or k >= n - 1:
         return 0.0
     return min(1.0, comb(n, 2) * comb(n - k, gone - k) / comb(n, gone))
@@ -30,15 +29,15 @@ def falls_apart(n: int, gone: int, k: int) -> float:
 
 @lru_cache
 def enough_neighbours(n: int) -> int:
-    """Give how many neighbours each of n sites needs when a third of them is lost and another third colludes."""
+    """Return how many neighbours each of n sites needs when a third of them is lost and another third colludes."""
     gone = 2 * (n // 3)
-    enough = (k for k in range(2, n - 1, 2) if n > FEW and falls_apart(n, gone, k) <= 2.0**-SECURITY)
+    enough = (k for k in range(2, n - 1, 2) if n > FEW and disconnection_bound(n, gone, k) <= 2.0**-SECURITY)
     return next(enough, n - 1)
 
 
 @lru_cache(maxsize=8)
 def neighbours(circle: str, keys: tuple[bytes, ...], k: int) -> list[list[int]]:
-    """List each site's neighbours by place; on the circle sites stand in the order of a digest of their keys."""
+    """List the places of each site's neighbours; the order on the circle is that of a digest of the sites' keys."""
     n = len(keys)
     if k >= n - 1:
         return [[j for j in range(n) if j != i] for i in range(n)]

@@ -1,12 +1,12 @@
-"""Sums passed round a ring of sites: the thesis's secure sum (section 4.3), with an offset for every counter.
+"""Ring sums: passed from site to site, the thesis's secure sum (section 4.3) with an offset for every counter.
 
 The first site hides its part by adding random offsets modulo 2^64 (Eq. 4.1), every other adds its own to what
-its neighbour hands on, and the first takes its offsets off what comes back. The thesis's Eq. 4.2 has one offset
+its neighbour passes on, and the first subtracts its offsets from what comes back. The thesis's Eq. 4.2 has one offset
 for all counts of a matrix, which shows their differences: here every counter has its own, fresh for each sum.
 What goes from site to site is sealed, so the coordinator carries it unread. A sum takes one wave of messages in
-which all sites prepare their parts and tell their public keys, then one a site, then one for the sum.
+which all sites prepare their parts and send their public keys, then one a site, then one for the sum.
 
-Who holds both neighbours of a site learns its part: see docs/sums.md.
+Whoever controls both neighbours of a site learns its part: see docs/sums.md.
 """
 
 import secrets
@@ -22,13 +22,12 @@ from silvan.federation.federation import Federation
 from silvan.federation.journal import SUM, Entry
 from silvan.federation.message import Envelope, Reply, Step
 from silvan.federation.question import Asked
-from silvan.federation.site import Site
+from silvan.federation.site import Own, Site
 from silvan.federation.store import digest
-from silvan.federation.sums import Own
 from silvan.privacy.noise.noisy_request import Noisy
-from silvan.privacy.seal import offsets, pair_key, public_key, seal, secret_key, unseal
-from silvan.privacy.sums.counters import WORD, Layout, flatten, unflatten
-from silvan.privacy.sums.members import LEAST, Member, Ready, check_ready, check_sum, place_of
+from silvan.privacy.seal import pair_key, public_key, seal, secret_key, unseal
+from silvan.privacy.sums.counters import WORD, Layout, flatten, offsets, unflatten
+from silvan.privacy.sums.members import MIN_SITES, Member, Ready, check_ready, check_sum, place_of
 
 # -- messages
 
@@ -71,7 +70,7 @@ class Pad(msgspec.Struct, frozen=True):
 
 
 class RingCover:
-    """Lets a site's part leave only in a ring.
+    """The cover of a site whose parts of sums leave it only in a ring.
 
     ``roster`` has the public keys that the site's owner knows to be the others'. Without one the site takes the
     keys that the coordinator hands out, and a coordinator that hands out its own could read what it carries.
@@ -83,7 +82,7 @@ class RingCover:
         self.roster = roster
 
     def answer(self, site: Site, envelope: Envelope, own: Own) -> Reply:
-        """Take one step."""
+        """Answer one step of a ring sum."""
         hop = wire.decode(b"" if envelope.step is None else envelope.step.body, Hop)
         if not hop.ring:
             own.prepare()
@@ -92,11 +91,11 @@ class RingCover:
         names = [member.site for member in hop.ring]
         if names != sorted(names):  # the first one ends a sum, and must not be another each time
             raise RefusedError("a ring goes round in the order of its sites' names")
-        box = _Box(site, hop, hop.name(envelope.study, own.statistic), place)
-        kept = f"pad {digest(f'{box.sum} {own.hash}'.encode())}"
+        link = _Link(site, hop, hop.name(envelope.study, own.statistic), place)
+        kept = f"pad {digest(f'{link.sum} {own.hash}'.encode())}"
         if place == 0 and hop.sealed:
-            total = _end(site, kept, box.open(), digest(hop.sealed), own)
-            _limit_ends(site, envelope, own)
+            total = _finish(site, kept, link.receive(), digest(hop.sealed), own)
+            _check_finished_once(site, envelope, own)
             return total
         if isinstance(own.request, Noisy) and own.request.sharers > 1:
             own.forget()  # shares of noise are drawn for the sites of the ring, and some may have been lost since
@@ -104,31 +103,31 @@ class RingCover:
         if place == 0:
             counters = counters + offsets(_pad(site, kept, layout, counters).seed, len(counters))
         else:
-            counters = counters + _like(box.open(), layout)
-        return Passed(sealed=box.close(Running(layout, counters.tobytes())))
+            counters = counters + _read_counters(link.receive(), layout)
+        return Passed(sealed=link.send(Running(layout, counters.tobytes())))
 
 
-class _Box:
-    """What a site takes from the one before and hands to the one after."""
+class _Link:
+    """A site's encrypted links to the site before it and the site after it."""
 
     def __init__(self, site: Site, hop: Hop, name: str, place: int) -> None:
         self.hop, self.sum, self.secret = hop, name, secret_key(site.store)
         self.before, self.here, self.after = (hop.ring[(place + i) % len(hop.ring)] for i in (-1, 0, 1))
 
-    def open(self) -> Running:
-        """Read what the site before says."""
+    def receive(self) -> Running:
+        """Decrypt what the site before has sent."""
         return wire.decode(unseal(self._key(self.before, self.before, self.here), self.hop.sealed), Running)
 
-    def close(self, running: Running) -> bytes:
-        """Say it to the site after."""
+    def send(self, running: Running) -> bytes:
+        """Encrypt a running sum for the site after."""
         return seal(self._key(self.after, self.here, self.after), wire.encode(running))
 
     def _key(self, other: Member, sender: Member, receiver: Member) -> bytes:
         return pair_key(self.secret, other.key, msgspec.json.encode([self.sum, sender.site, receiver.site]))
 
 
-def _like(running: Running, layout: Layout) -> np.ndarray:
-    """Read the counters of a running sum, refusing one of another shape than the site's own part."""
+def _read_counters(running: Running, layout: Layout) -> np.ndarray:
+    """Read the counters of a running sum, and check that it has the shape of the site's own part."""
     words, left = divmod(len(running.counters), WORD.itemsize)
     if running.layout != layout or left or words != layout.size:
         raise RefusedError("the sum so far is of another shape than the site's part")
@@ -136,7 +135,7 @@ def _like(running: Running, layout: Layout) -> np.ndarray:
 
 
 def _pad(site: Site, kept: str, layout: Layout, counters: np.ndarray) -> Pad:
-    """Give the offsets of a sum: drawn once, used for one part, the same when asked again."""
+    """Return the offsets of a sum: drawn once, used for one part, the same when asked again."""
     part = digest(counters.tobytes())
     known = site.store.get(kept)
     if known is None:
@@ -149,8 +148,8 @@ def _pad(site: Site, kept: str, layout: Layout, counters: np.ndarray) -> Pad:
     return pad
 
 
-def _limit_ends(site: Site, envelope: Envelope, own: Own) -> None:
-    """Refuse to end sums of one statistic over several sets of sites: their difference is other sites' parts."""
+def _check_finished_once(site: Site, envelope: Envelope, own: Own) -> None:
+    """Check that sums of one statistic are over one set of sites: a difference would be other sites' parts."""
     once = f"ended {digest(msgspec.json.encode([envelope.study, own.statistic]))}"
     sites = msgspec.json.encode(sorted(envelope.over))
     if site.store.get(once) not in (None, sites):
@@ -158,13 +157,13 @@ def _limit_ends(site: Site, envelope: Envelope, own: Own) -> None:
     site.store.put(once, sites)
 
 
-def _end(site: Site, kept: str, running: Running, box: str, own: Own) -> Reply:
-    """Take the offsets off and give the sum; once, so that no two sums are told apart by one site's part."""
+def _finish(site: Site, kept: str, running: Running, box: str, own: Own) -> Reply:
+    """Subtract the offsets and return the sum; once, so that no two sums differ by one site's part."""
     known = site.store.get(kept)
     if known is None:
         raise RefusedError("the site did not start this sum")
     pad = wire.decode(known, Pad)
-    counters = _like(running, pad.layout)
+    counters = _read_counters(running, pad.layout)
     if site.store.get(f"{kept} ended") not in (None, box.encode()):
         raise RefusedError("the site has ended this sum, with another outcome")
     site.store.put(f"{kept} ended", box.encode())
@@ -175,35 +174,35 @@ def _end(site: Site, kept: str, running: Running, box: str, own: Own) -> Reply:
 
 
 class RingSums:
-    """Carries a sum round the ring of its sites, in the order of their names.
+    """The way of summing that passes a sum round the ring of its sites, in the order of their names.
 
     A site that is lost on the way, where the quorum allows that, is left out and the ring starts again: with
     other sites it is another sum, with other offsets.
     """
 
     name = "ring"
-    least = LEAST
+    least = MIN_SITES
 
     def total(self, federation: Federation, question: Asked) -> tuple[Reply, dict[str, Entry]]:
-        """Have the sites add up their parts."""
-        _enough(federation, question, list(question.requests))
+        """Pass the sum round, and return it."""
+        _check_size(federation, question, list(question.requests))
         ring, total = self._resume(federation, question)
         if total is None:
             ring = self._gather(federation, question)
         while total is None:
             ring = [member for member in ring if member.site not in federation.lost]
-            _enough(federation, question, [member.site for member in ring])
+            _check_size(federation, question, [member.site for member in ring])
             total = self._carry(federation, question, ring)
         check_sum(total, question, self.name)
         kind = type(total).__name__
         return total, {m.site: Entry(kind, b"", question.sent[m.site], question.received[m.site]) for m in ring}
 
     def _resume(self, federation: Federation, question: Asked) -> tuple[list[Member], Reply | None]:
-        """End a sum that had gone round when the coordinator was stopped.
+        """Finish a sum that had gone round when the coordinator was stopped.
 
-        The first site may have told it, and tells no other: not even one without a site that was lost meanwhile.
+        The first site may have sent it, and sends no other: not even one without a site that was lost meanwhile.
         """
-        known = federation.journal.find(_round(question, list(question.requests))).get(SUM)
+        known = federation.journal.find(_journal_key(question, list(question.requests))).get(SUM)
         if known is None:
             return [], None
         hop = wire.decode(known.body, Hop)
@@ -214,19 +213,19 @@ class RingSums:
         return hop.ring, replies[0] if replies else None
 
     def _gather(self, federation: Federation, question: Asked) -> list[Member]:
-        """Let all sites prepare their parts, all at once, and learn their keys."""
+        """Ask all sites at once to prepare their parts, and for their keys."""
         wave = replace(self._wave(question, Hop(), Ready), over=list(question.requests))
         keys = {site: reply.key for site, reply, _ in federation.exchange(wave) if isinstance(reply, Ready)}
         return [Member(site, keys[site]) for site in sorted(question.requests) if site in keys]
 
     def _carry(self, federation: Federation, question: Asked, ring: list[Member]) -> Reply | None:
-        """Go round once, and back to the first for the sum; None if a site was lost on the way."""
+        """Go round once, and back to the first for the sum; return None if a site was lost on the way."""
         sealed = b""
         for i, member in enumerate([*ring, ring[0]]):
             hop, last = Hop(question.name, ring, sealed), i == len(ring)
             if last:
                 entry = Entry(Hop.__name__, wire.encode(hop), 0, 0)
-                federation.journal.keep(_round(question, [member.site for member in ring]), {SUM: entry})
+                federation.journal.keep(_journal_key(question, [member.site for member in ring]), {SUM: entry})
             replies = self._send(federation, question, hop, member.site, question.kind.reply if last else Passed)
             if not replies or not isinstance(replies[0], Passed):
                 return replies[0] if replies else None
@@ -234,7 +233,7 @@ class RingSums:
         return None
 
     def _send(self, federation: Federation, question: Asked, hop: Hop, site: str, answer: type[Reply]) -> list[Reply]:
-        """Send a site its step; no reply if it was lost."""
+        """Send a site its step; return an empty list if it was lost."""
         wave = self._wave(question, hop, answer)
         to, over = {site: question.requests[site]}, [member.site for member in hop.ring]
         return [reply for _, reply, _ in federation.exchange(replace(wave, requests=to, over=over))]
@@ -243,8 +242,8 @@ class RingSums:
         return replace(question, step=Step(self.name, wire.encode(hop)), answer=answer, check=_check_step)
 
 
-def _round(question: Asked, sites: list[str]) -> str:
-    """Name a sum that has gone round, for the journal."""
+def _journal_key(question: Asked, sites: list[str]) -> str:
+    """Return the name under which the journal has a sum that has gone round."""
     return digest(msgspec.json.encode(["ring", question.name, sorted(sites)]))
 
 
@@ -254,10 +253,10 @@ def _check_step(site: str, reply: Reply) -> None:
         raise FormatError("it passed nothing on")
 
 
-def _enough(federation: Federation, question: Asked, sites: list[str]) -> None:
-    if len(sites) < LEAST:
+def _check_size(federation: Federation, question: Asked, sites: list[str]) -> None:
+    if len(sites) < MIN_SITES:
         lost = "".join(f"; {text}" for text in federation.lost.values())
         raise FederationError(
             f"{question.kind.__name__} cannot be summed in a ring of {' and '.join(sites) or 'no site'}: with fewer "
-            f"than {LEAST}, each learns the other's part by taking its own off the sum{lost}"
+            f"than {MIN_SITES}, each learns the other's part by taking its own off the sum{lost}"
         )

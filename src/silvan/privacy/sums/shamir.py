@@ -1,7 +1,7 @@
 """Shamir's secret sharing, byte by byte over the field of 256 elements.
 
-A secret is the value at zero of a polynomial drawn at random, a share its value at a place of its own: so many
-shares as the polynomial has coefficients give it back, fewer fit every secret equally well. Places are public and
+A secret is the value at zero of a polynomial drawn at random, a share its value at a place of its own: as many
+shares as the polynomial has coefficients recover it, fewer fit every secret equally well. Places are public and
 secrets are not: all that is done to secrets is shifts and exclusive ors that the places choose, so the work and
 the memory that is touched are the same for every secret.
 """
@@ -12,14 +12,14 @@ from functools import lru_cache
 import numpy as np
 
 MOST = 255
-"""Most shares of a secret: the field has so many elements besides zero, where the secret is."""
+"""Most shares of a secret: the number of elements of the field besides zero, where the secret is."""
 
 _MODULUS = 0x11B  # x^8 + x^4 + x^3 + x + 1
 _BITS = np.arange(8)[:, None, None]
 
 
 def split(secret: np.ndarray, n: int, threshold: int, random: bytes) -> np.ndarray:
-    """Make n shares of a secret, of which ``threshold`` give it back: uint8 (n, bytes of the secret).
+    """Make n shares of a secret, of which ``threshold`` recover it: uint8 (n, bytes of the secret).
 
     ``random`` are the other coefficients: (threshold - 1) times as many bytes as the secret has, never used again.
     """
@@ -30,7 +30,7 @@ def split(secret: np.ndarray, n: int, threshold: int, random: bytes) -> np.ndarr
 
 
 def join(places: Sequence[int], shares: np.ndarray) -> np.ndarray:
-    """Give a secret back from as many shares as are enough, uint8 (shares, bytes), and their places from 0 on."""
+    """Recover a secret from as many shares as are enough, uint8 (shares, bytes), and their places from 0 on."""
     return _combine(_at_zero(tuple(places)), shares)[0]
 
 
@@ -59,7 +59,7 @@ def _tables() -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache
 def _powers(n: int, threshold: int) -> np.ndarray:
-    """Give the weights of coefficients in shares: (n, threshold)."""
+    """Return the weights of coefficients in shares: (n, threshold)."""
     powers, exponents = _tables()
     weights = powers[exponents[1 : n + 1, None] * np.arange(threshold) % MOST]
     weights.setflags(write=False)
@@ -68,7 +68,7 @@ def _powers(n: int, threshold: int) -> np.ndarray:
 
 @lru_cache
 def _at_zero(places: tuple[int, ...]) -> np.ndarray:
-    """Give the weights of shares in the secret (Lagrange's, at zero): (1, shares)."""
+    """Return the weights of shares in the secret (Lagrange's, at zero): (1, shares)."""
     powers, exponents = _tables()
     x = np.array(places) + 1
     if len(np.unique(x)) < len(x) or x.min() < 1 or x.max() > MOST:

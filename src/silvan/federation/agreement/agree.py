@@ -1,13 +1,12 @@
 """Agreement before training: one schema for all sites, or a clear account of why there is none."""
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from silvan.data.encode import Task
 from silvan.data.schema import MAX_CATEGORIES, Class, Feature, Label, Schema
 from silvan.errors import AgreementError, FormatError
-from silvan.federation.describe import (
+from silvan.federation.agreement.agreement import Agreement, Differences
+from silvan.federation.agreement.describe import (
     BUCKETS,
     FLOOR,
     NO_MEDIAN,
@@ -30,24 +29,17 @@ _FAR = 2
 """Medians so many powers of two apart look like other units."""
 
 
-@dataclass
-class Differences:
-    """How the sites' tables differ: one line a difference, and what was made of it."""
-
-    notes: list[tuple[str, str, str]] = field(default_factory=list)  # column, what differs, what was done
-    warnings: list[str] = field(default_factory=list)
-
-    def add(self, column: str, what: str, done: str) -> None:
-        """Note one difference."""
-        self.notes.append((column, what, done))
-
-    def __str__(self) -> str:
-        widths = [max((len(note[i]) for note in self.notes), default=0) for i in range(2)]
-        return "\n".join(f"{column:{widths[0]}}  {what:{widths[1]}}  {done}" for column, what, done in self.notes)
+def agree_on(
+    federation: Federation, label: str, task: Task | None, schema: Schema | None, *, count_rows: bool
+) -> Agreement:
+    """Agree on a schema by asking the sites, or take the one that is given and ask at most for the number of rows."""
+    if schema is None:
+        return agree(federation, label, task)
+    return Agreement(schema, rows=ask_rows(federation) if count_rows else {}, by_asking=False)
 
 
-def agree(federation: Federation, label: str, task: Task | None = None) -> tuple[Schema, Differences, dict[str, int]]:
-    """Find the schema that all sites' tables fit; also how the tables differ, and each site's rows."""
+def agree(federation: Federation, label: str, task: Task | None = None) -> Agreement:
+    """Find the schema that all sites' tables fit, how the tables differ, and each site's rows."""
     with federation.counted_apart():
         replies: dict[str, Description] = federation.ask(Describe(task=task), check=_check_description)
         differences = Differences()
@@ -58,7 +50,7 @@ def agree(federation: Federation, label: str, task: Task | None = None) -> tuple
         if any(kinds.values()):
             features = _name_categories(federation, features, differences)
     rows = {site: description.rows for site, description in replies.items()}
-    return Schema(tuple(features), Label(label, classes)), differences, rows
+    return Agreement(Schema(tuple(features), Label(label, classes)), differences, rows)
 
 
 def ask_rows(federation: Federation) -> dict[str, int]:

@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from silvan.algorithms.baselines.in_one_place import pooled_rows
 from silvan.algorithms.horizontal.histogram_forest import binned
 from silvan.algorithms.shared.shared_bins import label_counts, pooled_bins
 from silvan.data.schema import Schema
 from silvan.federation.federation import Federation
-from silvan.federation.transports.in_process import LocalFederation
 from silvan.forest.forest import Forest
 from silvan.tree.fit import Settings, grow_forest
 from silvan.util.threads import thread_count
@@ -14,8 +14,7 @@ from silvan.util.threads import thread_count
 
 def pooled_forest(federation: Federation, schema: Schema, settings: Settings, feature_key: np.ndarray) -> Forest:
     """Grow the forest of all sites' training rows, with all rows at hand."""
-    assert isinstance(federation, LocalFederation)  # noqa: S101
-    rows, row_key = federation.pooled(schema)
+    rows, row_key = pooled_rows(federation, schema)
     bins = pooled_bins([rows], schema, settings.max_bins)
     measure = settings.measure(schema, label_counts(rows.y, schema))
     threads = thread_count(federation.site(federation.active[0]).n_jobs)

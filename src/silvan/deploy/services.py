@@ -1,0 +1,82 @@
+"""Starts and stops the processes of a coordinator's folder and of a site's folder."""
+
+import signal
+import time
+
+from silvan.deploy.hub import Hub
+from silvan.deploy.member import Member
+from silvan.deploy.process import (
+    Background,
+    client_arguments,
+    require_flare,
+    server_arguments,
+    wait_for_port,
+    wait_until_free,
+)
+from silvan.errors import FederationError, InputError
+
+SERVER, ENROL, SITE = "server", "enrol", "site"
+_START_SECONDS = 60.0
+PORT_SECONDS = 10.0
+"""Seconds that a process which was killed may take to let go of a port."""
+
+
+def start_hub(hub: Hub) -> list[Background]:
+    """Start the coordinator's processes: FLARE's server, and the service by which sites join."""
+    require_flare()
+    content = hub.read()
+    server, enrol = processes_of(hub)
+    for process in (server, enrol):
+        if process.pid is not None:
+            raise InputError(f"{hub.path}: it is running already; `silvan study stop` ends it")
+    for port in (content.port, content.port + 1):
+        if not wait_until_free("localhost", port, PORT_SECONDS):
+            raise InputError(f"port {port} is in use by another program; stop that, or name another port at init")
+    enrol.start(["-u", "-m", "silvan.deploy.enrol", str(hub.path)], hub.path)
+    server.start(server_arguments(hub.path / "server"), hub.path / "server")
+    for process, port in ((enrol, content.port + 1), (server, content.port)):
+        if not wait_for_port("localhost", port, _START_SECONDS) or process.pid is None:
+            line = process.last_log_line()
+            stop_all([server, enrol])
+            raise FederationError(f"{process.name} did not start: {line or 'see its log'} ({process.log})")
+    return [server, enrol]
+
+
+def start_site(member: Member) -> Background:
+    """Start a site's process."""
+    require_flare()
+    process = process_of(member)
+    process.start(client_arguments(member.path / "kit", member.name), member.path / "kit")
+    return process
+
+
+def processes_of(hub: Hub) -> list[Background]:
+    """Return the coordinator's processes: FLARE's server, then the service by which sites join."""
+    return [Background(hub.path, SERVER), Background(hub.path, ENROL)]
+
+
+def process_of(member: Member) -> Background:
+    """Return a site's process."""
+    return Background(member.path, SITE)
+
+
+def stop_all(processes: list[Background]) -> int:
+    """Stop processes; return how many were running."""
+    return sum(process.stop() for process in processes)
+
+
+def wait_for_end(processes: list[Background]) -> None:
+    """Wait until one of the processes ends or this process is told to stop, then stop them all."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        while all(process.pid is not None for process in processes):
+            time.sleep(0.5)
+        raise FederationError("a process ended by itself; the logs say why")
+    except KeyboardInterrupt:
+        pass
+    finally:
+        stop_all(processes)

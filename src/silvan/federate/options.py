@@ -1,0 +1,166 @@
+"""What both ways of making a federation share: options, checks of arguments, and the sums and gates they name."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from numbers import Integral
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from silvan.errors import InputError
+from silvan.federation.federation import Federation, Sums
+from silvan.federation.journal import Journal
+from silvan.federation.signed import Signer, make_signers
+from silvan.federation.site import Cover, Site
+from silvan.federation.store import Store
+from silvan.federation.sums import TrustedSums
+from silvan.federation.transports.in_process import InProcess
+from silvan.privacy.gate.gate import Gate, Policy
+from silvan.privacy.gate.site_folder import SiteFolder, make_folders
+from silvan.privacy.noise.budget import Budget
+from silvan.privacy.seal import public_key
+from silvan.privacy.sums.masked_coordinator import MaskedSums
+from silvan.privacy.sums.masked_site import MaskCover
+from silvan.privacy.sums.ring import RingCover, RingSums
+
+SumsName = Literal["trusted", "ring", "masked"]
+
+
+class OptionKeywords(TypedDict, total=False):
+    """The fields of ``Options``, as keywords."""
+
+    sums: SumsName
+    policy: Policy | None
+    ledgers: str | Path | None
+    signed: bool
+    cold: bool
+    quorum: int | None
+    timeout: float | None
+    journal: str | None
+    n_jobs: int | None
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a federation in this process protects what leaves its sites, and how it runs.
+
+    Parameters
+    ----------
+    sums
+        How ``total`` hides its parts: "trusted" (whoever adds sees them), "ring" or "masked" (nobody does; three
+        sites or more).
+    policy
+        What every site lets out.
+    ledgers
+        A folder where each site keeps a folder of its own, with its key, its ledger of all that left and the studies
+        that were approved; without one the ledger is as old as the federation: ``fed.site(name).outbox.ledger``.
+    signed
+        Sign and check every message, with keys made for it or those in ``ledgers``, as between machines.
+    cold
+        Rebuild the site for every message, as if it had been restarted: slow, for tests.
+    quorum, timeout
+        How many sites must answer, and within how many seconds; None: all, any time.
+    journal
+        A file that keeps every reply, so that an interrupted study goes on where it stopped.
+    n_jobs
+        Threads; None for all cores.
+    """
+
+    sums: SumsName = "trusted"
+    policy: Policy | None = None
+    ledgers: str | Path | None = None
+    signed: bool = False
+    cold: bool = False
+    quorum: int | None = None
+    timeout: float | None = None
+    journal: str | None = None
+    n_jobs: int | None = None
+
+
+def read_options(function: str, given: Mapping[str, Any]) -> Options:
+    """Return the options among a function's keywords; raise ``TypeError`` for any other, as Python does."""
+    known = {field.name for field in fields(Options)}
+    for name in given:
+        if name not in known:
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+    return Options(**given)
+
+
+class Protection:
+    """What sites of one process are given to protect what leaves them, and the coordinator's half of it."""
+
+    def __init__(self, names: Sequence[str], options: Options, *, pinned_seals: bool) -> None:
+        self.policy = Policy() if options.policy is None else options.policy
+        self.journal = Journal(options.journal)
+        self.folders = make_folders(options.ledgers, names)
+        self.stores: dict[str, Store] = {name: self.journal.store(name) for name in names}
+        seals = {name: public_key(store) for name, store in self.stores.items()} if options.signed else None
+        keys = {name: folder.key for name, folder in self.folders.items()}
+        self.signer: Signer | None = None
+        self.signers: dict[str, Signer] = {}
+        if options.signed:
+            self.signer, self.signers = make_signers(list(names), keys, seals if pinned_seals else None)
+        self.sums, self.cover = make_sums(options.sums, seals)
+
+    def of(self, name: str, budget: Budget | None = None) -> dict[str, Any]:
+        """Return what one site is made with."""
+        return {
+            "store": self.stores[name],
+            "outbox": make_gate(self.policy, self.folders.get(name), budget),
+            "cover": self.cover,
+            "signer": self.signers.get(name),
+        }
+
+    def federation(self, sites: dict[str, Site], study: str, options: Options) -> Federation:
+        """Make the federation of sites that were made with this."""
+        return Federation(
+            InProcess(sites, cold=options.cold),
+            sites,
+            self.sums,
+            study=study,
+            journal=self.journal,
+            quorum=options.quorum,
+            timeout=options.timeout,
+            signer=self.signer,
+        )
+
+
+def make_gate(policy: Policy, folder: SiteFolder | None, budget: Budget | None = None) -> Gate:
+    """Make a site's outbox, in memory or in the site's folder."""
+    if folder is None:
+        return Gate(policy, budget)
+    return Gate(policy, budget, folder.ledger, folder.approvals)
+
+
+def make_sums(name: str, seals: Mapping[str, bytes] | None = None) -> tuple[Sums, Cover | None]:
+    """Return both halves of the way of summing that a user named: the coordinator's, and what hides a site's part.
+
+    ``seals`` are the keys by which sites know each other, if they do not take the coordinator's word for them.
+    """
+    if name == "trusted":
+        return TrustedSums(), None
+    if name == "ring":
+        return RingSums(), RingCover(seals)
+    if name == "masked":
+        return MaskedSums(), MaskCover(seals)
+    raise InputError(f"sums must be 'trusted', 'ring' or 'masked', got {name!r}")
+
+
+def check_common(test: float, task: str | None, random_state: Any, exclude: Any, *, may_be_none: bool = False) -> None:
+    """Raise ``InputError`` for a test share, task, seed or list of columns that cannot be meant."""
+    if not 0.0 <= test < 1.0:
+        raise InputError(f"test must be at least 0 and below 1, got {test}")
+    if task not in (None, "classification", "regression"):
+        raise InputError(f"task must be None, 'classification' or 'regression', got {task!r}")
+    whole = isinstance(random_state, Integral) and not isinstance(random_state, bool)
+    if not ((whole and random_state >= 0) or (may_be_none and random_state is None)):
+        wanted = "None or a whole number" if may_be_none else "a whole number"
+        raise InputError(f"random_state must be {wanted} of at least 0, got {random_state!r}")
+    if isinstance(exclude, str):
+        raise InputError(f"exclude must be a list of columns, got {exclude!r}")
+
+
+def check_excluded(exclude: Sequence[str], sites: Mapping[str, Site], where: str) -> None:
+    """Raise ``InputError`` for a misspelt column, which would be learnt from."""
+    unknown = [name for name in exclude if not any(name in site.excluded for site in sites.values())]
+    if unknown:
+        raise InputError(f"exclude names {unknown[0]!r}, which is not a column {where}")

@@ -1,0 +1,55 @@
+"""What a federation has agreed on before anything is learnt, by rows or by columns."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from silvan.data.schema import Schema
+
+
+@dataclass
+class Differences:
+    """How the sites' tables differ: one line a difference, and what was made of it."""
+
+    notes: list[tuple[str, str, str]] = field(default_factory=list)  # column, what differs, what was done
+    warnings: list[str] = field(default_factory=list)
+
+    def add(self, column: str, what: str, done: str) -> None:
+        """Note one difference."""
+        self.notes.append((column, what, done))
+
+    def __str__(self) -> str:
+        widths = [max((len(note[i]) for note in self.notes), default=0) for i in range(2)]
+        return "\n".join(f"{column:{widths[0]}}  {what:{widths[1]}}  {done}" for column, what, done in self.notes)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Who holds what: each party's features by index, the label, and the rows in common by their digests."""
+
+    owners: dict[str, range]
+    label_holder: str | None
+    common: np.ndarray
+    held_out: np.ndarray  # bool, which of the rows in common are kept for judging
+    known: dict[str, np.ndarray] | None = None  # digests by party, where the coordinator has seen them
+
+    @property
+    def training(self) -> np.ndarray:
+        """Digests of the rows to learn from."""
+        return self.common[~self.held_out]
+
+    @property
+    def test(self) -> np.ndarray:
+        """Digests of the rows kept for judging."""
+        return self.common[self.held_out]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What all sites go by. With ``columns`` they hold columns of the same rows, without they hold different rows."""
+
+    schema: Schema
+    differences: Differences = field(default_factory=Differences)
+    rows: dict[str, int] = field(default_factory=dict)  # to learn from, by site; empty where policies keep it back
+    columns: Columns | None = None
+    by_asking: bool = True  # whether the schema was found by asking the sites, not given

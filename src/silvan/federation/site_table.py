@@ -1,0 +1,150 @@
+"""A site's table: read, split into rows to learn from and rows kept for judging, and encoded by a schema."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import msgspec
+import narwhals as nw
+import numpy as np
+
+from silvan.data.batches import Batched, Whole
+from silvan.data.disk_arrays import Folder
+from silvan.data.encode import encode_features, encode_label
+from silvan.data.holdout import HeldOut, hold_out
+from silvan.data.schema import Schema
+from silvan.data.table import Frame, read_table
+from silvan.federation.part import Part, row_keys, store_parts
+from silvan.federation.store import digest
+from silvan.tree.draw import make_key
+
+_KEPT = {"scores": 64, "part of a sum": 1, "answer": 1}  # of everything else two are enough for one study
+
+_BATCH = 1 << 27
+"""Bytes of a table that are read at a time, at most: more would not be faster."""
+
+
+class Cache(dict[Any, Any]):
+    """What makes answers faster. A key begins with a word for what it holds; only the latest of it stay."""
+
+    def __setitem__(self, key: tuple[Any, ...], value: Any) -> None:
+        super().__setitem__(key, value)
+        alike = [k for k in self if k[0] == key[0]]
+        for old in alike[: -_KEPT.get(key[0], 2)]:
+            del self[old]
+
+
+@dataclass(frozen=True, eq=False)
+class SiteSettings:
+    """What a study and a site's owner say of the site's table and of how it is worked on.
+
+    ``test`` is the share of rows kept for judging, drawn by class and by ``split_seed`` and the site's name.
+    ``sampling_key`` decides which rows are in which tree; all sites have the same one, and the coordinator does not
+    need it. ``forest`` is one that the site brings. With ``memory``, a number of bytes, the table is read in batches
+    and its rows lie in nameless files in ``folder``.
+    """
+
+    label: str = "label"
+    exclude: tuple[str, ...] = ()
+    test: float = 0.0
+    split_seed: int = 0
+    sampling_key: np.ndarray | None = None
+    n_jobs: int | None = None
+    forest: Any = None
+    memory: int | None = None
+    folder: Folder = None
+
+    @classmethod
+    def of_study(cls, label: str, exclude: Sequence[str], test: float, random_state: int, **own: Any) -> Self:
+        """Return the settings that a study gives all its sites, with those that are a site's own."""
+        key = make_key(random_state, "rows")
+        return cls(label, tuple(exclude), test, split_seed=int(random_state), sampling_key=key, **own)
+
+
+class SiteTable:
+    """One organisation's rows. ``source`` is a data frame, a path or (X, y)."""
+
+    def __init__(self, name: str, source: Any, settings: SiteSettings) -> None:
+        self.name, self.source = name, source
+        self.label, self.exclude = settings.label, settings.exclude
+        self.test, self.split_seed, self.n_jobs = settings.test, settings.split_seed, settings.n_jobs
+        self.forest, self.memory, self.folder = settings.forest, settings.memory, settings.folder
+        self.sampling_key = np.zeros(2, np.uint64) if settings.sampling_key is None else settings.sampling_key
+        self.cache = Cache()
+
+    @property
+    def settings(self) -> SiteSettings:
+        """The settings as they are now; the sites may have agreed on another sampling key since."""
+        return SiteSettings(**{name: getattr(self, name) for name in SiteSettings.__dataclass_fields__})
+
+    @cached_property
+    def table(self) -> Whole | Batched:
+        """The table, without the columns that are not features: in memory, or read in batches."""
+        if self.memory is None:
+            return Whole(read_table(self.source, self.label), self.exclude)
+        return Batched(self.source, self.label, min(self.memory // 8, _BATCH), self.folder, self.exclude)
+
+    @cached_property
+    def frame(self) -> Frame:
+        """The table in memory, however large."""
+        return self.table.frame if isinstance(self.table, Whole) else nw.concat(list(self.table.batches()))
+
+    @property
+    def excluded(self) -> list[str]:
+        """Which of ``exclude`` the table has, if it was read."""
+        return self.table.excluded if "table" in vars(self) else []
+
+    def fingerprint(self) -> str:
+        """Name the table by its content: for the coordinator's own journal, in one process only."""
+        names, dtypes = self.table.names, self.table.dtypes
+        columns = [(hashlib.sha256(f"{name}\0{dtypes[name]}\0".encode()), hashlib.sha256()) for name in names]
+        for batch in self.table.batches():
+            for name, (values, gaps) in zip(names, columns, strict=True):
+                series = batch[name]
+                gaps.update(series.is_null().to_numpy().astype(np.bool_).tobytes())
+                plain = series.dtype.is_float() or series.dtype.is_integer()
+                numbers = series.fill_null(0).to_numpy() if plain else None
+                if numbers is not None and numbers.dtype != object:
+                    values.update(numbers.tobytes())
+                else:
+                    values.update(msgspec.json.Encoder().encode_lines(series.cast(nw.String).to_list()))
+        return digest(b"".join(values.digest() + gaps.digest() for values, gaps in columns))
+
+    @cached_property
+    def _held_out(self) -> HeldOut:
+        """Which rows are kept for judging."""
+        seed = [self.split_seed, int(digest(self.name.encode())[:12], 16)]
+        return hold_out(self.table, self.label, self.test, seed, self.folder)
+
+    def part(self, schema: Schema, test: bool = False) -> Part:
+        """Give the training rows, or those kept for judging, encoded by a schema."""
+        key = ("part", schema.hash, test)
+        if key not in self.cache:
+            if self.memory is not None:
+                assert isinstance(self.table, Batched)  # noqa: S101
+                parts = store_parts(self.table, schema, self._held_out, self.name, self.memory, self.folder)
+                self.cache["part", schema.hash, False], self.cache["part", schema.hash, True] = parts
+                return parts[test]
+            everything = ("encoded", schema.hash)
+            if everything not in self.cache:
+                self.cache[everything] = (
+                    encode_features(self.frame, schema, fill_absent=True),
+                    encode_label(self.frame, schema),
+                )
+            X, y = self.cache[everything]
+            rows = np.flatnonzero(self._held_out.among(0, len(X)) == test)
+            self.cache[key] = Part(X[rows], y[rows], row_keys(self.name, len(rows)))
+        part: Part = self.cache[key]
+        return part
+
+    def absent(self, schema: Schema) -> np.ndarray:
+        """Say which of a schema's features the table lacks as whole columns: bool (features,)."""
+        present = set(self.table.names)
+        return np.array([name not in present for name in schema.names], np.bool_)
+
+    @property
+    def n_train(self) -> int:
+        """Rows to learn from."""
+        return len(self.table) - self._held_out.kept
