@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers.runs import silvan
 
-from silvan.cli.demo_command import LEAST, split_unevenly
+from silvan.cli.demo_command import MIN_ROWS, split_unevenly
 from silvan.study.run_folder import Run
 
 
@@ -54,4 +54,4 @@ def test_every_row_is_dealt_once(n):
     y = np.arange(569) % 3 == 0
     hands = split_unevenly(y, n)
     assert sorted(np.concatenate(hands).tolist()) == list(range(569))
-    assert all(min(np.bincount(y[hand].astype(int), minlength=2)) >= LEAST for hand in hands)
+    assert all(min(np.bincount(y[hand].astype(int), minlength=2)) >= MIN_ROWS for hand in hands)

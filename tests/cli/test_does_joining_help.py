@@ -11,7 +11,7 @@ from helpers.studies import federate, parts, table
 
 import silvan as sv
 from silvan.federation.question import Event
-from silvan.report.summary import SURE, summarise
+from silvan.report.summary import CERTAINTY, summarise_run
 from silvan.study.progress_bars import Step
 from silvan.study.run_folder import Run
 from silvan.study.steps import forests_to_keep
@@ -21,10 +21,10 @@ def test_the_table_and_the_file(tmp_path):
     study = write_study(tmp_path, parts(table(n=400), 3))
     shown = silvan("fit", study, "--output", tmp_path / "run").stdout
     assert "Does joining help?" in shown
-    sites = summarise(tmp_path / "run")["sites"]
+    sites = summarise_run(tmp_path / "run")["sites"]
     for site in sites:
         [line] = [text for text in shown.split("Does joining help?")[1].splitlines() if text.startswith(site["title"])]
-        assert SURE[site["sure"]] in line
+        assert CERTAINTY[site["certainty"]] in line
         assert "federated" in line
     with (tmp_path / "run" / "evaluation.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["model"] == "federated" and row["site"] != "all"]

@@ -13,22 +13,22 @@ from helpers.runs import fitted, silvan, write_study
 from helpers.studies import parts, table
 
 import silvan as sv
-from silvan.federation.transports.in_process import LocalFederation
+from silvan.federation.transports.in_process import InProcess
 from silvan.study import progress_bars
 from silvan.study.run_folder import Run
 from silvan.study.study_file import read_study
 
 DIES = """
 import os, sys
-from silvan.federation.local import LocalFederation
+from silvan.federation.transports.in_process import InProcess
 from silvan.cli.main import main
-answer, count = LocalFederation._answer, [0]
+answer, count = InProcess._answer, [0]
 def dies(self, *args):
     count[0] += 1
     if count[0] > int(os.environ["LAST_ANSWER"]):
         os._exit(9)
     return answer(self, *args)
-LocalFederation._answer = dies
+InProcess._answer = dies
 main()
 """
 
@@ -129,7 +129,7 @@ def test_debug_shows_where(tmp_path):
 
 
 def test_interrupted_by_hand_then_resumed(tmp_path):
-    answer, count = LocalFederation._answer, [0]
+    answer, count = InProcess._answer, [0]
 
     def stopped(self, *args):
         count[0] += 1
@@ -138,14 +138,14 @@ def test_interrupted_by_hand_then_resumed(tmp_path):
         return answer(self, *args)
 
     path = write_study(tmp_path)
-    with mock.patch.object(LocalFederation, "_answer", stopped):
+    with mock.patch.object(InProcess, "_answer", stopped):
         result = silvan("fit", path, "--output", tmp_path / "run", ok=False)
     assert result.exit_code == 130
     assert "interrupted" in result.stderr
     assert Run(tmp_path / "run").read().status == "started"
 
     asked = []
-    with mock.patch.object(LocalFederation, "_answer", lambda *a: asked.append(1) or answer(*a)):
+    with mock.patch.object(InProcess, "_answer", lambda *a: asked.append(1) or answer(*a)):
         silvan("fit", path, "--output", tmp_path / "run")
     silvan("fit", path, "--output", tmp_path / "whole")
     resumed, whole = Run(tmp_path / "run").read(), Run(tmp_path / "whole").read()
@@ -153,7 +153,7 @@ def test_interrupted_by_hand_then_resumed(tmp_path):
     assert resumed.evaluation == whole.evaluation
     assert resumed.bytes == whole.bytes  # what the first try sent counts too
     asked_before = len(asked)
-    with mock.patch.object(LocalFederation, "_answer", lambda *a: asked.append(1) or answer(*a)):
+    with mock.patch.object(InProcess, "_answer", lambda *a: asked.append(1) or answer(*a)):
         silvan("fit", path, "--output", tmp_path / "run")
     assert len(asked) == asked_before, "a finished run asks nothing again"
 

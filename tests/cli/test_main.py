@@ -8,7 +8,7 @@ import pytest
 from helpers.runs import silvan
 
 import silvan as sv
-from silvan.cli import terminal
+from silvan.cli.plain_text import clean
 from silvan.study.progress_bars import Step
 from silvan.study.steps import corners
 
@@ -50,8 +50,8 @@ def test_a_mistake_of_ours_is_said_to_be_one(monkeypatch):
 
 
 def test_names_do_nothing_to_the_terminal():
-    assert terminal.clean("a\x1b[2Jb\nc") == "a\N{REPLACEMENT CHARACTER}[2Jb\N{REPLACEMENT CHARACTER}c"
-    assert terminal.clean("[red]Köln 東京[/red]") == "[red]Köln 東京[/red]"
+    assert clean("a\x1b[2Jb\nc") == "a\N{REPLACEMENT CHARACTER}[2Jb\N{REPLACEMENT CHARACTER}c"
+    assert clean("[red]Köln 東京[/red]") == "[red]Köln 東京[/red]"
 
 
 def test_corners_keep_the_curve():

@@ -43,15 +43,15 @@ def north(hub, folder):
     joined = silvan("site", "join", invite, "--table", write_table(folder), "--folder", folder / "north")
     member = Member(folder / "north")
     assert "4 rows and the columns age, label" in said(joined)
-    assert member.words in said(joined)
+    assert member.fingerprint in said(joined)
     return member
 
 
 def test_both_sides_show_the_same_words(hub, north):
     there = said(silvan("study", "status", "--in", hub.path))
     here = said(silvan("site", "status", north.path))
-    assert all(word in there for word in north.words.split())
-    assert north.words in here
+    assert all(word in there for word in north.fingerprint.split())
+    assert north.fingerprint in here
     assert "not running" in there
     assert "not running" in here
 
@@ -118,7 +118,7 @@ def test_an_expired_certificate(hub, north):
 
 def test_a_port_in_use(hub, monkeypatch):
     """The service of this test has it."""
-    monkeypatch.setattr("silvan.deploy.one_machine._LEAVING", 0.1)
+    monkeypatch.setattr("silvan.deploy.services.PORT_SECONDS", 0.1)
     refused = silvan("study", "start", "--in", hub.path, ok=False)
     assert "is in use by another program; stop that, or name another port" in said(refused)
 

@@ -5,28 +5,28 @@ import sys
 
 import pytest
 
-from silvan.deploy.job_progress import hold, is_held
+from silvan.deploy.folder_lock import is_locked, lock_folder
 from silvan.errors import FederationError
 
 
 def test_held_by_one(tmp_path):
-    assert not is_held(tmp_path)
-    with hold(tmp_path):
-        assert is_held(tmp_path)
-        with pytest.raises(FederationError, match="another job"), hold(tmp_path):
+    assert not is_locked(tmp_path)
+    with lock_folder(tmp_path):
+        assert is_locked(tmp_path)
+        with pytest.raises(FederationError, match="another job"), lock_folder(tmp_path):
             pass
-    assert not is_held(tmp_path)
+    assert not is_locked(tmp_path)
 
 
 def test_a_process_that_is_killed_lets_go(tmp_path):
     code = (
-        "import sys, time; from pathlib import Path; from silvan.deploy.job_progress import hold\n"
-        "with hold(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+        "import sys, time; from pathlib import Path; from silvan.deploy.folder_lock import lock_folder\n"
+        "with lock_folder(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "held\n"
-    assert is_held(tmp_path)
+    assert is_locked(tmp_path)
     process.kill()
     process.wait()
     process.stdout.close()
-    assert not is_held(tmp_path)
+    assert not is_locked(tmp_path)

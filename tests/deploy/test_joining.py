@@ -14,9 +14,9 @@ from helpers.joining import make_hub, serving, write_table
 from silvan.deploy import enrol
 from silvan.deploy.certificates import Authority, check_certificate, make_key, make_request, pem, read_certificate
 from silvan.deploy.doctor import examine
-from silvan.deploy.fingerprint import WORDS, in_words
-from silvan.deploy.hub import Hub, Invite, roster_words
-from silvan.deploy.member import MEMBER, Member, look
+from silvan.deploy.fingerprint import WORDS, fingerprint
+from silvan.deploy.hub import Hub, Invite, roster_fingerprint
+from silvan.deploy.member import MEMBER, Member, check_table
 from silvan.errors import FederationError, FormatError, InputError, SchemaError
 
 
@@ -40,9 +40,9 @@ def join(hub, folder, site="north", **settings):
 
 def test_a_site_joins(hub, tmp_path):
     member = join(hub, tmp_path)
-    replies = hub.read().sites["north"]
-    assert replies.words == member.words
-    assert len(member.words.split()) == 8
+    entry = hub.read().sites["north"]
+    assert entry.fingerprint == member.fingerprint
+    assert len(member.fingerprint.split()) == 8
     startup = member.path / "kit" / "startup"
     for secret in (member.path / "site.key", member.path / "store.sqlite", startup / "client.key"):
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
@@ -57,7 +57,7 @@ def test_everybody_reads_the_same_words(hub, tmp_path):
     north = join(hub, tmp_path)
     assert north.pin_roster() is None  # south has not joined yet
     south = join(hub, tmp_path, "south")
-    words = {roster_words(roster) for roster in (north.pin_roster(), south.pin_roster(), hub.roster())}
+    words = {roster_fingerprint(roster) for roster in (north.pin_roster(), south.pin_roster(), hub.roster())}
     assert len(words) == 1
 
 
@@ -215,9 +215,9 @@ def test_files_that_are_something_else(tmp_path):
 
 def test_a_table_without_the_agreed_columns(tmp_path):
     path = write_table(tmp_path)
-    assert look(path, None, ["age"]) == (["age", "label"], "4 rows")
+    assert check_table(path, None, ["age"]) == (["age", "label"], "4 rows")
     with pytest.raises(SchemaError, match="the table lacks 'weight', which the federation agreed on; it has 'age'"):
-        look(path, None, ["age", "weight"])
+        check_table(path, None, ["age", "weight"])
 
 
 def test_settings_of_a_site(hub, tmp_path):
@@ -272,7 +272,7 @@ def test_a_request_is_signed_in_the_name_that_was_invited(tmp_path):
 
 def test_words():
     assert len(set(WORDS)) == 256
-    assert in_words(b"a") != in_words(b"b")
+    assert fingerprint(b"a") != fingerprint(b"b")
     assert all(word.isalpha() and word.islower() for word in WORDS)
 
 
@@ -288,11 +288,11 @@ def test_a_doctor_at_a_site(hub, tmp_path):
     (member.path / "site.key").chmod(0o644)
     bad = [check for check in examine(member.path) if check.state == "bad"]
     assert [check.what for check in bad if "versions" not in check.what] == ["permissions"]
-    assert "chmod 600" in next(check.said for check in bad if check.what == "permissions")
+    assert "chmod 600" in next(check.text for check in bad if check.what == "permissions")
 
 
 def test_a_doctor_at_the_coordinator(hub, tmp_path):
     found = examine(hub.path)
     assert states(found)["roster"] == "look"
-    assert any("in use by another program" in check.said for check in found)  # the service of this test
+    assert any("in use by another program" in check.text for check in found)  # the service of this test
     assert states(examine(tmp_path))["folder"] == "look"

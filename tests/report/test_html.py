@@ -96,16 +96,16 @@ def _study(folder, tables):
 def test_it_says_what_the_run_found(tmp_path):
     page = page_of(tmp_path)
     text = " ".join("".join(Page(page).words).split())
-    from silvan.report.summary import summarise
+    from silvan.report.summary import summarise_run
 
-    summed = summarise(tmp_path / "run")
-    for sentence in summed["sentences"]:
+    summary = summarise_run(tmp_path / "run")
+    for sentence in summary["sentences"]:
         assert sentence in text
-    for site in summed["sites"]:
+    for site in summary["sites"]:
         assert site["title"] in text
-    for _, digest in summed["hashes"]:
+    for _, digest in summary["hashes"]:
         assert digest in text.replace(" ", "")
-    for kind in summed["traffic"]["kinds"]:
+    for kind in summary["traffic"]["kinds"]:
         assert kind["name"] in text
         assert kind["asks"] in text
     for word in ("ROC curves", "What left each site", "numba", "worst" if "worst" in page else "age"):
@@ -140,14 +140,14 @@ def test_one_class_only_at_a_site(tmp_path):
 def test_it_says_whether_joining_helps(tmp_path):
     page = page_of(tmp_path, tables=parts(table(n=400), 3))
     text = " ".join("".join(Page(page).words).split())
-    from silvan.report.summary import SURE, summarise
+    from silvan.report.summary import CERTAINTY, summarise_run
     from silvan.util.readable import format_interval
 
     assert "Does joining help?" in text
-    for site in summarise(tmp_path / "run")["sites"]:
+    for site in summarise_run(tmp_path / "run")["sites"]:
         between = format_interval(site["low"], site["high"], 3)
         assert between
-        assert f"{between}{SURE[site['sure']]}" in "".join(Page(page).words).replace("\n", "")
+        assert f"{between}{CERTAINTY[site['certainty']]}" in "".join(Page(page).words).replace("\n", "")
 
 
 def test_report_command(tmp_path):

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from silvan.report.plots import nice_scale, tick_labels
-from silvan.report.summary import summary
+from silvan.report.summary import summarise
 from silvan.study.run_folder import Figures, Model, Record, Site
 from silvan.util.readable import format_bytes, format_count, format_figure, format_interval, format_time, signed
 
@@ -42,7 +42,7 @@ def record(figures, metric="auc", **more):
     ],
 )
 def test_who_gains(figures, said):
-    assert said in summary(record(figures))["sentences"][0]
+    assert said in summarise(record(figures))["sentences"][0]
 
 
 def sure(*intervals, gain=0.03, local=0.7, metric="auc", **more):
@@ -73,22 +73,22 @@ def sure(*intervals, gain=0.03, local=0.7, metric="auc", **more):
 )
 @pytest.mark.parametrize("metric", ["auc", "rmse"])
 def test_how_sure_a_gain_is(interval, what, metric):
-    [site] = summary(sure(interval, metric=metric))["sites"]
-    assert site["sure"] == what
+    [site] = summarise(sure(interval, metric=metric))["sites"]
+    assert site["certainty"] == what
     assert site["use"] == "federated"
 
 
 def test_a_figure_that_is_not_defined_is_not_unsure():
     made = record([(None, None), (0.7, 0.8)])
     made.evaluation = [msgspec.structs.replace(row, use=row.model == "federated") for row in made.evaluation]
-    [site] = summary(made)["sites"]
-    assert site["sure"] == "unknown"
+    [site] = summarise(made)["sites"]
+    assert site["certainty"] == "unknown"
     assert (site["low"], site["high"]) == (None, None)
 
 
 def test_equal_figures_without_an_interval():
-    [site] = summary(sure(None, gain=0.0))["sites"]
-    assert site["sure"] == "level"
+    [site] = summarise(sure(None, gain=0.0))["sites"]
+    assert site["certainty"] == "level"
 
 
 @pytest.mark.parametrize(
@@ -102,49 +102,49 @@ def test_equal_figures_without_an_interval():
     ],
 )
 def test_noise_in_words(intervals, said):
-    assert said in " ".join(summary(sure(*intervals))["sentences"])
+    assert said in " ".join(summarise(sure(*intervals))["sentences"])
 
 
 def test_older_records_say_nothing_of_noise():
-    assert "noise" not in " ".join(summary(record([(0.8, 0.9), (0.7, 0.9)]))["sentences"])
+    assert "noise" not in " ".join(summarise(record([(0.8, 0.9), (0.7, 0.9)]))["sentences"])
 
 
 def test_what_was_chosen_on_test_rows_is_said_to_be():
     paper = {"learner": {"kind": "BOFRF", "protocol": "paper"}}
-    assert "chosen on its test rows" in " ".join(summary(sure((0.01, 0.05), study=paper))["sentences"])
-    assert "test rows, as published" not in " ".join(summary(sure((0.01, 0.05)))["sentences"])
+    assert "chosen on its test rows" in " ".join(summarise(sure((0.01, 0.05), study=paper))["sentences"])
+    assert "test rows, as published" not in " ".join(summarise(sure((0.01, 0.05)))["sentences"])
 
 
 def test_the_variant_that_a_site_should_use():
     made = sure((0.01, 0.05))
     made.evaluation = [msgspec.structs.replace(row, same_as="own" if row.use else "") for row in made.evaluation]
-    assert summary(made)["sites"][0]["use"] == "federated (own)"
+    assert summarise(made)["sites"][0]["use"] == "federated (own)"
 
 
 def test_the_mean_of_sites_leads_where_rows_are_ranked():
-    summed = summary(record([(0.8, 0.9), (0.6, 0.7), (0.95, 0.85)]))
-    assert summed["lead"] is summed["mean"]
-    assert summed["mean"]["figures"] == {"local": 0.7, "federated": 0.8}
-    assert "the other way round (0.950 against 0.850)" in summed["sentences"][0]
+    summary = summarise(record([(0.8, 0.9), (0.6, 0.7), (0.95, 0.85)]))
+    assert summary["lead"] is summary["mean"]
+    assert summary["mean"]["figures"] == {"local": 0.7, "federated": 0.8}
+    assert "the other way round (0.950 against 0.850)" in summary["sentences"][0]
 
 
 def test_of_errors_less_is_better():
-    summed = summary(record([(30.0, 20.0), (30.0, 40.0), (30.0, 25.0)], metric="rmse"))
-    assert [site["verdict"] for site in summed["sites"]] == ["gained", "lost"]
-    assert summed["lead"] is summed["overall"]
-    assert "(5.00 better)" in summed["sentences"][0]
+    summary = summarise(record([(30.0, 20.0), (30.0, 40.0), (30.0, 25.0)], metric="rmse"))
+    assert [site["verdict"] for site in summary["sites"]] == ["gained", "lost"]
+    assert summary["lead"] is summary["overall"]
+    assert "(5.00 better)" in summary["sentences"][0]
 
 
 def test_gains_agree_with_what_is_shown():
-    summed = summary(record([(0.80049, 0.80051), (0.7, 0.7), (0.7, 0.7)]))
-    assert summed["sites"][0]["figures"] == {"local": 0.8, "federated": 0.801}
-    assert summed["sites"][0]["gains"]["federated"] == 0.001
+    summary = summarise(record([(0.80049, 0.80051), (0.7, 0.7), (0.7, 0.7)]))
+    assert summary["sites"][0]["figures"] == {"local": 0.8, "federated": 0.801}
+    assert summary["sites"][0]["gains"]["federated"] == 0.001
 
 
 @pytest.mark.parametrize(("pooled", "said"), [("ab", "node for node"), ("cd", "is not the one")])
 def test_same_as_pooled_only_if_the_hashes_are(pooled, said):
     made = record([(0.8, 0.9), (0.7, 0.8), (0.7, 0.9)], models=[Model("m", "ab", 1, 1)], pooled_hash=pooled)
-    assert said in " ".join(summary(made)["sentences"])
+    assert said in " ".join(summarise(made)["sentences"])
 
 
 def test_a_record_survives_the_file():

@@ -1,10 +1,11 @@
-"""``silvan advise``: who is near whom, before anything is trained."""
+"""``silvan advise``: compares a study's sites before anything is trained."""
 
 from pathlib import Path
 from typing import Annotated, cast
 
 import typer
 
+from silvan.cli.plain_text import clean
 from silvan.errors import InputError
 
 
@@ -48,8 +49,8 @@ def advise(
             metric=cast(Metric, metric or plan.parameters.get("metric") or "manhattan"),  # which advise checks
             first=plan.parameters.get("first") if first is None else first,
         )
-    terminal.say(
-        console, terminal.clean(f"{plan.name}: {len(advised.sites)} sites"), terminal.advice(advised, advice.WIDE)
+    terminal.print_parts(
+        console, clean(f"{plan.name}: {len(advised.sites)} sites"), terminal.advice(advised, advice.WIDE)
     )
     if output is not None:
         write_whole(output, advised.frame().write_csv().encode())

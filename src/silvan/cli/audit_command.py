@@ -1,10 +1,11 @@
-"""``silvan audit``: attacks on the models of a run, and what the site's limits say of them."""
+"""``silvan audit``: attacks the models of a run, and compares the findings with the site's limits."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from silvan.cli.plain_text import clean
 from silvan.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def audit(
     from silvan.study.progress_bars import Progress
 
     limits = make_limits() if thresholds is None else read_limits(thresholds)
-    limits = make_limits({**limits, **_given(limit or [])})
+    limits = make_limits({**limits, **_read_limits(limit or [])})
     if others is not None and table is None:
         raise InputError("--others goes with --table: which rows were learnt from?")
     progress = Progress()
@@ -56,7 +57,7 @@ def audit(
         reports = _on_tables(run, site, table, others, limits, seed) if table else _on_study(run, site, limits, seed)
     console = Console()
     for report in reports:
-        terminal.say(console, table_of(report))
+        terminal.print_parts(console, table_of(report))
     folder = output or (run if run.is_dir() else None)
     if folder is not None:
         for path in write(reports, folder):
@@ -65,8 +66,8 @@ def audit(
         raise typer.Exit(EXCEEDED)
 
 
-def _given(words: list[str]) -> dict[str, Any]:
-    """Read limits that were given as NAME=NUMBER."""
+def _read_limits(words: list[str]) -> dict[str, Any]:
+    """Return limits that were given as ATTACK=NUMBER."""
     found: dict[str, Any] = {}
     for word in words:
         name, _, text = word.partition("=")
@@ -126,15 +127,14 @@ COLOURS = {"held": "green", "close": "yellow", "exceeded": "red", "not run": "di
 
 
 def table_of(report: "Report") -> "RenderableType":
-    """Show findings as a table: a line an attack."""
+    """Return the findings as a table: a line for each attack."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     from silvan.auditing.audit_report import figure
-    from silvan.cli.terminal import RULES, clean
+    from silvan.cli.terminal import make_table
 
-    table = Table(box=RULES, pad_edge=False, show_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    table = make_table()
     table.add_column("Attack", overflow="fold", min_width=14)
     table.add_column("The attacker has", overflow="fold", min_width=14)
     for name in ("Figure", "Interval", "Chance", "Undef.", "Limit"):
@@ -155,10 +155,10 @@ def table_of(report: "Report") -> "RenderableType":
 def _sentence(report: "Report") -> "RenderableType":
     from rich.text import Text
 
-    silent = sum(f.verdict == "not run" for f in report.findings)
-    rest = f" {silent} could not be run." if silent else ""
+    not_run = sum(f.verdict == "not run" for f in report.findings)
+    rest = f" {not_run} could not be run." if not_run else ""
     if report.passed:
-        ran = len(report.findings) - silent
+        ran = len(report.findings) - not_run
         return Text(f"Of {ran} attacks none did better than the limits allow.{rest}", style="green" if ran else "dim")
     names = ", ".join(f.attack for f in report.exceeded)
     return Text(f"Limits exceeded: {names}. See docs/audit.md for what helps.{rest}", style="red")

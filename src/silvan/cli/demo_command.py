@@ -1,4 +1,4 @@
-"""``silvan demo``: unequal sites alone, together and pooled, on data that comes with scikit-learn."""
+"""``silvan demo``: forests of uneven sites alone, federated and pooled, on data that comes with scikit-learn."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,8 +26,8 @@ NAMES = (
     "Spruce",
 )
 
-LEAST = 8
-"""Rows of each class that every site has, so that all have something to learn from and to be judged by."""
+MIN_ROWS = 8
+"""Rows of each class that every site has at least, so that all can train and be judged."""
 
 INTRODUCTION = (
     "Breast cancer data ({rows} patients, {columns} measurements of cell nuclei), dealt out to {sites} sites "
@@ -66,7 +66,7 @@ def demo(
     from silvan.cli import fit_command, terminal
     from silvan.learners import MergedForest
     from silvan.report.html import write_report
-    from silvan.report.summary import summary
+    from silvan.report.summary import summarise
     from silvan.study import steps
     from silvan.study.progress_bars import Progress
     from silvan.study.run_folder import EVALUATION, MODEL, REPORT, RUN, Run
@@ -74,9 +74,9 @@ def demo(
 
     console, progress = Console(), Progress()
     n_rows, n_columns = write_sites(output, sites)
-    terminal.say(console, INTRODUCTION.format(rows=n_rows, columns=n_columns, sites=sites))
+    terminal.print_parts(console, INTRODUCTION.format(rows=n_rows, columns=n_columns, sites=sites))
     study, run = read_study(output / "study.toml"), Run(output)
-    record = fit_command.start(study, run, resume=is_same(study, run))
+    record = fit_command.start_run(study, run, resume=is_same(study, run))
     with progress.step("Reading tables and agreeing on columns"):
         federation = study.federation()
         steps.note_agreement(record, federation)
@@ -91,13 +91,13 @@ def demo(
     run.write(record)
     federation.journal.close()
     write_report(run)
-    summed = summary(record)
-    terminal.say(console, terminal.results(summed), terminal.sentences(summed))
-    terminal.say(console, terminal.files(output, ["sites", "study.toml", MODEL, EVALUATION, RUN, REPORT]))
+    summary = summarise(record)
+    terminal.print_parts(console, terminal.results(summary), terminal.sentences(summary))
+    terminal.print_parts(console, terminal.files(output, ["sites", "study.toml", MODEL, EVALUATION, RUN, REPORT]))
 
 
 def is_same(study: "Study", run: "Run") -> bool:
-    """Whether the folder holds this very demo already, so that it may be written over."""
+    """Whether the folder holds a run of the same demo, which may be written over."""
     from silvan.study.steps import versions
 
     try:
@@ -107,7 +107,7 @@ def is_same(study: "Study", run: "Run") -> bool:
 
 
 def write_sites(folder: Path, n: int) -> tuple[int, int]:
-    """Write a table a site and the study file; give the rows and columns there are in all."""
+    """Write a table for each site and the study file; return the numbers of rows and columns in all."""
     import numpy as np
     import polars as pl
     from sklearn.datasets import load_breast_cancer
@@ -135,52 +135,18 @@ def write_sites(folder: Path, n: int) -> tuple[int, int]:
 
 
 def split_unevenly(y: Any, n: int, seed: int = 0) -> list[Any]:
-    """Deal rows out to sites: sizes from a Dirichlet draw, shares of each class from another."""
+    """Return the rows of each site: sizes from a Dirichlet draw, shares of each class from another."""
     import numpy as np
 
     rng = np.random.default_rng(seed)
     sizes = rng.dirichlet(np.full(n, 2.0))
     skew = rng.dirichlet(np.ones(2), size=n)
-    hands: list[list[int]] = [[] for _ in range(n)]
+    parts: list[list[int]] = [[] for _ in range(n)]
     for c in range(2):
         rows = rng.permutation(np.flatnonzero(y == c))
         weights = sizes * skew[:, c]
-        spare = len(rows) - LEAST * n
-        counts = LEAST + np.diff(np.round(np.cumsum([0.0, *weights]) / weights.sum() * spare)).astype(int)
-        for hand, part in zip(hands, np.split(rows, np.cumsum(counts)[:-1]), strict=True):
-            hand.extend(part.tolist())
-    return [np.sort(hand) for hand in hands]
-
-
-EXAMPLE = """\
-name = "example"
-label = "malignant"
-test = 0.3
-
-[learner]
-kind = "HistogramForest"
-n_estimators = 50
-max_depth = 8
-"""
-
-
-def write_site_tables(folder: Path, n: int, table: Path | None) -> dict[str, str]:
-    """Write a table for each site: every n-th row of one, or of data that comes with scikit-learn."""
-    import polars as pl
-
-    if table is None:
-        from sklearn.datasets import load_breast_cancer
-
-        data = load_breast_cancer()
-        names = [name.replace(" ", "_") for name in data.feature_names]
-        frame = pl.DataFrame(data.data, schema=names).with_columns(malignant=pl.Series(1 - data.target))
-    else:
-        from silvan.data.table import read_table
-
-        frame = pl.DataFrame(read_table(table).to_native())
-    tables = {}
-    for i in range(n):
-        path = folder / f"site-{i + 1}.csv"
-        frame.gather_every(n, i).write_csv(path)
-        tables[f"site-{i + 1}"] = str(path.resolve())
-    return tables
+        spare = len(rows) - MIN_ROWS * n
+        counts = MIN_ROWS + np.diff(np.round(np.cumsum([0.0, *weights]) / weights.sum() * spare)).astype(int)
+        for part, more in zip(parts, np.split(rows, np.cumsum(counts)[:-1]), strict=True):
+            part.extend(more.tolist())
+    return [np.sort(part) for part in parts]

@@ -1,9 +1,11 @@
-"""``silvan doctor``: whether everything is in order."""
+"""``silvan doctor``: checks an installation and a folder."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from silvan.cli.plain_text import clean
 
 _STYLES = {"good": "green", "look": "yellow", "bad": "red"}
 
@@ -15,11 +17,10 @@ def doctor(
     from rich.console import Console
     from rich.text import Text
 
-    from silvan.cli.terminal import clean
     from silvan.deploy.doctor import examine
 
     console, checks = Console(soft_wrap=True), examine(folder)
     for check in checks:
-        console.print(Text(f"{check.state:5}", style=_STYLES[check.state]), Text(f"{check.what}: {clean(check.said)}"))
+        console.print(Text(f"{check.state:5}", style=_STYLES[check.state]), Text(f"{check.what}: {clean(check.text)}"))
     if any(check.state == "bad" for check in checks):
         raise typer.Exit(1)

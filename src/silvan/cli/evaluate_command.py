@@ -30,7 +30,7 @@ def evaluate(
     from rich.console import Console
 
     from silvan.cli import terminal
-    from silvan.report.summary import summary
+    from silvan.report.summary import summarise
     from silvan.study.progress_bars import Progress
     from silvan.study.run_folder import Run
 
@@ -38,13 +38,13 @@ def evaluate(
     record = folder.read() if run.is_dir() else None
     if table is not None:
         rows = on_table(run, folder, record, table, progress)
-        terminal.say(console, terminal.on_table(rows, str(table)))
+        terminal.print_parts(console, terminal.on_table(rows, str(table)))
     elif record is None:
         raise InputError(f"{str(run)!r} is not a run folder; to judge a model file, name a table too")
     else:
         rows = at_sites(folder, record, progress)
-        summed = summary(record)
-        terminal.say(console, terminal.results(summed), terminal.sentences(summed))
+        summary = summarise(record)
+        terminal.print_parts(console, terminal.results(summary), terminal.sentences(summary))
     if output is not None:
         Run(output.parent).write_evaluation(rows, output.name)
 

@@ -1,4 +1,4 @@
-"""``silvan fit``: a study file in, a run folder out."""
+"""``silvan fit``: trains and judges the model of a study file, and writes the run folder."""
 
 import os
 from datetime import UTC, datetime
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from silvan.cli.plain_text import clean
 from silvan.errors import InputError, SilvanError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def fit(
 
     from silvan.cli import terminal
     from silvan.report.html import write_report
-    from silvan.report.summary import summary
+    from silvan.report.summary import summarise
     from silvan.study import steps
     from silvan.study.progress_bars import Progress
     from silvan.study.run_folder import EVALUATION, JOURNAL, MODEL, REPORT, RUN, Run
@@ -39,14 +40,14 @@ def fit(
     console, progress = Console(), Progress()
     plan = read_study(study)
     run = Run(plan.output if output is None else output)
-    record = start(plan, run, resume=resume)
+    record = start_run(plan, run, resume=resume)
     with progress.step("Reading tables and agreeing on columns"):
         federation = plan.federation(run.file(JOURNAL))
         steps.note_agreement(record, federation)
     run.write(record)
     who = "sites" if plan.id is None else "parties"
     title = f"{plan.name}: {plan.kind} over {len(federation.sites)} {who}, {record.features} features"
-    terminal.say(console, terminal.clean(title), terminal.differences(summary(record)))
+    terminal.print_parts(console, clean(title), terminal.differences(summarise(record)))
 
     with plan.pointing():
         model = plan.learner(federation.schema)
@@ -62,14 +63,14 @@ def fit(
     federation.journal.close()
     write_report(run)
 
-    summed = summary(record)
-    terminal.say(console, terminal.results(summed), terminal.sentences(summed))
+    summary = summarise(record)
+    terminal.print_parts(console, terminal.results(summary), terminal.sentences(summary))
     models = [model.file for model in record.models] or [MODEL]
-    terminal.say(console, terminal.files(run.folder, [*models, EVALUATION, RUN, REPORT, JOURNAL]))
+    terminal.print_parts(console, terminal.files(run.folder, [*models, EVALUATION, RUN, REPORT, JOURNAL]))
 
 
-def start(study: "Study", run: "Run", *, resume: bool) -> "Record":
-    """Begin a run, or find the one to go on with; a run of something else is never written over."""
+def start_run(study: "Study", run: "Run", *, resume: bool) -> "Record":
+    """Start a run, or return the record of the one to go on with; raise ``InputError`` if it is of another study."""
     from silvan.study.run_folder import RUN, Record
     from silvan.study.steps import versions
 
@@ -103,7 +104,7 @@ def start(study: "Study", run: "Run", *, resume: bool) -> "Record":
 
 
 def put_aside(run: "Run") -> None:
-    """Move an earlier run's files to a folder of their own inside: nothing is lost."""
+    """Move an earlier run's files to a new folder inside the run folder: nothing is lost."""
     from silvan.study.run_folder import EVALUATION, JOURNAL, REPORT, RUN, SHARES
 
     known = [EVALUATION, REPORT, JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", RUN]

@@ -1,4 +1,4 @@
-"""A site's ledger and approvals, for a terminal."""
+"""Tables of a site's ledger and approvals, for a terminal."""
 
 from collections import Counter
 from itertools import groupby
@@ -8,7 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from silvan.cli.terminal import RULES, clean
+from silvan.cli.plain_text import clean
+from silvan.cli.terminal import make_table
 from silvan.util.readable import format_bytes
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ _STYLES = {"refused": "yellow", "failed": "red"}
 
 
 def lines_table(lines: list["Line"], total: int) -> RenderableType:
-    """Show lines, study by study."""
+    """Return a table of the ledger's lines for each study."""
     if not lines:
         return Text("The ledger has no lines: nothing has left the site.")
     parts: list[RenderableType] = []
@@ -32,21 +33,21 @@ def lines_table(lines: list["Line"], total: int) -> RenderableType:
                 str(line.number),
                 clean(line.at.replace("T", " ").removesuffix("+00:00")),
                 Text(clean(line.task or "agreement")),
-                Text(clean(line.said()), style=_STYLES.get(line.outcome, "")),
+                Text(clean(line.describe()), style=_STYLES.get(line.outcome, "")),
                 format_bytes(line.bytes),
             )
         parts += [Text(clean(f"Study: {study}"), style="bold"), table, Text()]
     counts = Counter(line.outcome for line in lines)
-    said = ", ".join(f"{counts[what]:,} {what}" for what in ("answered", "refused", "failed") if counts[what])
+    outcomes = ", ".join(f"{counts[what]:,} {what}" for what in ("answered", "refused", "failed") if counts[what])
     shown = "" if len(lines) == total else f" (the last {len(lines):,} of {total:,})"
     size = format_bytes(sum(line.bytes for line in lines))
-    parts.append(Text(f"{len(lines):,} lines{shown}: {said}; {size} in all."))
+    parts.append(Text(f"{len(lines):,} lines{shown}: {outcomes}; {size} in all."))
     parts.append(Text("Times are UTC. --verify says whether any line was changed or is missing.", style="dim"))
     return Group(*parts)
 
 
 def kinds_table(kinds: list["Kind"]) -> RenderableType:
-    """Show what answers hold and who sees them, by kind of message."""
+    """Return a table of what answers contain and who sees them, by kind of message."""
     table = _table("What would leave", "Who sees it")
     for kind in kinds:
         seen = "the coordinator" if kind.verb == "ask" else "only the sum over sites is used"
@@ -55,7 +56,7 @@ def kinds_table(kinds: list["Kind"]) -> RenderableType:
 
 
 def verdict(found: "Verified", key: str) -> RenderableType:
-    """Say whether a ledger is whole."""
+    """Return the result of a check of the ledger."""
     signer = Text(f"Signed with the key {clean(key)}", style="dim")
     if found.faults:
         faults = [Text(f"  {clean(fault)}") for fault in found.faults[:20]]
@@ -75,7 +76,7 @@ def verdict(found: "Verified", key: str) -> RenderableType:
 
 
 def approvals_table(approvals: list["Approval"]) -> RenderableType:
-    """Show what the owner agreed to."""
+    """Return a table of the studies that the owner approved."""
     if not approvals:
         return Text("No study is approved.")
     table = _table("Approved study", "Messages", "Sites in sums", "Tasks", "Since")
@@ -91,7 +92,7 @@ def approvals_table(approvals: list["Approval"]) -> RenderableType:
 
 
 def _table(*heads: str) -> Table:
-    table = Table(box=RULES, pad_edge=False, show_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    table = make_table()
     for head in heads:
         table.add_column(head, overflow="fold", no_wrap=head in ("", "When", "Size", "Since"))
     return table

@@ -1,4 +1,4 @@
-"""``silvan``: the commands, and errors as a person wants to read them."""
+"""``silvan``: registers all commands, and prints errors as short messages."""
 
 from typing import Annotated, Any
 
@@ -12,34 +12,36 @@ from silvan.cli import (
     doctor_command,
     evaluate_command,
     fit_command,
+    local_command,
     predict_command,
     report_command,
     site_command,
     study_command,
 )
+from silvan.cli.plain_text import clean
 from silvan.errors import SilvanError
 
 INTERRUPTED = 130
 
 
 class Commands(TyperGroup):
-    """The group of all commands; whatever they raise on purpose becomes a line or two in red."""
+    """The group of all commands; what they raise is printed as a line or two in red."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Let ``--debug`` stand anywhere."""
+        """Accept ``--debug`` anywhere on the command line."""
         if "--debug" in args:
             args = ["--debug", *(arg for arg in args if arg != "--debug")]
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command."""
+        """Run a command; print its error and exit with a code, unless ``--debug`` is given."""
         try:
             return super().invoke(ctx)
         except (Exception, KeyboardInterrupt) as error:
-            # usage errors and exits are typer's own business
+            # usage errors and exits are handled by typer
             if ctx.params.get("debug") or type(error).__module__.split(".")[0] in ("typer", "click"):
                 raise
-            _red(_said(error))
+            _print_red(_message(error))
             raise typer.Exit(INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1) from None
 
 
@@ -59,8 +61,7 @@ app.command()(evaluate_command.evaluate)
 app.command()(report_command.report)
 app.command()(audit_command.audit)
 app.command()(doctor_command.doctor)
-for command in site_command.COMMANDS:
-    site_command.app.command()(command)
+study_command.app.command()(local_command.local)
 app.add_typer(site_command.app, name="site")
 app.add_typer(study_command.app, name="study")
 
@@ -80,7 +81,7 @@ def options(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from, in full.")] = False,
 ) -> None:
-    """Take the options that all commands share."""
+    """Define the options that all commands share."""
 
 
 def main() -> None:
@@ -88,8 +89,8 @@ def main() -> None:
     app()
 
 
-def _said(error: BaseException) -> str:
-    """Say what went wrong and what to do."""
+def _message(error: BaseException) -> str:
+    """Return what went wrong and what to do, in a line or two."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted; what was computed is kept, and `silvan fit` goes on from there"
     if isinstance(error, OSError) and error.strerror:
@@ -102,15 +103,14 @@ def _said(error: BaseException) -> str:
     return f"{error}\n{cause}" if isinstance(cause, SilvanError) and str(cause) not in str(error) else str(error)
 
 
-def _red(text: str) -> None:
+def _print_red(text: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
     console = Console(stderr=True, soft_wrap=True)
     lines = text.split("\n")
     for i, line in enumerate(lines):
-        printable = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
-        console.print(Text(f"silvan: {printable}" if i == 0 else f"        {printable}", style="red"))
+        console.print(Text(f"silvan: {clean(line)}" if i == 0 else f"        {clean(line)}", style="red"))
 
 
 if __name__ == "__main__":

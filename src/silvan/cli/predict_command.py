@@ -1,4 +1,4 @@
-"""``silvan predict``: a model and a table in, predictions out."""
+"""``silvan predict``: predicts the rows of a table with a model."""
 
 import csv
 import io
@@ -100,7 +100,7 @@ def write_out(text: str, output: Path | None, what: str) -> None:
 
 
 def open_run(path: Path) -> "Run | None":
-    """Give a run of parties; None for any other model."""
+    """Return the run if it is one of parties; None for any other model."""
     from silvan.study.run_folder import RUN, Run
 
     if not path.is_dir() or not (path / RUN).is_file():

@@ -1,4 +1,4 @@
-"""``silvan report``: a run folder in, one page out."""
+"""``silvan report``: writes the page of a run folder."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,18 +1,26 @@
-"""``silvan site``: what a site's owner does with the site's folder."""
+"""``silvan site``: commands for a site's owner, on the site's folder."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from silvan.cli.plain_text import clean, print_lines
+from silvan.errors import InputError, SilvanError
+
+if TYPE_CHECKING:
+    from silvan.deploy.member import Member
+
 app = typer.Typer(no_args_is_help=True, help="A site's own side: its ledger, and the studies its owner approves.")
 
-LedgerFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The site's folder, or the ledger in it.")]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The site's folder.")]
+
+_MOST_COLUMNS = 12
 
 
 @app.command()
 def ledger(
-    folder: LedgerFolder,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The site's folder, or the ledger in it.")],
     verify: Annotated[
         bool, typer.Option("--verify", help="Check every line: find changes, gaps, missing ends and other keys.")
     ] = False,
@@ -30,27 +38,27 @@ def ledger(
     from rich.console import Console
 
     from silvan.cli.ledger_tables import lines_table, verdict
-    from silvan.cli.terminal import say
+    from silvan.cli.terminal import print_parts
     from silvan.federation.keys import read_public
     from silvan.privacy.gate.ledger import read_lines
-    from silvan.privacy.gate.ledger import verify as check
+    from silvan.privacy.gate.ledger import verify as verify_ledger
     from silvan.privacy.gate.site_folder import folder_at
 
     console, site = Console(), folder_at(folder)
     if verify or key is not None or noted is not None:
         public = site.public() if key is None else read_public(key)
-        found = check(site.path, public, noted)
-        say(console, verdict(found, public.hex()))
+        found = verify_ledger(site.path, public, noted)
+        print_parts(console, verdict(found, public.hex()))
         if found.faults:
             raise typer.Exit(1)
         return
     lines = read_lines(site.path)
-    say(console, lines_table(lines if last is None else lines[-last:], len(lines)))
+    print_parts(console, lines_table(lines if last is None else lines[-last:], len(lines)))
 
 
 @app.command()
 def approve(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The site's folder.")],
+    folder: Folder,
     study: Annotated[
         str | None, typer.Argument(metavar="STUDY", help="The study's name; without one, all approved ones are shown.")
     ] = None,
@@ -73,36 +81,66 @@ def approve(
     from rich.console import Console
 
     from silvan.cli.ledger_tables import approvals_table
-    from silvan.cli.terminal import clean, say
-    from silvan.errors import InputError
+    from silvan.cli.terminal import print_parts
     from silvan.privacy.gate.site_folder import Approval, folder_at
 
     approvals = folder_at(folder).approvals
-    if (folder / "member.json").exists():
-        from silvan.cli.site_command import show_asked, whole_name
+    if (folder / "member.json").exists():  # a site of a federation of machines knows which studies came in
+        from silvan.deploy.member import Member
 
+        member = Member(folder)
         if study is None:
-            show_asked(folder)
+            _show_studies(member, folder)
             return
-        study = whole_name(folder, study)
+        study = _complete_name(member, study)
     if study is None:
         if withdraw:
             raise InputError("name the study to withdraw")
-        say(Console(), approvals_table(approvals.listed()))
+        print_parts(Console(), approvals_table(approvals.listed()))
     elif withdraw:
         approvals.withdraw(study)
-        say(Console(), f"Withdrawn: {clean(study)}")
+        print_parts(Console(), f"Withdrawn: {clean(study)}")
     else:
         made = approvals.approve(Approval(study=study, messages=messages or None, sites=sites or None, tasks=tasks))
-        say(Console(), approvals_table([made]))
+        print_parts(Console(), approvals_table([made]))
 
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The site's folder.")]
+def _show_studies(member: "Member", folder: Path) -> None:
+    """Show the studies that came in: what each learns, what would leave, what it costs."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from silvan.cli.ledger_tables import kinds_table
+    from silvan.cli.terminal import print_parts
+    from silvan.deploy.explain import explain
+
+    console, studies = Console(), member.studies()
+    if not studies:
+        print_lines("No study has come in yet.")
+    for study in studies:
+        explained = explain(member, study)
+        state = f"approved on {explained.approved.at[:10]}" if explained.approved else "waits for your approval"
+        if not member.policy.approve:
+            state = "answered without approval, as site.toml says"
+        title = Text(clean(f"{explained.id}: {state}"), style="bold")
+        print_parts(console, title, Text("\n".join(map(clean, explained.lines))))
+        if explained.leaves:
+            print_parts(console, kinds_table(explained.leaves))
+        if member.policy.approve and not explained.approved:
+            print_lines(f"To approve: silvan site approve {folder} '{explained.id}'")
 
 
-_MOST_COLUMNS = 12
+def _complete_name(member: "Member", study: str) -> str:
+    """Return the one name, of studies that came in or are approved, that begins with the text given."""
+    names = [one.id for one in member.studies()]
+    known = [*names, *(approval.study for approval in member.folder.approvals.listed())]
+    matching = sorted({name for name in known if name.startswith(study)})
+    if len(matching) != 1:
+        raise InputError(f"study must be one of those that came in: {', '.join(map(repr, known)) or 'none did'}")
+    return matching[0]
 
 
+@app.command()
 def join(
     invite: Annotated[Path, typer.Argument(metavar="INVITE", help="The invitation that the coordinator sent.")],
     table: Annotated[
@@ -118,21 +156,23 @@ def join(
 ) -> None:
     """Join a federation: check the table, make keys on this machine, have them signed."""
     from silvan.deploy.hub import Invite
-    from silvan.deploy.member import Member, absolute, look
+    from silvan.deploy.member import Member, absolute_path, check_table
 
-    asked = Invite.read(invite)
-    source = absolute(table)
-    columns, rows = look(source, query, asked.columns)
+    invitation = Invite.read(invite)
+    source = absolute_path(table)
+    columns, rows = check_table(source, query, invitation.columns)
     more = f" and {len(columns) - _MOST_COLUMNS} more" if len(columns) > _MOST_COLUMNS else ""
-    _say(f"The table has {rows} and the columns {', '.join(columns[:_MOST_COLUMNS])}{more}.")
-    member = Member.join(folder or Path(asked.site), asked, source, query, {"approve": approve})
-    _say(
-        f"{member.name} has joined {asked.federation}. Its folder is {member.path}; what it lets out is in site.toml.",
-        f"Tell the coordinator by telephone, and see that it reads the same: {member.words}",
-        f"Next: silvan site start {folder or asked.site}",
+    print_lines(f"The table has {rows} and the columns {', '.join(columns[:_MOST_COLUMNS])}{more}.")
+    member = Member.join(folder or Path(invitation.site), invitation, source, query, {"approve": approve})
+    print_lines(
+        f"{member.name} has joined {invitation.federation}. Its folder is {member.path}; what it lets out is in "
+        "site.toml.",
+        f"Tell the coordinator by telephone, and see that it reads the same: {member.fingerprint}",
+        f"Next: silvan site start {folder or invitation.site}",
     )
 
 
+@app.command()
 def start(
     folder: Folder,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay, as systemd wants it.")] = False,
@@ -143,26 +183,26 @@ def start(
     """Start the site's process: it connects to the coordinator, and answers what you let it."""
     from silvan.deploy.certificates import check_certificate, read_certificate
     from silvan.deploy.hub import roster_fingerprint
-    from silvan.deploy.member import Member, look
-    from silvan.deploy.one_machine import start_site
+    from silvan.deploy.member import Member, check_table
+    from silvan.deploy.services import start_site
 
     member = Member(folder)
     startup = member.path / "kit" / "startup"
     check_certificate(
         read_certificate((startup / "client.crt").read_bytes()), read_certificate((startup / "rootCA.pem").read_bytes())
     )
-    look(member.settings["table"], member.settings.get("query"), [])
+    check_table(member.settings["table"], member.settings.get("query"), [])
     roster = member.pin_roster(again=new_roster)
     if roster is not None:
-        _say(f"All keys together in words: {roster_fingerprint(roster)}")
+        print_lines(f"All keys together in words: {roster_fingerprint(roster)}")
     if foreground:
-        _stay(member)
+        _become_site(member)
     process = start_site(member)
-    _say(f"Running (process {process.pid}). Log: {member.path}/kit/log.txt")
+    print_lines(f"Running (process {process.pid}). Log: {member.path}/kit/log.txt")
 
 
-def _stay(member: Any) -> None:
-    """Become the site's process."""
+def _become_site(member: "Member") -> None:
+    """Replace this process by the site's."""
     import os
     import sys
 
@@ -172,88 +212,39 @@ def _stay(member: Any) -> None:
     os.execv(sys.executable, [sys.executable, *client_arguments(member.path / "kit", member.name)])  # noqa: S606
 
 
+@app.command()
 def stop(folder: Folder) -> None:
     """Stop the site's process; a study waits, and goes on when it is started again."""
     from silvan.deploy.member import Member
-    from silvan.deploy.one_machine import process_of
+    from silvan.deploy.services import process_of
 
-    _say("Stopped." if process_of(Member(folder)).stop() else "It was not running.")
+    print_lines("Stopped." if process_of(Member(folder)).stop() else "It was not running.")
 
 
+@app.command()
 def status(folder: Folder) -> None:
     """Show how the site stands: its process, its keys, studies that wait for approval, its budget."""
     import contextlib
 
     from silvan.deploy.hub import roster_fingerprint
     from silvan.deploy.member import Member
-    from silvan.deploy.one_machine import process_of
-    from silvan.errors import SilvanError
+    from silvan.deploy.services import process_of
 
     member = Member(folder)
     pid, own, budget = process_of(member).pid, member.membership, member.budget()
-    _say(
+    print_lines(
         f"{own.site} of {own.federation}, coordinator {own.host}:{own.port}: "
         + (f"running (process {pid})" if pid else "not running"),
-        f"Its keys in words: {member.words}",
+        f"Its keys in words: {member.fingerprint}",
     )
     roster = member.roster()
     if roster is None:
         with contextlib.suppress(SilvanError):
             roster = member.pin_roster()
     if roster is not None:
-        _say(f"All keys together in words: {roster_fingerprint(roster)}")
+        print_lines(f"All keys together in words: {roster_fingerprint(roster)}")
     limit = "" if budget.limit is None else f" of {budget.limit:g}"
-    _say(f"Privacy budget spent: {budget.spent:g}{limit}")
-    for study in member.asked():
+    print_lines(f"Privacy budget spent: {budget.spent:g}{limit}")
+    for study in member.studies():
         state = "approved" if member.folder.approvals.find(study.id) else "waits for your approval"
-        _say(f"Study {study.id!r}: {state if member.policy.approve else 'needs no approval'}")
-
-
-COMMANDS = (join, start, stop, status)
-
-
-def show_asked(folder: Path) -> None:
-    """Show the studies that came in: what each asks, what would leave, what it costs."""
-    from rich.console import Console
-    from rich.text import Text
-
-    from silvan.cli.ledger_tables import kinds_table
-    from silvan.cli.terminal import clean, say
-    from silvan.deploy.explain import explain
-    from silvan.deploy.member import Member
-
-    member, console = Member(folder), Console()
-    asked = member.asked()
-    if not asked:
-        _say("No study has come in yet.")
-    for study in asked:
-        replies = explain(member, study)
-        state = f"approved on {replies.approved.at[:10]}" if replies.approved else "waits for your approval"
-        if not member.policy.approve:
-            state = "answered without approval, as site.toml says"
-        say(console, Text(clean(f"{replies.id}: {state}"), style="bold"), Text("\n".join(map(clean, replies.lines))))
-        if replies.leaves:
-            say(console, kinds_table(replies.leaves))
-        if member.policy.approve and not replies.approved:
-            _say(f"To approve: silvan site approve {folder} '{replies.id}'")
-
-
-def whole_name(folder: Path, study: str) -> str:
-    """Complete a study's name from those that came in."""
-    from silvan.deploy.member import Member
-    from silvan.errors import InputError
-
-    member = Member(folder)
-    names = [asked.id for asked in member.asked()]
-    known = [*names, *(approval.study for approval in member.folder.approvals.listed())]
-    close = sorted({name for name in known if name.startswith(study)})
-    if len(close) != 1:
-        raise InputError(f"study must be one of those that came in: {', '.join(map(repr, known)) or 'none did'}")
-    return close[0]
-
-
-def _say(*lines: str) -> None:
-    from silvan.cli.terminal import clean
-
-    for line in lines:
-        typer.echo(clean(line))
+        print_lines(f"Study {study.id!r}: {state if member.policy.approve else 'needs no approval'}")

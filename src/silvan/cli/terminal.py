@@ -1,6 +1,6 @@
 """Tables and sentences for a terminal.
 
-Names come from files, so they are shown as they are: no markup, no control characters.
+Names come from files, so they are shown as plain text: no markup, no control characters.
 """
 
 from pathlib import Path
@@ -12,7 +12,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from silvan.report.summary import METRICS, OVERALL, SURE, verdict
+from silvan.cli.plain_text import clean
+from silvan.federation.federation import OVERALL
+from silvan.report.summary import CERTAINTY, METRICS, verdict
 from silvan.util.readable import format_bytes, format_figure, format_interval, signed
 
 RULES = box.Box("    \n    \n ── \n    \n ── \n ── \n    \n    \n")
@@ -37,81 +39,76 @@ FILES = {
 }
 
 
-def clean(text: Any) -> str:
-    """Replace what a terminal would act upon."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text))
-
-
-def results(summed: dict[str, Any]) -> RenderableType:
-    """Show the comparison: a line a site, a column a model, gains against the site alone."""
-    metric = summed["metric"]
-    table = _table()
-    who = "Party" if summed["by"] == "columns" else "Site"
+def results(summary: dict[str, Any]) -> RenderableType:
+    """Return the comparison as a table: a line for each site, a column for each model, gains against the site alone."""
+    metric = summary["metric"]
+    table = make_table()
+    who = "Party" if summary["by"] == "columns" else "Site"
     table.add_column(who, overflow="fold", min_width=8)
     table.add_column("Train", justify="right")
     if metric is not None:
         table.add_column("Test", justify="right")
-    positives = any(site["positives"] is not None for site in summed["sites"])
+    positives = any(site["positives"] is not None for site in summary["sites"])
     if positives:
         table.add_column("Pos.", justify="right")
-    for model in summed["models"]:
+    for model in summary["models"]:
         table.add_column(Text(clean(model).capitalize()), justify="left", no_wrap=True)
-    for line in summed["sites"]:
-        table.add_row(*_cells(line, summed, positives))
+    for line in summary["sites"]:
+        table.add_row(*_cells(line, summary, positives))
     table.add_section()
-    for line in filter(None, [summed["mean"], summed["overall"]]):
-        table.add_row(*_cells(line, summed, positives), style="bold" if line is summed["lead"] else None)
+    for line in filter(None, [summary["mean"], summary["overall"]]):
+        table.add_row(*_cells(line, summary, positives), style="bold" if line is summary["lead"] else None)
     if metric is None:
         return table
     better = "" if metric["higher"] else ", lower is better"
-    beside = "beside it" if _narrow(summed) else "beside the federated one"
-    where = "on the test rows" if summed["by"] == "columns" else "on each site's own test rows"
+    beside = "beside it" if _narrow(summary) else "beside the federated one"
+    where = "on the test rows" if summary["by"] == "columns" else "on each site's own test rows"
     caption = Text(f"{metric['title']} {where}{better}; {beside} the gain against the {who.lower()} alone")
     parts: list[RenderableType] = [table, Text(), _dim(caption)]
-    if any(site["use"] for site in summed["sites"]):
-        parts += [Text(), _helps(summed)]
+    if any(site["use"] for site in summary["sites"]):
+        parts += [Text(), _does_joining_help(summary)]
     return Group(*parts)
 
 
-def _helps(summed: dict[str, Any]) -> RenderableType:
-    """Show whether joining helps each site, beyond noise."""
-    digits = summed["metric"]["digits"]
-    table = _table()
+def _does_joining_help(summary: dict[str, Any]) -> RenderableType:
+    """Return a table of each site's gain by joining, with its interval."""
+    digits = summary["metric"]["digits"]
+    table = make_table()
     table.add_column("Does joining help?", overflow="fold", min_width=8)
     table.add_column("Should use", overflow="fold")
     table.add_column("Gain", justify="right", no_wrap=True)
     table.add_column("95 % interval", justify="right", no_wrap=True)
     table.add_column("In words", overflow="fold")
-    for line in summed["sites"]:
+    for line in summary["sites"]:
         gain = line["gains"].get("federated")
         table.add_row(
             Text(clean(line["title"])),
             Text(clean(line["use"])),
             Text("undefined" if gain is None else signed(gain, digits), style=GAIN.get(verdict(gain), "")),
             Text(format_interval(line["low"], line["high"], digits)),
-            Text("" if gain is None else SURE[line["sure"]], style=GAIN.get(line["sure"], "")),
+            Text("" if gain is None else CERTAINTY[line["certainty"]], style=GAIN.get(line["certainty"], "")),
         )
     return table
 
 
-def _cells(line: dict[str, Any], summed: dict[str, Any], positives: bool) -> list[Text]:
+def _cells(line: dict[str, Any], summary: dict[str, Any], positives: bool) -> list[Text]:
     cells = [Text(clean(line["title"])), Text("" if line["rows"] is None else f"{line['rows']:,}")]
-    if summed["metric"] is not None:
+    if summary["metric"] is not None:
         cells.append(Text(f"{line['test_rows']:,}"))
     if positives:
         cells.append(Text("" if line["positives"] is None else f"{line['positives']:.0%}"))
-    return cells + [_cell(line, model, summed) for model in summed["models"]]
+    return cells + [_cell(line, model, summary) for model in summary["models"]]
 
 
-def _narrow(summed: dict[str, Any]) -> bool:
+def _narrow(summary: dict[str, Any]) -> bool:
     """Whether all models' gains fit beside their figures."""
-    return len(summed["models"]) <= _MOST_GAINS
+    return len(summary["models"]) <= _MOST_GAINS
 
 
-def _cell(line: dict[str, Any], model: str, summed: dict[str, Any]) -> Text:
-    metric = summed["metric"]
+def _cell(line: dict[str, Any], model: str, summary: dict[str, Any]) -> Text:
+    metric = summary["metric"]
     value = line["figures"].get(model)
-    gain = line["gains"].get(model) if _narrow(summed) or model == "federated" else None
+    gain = line["gains"].get(model) if _narrow(summary) or model == "federated" else None
     cell = Text(format_figure(value, metric["digits"], line["test_rows"]))
     if gain is not None:
         cell.append(f" {signed(gain, metric['digits'])}" if gain else "  =", style=GAIN[verdict(gain)])
@@ -119,9 +116,9 @@ def _cell(line: dict[str, Any], model: str, summed: dict[str, Any]) -> Text:
 
 
 def on_table(rows: list["Figures"], name: str) -> RenderableType:
-    """Show models judged on one table: a line a model, sites' own ones by name."""
+    """Return the figures of models on one table: a line for each model, sites' own ones by name."""
     metrics = [key for key in METRICS if rows and key in rows[0].figures]
-    table = _table()
+    table = make_table()
     table.add_column("Model", overflow="fold")
     for key in metrics:
         table.add_column(METRICS[key][0], justify="right")
@@ -133,32 +130,32 @@ def on_table(rows: list["Figures"], name: str) -> RenderableType:
         values = (row.figures[key] for key in metrics)
         cells = [Text("undefined" if value is None else f"{value:.4g}") for value in values]
         table.add_row(Text(clean(who)), *cells, style="bold" if row.model == "federated" else None)
-    rows_said = f"{rows[0].rows:,} rows of {clean(name)}" if rows else ""
-    return Group(table, Text(), _dim(Text(f"on {rows_said}")))
+    counted = f"{rows[0].rows:,} rows of {clean(name)}" if rows else ""
+    return Group(table, Text(), _dim(Text(f"on {counted}")))
 
 
-def differences(summed: dict[str, Any]) -> RenderableType:
-    """Show how the sites' tables differ, and what was made of it."""
-    if not summed["differences"]:
-        same = "rows" if summed["by"] == "columns" else "columns, kinds and classes"
+def differences(summary: dict[str, Any]) -> RenderableType:
+    """Return a table of how the sites' tables differ, and what was done about it."""
+    if not summary["differences"]:
+        same = "rows" if summary["by"] == "columns" else "columns, kinds and classes"
         return _dim(Text(f"All tables have the same {same}."))
-    table = _table()
+    table = make_table()
     table.add_column("Column", overflow="fold")
     table.add_column("How the sites differ", overflow="fold")
     table.add_column("What was done", overflow="fold")
-    for note in summed["differences"]:
+    for note in summary["differences"]:
         table.add_row(*(Text(clean(cell)) for cell in note))
-    warned = [Text(f"! {clean(text)}", style="yellow") for text in summed["warnings"]]
+    warned = [Text(f"! {clean(text)}", style="yellow") for text in summary["warnings"]]
     return Group(table, *([Text(), *warned] if warned else []))
 
 
-def sentences(summed: dict[str, Any]) -> RenderableType:
-    """Show in words what happened."""
-    return Group(*(Text(clean(text)) for text in summed["sentences"]))
+def sentences(summary: dict[str, Any]) -> RenderableType:
+    """Return the sentences of a summary."""
+    return Group(*(Text(clean(text)) for text in summary["sentences"]))
 
 
 def files(folder: Path, names: list[str]) -> RenderableType:
-    """List the files that are there now, with their sizes."""
+    """Return a list of those files that exist, with their sizes."""
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(overflow="fold")
     table.add_column(justify="right", no_wrap=True)
@@ -174,11 +171,11 @@ def files(folder: Path, names: list[str]) -> RenderableType:
 
 
 def advice(advised: "Advice", widest: int) -> RenderableType:
-    """Show distances between sites, if there are not too many, and in words who is near whom."""
-    said = Group(*(Text(clean(text)) for text in advised.sentences()))
+    """Return sentences on which sites are alike, with a table of distances unless there are too many sites."""
+    sentences = Group(*(Text(clean(text)) for text in advised.sentences()))
     if len(advised.sites) > widest:
-        return said
-    table = _table()
+        return sentences
+    table = make_table()
     table.add_column("", overflow="fold", min_width=8)
     for site in advised.sites:
         table.add_column(Text(clean(site)), justify="right", overflow="fold")
@@ -186,17 +183,18 @@ def advice(advised: "Advice", widest: int) -> RenderableType:
         cells = (Text("–" if i == j else f"{d:.2f}") for j, d in enumerate(advised.distances[i]))
         table.add_row(Text(clean(site)), *cells)
     caption = Text(f"{advised.metric} distances between the sites' means and shares, on scales of 0 to 1")
-    return Group(table, Text(), _dim(caption), Text(), said)
+    return Group(table, Text(), _dim(caption), Text(), sentences)
 
 
-def say(console: Console, *parts: RenderableType) -> None:
+def print_parts(console: Console, *parts: RenderableType) -> None:
     """Print parts with an empty line between them."""
     for part in parts:
         console.print(part, markup=False, highlight=False, soft_wrap=False)
         console.print()
 
 
-def _table() -> Table:
+def make_table() -> Table:
+    """Return an empty table in the style that all tables share."""
     return Table(box=RULES, pad_edge=False, show_edge=False, header_style="bold", padding=(0, 1, 0, 0))
 
 

@@ -142,7 +142,7 @@ def make_server(hub: Hub) -> ThreadingHTTPServer:
 
 
 def call(host: str, port: int, root: str, path: str, content: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Send a request to the service and return its answer; raise ``FederationError`` that says what to do if it fails."""
+    """Send a request to the service and return its answer; raise ``FederationError`` if there is none."""
     context = ssl.create_default_context(cadata=root)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     where = f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""Explains a study to a site's owner: what it learns, which kinds of messages would leave, what privacy budget it takes.
+"""Explains a study to a site's owner: what it learns, which messages would leave, what privacy budget it takes.
 
 Which messages would leave is found by a trial: the study's learner is fitted to random rows of three simulated sites
 with a label of the study's kind, and the kinds of messages that were answered are listed. So the list is what the

@@ -115,7 +115,7 @@ def write_site(folder: Path, name: str, host: str, port: int) -> None:
 
 
 def write_admin(folder: Path, host: str, port: int) -> None:
-    """Write the folder from which studies are submitted; its key and certificate are ``startup/client.key`` and ``.crt``."""
+    """Write the folder that submits studies; its key and certificate are ``startup/client.key`` and ``.crt``."""
     admin = {
         "project_name": PROJECT,
         "username": ADMIN,

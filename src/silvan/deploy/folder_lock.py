@@ -1,4 +1,4 @@
-"""Locks of folders between processes; the system releases a lock when the process that holds it ends, however it ends."""
+"""Locks of folders between processes; the system releases a lock when its process ends, however it ends."""
 
 import fcntl
 import os

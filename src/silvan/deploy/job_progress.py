@@ -1,6 +1,7 @@
 """The progress of a study: a file in its run folder, which the job writes and the supervisor reads."""
 
 import time
+from pathlib import Path
 
 import msgspec
 
@@ -21,7 +22,7 @@ class Progress(msgspec.Struct):
     lost: dict[str, str] = {}
     error: str = ""
     final: bool = False  # it has ended, and will not go on if it is submitted again
-    seconds: dict[str, float] = {}  # when things happened: seconds since 1970
+    seconds: dict[str, float] = {}  # when each stage began: seconds since 1970
     spent: dict[str, float] = {}  # seconds of training: at the slowest site of every wave, on the wire, in all
     measured: dict[str, float] = {}
 
@@ -55,6 +56,11 @@ class ProgressWriter:
         """Write the file."""
         self._last = time.monotonic()
         write_whole(self._path, msgspec.json.encode(self.now))
+
+
+def read_progress(path: Path) -> Progress:
+    """Read a progress file; raise ``OSError`` or ``msgspec.DecodeError`` if that fails."""
+    return msgspec.json.decode(path.read_bytes(), type=Progress)
 
 
 def line_of(progress: Progress) -> str:

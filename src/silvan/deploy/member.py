@@ -1,15 +1,15 @@
-"""A site's own folder once it has joined a federation.
+"""A site's folder once it has joined a federation.
 
 ::
 
     site.toml          the table and the policy: the owner edits it
-    member.json        the federation, where it is, and whom to trust
+    member.json        the federation, its address, and the keys to trust
     site.key, site.pub the site's key
-    store.sqlite       secrets, and what a coordinator is held to
+    store.sqlite       secrets, and what the site remembers of studies
     budget.sqlite      what was spent of the privacy budget
-    ledger, approvals  what left, and what the owner agreed to
+    ledger, approvals  what left the site, and which studies the owner approved
     roster.json        everybody's public keys, as first seen
-    asked/             studies that came in, word for word
+    asked/             studies that came in, as they were sent
     kit/               FLARE's folder
 """
 
@@ -72,7 +72,7 @@ class Member:
 
     @classmethod
     def join(cls, path: Path, invite: Invite, table: str, query: str | None, policy: dict[str, Any]) -> "Member":
-        """Join a federation: make keys on the spot, have them signed, write the site's folder."""
+        """Join a federation: make keys on this machine, have them signed, write the site's folder."""
         if (path / MEMBER).exists():
             raise InputError(f"{path}: a site is here already; name another folder")
         where = (invite.host, invite.port, invite.root)
@@ -104,7 +104,7 @@ class Member:
         read_certificate(certificate)
         (startup / "client.crt").write_bytes(certificate)
         (startup / "rootCA.pem").write_text(invite.root)
-        write_whole(path / SETTINGS, _settings(table, query, policy).encode())
+        write_whole(path / SETTINGS, _settings_text(table, query, policy).encode())
         membership = Membership(
             invite.federation, invite.site, invite.host, invite.port - 1, invite.root, invite.coordinator
         )
@@ -118,7 +118,7 @@ class Member:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The table and the policy, checked."""
+        """The content of ``site.toml``, checked: the table and the policy."""
         path = self.path / SETTINGS
         try:
             text = path.read_bytes().decode()
@@ -146,57 +146,58 @@ class Member:
 
     @property
     def policy(self) -> Policy:
-        """What the site lets out."""
+        """The rules for what may leave the site."""
         return Policy(**self.settings["policy"])
 
     @cached_property
     def folder(self) -> SiteFolder:
-        """Key, ledger and approvals."""
+        """The site's key, ledger and approvals."""
         return SiteFolder(self.path)
 
     @cached_property
     def store(self) -> FileStore:
-        """What the site remembers."""
+        """The store of what the site remembers."""
         return FileStore(self.path / STORE)
 
     def budget(self) -> Budget:
-        """Give what was spent, over all studies."""
+        """Return the privacy budget, with what all studies have spent."""
         return Budget(self.policy.epsilon, self.path / BUDGET, self.name)
 
     def gate(self) -> Gate:
-        """Make the site's outbox."""
+        """Return the gate that every answer passes on its way out."""
         return Gate(self.policy, self.budget(), self.folder.ledger, self.folder.approvals)
 
     @property
-    def words(self) -> str:
-        """The fingerprint of the site's keys."""
+    def fingerprint(self) -> str:
+        """The fingerprint of the site's keys, in words."""
         return fingerprint(self.folder.key.public + public_key(self.store))
 
-    # -- the others
+    # -- everybody's keys
 
     def roster(self) -> Roster | None:
-        """Give everybody's keys as first seen; None if not all had joined yet."""
+        """Return everybody's keys as this site keeps them; None until all had joined."""
         return Roster.load(self.path / ROSTER) if (self.path / ROSTER).exists() else None
 
     def latest_roster(self) -> Roster | None:
-        """Ask the coordinator for everybody's keys; None if not all have joined yet."""
+        """Return everybody's keys as the coordinator tells them; None until all have joined."""
         own = self.membership
         status = call(own.host, own.port + 1, own.root, "/roster")
         check_clock(float(status["time"]), "the coordinator")
         check_versions(versions(), status["versions"], "the coordinator")
-        replies = status["roster"]
-        if replies["coordinator"] != own.coordinator:
+        roster = status["roster"]
+        if roster["coordinator"] != own.coordinator:
             raise FederationError("the coordinator's key is not the one in the invitation; speak to its owner")
-        if not all(member["key"] for member in replies["sites"].values()):
+        sites: dict[str, dict[str, str]] = roster["sites"]
+        if not all(keys["key"] for keys in sites.values()):
             return None
         return Roster(
-            read_public(replies["coordinator"]),
-            {name: read_public(member["key"]) for name, member in replies["sites"].items()},
-            {name: read_public(member["seal"]) for name, member in replies["sites"].items()},
+            read_public(roster["coordinator"]),
+            {name: read_public(keys["key"]) for name, keys in sites.items()},
+            {name: read_public(keys["seal"]) for name, keys in sites.items()},
         )
 
     def pin_roster(self, again: bool = False) -> Roster | None:
-        """Keep everybody's keys when all have joined; from then on others are refused, unless ``again``."""
+        """Keep everybody's keys once all have joined; raise if they differ from those kept, unless ``again``."""
         pinned, latest = self.roster(), self.latest_roster()
         if latest is None:
             return pinned
@@ -214,17 +215,17 @@ class Member:
     # -- studies
 
     def note_study(self, study: RemoteStudy) -> None:
-        """Keep a study's text for the owner to read."""
+        """Keep the text of a study that came in, for the owner to read."""
         (self.path / "asked").mkdir(exist_ok=True)
         write_whole(self.path / "asked" / f"{study.folder}.toml", study.text.encode())
 
-    def asked(self) -> list[RemoteStudy]:
-        """Give the studies that came in, the oldest first."""
+    def studies(self) -> list[RemoteStudy]:
+        """Return the studies that came in, the oldest first."""
         files = sorted((self.path / "asked").glob("*.toml"), key=lambda path: path.stat().st_mtime)
         return [parse_remote_study(path.read_text()) for path in files]
 
 
-def _settings(table: str, query: str | None, policy: dict[str, Any]) -> str:
+def _settings_text(table: str, query: str | None, policy: dict[str, Any]) -> str:
     lines = [_COMMENT, f"table = {_toml(table)}"]
     if query is not None:
         lines.append(f"query = {_toml(query)}")
@@ -234,12 +235,15 @@ def _settings(table: str, query: str | None, policy: dict[str, Any]) -> str:
 
 
 def _toml(value: Any) -> str:
-    """Write a value: text, numbers, truth values and lists of text look the same in JSON."""
+    """Return a value as TOML; text, numbers, truth values and lists of text look the same in JSON."""
     return msgspec.json.encode(value).decode()
 
 
-def absolute(table: str) -> str:
-    """Name a file so that it is found from anywhere."""
+# -- the table
+
+
+def absolute_path(table: str) -> str:
+    """Return the absolute path of a table's file, or its URL as it is; raise ``InputError`` if it does not exist."""
     if is_url(table):
         return table
     path = Path(table).resolve()
@@ -249,7 +253,7 @@ def absolute(table: str) -> str:
 
 
 def source_of(table: str, query: str | None) -> Any:
-    """Give what is read."""
+    """Return what to read a table from: a query of a database, or the path of a file."""
     if is_url(table):
         return Query(table, query or "")
     if query is not None:
@@ -257,8 +261,8 @@ def source_of(table: str, query: str | None) -> Any:
     return table
 
 
-def look(table: str, query: str | None, wanted: list[str]) -> tuple[list[str], str]:
-    """Read the table once: its columns, and its rows in words; those agreed on must be there."""
+def check_table(table: str, query: str | None, wanted: list[str]) -> tuple[list[str], str]:
+    """Read the table once, check that it has the columns wanted, and return its columns and the number of its rows."""
     frame = read_table(source_of(table, query))
     lacking = [column for column in wanted if column not in frame.columns]
     if lacking:

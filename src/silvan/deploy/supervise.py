@@ -1,7 +1,7 @@
-"""Seeing a study through: hand it in, wait, and hand it in again when FLARE, a site or the machine gave way.
+"""Runs a study to its end: submits a FLARE job, waits, and submits it again if FLARE, a site or the machine fails.
 
-FLARE resumes nothing. All that was answered is in the study's journal, so a job that is handed in again goes on where
-the last one stopped, and ends with the same forest.
+FLARE does not resume jobs. All answers are in the study's journal, so a job that is submitted again goes on where the
+last one stopped, and ends with the same forest.
 """
 
 import contextlib
@@ -13,8 +13,9 @@ from importlib.metadata import version
 import msgspec
 
 from silvan.deploy import flare_kit
+from silvan.deploy.folder_lock import is_locked
 from silvan.deploy.hub import Hub
-from silvan.deploy.job_progress import PROGRESS, Progress, is_locked, line_of
+from silvan.deploy.job_progress import PROGRESS, Progress, line_of, read_progress
 from silvan.errors import FederationError, InputError
 from silvan.federation.transports.flare import Session
 from silvan.study.remote_study import RemoteStudy
@@ -22,15 +23,15 @@ from silvan.study.run_folder import RUN, Run
 from silvan.util.files import write_whole
 
 RECENT = 20.0
-"""Seconds since a site was last heard of, after which it counts as away."""
+"""Seconds since a site last connected, after which it counts as not connected."""
 
 _RUNNING = {"SUBMITTED", "APPROVED", "DISPATCHED", "RUNNING"}
 STALE, SILENT = 40.0, 3.0
-"""Seconds without news after which a job is looked for: one that has told nothing yet, and one that has."""
+"""Seconds without new progress after which a job is looked for: one that has written none yet, and one that has."""
 
 
 class Supervisor:
-    """Sees one study through.
+    """Runs one study to its end.
 
     Parameters
     ----------
@@ -38,12 +39,15 @@ class Supervisor:
         The coordinator's folder.
     study
         The study.
-    tell
-        Told, in a line, whenever something changes.
+    report
+        Called with a line of text whenever something changes.
     """
 
-    def __init__(self, hub: Hub, study: RemoteStudy, tell: Callable[[str], None] = lambda text: None) -> None:
-        self.hub, self.study, self._tell = hub, study, tell
+    coordinator = flare_kit.COORDINATOR
+    """The class that runs at the server; a subclass may name another that the server's folder allows."""
+
+    def __init__(self, hub: Hub, study: RemoteStudy, report: Callable[[str], None] = lambda text: None) -> None:
+        self.hub, self.study, self._report = hub, study, report
         content = hub.read()
         self.sites = study.sites or list(content.sites)
         hub.roster(self.sites)
@@ -51,11 +55,10 @@ class Supervisor:
             raise InputError(f"quorum must be at most the number of sites, {len(self.sites)}, got {study.quorum}")
         self.run = Run(hub.path / "runs" / study.folder)
         self._session: Session | None = None
-        self._said = ""
-        self.jobs: list[str] = []
+        self._last_line = ""
 
     def run_to_end(self) -> Run:
-        """Run the study to its end; raises what ended it otherwise."""
+        """Run the study to its end and return its run folder; raise ``FederationError`` if it failed."""
         self.run.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.run.file("study.toml"), self.study.text.encode())
         if self._done():
@@ -71,7 +74,7 @@ class Supervisor:
                     if progress.error:
                         raise FederationError(progress.error)
                     return self.run
-                self._say("the job ended before the study did; it is handed in again and goes on")
+                self._tell("the job ended before the study did; it is handed in again and goes on")
                 job = None
         finally:
             self._close()
@@ -82,16 +85,16 @@ class Supervisor:
         return False
 
     def progress(self) -> Progress | None:
-        """Read how the study stands."""
+        """Read the study's progress; None if there is none yet."""
         try:
-            return msgspec.json.decode(self.run.file(PROGRESS).read_bytes(), type=Progress)
+            return read_progress(self.run.file(PROGRESS))
         except (OSError, msgspec.DecodeError):
             return None
 
     # -- one job
 
     def _running_job(self) -> str | None:
-        """Give the job of this study that an earlier command handed in and that still runs."""
+        """Return the job of this study that an earlier command submitted, if it still runs."""
         with contextlib.suppress(OSError):
             job = self.run.file("job").read_text().strip()
             if job and self._status(job) in _RUNNING:
@@ -99,41 +102,39 @@ class Supervisor:
         return None
 
     def _wait_for_sites(self) -> dict[str, str]:
-        """Wait until all sites are there; give those that the study goes on without, and why."""
-        begun = time.monotonic()
+        """Wait until all sites are connected; return those that the study goes on without, and why."""
+        start = time.monotonic()
         while True:
-            there = self._connected()
-            missing = [site for site in self.sites if site not in there]
+            connected = self._connected()
+            missing = [site for site in self.sites if site not in connected]
             if not missing:
                 return {}
-            waited = time.monotonic() - begun
-            if waited > self.study.timeout:
+            if time.monotonic() - start > self.study.timeout:
                 left = len(self.sites) - len(missing)
                 why = f"was not there for {self.study.timeout:g} s"
                 if self.study.quorum is None or left < self.study.quorum:
                     raise FederationError(f"{_listed(missing)} {why}; start it (`silvan site start`) and run again")
                 return dict.fromkeys(missing, why)
-            self._say(f"waiting for {_listed(missing)} to connect")
+            self._tell(f"waiting for {_listed(missing)} to connect")
             time.sleep(0.25)
 
     def _submit(self, without: dict[str, str]) -> str:
         folder = self.run.file("job-files")
         shutil.rmtree(folder, ignore_errors=True)
-        there = [site for site in self.sites if site not in without]
+        sites = [site for site in self.sites if site not in without]
         arguments = {"sites": self.sites, "without": without, "version": version("silvan")}
-        flare_kit.write_job(folder, self.study.text, there, arguments)
+        flare_kit.write_job(folder, self.study.text, sites, arguments, self.coordinator)
         while True:
             with contextlib.suppress(ConnectionError):
                 job = self._open().submit(folder)
                 write_whole(self.run.file("job"), f"{job}\n".encode())
-                self.jobs.append(job)
-                self._say("handed in")
+                self._tell("handed in")
                 return job
-            self._lost_touch()
+            self._wait_for_server()
 
     def _follow(self, job: str) -> Progress | None:
-        """Wait for the end of a job; give what it told last."""
-        voting = time.monotonic()
+        """Wait for the end of a job; return its last progress."""
+        changed = time.monotonic()
         before = None
         while True:
             progress = self.progress()
@@ -141,17 +142,17 @@ class Supervisor:
             if mine is not None and mine.final:
                 return mine
             if mine != before:
-                before, voting = mine, time.monotonic()
+                before, changed = mine, time.monotonic()
             if mine is not None:
-                self._say(line_of(mine))
+                self._tell(line_of(mine))
             status = self._status(job)
             if status and status not in _RUNNING:
                 time.sleep(0.2)  # what it wrote last may come a moment after
                 progress = self.progress()
                 return progress if progress is not None and progress.job == job else None
             patience = STALE if mine is None else SILENT
-            if time.monotonic() - voting > patience and not is_locked(self.run.folder):
-                self._say("the job is gone; FLARE only thinks that it runs")
+            if time.monotonic() - changed > patience and not is_locked(self.run.folder):
+                self._tell("the job is gone; FLARE only thinks that it runs")
                 with contextlib.suppress(ConnectionError):
                     self._open().abort(job)
                 return mine
@@ -169,31 +170,33 @@ class Supervisor:
             self._session.close()
             self._session = None
 
-    def _lost_touch(self) -> None:
-        self._say("the server does not answer; is it running? (`silvan study start`)")
+    def _wait_for_server(self) -> None:
+        """Close the session, and wait a second before another is opened."""
+        self._tell("the server does not answer; is it running? (`silvan study start`)")
         self._close()
         time.sleep(1.0)
 
     def _status(self, job: str) -> str:
-        """Give how a job stands; empty while the server does not answer."""
+        """Return the status of a job in FLARE's words; empty while the server does not answer."""
         try:
             return self._open().status(job).split(":")[0]
         except ConnectionError:
-            self._lost_touch()
+            self._wait_for_server()
             return ""
 
     def _connected(self) -> list[str]:
         try:
-            voting = self._open().sites()
+            last_seen = self._open().sites()
         except ConnectionError:
-            self._lost_touch()
+            self._wait_for_server()
             return []
-        return [site for site, at in voting.items() if time.time() - at < RECENT]
+        return [site for site, at in last_seen.items() if time.time() - at < RECENT]
 
-    def _say(self, text: str) -> None:
-        if text != self._said:
-            self._said = text
-            self._tell(text)
+    def _tell(self, line: str) -> None:
+        """Report a line unless it was the last one reported."""
+        if line != self._last_line:
+            self._last_line = line
+            self._report(line)
 
 
 def _listed(sites: list[str]) -> str:

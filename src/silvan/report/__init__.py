@@ -1,1 +1,1 @@
-"""The page made of a run: a summary, sentences, charts."""
+"""Reports of runs: a summary as plain data, sentences, charts, and one HTML page."""

@@ -1,4 +1,4 @@
-"""One page that needs nothing else: a summary through a template."""
+"""Writes the report of a run as one HTML page that loads nothing else."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from silvan.report import plots
-from silvan.report.summary import SURE, summarise, verdict
+from silvan.report.summary import CERTAINTY, summarise_run, verdict
 from silvan.study.run_folder import REPORT, Run
 from silvan.util.files import write_whole
 from silvan.util.readable import format_bytes, format_figure, format_interval, format_time, signed
@@ -17,14 +17,14 @@ _MOST_IMPORTANCES = 15
 
 
 def write_report(run: Run) -> Path:
-    """Write a run's page and give its path."""
-    page = render(summarise(run.folder))
+    """Write a run's page and return its path."""
+    page = render(summarise_run(run.folder))
     write_whole(run.file(REPORT), page.encode())
     return run.file(REPORT)
 
 
-def render(summed: dict[str, Any]) -> str:
-    """Make the page of a summary; every text from outside is escaped."""
+def render(summary: dict[str, Any]) -> str:
+    """Return the page of a summary as HTML; every text from outside is escaped."""
     environment = Environment(
         loader=FileSystemLoader(_HERE),
         autoescape=True,
@@ -41,33 +41,33 @@ def render(summed: dict[str, Any]) -> str:
         gain=_gain,
         verdict=verdict,
     )
-    models = summed["models"]
+    models = summary["models"]
     return environment.get_template("report.html.jinja").render(
-        run=summed,
-        who="party" if summed["by"] == "columns" else "site",
-        linear=any(not forest["trees"] for forest in summed["forests"]),
-        kind=dict(summed["settings"]).get("learner.kind", "forest"),
-        positives=any(site["positives"] is not None for site in summed["sites"]),
+        run=summary,
+        who="party" if summary["by"] == "columns" else "site",
+        linear=any(not forest["trees"] for forest in summary["forests"]),
+        kind=dict(summary["settings"]).get("learner.kind", "forest"),
+        positives=any(site["positives"] is not None for site in summary["sites"]),
         style=Markup((_HERE / "style.css").read_text()),  # noqa: S704, our own file
-        comparison=plots.comparison(summed),
+        comparison=plots.comparison(summary),
         legend=[(model, plots.swatch(model, models), plots.model_class(model, models)) for model in models],
-        panels=plots.roc_panels(summed),
-        importances=_importances(summed),
+        panels=plots.roc_panels(summary),
+        importances=_importances(summary),
         between=format_interval,
-        sure=SURE,
-        stacks=_stacks(summed),
+        certainty=CERTAINTY,
+        stacks=_stacks(summary),
     )
 
 
-def _importances(summed: dict[str, Any]) -> list[tuple[str, float, Markup]]:
-    listed = summed["importances"][:_MOST_IMPORTANCES]
+def _importances(summary: dict[str, Any]) -> list[tuple[str, float, Markup]]:
+    listed = summary["importances"][:_MOST_IMPORTANCES]
     most = max((share for _, share in listed), default=0.0) or 1.0
     return [(name, share, plots.bar(share / most)) for name, share in listed]
 
 
-def _stacks(summed: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
-    """Draw what each site sent, by kind of message."""
-    traffic = summed["traffic"]
+def _stacks(summary: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
+    """Return a bar for each site: what it sent, by kind of message."""
+    traffic = summary["traffic"]
     kinds = [kind["name"] for kind in traffic["kinds"]]
     most = max((site["sent"] for site in traffic["sites"]), default=0)
     drawn = []
@@ -86,5 +86,5 @@ def _gain(value: float | None, digits: int, level: str = "") -> str:
 
 
 def _spaced(digest: str) -> str:
-    """Set a hash in groups, to be compared by eye."""
+    """Write a hash in groups of eight, to be compared by eye."""
     return " ".join(digest[i : i + 8] for i in range(0, len(digest), 8))

@@ -1,7 +1,7 @@
-"""Charts as inline SVG, written by hand: no script, nothing to load.
+"""Draws charts as inline SVG: no script, nothing to load.
 
-Places across a chart are per cent, so that it is as wide as the page lets it be while text, marks and
-lines keep their size. ``Markup.format`` escapes whatever it puts in. Colours and line widths are in the
+Horizontal positions are per cent, so that a chart is as wide as the page allows while text, marks and lines keep
+their size. ``Markup.format`` escapes whatever it puts in. Colours and line widths are in the
 page's style sheet, by class, so that they follow the reader's light or dark mode.
 """
 
@@ -19,7 +19,7 @@ Line = dict[str, Any]
 
 
 def model_class(model: str, models: Sequence[str]) -> str:
-    """Name the style of a model: three have their own, others take the next free one."""
+    """Return the style class of a model: three have their own, others take the next free one."""
     if model in ("local", "federated", "pooled"):
         return f"m-{model}"
     others = [m for m in models if m not in ("local", "federated", "pooled")]
@@ -30,7 +30,7 @@ def model_class(model: str, models: Sequence[str]) -> str:
 
 
 def nice_scale(low: float, high: float, top: float | None = None, wanted: int = 5) -> list[float]:
-    """Choose round ticks that hold both ends; ``top`` is a value that cannot be passed."""
+    """Return round ticks that enclose both ends; no tick is above ``top``."""
     if high - low < 1e-9:
         low, high = low - 0.05, high + 0.05
     rough = (high - low) / wanted
@@ -45,7 +45,7 @@ def nice_scale(low: float, high: float, top: float | None = None, wanted: int = 
 
 
 def tick_labels(ticks: Sequence[float]) -> list[str]:
-    """Write ticks with as many digits as tell them apart."""
+    """Return labels of ticks, with as many digits as they need."""
     for digits in range(7):
         if all(abs(round(t, digits) - t) < 1e-9 for t in ticks):
             return [f"{t:.{digits}f}" for t in ticks]
@@ -57,13 +57,13 @@ def _place(value: float, ticks: Sequence[float]) -> float:
     return MARGIN + (100 - 2 * MARGIN) * (value - ticks[0]) / span
 
 
-# -- the comparison: a track a site
+# -- the comparison: a track for each site
 
 
-def comparison(summed: Line) -> dict[str, Any] | None:
-    """Draw each site's figures on one scale, joined from the site alone to the federation."""
-    metric, models = summed["metric"], summed["models"]
-    lines = [*summed["sites"], *filter(None, [summed["mean"], summed["overall"]])]
+def comparison(summary: Line) -> dict[str, Any] | None:
+    """Draw each site's figures on one scale, with a line from the site alone to the federated forest."""
+    metric, models = summary["metric"], summary["models"]
+    lines = [*summary["sites"], *filter(None, [summary["mean"], summary["overall"]])]
     values = [v for line in lines for v in line["figures"].values() if v is not None]
     if metric is None or not values:
         return None
@@ -103,7 +103,7 @@ def _track(line: Line, models: Sequence[str], ticks: Sequence[float], metric: Li
             )
         )
     return Markup('<svg class="track" role="img" aria-label="{}">{}</svg>').format(
-        _spoken(line, metric), Markup("").join(parts)
+        _alternative_text(line, metric), Markup("").join(parts)
     )
 
 
@@ -116,9 +116,9 @@ _OTHER = Markup('<path d="M0 11 5 19h-10Z"/>')
 """Marks that can be told apart where they meet: a ring around a dot, a bar that sticks out, a wedge below."""
 
 
-def _spoken(line: Line, metric: Line) -> str:
-    replies = [f"{m} {v:.{metric['digits']}f}" for m, v in line["figures"].items() if v is not None]
-    return f"{metric['title']} at {line['title']}: {', '.join(replies) or 'not defined'}"
+def _alternative_text(line: Line, metric: Line) -> str:
+    figures = [f"{m} {v:.{metric['digits']}f}" for m, v in line["figures"].items() if v is not None]
+    return f"{metric['title']} at {line['title']}: {', '.join(figures) or 'not defined'}"
 
 
 def swatch(model: str, models: Sequence[str]) -> Markup:
@@ -134,16 +134,16 @@ def swatch(model: str, models: Sequence[str]) -> Markup:
 _SIDE, _LEFT, _TOP = 300.0, 58.0, 10.0
 
 
-def roc_panels(summed: Line) -> list[dict[str, Any]]:
-    """Draw the curves of each class; for one curve that hugs the corner, the corner enlarged beside it."""
-    classes = list(dict.fromkeys(curve["of"] for curve in summed["curves"]))
+def roc_panels(summary: Line) -> list[dict[str, Any]]:
+    """Draw the curves of each class; where all curves are near the corner, also the corner enlarged."""
+    classes = list(dict.fromkeys(curve["of"] for curve in summary["curves"]))
     panels = []
     for of in classes:
-        curves = [(c["model"], c["points"]) for c in summed["curves"] if c["of"] == of]
-        title = f"{summed['label']} = {of}" + (" against the rest" if len(classes) > 1 else "")
-        panels.append({"title": title, "svg": roc(curves, summed["models"])})
+        curves = [(c["model"], c["points"]) for c in summary["curves"] if c["of"] == of]
+        title = f"{summary['label']} = {of}" + (" against the rest" if len(classes) > 1 else "")
+        panels.append({"title": title, "svg": roc(curves, summary["models"])})
         if len(classes) == 1 and all(_area(points) > 0.9 for _, points in curves):
-            panels.append({"title": "the corner, enlarged", "svg": roc(curves, summed["models"], corner=0.25)})
+            panels.append({"title": "the corner, enlarged", "svg": roc(curves, summary["models"], corner=0.25)})
     return panels
 
 

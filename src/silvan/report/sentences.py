@@ -1,4 +1,4 @@
-"""What happened in a run, in sentences.
+"""Describes the results of a run in sentences.
 
 They are made from the rounded figures of the summary, so that they never contradict its tables.
 """
@@ -12,16 +12,23 @@ _LOSSLESS = ("HistogramForest", "VerticalForest")
 """Learners that should give the pooled forest."""
 
 
-def sentences(record: Record, summed: dict[str, Any]) -> list[str]:
-    """Say in words what happened."""
-    replies = (_outcome(summed), _sure(summed), _flattered(summed), _rough(summed), _cost(record), _same(record))
-    return [text if record.by == "rows" else _of_parties(text, record) for text in replies if text]
+def sentences(record: Record, summary: dict[str, Any]) -> list[str]:
+    """Return sentences that describe a run."""
+    texts = (
+        _outcome(summary),
+        _certainty(summary),
+        _chosen_on_test_rows(summary),
+        _small_test_parts(summary),
+        _cost(record),
+        _same_as_pooled(record),
+    )
+    return [text if record.by == "rows" else _of_parties(text, record) for text in texts if text]
 
 
 def _of_parties(text: str, record: Record) -> str:
-    """Say of parties that hold columns what is said of sites."""
+    """Rewrite a sentence about sites as one about parties that hold columns."""
     linear = not any(model.trees for model in record.models)
-    for said, instead in (
+    for old, new in (
         ("No row left its site.", "Features stayed with their parties."),
         ("pooled rows", "the joined table"),
         (" a site)", " in all)"),
@@ -30,31 +37,31 @@ def _of_parties(text: str, record: Record) -> str:
         ("site", "party"),
         *([("federated forest", "federated model")] if linear else []),
     ):
-        text = text.replace(said, instead)
+        text = text.replace(old, new)
     return text
 
 
-def _outcome(summed: dict[str, Any]) -> str:
-    metric, overall = summed["metric"], summed["overall"]
+def _outcome(summary: dict[str, Any]) -> str:
+    metric, overall = summary["metric"], summary["overall"]
     if metric is None or overall is None or "local" not in overall["figures"]:
         return ""
-    verdicts = [site["verdict"] for site in summed["sites"]]
+    verdicts = [site["verdict"] for site in summary["sites"]]
     unknown = verdicts.count("unknown")
-    texts = [_who(verdicts)] if unknown < len(verdicts) else []
+    texts = [_sites_that_gain(verdicts)] if unknown < len(verdicts) else []
     if unknown:
         where = "one site" if unknown == 1 else f"{format_count(unknown)} sites"
         texts.append(f"At {where} the {metric['title']} is not defined: no test rows, or one class only.")
-    texts.append(_course(summed["lead"], summed))
+    texts.append(_change_of_figure(summary["lead"], summary))
     return " ".join(filter(None, texts))
 
 
-def _course(line: dict[str, Any], summed: dict[str, Any]) -> str:
-    """Say from where to where the figure goes, and why another way of counting may say otherwise."""
-    metric, overall = summed["metric"], summed["overall"]
+def _change_of_figure(line: dict[str, Any], summary: dict[str, Any]) -> str:
+    """Return how the figure changes, and why it may change the other way over all rows."""
+    metric, overall = summary["metric"], summary["overall"]
     figures, digits = line["figures"], metric["digits"]
     if figures.get("local") is None or figures.get("federated") is None:
         return ""
-    where = "On average over the sites" if line is summed["mean"] else f"Over all {line['test_rows']:,} test rows"
+    where = "On average over the sites" if line is summary["mean"] else f"Over all {line['test_rows']:,} test rows"
     pooled = figures.get("pooled")
     beside = "" if pooled is None else f"; pooled rows would give {pooled:.{digits}f}"
     text = (
@@ -77,8 +84,8 @@ def _change(gain: float, metric: dict[str, Any]) -> str:
     return f"{abs(gain):.{metric['digits']}f} {'better' if gain > 0 else 'worse'}"
 
 
-def _who(verdicts: list[str]) -> str:
-    """Say how many sites gain by joining."""
+def _sites_that_gain(verdicts: list[str]) -> str:
+    """Return how many sites gain by joining."""
     total = len(verdicts) - verdicts.count("unknown")
     gained, level, lost = (verdicts.count(v) for v in ("gained", "level", "lost"))
     for n, how in ((gained, "better {} than"), (level, "as well {} as"), (lost, "worse {} than")):
@@ -94,9 +101,9 @@ def _do(n: int) -> str:
     return "does" if n == 1 else "do"
 
 
-def _sure(summed: dict[str, Any]) -> str:
-    """Say at how many sites the difference is more than noise, where intervals are known."""
-    found = [site["sure"] for site in summed["sites"]]
+def _certainty(summary: dict[str, Any]) -> str:
+    """Return at how many sites the difference is more than noise, where intervals are known."""
+    found = [site["certainty"] for site in summary["sites"]]
     gained, lost, noise = (found.count(what) for what in ("gained", "lost", "noise"))
     total = gained + lost + noise
     if not total:
@@ -108,22 +115,22 @@ def _sure(summed: dict[str, Any]) -> str:
     if total > 1 and total in (gained, lost):
         how = "better" if gained else "worse"
         return f"All {of} are {how} off by more than noise (95 % intervals)."
-    said = [
+    texts = [
         f"{format_count(n)} {'is' if n == 1 else 'are'} {how} by more than noise"
         for n, how in ((gained, "better off"), (lost, "worse off"))
         if n
     ]
-    return f"Of {of}, {' and '.join(said)} (95 % intervals)."
+    return f"Of {of}, {' and '.join(texts)} (95 % intervals)."
 
 
-def _flattered(summed: dict[str, Any]) -> str:
-    if summed["honest"]:
+def _chosen_on_test_rows(summary: dict[str, Any]) -> str:
+    if summary["honest"]:
         return ""
     return "What each site uses was chosen on its test rows, as published: its figures flatter it."
 
 
-def _rough(summed: dict[str, Any]) -> str:
-    sizes = [site["test_rows"] for site in summed["sites"] if site["figures"]]
+def _small_test_parts(summary: dict[str, Any]) -> str:
+    sizes = [site["test_rows"] for site in summary["sites"] if site["figures"]]
     if not sizes or min(sizes) >= 50 or len(sizes) < 2:
         return ""
     spread = f"{min(sizes)} to {max(sizes)} rows" if min(sizes) < max(sizes) else f"{min(sizes)} rows"
@@ -143,7 +150,7 @@ def _cost(record: Record) -> str:
     )
 
 
-def _same(record: Record) -> str:
+def _same_as_pooled(record: Record) -> str:
     kind = record.study.get("learner", {}).get("kind")
     if record.pooled_hash is None or len(record.models) != 1 or kind not in (None, *_LOSSLESS):
         return ""

@@ -1,4 +1,4 @@
-"""From a run's record to a plain dict: everything a table or a page shows, computed once.
+"""Summarises a run as plain data: everything that tables and pages show, computed once.
 
 Sentences and tables are made from the same rounded figures, so that they never contradict each other.
 """
@@ -6,10 +6,9 @@ Sentences and tables are made from the same rounded figures, so that they never 
 from pathlib import Path
 from typing import Any
 
+from silvan.federation.federation import OVERALL
 from silvan.report.sentences import sentences
 from silvan.study.run_folder import Figures, Record, Run
-
-OVERALL = "all"
 
 METRICS = {
     "auc": ("AUC", "area under the ROC curve", True),
@@ -23,7 +22,7 @@ METRICS = {
 }
 """Of each metric: its title, what it is, and whether more is better. The first one present leads."""
 
-SURE = {
+CERTAINTY = {
     "gained": "better, by more than noise",
     "lost": "worse, by more than noise",
     "noise": "may be noise",
@@ -31,7 +30,7 @@ SURE = {
     "few": "too few test rows to tell",
     "unknown": "undefined",
 }
-"""What is said of the gain of the model that a site should use."""
+"""What is written about the gain of the model that a site should use."""
 
 _SEEN = {
     "ask": "each site's answer",
@@ -39,19 +38,19 @@ _SEEN = {
 }
 
 
-def summarise(folder: str | Path) -> dict[str, Any]:
-    """Read a run folder and say what happened, as plain data."""
-    return summary(Run(folder).read())
+def summarise_run(folder: str | Path) -> dict[str, Any]:
+    """Read a run folder and return the summary of the run."""
+    return summarise(Run(folder).read())
 
 
-def summary(record: Record) -> dict[str, Any]:
-    """Say what happened in a run, as plain data."""
+def summarise(record: Record) -> dict[str, Any]:
+    """Return the summary of a run."""
     models = list(dict.fromkeys(row.model for row in record.evaluation))
     metric = _leading(record)
     sites = [_site(record, site, metric, models) for site in [s.name for s in record.sites]]
     overall = _site(record, OVERALL, metric, models) if record.evaluation else None
     mean = _mean(sites, metric, models) if record.by == "rows" else None
-    summed = {
+    summary = {
         "name": record.name,
         "made": record.made,
         "status": record.status,
@@ -84,8 +83,8 @@ def summary(record: Record) -> dict[str, Any]:
         "forests": [{"site": m.site, "trees": m.trees, "nodes": m.nodes, "hash": m.hash} for m in record.models],
         "seconds": record.seconds,
     }
-    summed["sentences"] = sentences(record, summed)
-    return summed
+    summary["sentences"] = sentences(record, summary)
+    return summary
 
 
 def _leading(record: Record) -> dict[str, Any] | None:
@@ -109,7 +108,7 @@ def _leading(record: Record) -> dict[str, Any] | None:
 
 
 def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list[str]) -> dict[str, Any]:
-    """Give one line of the comparison: figures, gains against the site alone, and the verdict on them."""
+    """Return one line of the comparison: figures, gains against the site alone, and the verdict on them."""
     note = next((site for site in record.sites if site.name == name), None)
     line: dict[str, Any] = {
         "title": "all rows" if name == OVERALL else name,
@@ -133,8 +132,8 @@ def _rows(record: Record, of_sites: list[int]) -> int:
 def _mean(sites: list[dict[str, Any]], metric: dict[str, Any] | None, models: list[str]) -> dict[str, Any] | None:
     """Average the sites' own figures by test rows, for metrics that rank rows.
 
-    A ranking over all rows at once favours sites' own forests where classes are spread unevenly: that a row
-    is of a site with many positives is itself worth knowing, and only they know it.
+    A ranking over all rows at once favours sites' own forests where classes are spread unevenly: that a row is of a
+    site with many positives is itself information, and only they have it.
     """
     known = [s for s in sites if s["figures"] and all(s["figures"].get(m) is not None for m in models)]
     if metric is None or not metric["ranks"] or len(known) < 2:
@@ -156,7 +155,7 @@ def _compared(line: dict[str, Any], metric: dict[str, Any] | None, used: Figures
     ``used`` is the site's model, whose interval says how sure the verdict is.
     """
     line |= {"exact": dict(line["figures"]), "gains": {}, "verdict": "unknown"}
-    line |= {"use": "", "low": None, "high": None, "sure": "unknown"}
+    line |= {"use": "", "low": None, "high": None, "certainty": "unknown"}
     if metric is None:
         return line
     rounded = {m: None if v is None else round(v, metric["digits"]) for m, v in line["figures"].items()}
@@ -171,12 +170,12 @@ def _compared(line: dict[str, Any], metric: dict[str, Any] | None, used: Figures
         line["use"] = f"{used.model} ({used.same_as})" if used.same_as else used.model
         if used.gain_low is not None and used.gain_high is not None:
             line["low"], line["high"] = (round(x, metric["digits"]) + 0.0 for x in (used.gain_low, used.gain_high))
-        line["sure"] = sureness(line["gains"].get(used.model), line["low"], line["high"])
+        line["certainty"] = certainty(line["gains"].get(used.model), line["low"], line["high"])
     return line
 
 
-def sureness(gain: float | None, low: float | None, high: float | None) -> str:
-    """Say what an interval makes of a gain: one of the keys of ``SURE``."""
+def certainty(gain: float | None, low: float | None, high: float | None) -> str:
+    """Return what an interval says about a gain: one of the keys of ``CERTAINTY``."""
     if gain is None:
         return "unknown"
     if low is None or high is None:
@@ -187,7 +186,7 @@ def sureness(gain: float | None, low: float | None, high: float | None) -> str:
 
 
 def verdict(gain: float | None) -> str:
-    """Name a gain against the site alone."""
+    """Return a word for a gain against the site alone."""
     return "unknown" if gain is None else "gained" if gain > 0 else "lost" if gain < 0 else "level"
 
 
@@ -197,7 +196,7 @@ def _positives(record: Record) -> float | None:
 
 
 def _figures(record: Record, models: list[str]) -> dict[str, Any]:
-    """Give all metrics of all models at all sites."""
+    """Return all metrics of all models at all sites."""
     names = [key for key in METRICS if record.evaluation and key in record.evaluation[0].figures]
     rows: list[Figures] = sorted(record.evaluation, key=lambda r: (r.site == OVERALL,))
     return {
@@ -219,7 +218,7 @@ def _figures(record: Record, models: list[str]) -> dict[str, Any]:
 
 
 def _traffic(record: Record) -> dict[str, Any]:
-    """Give bytes by site and kind of message, and what each kind says in words; big senders first."""
+    """Return bytes by site and by kind of message, with a description of each kind; the largest kinds first."""
     kinds = {kind.name: kind for kind in record.kinds}
     sent: dict[str, int] = {}
     received: dict[str, int] = {}
@@ -255,7 +254,7 @@ def _traffic(record: Record) -> dict[str, Any]:
 
 
 def _settings(study: dict[str, Any]) -> list[tuple[str, str]]:
-    """List what the study set, sections as dotted keys."""
+    """Return the settings of the study, sections as dotted keys."""
     listed = [(key, value) for key, value in study.items() if not isinstance(value, dict) and value not in (None, [])]
     for key, section in study.items():
         if isinstance(section, dict):
