@@ -1,4 +1,4 @@
-"""The outbox: a site's own rules on what may leave, whatever the coordinator asks, and a ledger of what did.
+"""The gate: checks requests against the site's own policy, and writes every answer to its ledger.
 
 Message kinds that show something close to a row are closed unless a policy names them.
 """
@@ -14,7 +14,7 @@ from silvan.errors import InputError, RefusedError
 from silvan.federation.message import Envelope, Missing, Reply, Request, Trouble
 from silvan.federation.site import Outbox, Site
 from silvan.federation.store import digest
-from silvan.privacy.gate.conduct import Held, hold
+from silvan.privacy.gate.conduct import CheckedQuestion, check_question
 from silvan.privacy.gate.leaf_noise import blur
 from silvan.privacy.gate.ledger import Ledger, Outcome, clean
 from silvan.privacy.gate.site_folder import Approval, Approvals
@@ -28,7 +28,7 @@ CLOSED_BY_DEFAULT = frozenset({"AdaptiveLevel"})
 
 @dataclass(frozen=True)
 class Policy:
-    """What a site lets out.
+    """What may leave a site.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Policy:
     min_skill: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Check the values."""
         if self.messages is not None:
             if isinstance(self.messages, str):
                 raise InputError("messages must be a list of kinds, got a single string")
@@ -97,7 +97,7 @@ class Policy:
         messages = ("*",) if self.messages is None else self.messages
         return kind in messages or ("*" in messages and kind not in CLOSED_BY_DEFAULT)
 
-    def judges(self, y: np.ndarray, n_classes: int) -> bool:
+    def allows_figures(self, y: np.ndarray, n_classes: int) -> bool:
         """Whether figures of merit of these test rows may leave; without classes, of as many numbers."""
         if n_classes and len(y):
             sizes = np.bincount(y, minlength=n_classes)
@@ -105,8 +105,8 @@ class Policy:
                 return False
         return len(y) >= self.min_test
 
-    def tells(self, kind: str) -> bool:
-        """Whether a kind of message that is answered without noise is answered beside the privacy budget."""
+    def allows_exact(self, kind: str) -> bool:
+        """Whether a kind of message may be answered without noise, which no privacy budget covers."""
         return self.allows(kind) and (self.epsilon is None or kind in (self.messages or ()))
 
 
@@ -128,17 +128,17 @@ class Gate(Outbox):
         self.ledger = Ledger() if ledger is None else ledger
         self.approvals = Approvals() if approvals is None else approvals
         self._lock = threading.Lock()
-        self._admitted: tuple[Envelope, Held] | None = None
-        self._here = threading.local()
+        self._admitted: tuple[Envelope, CheckedQuestion] | None = None
+        self._thread = threading.local()
 
     @property
     def over(self) -> list[str]:
         """The sites in the sum that was last admitted in this thread, which is at work on the answer."""
-        over: list[str] = getattr(self._here, "over", [])
+        over: list[str] = getattr(self._thread, "over", [])
         return over
 
     def approve(self, study: str, **what: Any) -> Approval:
-        """Agree to a study, as the site's owner; ``what`` limits it, see ``Approval``."""
+        """Approve a study, as the site's owner; ``what`` limits it, see ``Approval``."""
         messages = what.get("messages")
         closed = [kind for kind in messages or () if not self.policy.allows(kind)]
         if closed:
@@ -146,7 +146,7 @@ class Gate(Outbox):
         return self.approvals.approve(Approval(study=study, **what))
 
     def admit(self, site: Site, request: Request, envelope: Envelope) -> None:
-        """Refuse a request that the policy forbids, before anything is computed."""
+        """Raise an error if the policy forbids a request, before anything is computed."""
         if self.policy.approve:
             self.approvals.check(envelope)
         if not self.policy.allows(request.kind()):
@@ -158,12 +158,12 @@ class Gate(Outbox):
             raise RefusedError(f"the site's policy asks for leaves of at least {least} rows: set min_samples_leaf")
         if request.verb == "total" and envelope.among < self.policy.min_sites:
             raise RefusedError(f"the site's policy asks for sums over at least {self.policy.min_sites} sites")
-        self._here.over = envelope.over
+        self._thread.over = envelope.over
         self._admit_cost(site, request, envelope)
-        self._admitted = envelope, self._hold(site, request, envelope)
+        self._admitted = envelope, self._check_question(site, request, envelope)
 
     def _admit_cost(self, site: Site, request: Request, envelope: Envelope) -> None:
-        """Refuse what the privacy budget does not cover."""
+        """Raise an error if the privacy budget does not cover a request."""
         if isinstance(request, Noisy):
             check_noisy(request, envelope.among)
             if request.sharers > 1 and self.policy.epsilon is not None and site.cover is None:
@@ -174,18 +174,18 @@ class Gate(Outbox):
             if request.sharers == 1 or envelope.step is None:
                 # later steps of a sum may be over fewer sites than its shares were drawn for: then the draw checks
                 self.budget.check(draw_name(site, request), request.epsilon)
-        elif not self.policy.tells(request.kind()):
+        elif not self.policy.allows_exact(request.kind()):
             raise RefusedError(
                 f"the site has a privacy budget, and {request.kind()} is answered without noise: the policy must name "
                 "it in messages to allow it"
             )
 
-    def _hold(self, site: Site, request: Request, envelope: Envelope) -> Held:
-        """Hold the coordinator to what it asked before."""
+    def _check_question(self, site: Site, request: Request, envelope: Envelope) -> CheckedQuestion:
+        """Check a question against what the coordinator asked before."""
         approval = self.approvals.find(envelope.study) if self.policy.approve else None
         limits = [self.policy.tasks, None if approval is None else approval.tasks]
         # what has noise may be asked in any form, as the budget limits it; but a share of noise hides only in its sum
-        return hold(
+        return check_question(
             site.name,
             site.store,
             envelope,
@@ -197,18 +197,18 @@ class Gate(Outbox):
         )
 
     def _remembered(self, site: Site, request: Request, envelope: Envelope) -> dict[str, bytes]:
-        """Give what to remember of a question that was admitted, if nothing else was answered since."""
+        """Return what to remember of a question; it is checked again if another was answered since it was admitted."""
         admitted = self._admitted
-        if admitted is not None and admitted[0] is envelope and admitted[1].stands():
-            return admitted[1].news
-        return self._hold(site, request, envelope).news
+        if admitted is not None and admitted[0] is envelope and admitted[1].still_valid():
+            return admitted[1].changes
+        return self._check_question(site, request, envelope).changes
 
     def release(self, site: Site, request: Request, reply: Reply) -> Reply:
-        """Let a reply leave; leaf values of trees as the policy says."""
+        """Return a reply as it may leave: leaf values of trees are rounded and noised as the policy says."""
         return blur(site, reply, self.policy.leaf_digits, self.policy.leaf_noise)
 
     def note(self, site: Site, envelope: Envelope, request: Request | None, reply: msgspec.Struct, body: bytes) -> None:
-        """Remember what is answered, and write a line of it, before it leaves."""
+        """Record an answer in the site's store and ledger, before it leaves."""
         if not envelope.kind:
             return  # what cannot even be read is in the site's log
         outcome: Outcome = "answered"
@@ -217,7 +217,7 @@ class Gate(Outbox):
                 outcome = "refused" if reply.code == "refused" else "failed"
             elif request is not None and not isinstance(reply, Missing):
                 site.store.put_all(self._remembered(site, request, envelope))
-            what, how = _said(site, envelope, request, reply)
+            what, how = _describe(site, envelope, request, reply)
             self.ledger.write(
                 site=site.name,
                 study=clean(envelope.study),
@@ -235,13 +235,13 @@ class Gate(Outbox):
 
 
 def policy_of(site: Site) -> Policy:
-    """Give a site's policy; the default one where nobody set any."""
+    """Return a site's policy; the default one where none is set."""
     policy = getattr(site.outbox, "policy", None)
     return policy if isinstance(policy, Policy) else Policy()
 
 
-def _said(site: Site, envelope: Envelope, request: Request | None, reply: msgspec.Struct) -> tuple[str, str]:
-    """Say in plain words what an answer is, and who sees it."""
+def _describe(site: Site, envelope: Envelope, request: Request | None, reply: msgspec.Struct) -> tuple[str, str]:
+    """Return in plain words what an answer is, and who sees it."""
     if request is None:
         return f"a message of a kind that the site does not know, {envelope.kind!r}", getattr(reply, "text", "")
     if isinstance(reply, Trouble):

@@ -1,6 +1,6 @@
-"""Leaf values of trees that leave a site: rounded, noised, or both, as its policy says.
+"""Protection of leaf values of trees that leave a site: rounding, noise, or both, as its policy says.
 
-Exact shares tell how many rows a leaf has: 0.142857 is one of seven. Rounded to two digits they fit many sizes. Noise
+Exact shares reveal how many rows a leaf has: 0.142857 is one of seven. Rounded to two digits they fit many sizes. Noise
 hides small differences as well. It is drawn from a secret of the site and the tree itself, so that a tree which is
 asked for again has the same noise and nothing is gained by asking often. Neither is differential privacy: the splits
 are as they were.
@@ -23,7 +23,7 @@ _KEPT_AS = "leaf noise"
 
 
 def blur(site: Site, reply: Reply, digits: int | None, noise: float) -> Reply:
-    """Blur the leaves of trees in a reply; one without trees stays as it is."""
+    """Round and add noise to the leaf values of trees in a reply; one without trees stays as it is."""
     data = getattr(reply, "forest", None)
     if not isinstance(data, bytes) or (digits is None and not noise):
         return reply
@@ -69,7 +69,7 @@ def noised(forest: Forest, scale: float, secret: bytes) -> np.ndarray:
 
 
 def _secret(site: Site) -> bytes:
-    """Give the site's secret, made when it is first needed."""
+    """Return the site's secret, drawn when it is first needed."""
     kept = site.store.get(_KEPT_AS)
     if kept is None:
         kept = os.urandom(32)

@@ -1,4 +1,4 @@
-"""The ledger: a line for everything that left a site or was refused, in words, that nobody can change unnoticed.
+"""The ledger: a signed chain of lines, one for each answer that left a site or was refused, in plain words.
 
 Each line holds the digest of the line before it and is signed with the site's key. How many lines there are, and the
 digest of the last, is kept in a second file, signed too. So whoever has the public key finds a changed byte, a missing
@@ -34,7 +34,7 @@ Outcome = Literal["answered", "refused", "failed"]
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One passage."""
+    """One answer that left the site, or was refused."""
 
     number: int
     at: str
@@ -54,11 +54,11 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hash(self) -> str:
-        """Name the line by its content, and with it all lines before."""
+        """Return the digest of the line, which depends on all lines before."""
         return digest(msgspec.json.encode(self))
 
-    def said(self) -> str:
-        """Say it as a sentence."""
+    def describe(self) -> str:
+        """Return the line as a sentence."""
         where = f"round {self.round}: " if self.round else ""
         if self.outcome == "answered":
             return f"{where}{self.what}, {self.how}"
@@ -80,12 +80,12 @@ class Head(msgspec.Struct, frozen=True):
     signature: str = ""
 
     def signed_bytes(self) -> bytes:
-        """Give what is signed of it."""
+        """Return the bytes that are signed."""
         return _ABOUT_HEAD + f"{self.lines} {self.hash}".encode()
 
 
 def clean(text: str) -> str:
-    """Cut what a coordinator wrote to one line of sober length: it may be made to mislead."""
+    """Limit a text of the coordinator to one line of printable characters: it may be made to mislead."""
     text = text[:_LONGEST]
     return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
@@ -108,9 +108,8 @@ class Ledger:
         self._key, self._lock = key, threading.Lock()
         self._lines: list[Line] = []
         self._head, self._size = Head(0, START), 0
-        self._torn = self._behind = (
-            False  # whether a line was not finished, and whether the head's file is not that of it
-        )
+        self._torn = False  # whether a line was not finished
+        self._behind = False  # whether the head's file is not that of the last line
         if self.folder is not None:
             self._open(self.folder)
 
@@ -126,20 +125,20 @@ class Ledger:
                 self._lines.append(line)
                 self._head = head
             else:
-                self._mend(self.folder, self._key)
+                self._repair(self.folder, self._key)
                 self._append(self.folder, self._key, line, head)
             return line
 
     @property
     def head(self) -> str:
-        """The digest of the last line: noted elsewhere, it proves later what was there by now."""
+        """The digest of the last line: noted elsewhere, it proves later what the ledger held."""
         return self._head.hash
 
     def __len__(self) -> int:
         return self._head.lines
 
     def lines(self) -> list[Line]:
-        """Give all lines, the oldest first."""
+        """Return all lines, the oldest first."""
         if self.folder is None:
             return list(self._lines)
         return read_lines(self.folder)
@@ -158,7 +157,7 @@ class Ledger:
         self._size, self._head = self._size + len(data), head
         self._write_head(folder, key)
 
-    def _mend(self, folder: Path, key: Key) -> None:
+    def _repair(self, folder: Path, key: Key) -> None:
         """Finish or undo what was not finished the last time: the disk was full, or the site stopped."""
         if self._torn:
             os.truncate(folder / LEDGER, self._size)
@@ -172,14 +171,14 @@ class Ledger:
         self._behind = False
 
     def _open(self, folder: Path) -> None:
-        """Go on with a ledger, or begin one; refuse one that does not hold together."""
+        """Open a ledger or begin one; raise an error if it was changed."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / LEDGER
         if not path.exists() and not (folder / HEAD).exists():
             path.touch(mode=0o600)
             return
         assert self._key is not None  # noqa: S101
-        found = verify(folder, self._key.public, every=False)
+        found = verify(folder, self._key.public, all_signatures=False)
         if found.faults:
             raise FormatError(f"{path}: {found.faults[0]}; look at it with `silvan site ledger {folder} --verify`")
         if found.torn:  # the site stopped while it wrote a line, so nothing left with it
@@ -190,7 +189,7 @@ class Ledger:
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """What was found out about a ledger on disk."""
+    """The result of verifying a ledger on disk."""
 
     lines: int
     hash: str
@@ -200,7 +199,7 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 def read_lines(folder: Path) -> list[Line]:
-    """Read the lines of a ledger, believing them; ``verify`` does not."""
+    """Read the lines of a ledger without checking them; ``verify`` checks."""
     lines, _ = _split(folder)
     read = []
     for number, data in enumerate(lines, 1):
@@ -211,11 +210,11 @@ def read_lines(folder: Path) -> list[Line]:
     return read
 
 
-def verify(folder: str | Path, public: bytes, known: str | None = None, every: bool = True) -> Verified:
+def verify(folder: str | Path, public: bytes, known: str | None = None, all_signatures: bool = True) -> Verified:
     """Find all that is wrong with a ledger, by the site's public key.
 
     ``known`` is the digest of a line that was noted before: it must still be there. The signed head vouches for all
-    lines up to it; with ``every`` their own signatures are looked at, too, which tells which line is at fault.
+    lines up to it; with ``all_signatures`` their own signatures are checked, too, which shows which line is at fault.
     """
     folder = Path(folder)
     lines, torn = _split(folder)
@@ -231,7 +230,7 @@ def verify(folder: str | Path, public: bytes, known: str | None = None, every: b
         line = signed.line
         if data != msgspec.json.encode(signed):
             faults.append(f"line {number} was written anew")
-        elif (every or number > head.lines) and not is_signed(
+        elif (all_signatures or number > head.lines) and not is_signed(
             public, _hex(signed.signature), _ABOUT_LINE + line.hash.encode()
         ):
             faults.append(f"line {number} was changed, or signed with another key")
@@ -246,7 +245,7 @@ def verify(folder: str | Path, public: bytes, known: str | None = None, every: b
 
 
 def _read_head(folder: Path, public: bytes, lines: int) -> tuple[Head, list[str]]:
-    """Read the second file, and say what is wrong with it."""
+    """Read the head's file, and list what is wrong with it."""
     path, head = folder / HEAD, Head(0, START)
     if not path.exists():
         # one line may be there without it: the site stopped between writing the two files
@@ -264,7 +263,7 @@ def _read_head(folder: Path, public: bytes, lines: int) -> tuple[Head, list[str]
 
 
 def _split(folder: Path) -> tuple[list[bytes], int]:
-    """Give the lines of a ledger, and the size of what comes after the last whole one."""
+    """Return the lines of a ledger, and the size of what comes after the last whole one."""
     path = folder / LEDGER
     try:
         data = path.read_bytes()

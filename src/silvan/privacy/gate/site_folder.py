@@ -22,7 +22,7 @@ APPROVALS = "approvals.json"
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One study that the owner agreed to, and what may leave in it.
+    """One study that the owner approved, and what may leave in it.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     messages
         Kinds of messages that may be answered; None: all that the policy allows.
     tasks
-        How many models and judgements; None: as many as the policy allows.
+        How many models and evaluations; None: as many as the policy allows.
     sites
         The sites that may be in sums with this one; None: any.
     """
@@ -44,7 +44,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Approvals:
-    """The owner's book of approved studies: in memory, or in a file that is read anew for every question."""
+    """The studies that a site's owner approved: in memory, or in a file that is read anew for every question."""
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = None if path is None else Path(path)
@@ -52,37 +52,37 @@ class Approvals:
         self._lock = threading.Lock()
 
     def approve(self, approval: Approval) -> Approval:
-        """Agree to a study; the latest word on it counts."""
+        """Approve a study; replaces an earlier approval of it."""
         if not approval.study.strip():
             raise InputError("study must be the study's name, got an empty text")
         if approval.tasks is not None and approval.tasks < 1:
             raise InputError(f"tasks must be at least 1, or None, got {approval.tasks}")
         made = msgspec.structs.replace(approval, at=datetime.now(UTC).isoformat(timespec="seconds"))
         with self._lock:
-            self._keep({**self._read(), made.study: made})
+            self._write({**self._read(), made.study: made})
         return made
 
     def withdraw(self, study: str) -> None:
-        """Agree to a study no longer: from now on nothing of it is answered."""
+        """Withdraw the approval of a study: from now on nothing of it is answered."""
         with self._lock:
             known = self._read()
             if study not in known:
                 raise InputError(f"study {study!r} is not approved, so there is nothing to withdraw")
             del known[study]
-            self._keep(known)
+            self._write(known)
 
     def listed(self) -> list[Approval]:
-        """Give all approvals, the oldest first."""
+        """Return all approvals, the oldest first."""
         with self._lock:
             return sorted(self._read().values(), key=lambda approval: approval.at)
 
     def find(self, study: str) -> Approval | None:
-        """Give what was agreed to of a study."""
+        """Return the approval of a study, if there is one."""
         with self._lock:
             return self._read().get(study)
 
     def check(self, envelope: Envelope) -> Approval:
-        """Refuse what the owner did not agree to; give what was agreed."""
+        """Raise an error if the owner did not approve a request; return the approval."""
         approval = self.find(envelope.study)
         if approval is None:
             raise RefusedError("the site's owner has not approved this study; nothing is answered before that")
@@ -101,7 +101,7 @@ class Approvals:
             raise FormatError(f"{self.path}: not a list of approvals") from None
         return {approval.study: approval for approval in listed}
 
-    def _keep(self, known: dict[str, Approval]) -> None:
+    def _write(self, known: dict[str, Approval]) -> None:
         if self.path is None:
             self._known = known
         else:
@@ -109,7 +109,7 @@ class Approvals:
 
 
 class SiteFolder:
-    """What a site keeps for good, in files that its owner can read."""
+    """A site's folder: its key, ledger and approvals, in files that its owner can read."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -125,7 +125,7 @@ class SiteFolder:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The ledger, to write to."""
+        """The site's ledger, open for writing."""
         return Ledger(self.path, self.key)
 
     @cached_property
@@ -149,5 +149,5 @@ def folder_at(path: str | Path) -> SiteFolder:
 
 
 def make_folders(path: str | Path | None, sites: Iterable[str]) -> dict[str, SiteFolder]:
-    """Give each site of a process a folder of its own inside one; none if there is no path."""
+    """Make a folder for each site inside one; return none if there is no path."""
     return {} if path is None else {site: SiteFolder(Path(path) / quote(site, safe=" ")) for site in sites}
