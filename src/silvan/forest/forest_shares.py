@@ -9,8 +9,8 @@ forest can be put together; any share less, and the splits in it are unknown.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, ClassVar
 
-import msgspec
 import numpy as np
 from numba import njit
 
@@ -19,9 +19,8 @@ from silvan.errors import FormatError
 from silvan.forest.check import is_category_split
 from silvan.forest.files.tensors import read_tensors, write_tensors
 from silvan.forest.forest import Forest
+from silvan.forest.model_in_shares import VERSION, ModelInShares, require
 from silvan.tree.split import SET_WORDS
-
-VERSION = 1
 
 STRUCTURE, SHARE = "silvan structure", "silvan share"
 
@@ -46,20 +45,13 @@ SHARE_ARRAYS = {
 }
 
 
-def _require(condition: bool | np.bool_, what: str) -> None:
-    if not condition:
-        raise FormatError(f"{what}: it was damaged or made up")
-
-
 @dataclass(frozen=True)
-class Structure:
+class Structure(ModelInShares):
     """What the coordinator keeps: who splits which node, and the values of the leaves unless these are secret."""
 
-    model: str
-    schema: Schema
-    parties: tuple[str, ...]
-    columns: tuple[int, ...]  # how many of the schema's features are each party's, in their order
-    label_holder: str
+    file_format: ClassVar[str] = STRUCTURE
+    arrays: ClassVar[Mapping[str, Any]] = STRUCTURE_ARRAYS
+
     offsets: np.ndarray
     owner: np.ndarray
     gain: np.ndarray
@@ -106,12 +98,6 @@ class Structure:
         """Where each tree's leaves begin, and where the last ones end."""
         return np.append(self.spans[0][self.offsets[:-1]], self.n_leaves)
 
-    def own_schema(self, party: str) -> Schema:
-        """Give the schema of one party's columns."""
-        k = self.parties.index(party)
-        start = sum(self.columns[:k])
-        return Schema(self.schema.features[start : start + self.columns[k]], self.schema.label)
-
     def check_share(self, share: "Share", party: str) -> None:
         """Refuse what is not a party's share of this model."""
         own = np.flatnonzero(self.owner == self.parties.index(party))
@@ -123,50 +109,23 @@ class Structure:
         if kept and share.value.shape[1] != self.value.shape[1]:
             raise FormatError(f"not the share of party {party!r} in this model")
 
-    def to_bytes(self) -> bytes:
-        """Write the structure."""
-        words = {
-            "model": self.model,
-            "schema": self.schema.to_json(),
-            "parties": msgspec.json.encode(dict(zip(self.parties, self.columns, strict=True))).decode(),
-            "label_holder": self.label_holder,
-        }
-        return write_tensors(STRUCTURE, VERSION, words, {name: getattr(self, name) for name in STRUCTURE_ARRAYS})
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> "Structure":
-        """Read a structure, checking all of it."""
-        names = ("model", "schema", "parties", "label_holder")
-        words, arrays = read_tensors(data, STRUCTURE, VERSION, names, STRUCTURE_ARRAYS)
-        try:
-            parties = msgspec.json.decode(words["parties"], type=dict[str, int])
-        except msgspec.DecodeError:
-            raise FormatError("its parties cannot be read") from None
-        schema = Schema.from_json(words["schema"])
-        structure = cls(
-            words["model"], schema, tuple(parties), tuple(parties.values()), words["label_holder"], **arrays
-        )
-        structure.check()
-        return structure
-
     def check(self) -> None:
-        """Refuse what is no structure."""
+        """Raise an error if this is no structure."""
+        super().check()
         n, offsets = len(self.owner), self.offsets
-        _require(self.label_holder in self.parties, "its parties")
-        _require(min(self.columns) >= 0 and sum(self.columns) == len(self.schema.features), "its columns")
-        _require(offsets.ndim == self.owner.ndim == 1 and len(offsets) >= 2, "its trees")
-        _require(offsets[0] == 0 and offsets[-1] == n and bool((np.diff(offsets) > 0).all()), "its trees")
-        _require(self.owner.min() >= -1 and self.owner.max() < len(self.parties), "its nodes")
+        require(offsets.ndim == self.owner.ndim == 1 and len(offsets) >= 2, "its trees")
+        require(offsets[0] == 0 and offsets[-1] == n and bool((np.diff(offsets) > 0).all()), "its trees")
+        require(self.owner.min() >= -1 and self.owner.max() < len(self.parties), "its nodes")
         inner = np.add.reduceat(self.owner >= 0, offsets[:-1])
-        _require(bool((np.diff(offsets) == 2 * inner + 1).all()), "its nodes")
+        require(bool((np.diff(offsets) == 2 * inner + 1).all()), "its nodes")
         # the k-th inner node has the children 2k + 1 and 2k + 2, so it must not come after its own children
-        _require(bool((self.left[self.left >= 0] > np.flatnonzero(self.left >= 0)).all()), "its nodes")
-        _require(self.gain.shape == (n,) and bool(np.isfinite(self.gain).all()), "its gains")
-        _require(self.weights.shape == (len(self),) and bool(np.isin(self.weights, (0.0, 1.0)).all()), "its weights")
+        require(bool((self.left[self.left >= 0] > np.flatnonzero(self.left >= 0)).all()), "its nodes")
+        require(self.gain.shape == (n,) and bool(np.isfinite(self.gain).all()), "its gains")
+        require(self.weights.shape == (len(self),) and bool(np.isin(self.weights, (0.0, 1.0)).all()), "its weights")
         rows = (self.n_leaves, 0)
-        _require(self.value.ndim == 2 and self.value.shape[0] in rows, "its values")
-        _require(self.value.shape[1] == max(self.schema.n_classes, 1), "its values")
-        _require(bool(np.isfinite(self.value).all()), "its values")
+        require(self.value.ndim == 2 and self.value.shape[0] in rows, "its values")
+        require(self.value.shape[1] == max(self.schema.n_classes, 1), "its values")
+        require(bool(np.isfinite(self.value).all()), "its values")
 
 
 @dataclass(frozen=True)
@@ -210,7 +169,7 @@ class Share:
         """Read a share, checking all of it."""
         words, arrays = read_tensors(data, SHARE, VERSION, ("model", "party", "schema", "n_leaves"), SHARE_ARRAYS)
         text = words["n_leaves"]
-        _require(text.isascii() and text.isdigit() and len(text) < 12, "its leaves")
+        require(text.isascii() and text.isdigit() and len(text) < 12, "its leaves")
         share = cls(words["model"], words["party"], Schema.from_json(words["schema"]), int(text), **arrays)
         share.check()
         return share
@@ -220,19 +179,19 @@ class Share:
         n = len(self.node)
         shapes = {"words": (n, SET_WORDS)}
         for name in SHARE_ARRAYS.keys() - {"value"}:
-            _require(getattr(self, name).shape == shapes.get(name, (n,)), f"its array {name!r}")
-        _require(self.n_leaves >= 1, "its leaves")
-        _require(self.value.ndim == 2 and len(self.value) in (0, self.n_leaves), "its values")
-        _require(bool(np.isfinite(self.value).all()), "its values")
+            require(getattr(self, name).shape == shapes.get(name, (n,)), f"its array {name!r}")
+        require(self.n_leaves >= 1, "its leaves")
+        require(self.value.ndim == 2 and len(self.value) in (0, self.n_leaves), "its values")
+        require(bool(np.isfinite(self.value).all()), "its values")
         if not n:
             return
-        _require(self.feature.min() >= 0 and self.feature.max() < len(self.schema.features), "its columns")
-        _require(bool(np.isfinite(self.threshold).all()), "its thresholds")
+        require(self.feature.min() >= 0 and self.feature.max() < len(self.schema.features), "its columns")
+        require(bool(np.isfinite(self.threshold).all()), "its thresholds")
         first, middle, last = self.first, self.middle, self.last
-        _require(first.min() >= 0 and last.max() <= self.n_leaves, "its leaves")
-        _require(bool(((first < middle) & (middle < last)).all()), "its leaves")
-        _require(bool((np.diff(first) >= 0).all()), "the order of its nodes")
-        _require(len(np.unique(self.node)) == n and self.node.min() >= 0, "its nodes")
+        require(first.min() >= 0 and last.max() <= self.n_leaves, "its leaves")
+        require(bool(((first < middle) & (middle < last)).all()), "its leaves")
+        require(bool((np.diff(first) >= 0).all()), "the order of its nodes")
+        require(len(np.unique(self.node)) == n and self.node.min() >= 0, "its nodes")
 
 
 def put_together(structure: Structure, shares: Mapping[str, Share]) -> Forest:

@@ -1,14 +1,17 @@
-"""A linear model in shares: every party keeps the coefficients of its own columns, the coordinator the constant."""
+"""A linear model in shares, and prediction by it in one round.
+
+Every party keeps the coefficients of its own columns, the coordinator keeps the constant. To score rows every party
+works out what its columns add to their predictors, and only the sum over the parties is seen (``total``).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import msgspec
 import numpy as np
 
 from silvan.algorithms.linear.design_matrix import Design
-from silvan.algorithms.linear.solver import shares as class_shares
+from silvan.algorithms.linear.solver import class_probabilities
 from silvan.algorithms.vertical.columns import encode_rows, rows_blob
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, RefusedError
@@ -19,6 +22,7 @@ from silvan.federation.site import Site, answers
 from silvan.federation.store import SHARE as KEPT
 from silvan.federation.store import digest
 from silvan.forest.files.tensors import read_tensors, write_tensors
+from silvan.forest.model_in_shares import VERSION, ModelInShares, require
 from silvan.util.threads import algebra_threads
 
 FINE = 32
@@ -26,187 +30,6 @@ FINE = 32
 
 ROOM = 58
 """Bits that a part of a sum may have."""
-
-VERSION = 1
-
-MODEL, SHARE = "silvan linear model", "silvan linear share"
-
-MODEL_ARRAYS = {
-    "present": np.int64,  # codes of the classes that the model tells apart
-    "constant": np.float64,  # (predictors,)
-    "unit": np.float64,  # (2,) mean and deviation of the label, if it is a number
-}
-
-SHARE_ARRAYS = {
-    "fill": np.float64,
-    "gaps": np.bool_,
-    "mean": np.float64,
-    "scale": np.float64,
-    "coefficients": np.float64,  # (columns of the design, predictors)
-}
-
-
-def _require(condition: bool | np.bool_, what: str) -> None:
-    if not condition:
-        raise FormatError(f"{what}: it was damaged or made up")
-
-
-@dataclass(frozen=True)
-class LinearModel:
-    """What the coordinator keeps."""
-
-    model: str
-    schema: Schema
-    parties: tuple[str, ...]
-    columns: tuple[int, ...]  # how many of the schema's features are each party's, in their order
-    label_holder: str
-    present: np.ndarray
-    constant: np.ndarray
-    unit: np.ndarray
-
-    @property
-    def width(self) -> int:
-        """Predictors a row has."""
-        return len(self.constant)
-
-    def own_schema(self, party: str) -> Schema:
-        """Give the schema of one party's columns."""
-        k = self.parties.index(party)
-        start = sum(self.columns[:k])
-        return Schema(self.schema.features[start : start + self.columns[k]], self.schema.label)
-
-    def scores(self, predictor: np.ndarray) -> np.ndarray:
-        """Give what predictors without the constant mean: probabilities (rows, classes), or numbers (rows, 1)."""
-        if not self.schema.n_classes:
-            return self.unit[0] + self.unit[1] * (predictor + self.constant)
-        found = class_shares(predictor + self.constant)
-        if self.width == 1:
-            found = np.concatenate([1.0 - found, found], axis=1)
-        scores = np.zeros((len(predictor), self.schema.n_classes))
-        scores[:, self.present] = found
-        return scores
-
-    def check_share(self, share: "LinearShare", party: str) -> None:
-        """Refuse a share that is not this model's, or another party's."""
-        _require(
-            (share.model, share.party) == (self.model, party)
-            and share.design.schema.features == self.own_schema(party).features
-            and share.coefficients.shape[1] == self.width,
-            f"it is not the share of party {party!r}",
-        )
-
-    def to_bytes(self) -> bytes:
-        """Write the model."""
-        words = {
-            "model": self.model,
-            "schema": self.schema.to_json(),
-            "parties": msgspec.json.encode(dict(zip(self.parties, self.columns, strict=True))).decode(),
-            "label_holder": self.label_holder,
-        }
-        return write_tensors(MODEL, VERSION, words, {name: getattr(self, name) for name in MODEL_ARRAYS})
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> "LinearModel":
-        """Read a model, checking all of it."""
-        names = ("model", "schema", "parties", "label_holder")
-        words, arrays = read_tensors(data, MODEL, VERSION, names, MODEL_ARRAYS)
-        try:
-            parties = msgspec.json.decode(words["parties"], type=dict[str, int])
-        except msgspec.DecodeError:
-            raise FormatError("its parties cannot be read") from None
-        schema = Schema.from_json(words["schema"])
-        model = cls(words["model"], schema, tuple(parties), tuple(parties.values()), words["label_holder"], **arrays)
-        model.check()
-        return model
-
-    def check(self) -> None:
-        """Refuse what is no model."""
-        _require(self.label_holder in self.parties, "its parties")
-        _require(min(self.columns) >= 0 and sum(self.columns) == len(self.schema.features), "its columns")
-        check_kept(self.present, self.constant, self.unit, self.schema.n_classes)
-
-
-def check_kept(present: np.ndarray, constant: np.ndarray, unit: np.ndarray, n_classes: int) -> None:
-    """Refuse what cannot be the label holder's part of a model."""
-    n = present.size
-    kinds = present.dtype == np.int64 and constant.dtype == unit.dtype == np.float64
-    _require(kinds and present.ndim == constant.ndim == 1 and unit.shape == (2,), "its constant")
-    _require(bool(np.isfinite(constant).all() and np.isfinite(unit).all()), "its constant")
-    _require(constant.size == (1 if n in (0, 2) else n), "its classes")
-    fits = n >= 2 and present[0] >= 0 and present[-1] < n_classes and bool((np.diff(present) > 0).all())
-    _require(fits if n_classes else n == 0, "its classes")
-
-
-@dataclass(frozen=True)
-class LinearShare:
-    """What a party keeps: how its columns are prepared, and their coefficients."""
-
-    model: str
-    party: str
-    design: Design
-    coefficients: np.ndarray
-
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        """Give the part of the predictors that comes from encoded rows of the party's columns."""
-        part: np.ndarray = self.design.apply(X) @ self.coefficients
-        return part
-
-    def to_bytes(self) -> bytes:
-        """Write the share."""
-        words = {"model": self.model, "party": self.party, "schema": self.design.schema.to_json()}
-        names = SHARE_ARRAYS.keys() - {"coefficients"}
-        arrays = {name: getattr(self.design, name) for name in names}
-        return write_tensors(SHARE, VERSION, words, {**arrays, "coefficients": self.coefficients})
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> "LinearShare":
-        """Read a share, checking all of it."""
-        words, arrays = read_tensors(data, SHARE, VERSION, ("model", "party", "schema"), SHARE_ARRAYS)
-        coefficients = arrays.pop("coefficients")
-        design = Design(Schema.from_json(words["schema"]), **arrays)
-        _require(design.fits(), "its columns")
-        fits = coefficients.ndim == 2 and len(coefficients) == len(design.mean) and coefficients.shape[1] >= 1
-        _require(fits and bool(np.isfinite(coefficients).all()), "its coefficients")
-        return cls(words["model"], words["party"], design, coefficients)
-
-
-# -- at a party
-
-
-def to_whole(values: np.ndarray, bits: int) -> np.ndarray:
-    """Write numbers as whole ones, with so many bits after the point."""
-    scaled = np.rint(values * 2.0**bits)
-    if not (np.abs(scaled) < 2.0**ROOM).all():
-        raise RefusedError("the party's numbers are too large to be summed")
-    return scaled.astype(np.int64)
-
-
-def linear_key(model: str) -> str:
-    """Where a party's store has its share of a model."""
-    return f"{KEPT}of linear model {model}"
-
-
-def linear_share_of(party: Party, model: str) -> LinearShare:
-    """Read a party's share of a model."""
-    data = party.store.get(linear_key(model))
-    if data is None:
-        raise RefusedError("the party has no share of this model: it never had one, or deleted it")
-    key = ("linear share", model, digest(data))
-    if key not in party.cache:
-        party.cache[key] = LinearShare.from_bytes(data)
-    share: LinearShare = party.cache[key]
-    return share
-
-
-# -- at the coordinator
-
-
-def hand_out_linear(federation: Federation, model: LinearModel, shares: Mapping[str, LinearShare]) -> None:
-    """Give parties in this process the shares that are theirs, if they are new parties about new rows."""
-    for party, share in shares.items():
-        if party in federation.local_sites and federation.party(party).store.get(linear_key(model.model)) is None:
-            federation.party(party).store.put(linear_key(model.model), share.to_bytes())
-
 
 # -- messages
 
@@ -227,12 +50,142 @@ class SumPredictors(Request, frozen=True, kw_only=True):
     rows: Blob
 
 
+# -- files: what the coordinator keeps, and what a party keeps
+
+MODEL, SHARE = "silvan linear model", "silvan linear share"
+
+MODEL_ARRAYS = {
+    "present": np.int64,  # codes of the classes that the model tells apart
+    "constant": np.float64,  # (predictors,)
+    "unit": np.float64,  # (2,) mean and deviation of the label, if it is a number
+}
+
+SHARE_ARRAYS = {
+    "fill": np.float64,
+    "gaps": np.bool_,
+    "mean": np.float64,
+    "scale": np.float64,
+    "coefficients": np.float64,  # (columns of the design, predictors)
+}
+
+
+@dataclass(frozen=True)
+class LinearModel(ModelInShares):
+    """What the coordinator keeps: the constant, and which party holds which columns."""
+
+    file_format: ClassVar[str] = MODEL
+    arrays: ClassVar[Mapping[str, Any]] = MODEL_ARRAYS
+
+    present: np.ndarray
+    constant: np.ndarray
+    unit: np.ndarray
+
+    @property
+    def width(self) -> int:
+        """Number of predictors that a row has."""
+        return len(self.constant)
+
+    def scores(self, predictor: np.ndarray) -> np.ndarray:
+        """Return scores, given predictors without the constant: probabilities (rows, classes), or numbers (rows, 1)."""
+        if not self.schema.n_classes:
+            return self.unit[0] + self.unit[1] * (predictor + self.constant)
+        found = class_probabilities(predictor + self.constant)
+        if self.width == 1:
+            found = np.concatenate([1.0 - found, found], axis=1)
+        scores = np.zeros((len(predictor), self.schema.n_classes))
+        scores[:, self.present] = found
+        return scores
+
+    def check_share(self, share: "LinearShare", party: str) -> None:
+        """Raise an error for a share of another model, or of another party."""
+        require(
+            (share.model, share.party) == (self.model, party)
+            and share.design.schema.features == self.own_schema(party).features
+            and share.coefficients.shape[1] == self.width,
+            f"it is not the share of party {party!r}",
+        )
+
+    def check(self) -> None:
+        """Raise an error if this is no linear model."""
+        super().check()
+        check_kept(self.present, self.constant, self.unit, self.schema.n_classes)
+
+
+def check_kept(present: np.ndarray, constant: np.ndarray, unit: np.ndarray, n_classes: int) -> None:
+    """Raise an error if this cannot be the label holder's part of a model."""
+    n = present.size
+    kinds = present.dtype == np.int64 and constant.dtype == unit.dtype == np.float64
+    require(kinds and present.ndim == constant.ndim == 1 and unit.shape == (2,), "its constant")
+    require(bool(np.isfinite(constant).all() and np.isfinite(unit).all()), "its constant")
+    require(constant.size == (1 if n in (0, 2) else n), "its classes")
+    fits = n >= 2 and present[0] >= 0 and present[-1] < n_classes and bool((np.diff(present) > 0).all())
+    require(fits if n_classes else n == 0, "its classes")
+
+
+@dataclass(frozen=True)
+class LinearShare:
+    """What a party keeps: how its columns are prepared, and their coefficients."""
+
+    model: str
+    party: str
+    design: Design
+    coefficients: np.ndarray
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        """Return what the party's columns add to the predictors of encoded rows: (rows, predictors)."""
+        part: np.ndarray = self.design.apply(X) @ self.coefficients
+        return part
+
+    def to_bytes(self) -> bytes:
+        """Write the share."""
+        words = {"model": self.model, "party": self.party, "schema": self.design.schema.to_json()}
+        names = SHARE_ARRAYS.keys() - {"coefficients"}
+        arrays = {name: getattr(self.design, name) for name in names}
+        return write_tensors(SHARE, VERSION, words, {**arrays, "coefficients": self.coefficients})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "LinearShare":
+        """Read a share, checking all of it."""
+        words, arrays = read_tensors(data, SHARE, VERSION, ("model", "party", "schema"), SHARE_ARRAYS)
+        coefficients = arrays.pop("coefficients")
+        design = Design(Schema.from_json(words["schema"]), **arrays)
+        require(design.fits(), "its columns")
+        fits = coefficients.ndim == 2 and len(coefficients) == len(design.mean) and coefficients.shape[1] >= 1
+        require(fits and bool(np.isfinite(coefficients).all()), "its coefficients")
+        return cls(words["model"], words["party"], design, coefficients)
+
+
 # -- at a party
+
+
+def to_whole(values: np.ndarray, bits: int) -> np.ndarray:
+    """Convert numbers to fixed point with so many bits after the point; refuse those that could overflow a sum."""
+    scaled = np.rint(values * 2.0**bits)
+    if not (np.abs(scaled) < 2.0**ROOM).all():
+        raise RefusedError("the party's numbers are too large to be summed")
+    return scaled.astype(np.int64)
+
+
+def linear_key(model: str) -> str:
+    """Return the key under which a party's store keeps its share of a model."""
+    return f"{KEPT}of linear model {model}"
+
+
+def linear_share_of(party: Party, model: str) -> LinearShare:
+    """Read a party's share of a model."""
+    data = party.store.get(linear_key(model))
+    if data is None:
+        raise RefusedError("the party has no share of this model: it never had one, or deleted it")
+    key = ("linear share", model, digest(data))
+    if key not in party.cache:
+        party.cache[key] = LinearShare.from_bytes(data)
+    share: LinearShare = party.cache[key]
+    return share
 
 
 @answers(SumPredictors)
 def sum_predictors(site: Site, request: SumPredictors) -> Predictors:
-    """Say what the party's columns add to the predictors."""
+    """Work out what the party's columns add to the predictors of the rows asked for."""
     party = party_of(site)
     share = linear_share_of(party, request.model)
     X = encode_rows(party, share.design.schema, request.rows)
@@ -257,5 +210,12 @@ def predict(federation: Federation, model: LinearModel, digests: np.ndarray) -> 
             raise FormatError("its predictors are not as many as the rows")
 
     request = SumPredictors(model=model.model, rows=rows_blob(federation, digests))
-    sum_: Predictors = federation.total(request, over=model.parties, check=check)
-    return model.scores(sum_.parts * 2.0**-FINE)
+    total: Predictors = federation.total(request, over=model.parties, check=check)
+    return model.scores(total.parts * 2.0**-FINE)
+
+
+def hand_out_linear(federation: Federation, model: LinearModel, shares: Mapping[str, LinearShare]) -> None:
+    """Put the shares that are known here into the stores of parties in this process that lack theirs."""
+    for party, share in shares.items():
+        if party in federation.local_sites and federation.party(party).store.get(linear_key(model.model)) is None:
+            federation.party(party).store.put(linear_key(model.model), share.to_bytes())

@@ -1,0 +1,74 @@
+"""What models in shares have in common: whose the columns are, and how their files are written, read and checked.
+
+A model in shares is kept in parts: the coordinator has a file that names the parties and how many columns each has,
+every party has the part that is about its own columns.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import msgspec
+import numpy as np
+
+from silvan.data.schema import Schema
+from silvan.errors import FormatError
+from silvan.forest.files.tensors import read_tensors, write_tensors
+
+VERSION = 1
+
+_WORDS = ("model", "schema", "parties", "label_holder")
+
+
+def require(condition: bool | np.bool_, what: str) -> None:
+    """Raise an error that names the part of a file which cannot be right."""
+    if not condition:
+        raise FormatError(f"{what}: it was damaged or made up")
+
+
+@dataclass(frozen=True)
+class ModelInShares:
+    """What the coordinator keeps of a model in shares. Subclasses add arrays, and name them in ``arrays``."""
+
+    file_format: ClassVar[str]
+    arrays: ClassVar[Mapping[str, Any]]  # element types, by name
+
+    model: str
+    schema: Schema
+    parties: tuple[str, ...]
+    columns: tuple[int, ...]  # how many of the schema's features are each party's, in their order
+    label_holder: str
+
+    def own_schema(self, party: str) -> Schema:
+        """Return the schema of one party's columns."""
+        k = self.parties.index(party)
+        start = sum(self.columns[:k])
+        return Schema(self.schema.features[start : start + self.columns[k]], self.schema.label)
+
+    def to_bytes(self) -> bytes:
+        """Write the file that the coordinator keeps."""
+        words = {
+            "model": self.model,
+            "schema": self.schema.to_json(),
+            "parties": msgspec.json.encode(dict(zip(self.parties, self.columns, strict=True))).decode(),
+            "label_holder": self.label_holder,
+        }
+        return write_tensors(self.file_format, VERSION, words, {name: getattr(self, name) for name in self.arrays})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read the file that the coordinator keeps, checking all of it."""
+        words, arrays = read_tensors(data, cls.file_format, VERSION, _WORDS, cls.arrays)
+        try:
+            parties = msgspec.json.decode(words["parties"], type=dict[str, int])
+        except msgspec.DecodeError:
+            raise FormatError("its parties cannot be read") from None
+        schema = Schema.from_json(words["schema"])
+        model = cls(words["model"], schema, tuple(parties), tuple(parties.values()), words["label_holder"], **arrays)
+        model.check()
+        return model
+
+    def check(self) -> None:
+        """Raise an error if parties and columns do not match; subclasses check their arrays too."""
+        require(self.label_holder in self.parties, "its parties")
+        require(min(self.columns) >= 0 and sum(self.columns) == len(self.schema.features), "its columns")
