@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from silvan.algorithms.baselines.in_one_place import alone_at, joined, own_schema, test_rows
+from silvan.algorithms.baselines.in_one_place import alone_at, joined, own_schema, rows_for_judging
 from silvan.algorithms.evaluation.figures import FEDERATED, LOCAL, Answer, Row, compared, figures_of
 from silvan.algorithms.evaluation.intervals import intervals
 from silvan.algorithms.linear import linear_fit
 from silvan.algorithms.linear.linear_shares import LinearModel, LinearShare, hand_out_linear, linear_share_of, predict
-from silvan.algorithms.linear.linear_steps import fit_here
+from silvan.algorithms.linear.linear_steps import fit_joined_rows
 from silvan.algorithms.vertical.columns import columns_of
 from silvan.algorithms.vertical.prediction import judge
 from silvan.data.encode import encode_features, encode_label
@@ -226,7 +226,7 @@ class VerticalLinear(FederatedEstimator):
             figures = judge(federation, columns.label_holder, model.schema, columns.test, scores)
         if not federation.local_sites:
             return [Row(OVERALL, FEDERATED, len(columns.test), figures)]
-        rows = test_rows(federation)
+        rows = rows_for_judging(federation)
         judged = self.compare_on_rows(federation, rows.X, rows.y)
         return [replace(row, figures=figures) if row.model == FEDERATED else row for row in judged]
 
@@ -237,7 +237,9 @@ class VerticalLinear(FederatedEstimator):
 
         def alone(schema: Schema, mine: slice) -> np.ndarray:
             with algebra_threads(federation.party(federation.sites[0]).n_jobs):
-                model, share = fit_here(learned.X[:, mine], learned.y, schema, float(self.alpha), float(self.tol))
+                model, share = fit_joined_rows(
+                    learned.X[:, mine], learned.y, schema, float(self.alpha), float(self.tol)
+                )
                 return model.scores(share.predict(X[:, mine]))
 
         both = {FEDERATED: self.score_rows(X), "pooled": alone(schema, slice(None))}

@@ -1,6 +1,7 @@
 """Linear models of parties that keep their columns: scikit-learn's of the joined table, and what travels."""
 
 import hashlib
+from dataclasses import replace
 from typing import ClassVar
 
 import msgspec
@@ -18,21 +19,25 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import silvan as sv
+from silvan.algorithms.baselines import in_one_place
+from silvan.algorithms.baselines.in_one_place import list_rows, own_schema
 from silvan.algorithms.linear import linear_fit
 from silvan.algorithms.linear.design_matrix import Design
 from silvan.algorithms.linear.linear_fit import Explain, KeepCoefficients, Kept, OfferDirection, Unexplained
 from silvan.algorithms.linear.linear_shares import LinearModel, LinearShare, Predictors, linear_key
 from silvan.algorithms.linear.linear_steps import FRACTION, Offer, open_step
-from silvan.algorithms.vertical.columns import ColumnFederation
 from silvan.federation import wire
+from silvan.federation.transports.in_process import InProcess
 
 EXACT = {"tol": 1e-7}
 
 
 def joined(fed):
     """All columns of the training rows as a linear model sees them, and the label."""
-    rows = fed.joined(fed.columns.training)
-    designs = [Design.of(rows.X[:, own.start : own.stop], fed.schema_of(party))[1] for party, own in fed.owners.items()]
+    rows = in_one_place.joined(fed, fed.columns.training)
+    designs = [
+        Design.of(rows.X[:, own.start : own.stop], own_schema(fed, party))[1] for party, own in fed.owners.items()
+    ]
     return np.concatenate(designs, axis=1), rows.y
 
 
@@ -153,7 +158,7 @@ def test_a_class_that_no_training_row_has():
     frame = wide("several")
     fed = federate(split(frame, 2), test=0.3)
     test = fed.columns.test
-    order, ids = fed.listing(test)
+    order, ids = list_rows(fed, test)
     rows = dict(zip(ids, range(len(ids)), strict=True))
     label = ["only in the test part" if i in rows else x for i, x in zip(frame[ID], frame["label"], strict=True)]
     fed = federate(split(frame.with_columns(label=pl.Series(label)), 2), test=0.3)
@@ -203,7 +208,7 @@ def test_parties_are_told_of_their_own_columns():
 def test_coordinators_carry_what_they_cannot_read():
     fed = federate(split(wide(), 2), Recorded)
     model = sv.VerticalLinear().fit(fed)
-    rows = fed.joined(fed.columns.training)
+    rows = in_one_place.joined(fed, fed.columns.training)
     fitted = np.log(model._on_rows(rows.X)[:, 1])
     hidden = [offer for site, offer in sent(fed, Offer) if site == "party 0"]
     plain = [offer for site, offer in sent(fed, Offer) if site == "party 1"]
@@ -227,7 +232,7 @@ def test_parties_learn_the_label():
     sv.VerticalLinear().fit(fed)
     request = asked(fed, OfferDirection)[-1][1]
     step = open_step(fed.party("party 1"), request.steps[0].hash, fed.rows["party 0"], 0)
-    assert np.array_equal(step.residuals[:, 0] > 0, fed.joined(fed.columns.training).y == 1)
+    assert np.array_equal(step.residuals[:, 0] > 0, joined(fed, fed.columns.training).y == 1)
     assert np.abs(step.residuals).max() <= 1 << FRACTION
 
 
@@ -250,7 +255,7 @@ def test_label_holders_learn_columns():
     fed = federate(tables, Recorded)
     sv.VerticalLinear().fit(fed)
     offer = next(offer for site, offer in sent(fed, Offer) if site == "b")
-    column = fed.joined(fed.columns.training).X[:, -1]
+    column = joined(fed, fed.columns.training).X[:, -1]
     assert abs(np.corrcoef(offer.column[:, 0], column)[0, 1]) > 1 - 1e-6
 
 
@@ -407,9 +412,8 @@ def test_files_that_were_made_up():
         {"label_holder": "nobody"},
         {"columns": (1, 1)},
     ):
-        fields = {name: getattr(model.model_, name) for name in LinearModel.__dataclass_fields__}
         with pytest.raises(sv.FormatError, match="damaged or made up"):
-            LinearModel.from_bytes(LinearModel(**{**fields, **changes}).to_bytes())
+            LinearModel.from_bytes(replace(model.model_, **changes).to_bytes())
     share = model.shares_["party 1"]
     for coefficients_ in (share.coefficients[1:], share.coefficients * np.inf, share.coefficients[:, 0]):
         with pytest.raises(sv.FormatError, match="damaged or made up"):
@@ -535,7 +539,7 @@ def test_predictors_that_are_none(change):
 def twisted(kind, twist):
     """Make a kind of federation that asks something else than the algorithm does."""
 
-    class Twisted(ColumnFederation):
+    class Twisted(InProcess):
         def _twist(self, request):
             one = next(iter(request.values())) if isinstance(request, dict) else request
             if not isinstance(one, kind):
@@ -591,12 +595,12 @@ def test_a_coordinator_that_asks_nonsense(nonsense):
 def test_a_coordinator_that_lies(task, site):
     """Whatever is asked, a party answers, or says that it cannot."""
 
-    class Raw(ColumnFederation):
+    class Raw(InProcess):
         record: ClassVar[list] = []
 
-        def deliver(self, messages, verb):
+        def deliver(self, messages, verb, timeout):
             self.record += [(name, "received", data) for name, data in messages.items()]
-            yield from super().deliver(messages, verb)
+            yield from super().deliver(messages, verb, timeout)
 
     fed = federate(split(wide(task, n=60), 2), Raw)
     Raw.record.clear()
@@ -643,11 +647,11 @@ def test_a_coordinator_that_was_killed_goes_on(tmp_path, stop):
     tables, path = split(wide(), 2), str(tmp_path / "journal.db")
     whole = sv.VerticalLinear().fit(federate(tables))
 
-    class Killed(ColumnFederation):
+    class Killed(InProcess):
         left = stop
 
-        def deliver(self, messages, verb):
-            for answer in super().deliver(messages, verb):
+        def deliver(self, messages, verb, timeout):
+            for answer in super().deliver(messages, verb, timeout):
                 Killed.left -= 1
                 if Killed.left < 0:
                     raise Stop

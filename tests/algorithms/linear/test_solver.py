@@ -10,12 +10,12 @@ from silvan.algorithms.linear.solver import (
     Block,
     Coefficients,
     MisfitError,
-    Narrow,
+    ReducedColumns,
     Regression,
+    class_probabilities,
     conjugate_gradients,
     curvature,
-    inverse,
-    shares,
+    pseudo_inverse,
     with_constant,
 )
 from silvan.data.schema import Label
@@ -51,21 +51,21 @@ def fit(X, y, kind, sizes, alpha=1.0, tol=1e-9, most=60):
     """The first party has the label; the others offer columns until nothing is left to gain."""
     parts = np.split(X, np.cumsum(sizes)[:-1], axis=1)
     labels = make_target(y, LABELS[kind])
-    first, *others = [Narrow.of(part) for part in parts]
+    first, *others = [ReducedColumns.of(part) for part in parts]
     regression = Regression(first.X, labels.target, alpha, labels.start)
     blocks = [Block(part.X, alpha, kind == "number") for part in others]
     regression.fit(0.1 * tol)
     factor, left = 1.0, np.inf
     while left > tol and len(regression.theta.taken) < most:
-        offers = [block.go(regression.residuals(), regression.theta.taken, factor) for block in blocks]
+        offers = [block.offer(regression.residuals(), regression.theta.taken, factor) for block in blocks]
         column, products = (sum(parts) for parts in zip(*offers, strict=True))
         left = float(np.sqrt(products[0] / len(X))) / factor
-        regression.offer(column, products[1:])
+        regression.add_column(column, products[1:])
         regression.fit(0.1 * max(tol, left))
         factor = 2.0 ** max(-np.floor(np.log2(max(left, 1e-11))), 0)
-    found = [first.widen(regression.theta.own[:-1])]
+    found = [first.expand(regression.theta.own[:-1])]
     found += [
-        part.widen(b.coefficients(regression.theta.taken, labels.target.width))
+        part.expand(b.coefficients(regression.theta.taken, labels.target.width))
         for part, b in zip(others, blocks, strict=True)
     ]
     return np.concatenate(found), regression
@@ -103,14 +103,14 @@ def test_more_columns_than_rows(kind):
 
 def test_narrow_columns_have_the_same_products():
     X, _ = problem("two", n=20, d=50)
-    narrow = Narrow.of(X)
+    narrow = ReducedColumns.of(X)
     assert narrow.X.shape[1] <= 20
     assert np.allclose(narrow.X @ narrow.X.T, X @ X.T)
     c = np.random.default_rng(0).normal(size=(narrow.X.shape[1], 2))
-    assert np.allclose(X @ narrow.widen(c), narrow.X @ c)
-    assert np.allclose((narrow.widen(c) ** 2).sum(), (c**2).sum())
-    assert Narrow.of(X.T).X is not None
-    assert Narrow.of(X.T).back is None
+    assert np.allclose(X @ narrow.expand(c), narrow.X @ c)
+    assert np.allclose((narrow.expand(c) ** 2).sum(), (c**2).sum())
+    assert ReducedColumns.of(X.T).X is not None
+    assert ReducedColumns.of(X.T).back is None
 
 
 @pytest.mark.parametrize("kind", LABELS)
@@ -124,8 +124,8 @@ def test_rows_that_are_told_apart_perfectly(kind):
 
 def test_shares():
     p = np.array([[0.0], [800.0], [-800.0]])
-    assert shares(p)[:, 0].tolist() == [0.5, 1.0, 0.0]
-    several = shares(np.array([[1000.0, 1000.0, 0.0], [-1.0, -1.0, -1.0]]))
+    assert class_probabilities(p)[:, 0].tolist() == [0.5, 1.0, 0.0]
+    several = class_probabilities(np.array([[1000.0, 1000.0, 0.0], [-1.0, -1.0, -1.0]]))
     assert np.allclose(several, [[0.5, 0.5, 0.0], [1 / 3] * 3])
 
 
@@ -134,7 +134,7 @@ def test_columns_that_do_not_fit_together():
     labels = make_target(y, LABELS["two"])
     regression = Regression(X, labels.target, 1.0, labels.start)
     regression.fit(1e-6)
-    regression.offer(np.ones((len(X), 1)), np.full(1, -1e9))
+    regression.add_column(np.ones((len(X), 1)), np.full(1, -1e9))
     with pytest.raises(MisfitError, match="do not fit together"):
         regression.fit(1e-6)
 
@@ -142,13 +142,13 @@ def test_columns_that_do_not_fit_together():
 def test_inverse_leaves_nothing_out_that_is_there():
     A = np.random.default_rng(0).normal(size=(30, 6))
     H = A.T @ A
-    assert np.allclose(inverse(H) @ H, np.eye(6))
+    assert np.allclose(pseudo_inverse(H) @ H, np.eye(6))
     H[:, 5] = H[5] = 0
-    assert np.allclose((inverse(H) @ H)[:5, :5], np.eye(5))
-    assert not inverse(H)[5].any()
-    assert inverse(np.zeros((0, 0))).shape == (0, 0)
+    assert np.allclose((pseudo_inverse(H) @ H)[:5, :5], np.eye(5))
+    assert not pseudo_inverse(H)[5].any()
+    assert pseudo_inverse(np.zeros((0, 0))).shape == (0, 0)
     with pytest.raises(MisfitError):
-        inverse(np.full((2, 2), np.nan))
+        pseudo_inverse(np.full((2, 2), np.nan))
 
 
 def test_conjugate_gradients():

@@ -1,13 +1,13 @@
-"""Linear and logistic regression of columns that stay with their parties.
+"""Training of a linear or logistic regression of columns that stay with their parties.
 
-The label holder fits its own columns and sends the others what it cannot explain, the residuals of all rows, sealed so
-that the coordinator carries what it cannot read. Every other party answers with a step of Newton's method in its own
-columns: what it would add to each row's predictor. Only the sum over the parties is seen (``total``), and that by the
-label holder alone, whose own part hides it from the coordinator. The label holder takes it as one more column to fit
-(``regression.py``), and so on, until a step would change nothing. Two rounds a step, and two more; the result is the
-ridge regression of the joined table.
+The label holder fits its own columns and sends the others the residuals of all rows, sealed so that the coordinator
+carries what it cannot read. Every other party answers with a step of Newton's method in its own columns: what it would
+add to each row's predictor. Only the sum over the parties is seen (``total``), and that by the label holder alone,
+whose own part hides it from the coordinator. The label holder takes the sum as one more column to fit (``solver.py``),
+and so on, until a step would change less than the tolerance. Two rounds a step, and two more; the result is the ridge
+regression of the joined table.
 
-What it gives away: every party learns the label, since a residual shows it; and the label holder learns as many
+What parties learn: every party learns the label, since a residual shows it; the label holder learns as many
 combinations of the others' columns as there were steps. See docs/linear.md.
 """
 
@@ -26,10 +26,10 @@ from silvan.algorithms.linear.linear_steps import (
     Terms,
     check_terms,
     explain_label,
+    follow_steps,
     open_step,
     pads,
     prepare,
-    walk,
 )
 from silvan.algorithms.linear.solver import MisfitError
 from silvan.algorithms.vertical.columns import rows_blob
@@ -46,7 +46,7 @@ from silvan.privacy.identity import digests_of
 from silvan.util.threads import algebra_threads
 
 HISTORY = 1 << 28
-"""Bytes of columns that are kept to begin anew from; more steps are not made."""
+"""Most bytes of offered columns, which are kept so that a party can begin anew; no more steps are made then."""
 
 # -- messages
 
@@ -71,12 +71,12 @@ class Explain(Request, frozen=True, kw_only=True):
     offered: list[Blob]
 
     def course(self) -> Course:
-        """Say where the question stands: after all that was offered."""
+        """Return where the question stands: after all that was offered."""
         return Course("explaining", tuple(blob.hash for blob in self.offered))
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Be about the same rows and columns as before."""
-        return _go_on(traces, further, wire.encode(self.terms) + msgspec.json.encode(self.label))
+        """Return a trace if the question is about the same rows and columns as before."""
+        return _same_as_before(traces, further, wire.encode(self.terms) + msgspec.json.encode(self.label))
 
 
 class OfferDirection(Request, frozen=True, kw_only=True):
@@ -89,20 +89,22 @@ class OfferDirection(Request, frozen=True, kw_only=True):
     steps: list[Blob]
 
     def course(self) -> Course:
-        """Say where the question stands: after all steps; the first is the label holder's alone."""
+        """Return where the question stands: after all steps; the first is the label holder's alone."""
         return Course("directions", tuple(blob.hash for blob in self.steps[1:]))
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Be about the same rows and columns as before."""
-        return _go_on(traces, further, wire.encode(self.terms) + b"".join(b.hash.encode() for b in self.steps[:1]))
+        """Return a trace if the question is about the same rows and columns as before."""
+        return _same_as_before(
+            traces, further, wire.encode(self.terms) + b"".join(b.hash.encode() for b in self.steps[:1])
+        )
 
     def alike(self) -> bytes:
-        """Give all but the columns, which are the party's own."""
+        """Return all but the columns, which are the party's own."""
         terms = msgspec.structs.replace(self.terms, schema=Blob(""))
         return wire.encode(msgspec.structs.replace(self, terms=terms))
 
 
-def _go_on(traces: list[bytes], further: bool, same: bytes) -> bytes | None:
+def _same_as_before(traces: list[bytes], further: bool, same: bytes) -> bytes | None:
     trace = digest(same).encode()
     return trace if further and all(other == trace for other in traces) else None
 
@@ -128,7 +130,7 @@ class KeepCoefficients(Request, frozen=True, kw_only=True):
     offered: list[Blob]
 
     def course(self) -> Course:
-        """Keep one model."""
+        """Return a course of a single question: one model is kept in a task."""
         return Course(self.kind())
 
 
@@ -137,7 +139,7 @@ class KeepCoefficients(Request, frozen=True, kw_only=True):
 
 @answers(OfferDirection)
 def offer_direction(site: Site, request: OfferDirection) -> Offer:
-    """Offer a direction; the label holder offers none, and hides the sum."""
+    """Offer a direction; the label holder offers none but adds what hides the sum."""
     party, terms = party_of(site), request.terms
     check_terms(terms)
     if not request.steps:
@@ -149,7 +151,7 @@ def offer_direction(site: Site, request: OfferDirection) -> Offer:
         column, products = pads(party, [blob.hash for blob in request.steps], rows, width)
         return Offer(column=column, products=products)
     with algebra_threads(party.n_jobs):
-        offer = walk(party, terms, request.steps).offer
+        offer = follow_steps(party, terms, request.steps).offer
     assert offer is not None  # noqa: S101  there is a step
     return Offer(column=to_whole(offer[0], FRACTION), products=to_whole(offer[1] / len(offer[0]), PER_ROW))
 
@@ -159,7 +161,7 @@ def offer_direction(site: Site, request: OfferDirection) -> Offer:
 
 @answers(Explain)
 def explain(site: Site, request: Explain) -> Unexplained:
-    """Fit what was offered and tell what is still unexplained."""
+    """Fit what was offered and return, sealed, what is still unexplained."""
     party = party_of(site)
     try:
         with algebra_threads(party.n_jobs):
@@ -167,7 +169,7 @@ def explain(site: Site, request: Explain) -> Unexplained:
     except MisfitError:
         return Unexplained(step=b"", width=0, done=False, broken=True)
     width = fit.regression.target.width
-    return Unexplained(step=fit.box, width=width, done=fit.finished, broken=False)
+    return Unexplained(step=fit.sealed, width=width, done=fit.finished, broken=False)
 
 
 # -- at every party, at the end
@@ -175,7 +177,7 @@ def explain(site: Site, request: Explain) -> Unexplained:
 
 @answers(KeepCoefficients)
 def keep_coefficients(site: Site, request: KeepCoefficients) -> Kept:
-    """Keep the party's share of the model for good."""
+    """Write the party's share of the model to its store."""
     party, terms = party_of(site), request.terms
     check_terms(terms)
     with algebra_threads(party.n_jobs):
@@ -185,6 +187,7 @@ def keep_coefficients(site: Site, request: KeepCoefficients) -> Kept:
 
 
 def _share(party: Party, request: KeepCoefficients) -> tuple[Kept, LinearShare]:
+    """Return what the coordinator is told, and the party's share: the coefficients of its columns."""
     terms = request.terms
     design, columns = prepare(party, terms)
     kept = Kept(present=np.zeros(0, np.int64), constant=np.zeros(0), unit=np.zeros(0))
@@ -195,10 +198,10 @@ def _share(party: Party, request: KeepCoefficients) -> tuple[Kept, LinearShare]:
     elif request.steps:
         *before, last = request.steps
         step = open_step(party, last.hash, len(columns.X), len(before), last=True)
-        found = walk(party, terms, before).block.coefficients(step.taken, step.residuals.shape[1])
+        found = follow_steps(party, terms, before).block.coefficients(step.taken, step.residuals.shape[1])
     else:
         raise FormatError("there is no step to follow")
-    return kept, LinearShare(request.model, party.name, design, columns.widen(found))
+    return kept, LinearShare(request.model, party.name, design, columns.expand(found))
 
 
 # -- at the coordinator
@@ -221,35 +224,41 @@ def fit(federation: Federation, columns: Columns, schema: Schema, *, alpha: floa
     if schema.n_classes == 1:
         raise InputError(f"the label {schema.label.name!r} has one class only; there is nothing to tell apart")
     terms = _terms(federation, columns, schema, alpha, tol)
-    offered: list[Blob] = []
-    steps: list[Blob] = []
-
-    def explain() -> Unexplained:
-        request = Explain(terms=terms[holder], label=schema.label, offered=list(offered))
-        replies: Unexplained = federation.ask(
-            request, to=[holder], check=lambda _, reply: _check_reply(reply, schema.n_classes)
-        )[holder]
-        if replies.broken:
-            raise FederationError(
-                "what the parties offer does not fit together, so some party answers nonsense; from a sum nobody can "
-                "tell which"
-            )
-        steps.append(federation.blob(replies.step))
-        return replies
-
-    replies = explain()
+    offered: list[Blob] = []  # sums of what the others offered
+    steps: list[Blob] = []  # what the label holder could not explain, sealed
+    explain = partial(_explain, federation, holder, terms[holder], schema)
+    unexplained = explain(offered, steps)
     alone = not any(len(own) for party, own in columns.owners.items() if party != holder)
-    most = min(max_iter, HISTORY // (8 * n * replies.width))
-    while not (alone or replies.done) and len(offered) < most:
-        request = {party: OfferDirection(terms=own, steps=list(steps)) for party, own in terms.items()}
-        check = partial(_check_offer, rows=n, width=replies.width, products=len(steps) + 1)
-        sum_: Offer = federation.total(request, check=check)
-        offered.append(federation.blob(wire.encode(sum_)))
-        replies = explain()
-    return Fitted(_keep(federation, columns, schema, terms, steps, offered), len(offered), alone or replies.done)
+    most = min(max_iter, HISTORY // (8 * n * unexplained.width))
+    while not (alone or unexplained.done) and len(offered) < most:
+        requests = {party: OfferDirection(terms=own, steps=list(steps)) for party, own in terms.items()}
+        check = partial(_check_offer, rows=n, width=unexplained.width, products=len(steps) + 1)
+        offer: Offer = federation.total(requests, check=check)
+        offered.append(federation.blob(wire.encode(offer)))
+        unexplained = explain(offered, steps)
+    model = _keep(federation, columns, schema, terms, steps, offered)
+    return Fitted(model, len(offered), alone or unexplained.done)
+
+
+def _explain(
+    federation: Federation, holder: str, terms: Terms, schema: Schema, offered: list[Blob], steps: list[Blob]
+) -> Unexplained:
+    """Ask the label holder to fit all that was offered; what it cannot explain is added to the steps."""
+    request = Explain(terms=terms, label=schema.label, offered=list(offered))
+    reply: Unexplained = federation.ask(
+        request, to=[holder], check=lambda _, reply: _check_reply(reply, schema.n_classes)
+    )[holder]
+    if reply.broken:
+        raise FederationError(
+            "what the parties offer does not fit together, so some party answers nonsense; from a sum nobody can "
+            "tell which"
+        )
+    steps.append(federation.blob(reply.step))
+    return reply
 
 
 def _terms(federation: Federation, columns: Columns, schema: Schema, alpha: float, tol: float) -> dict[str, Terms]:
+    """Return what each party is told of the regression: the rows, and the schema of its own columns."""
     rows, terms = rows_blob(federation, columns.training), {}
     for party, own in columns.owners.items():
         # classes are the label holder's business
@@ -281,7 +290,7 @@ def _keep(
     steps: list[Blob],
     offered: list[Blob],
 ) -> LinearModel:
-    """Have every party keep its coefficients, and learn the constant."""
+    """Ask every party to keep its coefficients; return the model, with the constant from the label holder."""
     holder = columns.label_holder
     assert holder is not None  # noqa: S101
     determined = [federation.study, schema.hash, terms[holder].alpha, terms[holder].tol, terms[holder].rows.hash]

@@ -1,7 +1,7 @@
-"""The steps of a linear regression across parties: what each side remembers, and how it finds it again.
+"""The steps of a linear regression across parties, at the label holder and at the others.
 
-Every question repeats all steps so far, as blobs, so that it can be answered by a party that remembers nothing. What a
-party remembers is a cache.
+Every question repeats all steps so far, as blobs, so a party that remembers nothing can answer it: it goes through the
+steps again. What a party remembers is a cache.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ import numpy as np
 
 from silvan.algorithms.linear.design_matrix import Design
 from silvan.algorithms.linear.linear_shares import ROOM, LinearModel, LinearShare, to_whole
-from silvan.algorithms.linear.solver import Block, MisfitError, Narrow, Regression, Target
+from silvan.algorithms.linear.solver import Block, MisfitError, ReducedColumns, Regression, Target
 from silvan.algorithms.shared.requests import schema_of
 from silvan.algorithms.vertical.columns import encode_labels, encode_rows
 from silvan.data.schema import Label, Schema
@@ -28,16 +28,16 @@ FRACTION = 28
 """Bits after the point of columns and residuals."""
 
 PER_ROW = 36
-"""Bits after the point of products, which are told a row."""
+"""Bits after the point of products, which are sent divided by the number of rows."""
 
 SHARPEST = 27
-"""Most bits by which small directions are made larger; no tolerance is finer."""
+"""Most bits by which a small direction is scaled up; no tolerance is finer."""
 
 _EXACT = 2.0**-6
-"""Columns smaller than that are not told exactly enough: they are asked for again, larger."""
+"""Columns smaller than that are too coarse in fixed point: they are asked for again, scaled up."""
 
 _INNER = 0.1
-"""How much more exactly the label holder fits what was offered than the whole is to be."""
+"""The label holder's own tolerance, as a part of that of the whole regression."""
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -68,19 +68,19 @@ class Offer(Reply, frozen=True, kw_only=True):
 # -- at every party
 
 
-def prepare(party: Party, terms: Terms) -> tuple[Design, Narrow]:
-    """Give the columns that coefficients are of, for the rows to learn from."""
+def prepare(party: Party, terms: Terms) -> tuple[Design, ReducedColumns]:
+    """Return the design of the party's columns, and the columns of the rows to learn from."""
     key = ("design", terms.schema.hash, terms.rows.hash)
     if key not in party.cache:
         schema = schema_of(party, terms.schema)
         design, X = Design.of(encode_rows(party, schema, terms.rows), schema)
-        party.cache[key] = design, Narrow.of(X)
-    prepared: tuple[Design, Narrow] = party.cache[key]
+        party.cache[key] = design, ReducedColumns.of(X)
+    prepared: tuple[Design, ReducedColumns] = party.cache[key]
     return prepared
 
 
 def check_terms(terms: Terms) -> None:
-    """Refuse what no regression can be asked to do."""
+    """Raise an error for a penalty or tolerance that is out of range."""
     if not (0 < terms.alpha < np.inf and 2.0**-SHARPEST <= terms.tol < 1):
         raise FormatError("the penalty or the tolerance is not possible")
 
@@ -89,32 +89,32 @@ def check_terms(terms: Terms) -> None:
 
 
 @dataclass
-class Walk:
-    """The directions that a party has offered so far, and the steps that they came from."""
+class OfferedDirections:
+    """The directions that a party has offered so far, and the steps that asked for them."""
 
     block: Block
     done: list[str] = field(default_factory=list)
     offer: tuple[np.ndarray, np.ndarray] | None = None  # the last one
 
 
-def walk(party: Party, terms: Terms, steps: list[Blob]) -> Walk:
-    """Offer what earlier steps asked for again, if it is forgotten, and what the last one asks for."""
-    key = ("walk", digest(wire.encode(terms)))
+def follow_steps(party: Party, terms: Terms, steps: list[Blob]) -> OfferedDirections:
+    """Work out the direction that the last step asks for; earlier ones again if they are forgotten."""
+    key = ("directions", digest(wire.encode(terms)))
     hashes = [blob.hash for blob in steps]
-    known: Walk | None = party.cache.get(key)
+    known: OfferedDirections | None = party.cache.get(key)
     if known is None or known.done != hashes[: len(known.done)]:
-        known = party.cache[key] = Walk(Block(prepare(party, terms)[1].X, terms.alpha, terms.numbers))
+        known = party.cache[key] = OfferedDirections(Block(prepare(party, terms)[1].X, terms.alpha, terms.numbers))
     for hash_ in hashes[len(known.done) :]:
         step = open_step(party, hash_, len(known.block.X), len(known.done))
         if not terms.numbers and np.abs(step.residuals).max(initial=0) > 1 << FRACTION:
             raise FormatError("the residuals are not those of classes")
-        known.offer = known.block.go(step.residuals * 2.0**-FRACTION, step.taken, 2.0**step.sharper)
+        known.offer = known.block.offer(step.residuals * 2.0**-FRACTION, step.taken, 2.0**step.sharper)
         known.done.append(hash_)
     return known
 
 
 def open_step(party: Party, hash_: str, rows: int, directions: int, *, last: bool = False) -> Step:
-    """Open a step; the last one need not have residuals."""
+    """Unseal and check a step; the last one need not have residuals."""
     step = wire.decode(unseal(party.key_for("residuals"), party.blob(hash_)), Step)
     residuals, taken = step.residuals, step.taken
     if residuals.ndim != 2 or residuals.dtype != np.int64 or not residuals.shape[1]:
@@ -132,14 +132,14 @@ def open_step(party: Party, hash_: str, rows: int, directions: int, *, last: boo
 
 
 def pads(party: Party, steps: list[str], rows: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Give numbers that only the label holder knows, to hide a sum by; the same for the same question."""
+    """Return numbers that only the label holder knows and adds to a sum to hide it; the same for the same question."""
     seed = party.secret_for(f"pads {' '.join(steps)}")[:32]
     words = (offsets(seed, rows * width + len(steps) + 1) >> np.uint64(64 - ROOM)).astype(np.int64)
     return words[: rows * width].reshape(rows, width), words[rows * width :]
 
 
 @dataclass
-class Explaining:
+class LabelFit:
     """The label holder's regression so far."""
 
     regression: Regression
@@ -147,14 +147,14 @@ class Explaining:
     unit: np.ndarray
     tol: float
     left: float = np.inf  # by how much the last direction would have changed predictors
-    sharper: int = 0  # by how many bits to make the next one larger, so that it is about 1
+    sharper: int = 0  # by how many bits to scale the next one up, so that it is about 1
     used: list[int] = field(default_factory=list)  # which directions were taken
-    done: list[str] = field(default_factory=list)  # what was offered
-    steps: list[str] = field(default_factory=list)  # what was told
-    box: bytes = b""  # the last of it
+    done: list[str] = field(default_factory=list)  # hashes of what was offered
+    steps: list[str] = field(default_factory=list)  # hashes of the steps that were sent
+    sealed: bytes = b""  # the last step
 
-    def take(self, party: Party, offer: Offer) -> None:
-        """Take a sum of what the others offer as one more column, if it is large enough to be told exactly."""
+    def add_offer(self, party: Party, offer: Offer) -> None:
+        """Add what the others offer in sum as one more column, if it is large enough for fixed point."""
         n, width = len(self.regression.X), self.regression.target.width
         hidden = pads(party, self.steps, n, width)
         for array, pad in zip((offer.column, offer.products), hidden, strict=True):
@@ -164,63 +164,63 @@ class Explaining:
         products = offer.products * (n * 2.0**-PER_ROW)
         if products[0] < -n * _EXACT**4:
             raise MisfitError  # more than rounding
-        replies = float(np.sqrt(max(float(products[0]), 0.0) / n))
-        self.left = replies * 2.0**-self.sharper
-        if replies >= _EXACT and not self.finished:
-            self.regression.offer(offer.column * 2.0**-FRACTION, products[[1, *(2 + i for i in self.used)]])
+        size = float(np.sqrt(max(float(products[0]), 0.0) / n))
+        self.left = size * 2.0**-self.sharper
+        if size >= _EXACT and not self.finished:
+            self.regression.add_column(offer.column * 2.0**-FRACTION, products[[1, *(2 + i for i in self.used)]])
             self.used.append(len(self.done))
             self.regression.fit(_INNER * self.left)
         self.sharper = int(np.clip(-np.floor(np.log2(max(self.left, 1e-300))), 0, SHARPEST))
 
     @property
     def taken(self) -> np.ndarray:
-        """How far to go in each direction; nowhere in one that was not taken."""
+        """How far to go in each direction; 0 for one that was not taken."""
         taken = np.zeros(len(self.steps))
         taken[self.used] = self.regression.theta.taken
         return taken
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to gain."""
+        """Whether a further direction would change less than the tolerance."""
         return self.left <= self.tol
 
-    def tell(self, party: Party) -> None:
-        """Seal the next step; the last one, which has no residuals, if nothing is left to gain."""
+    def seal_step(self, party: Party) -> None:
+        """Seal the next step for the parties; it has no residuals if it is the last."""
         residuals = self.regression.residuals()[: 0 if self.finished else None]
         step = Step(to_whole(residuals, FRACTION), self.taken, self.sharper)
-        self.box = seal(party.key_for("residuals"), wire.encode(step))
-        self.steps.append(digest(self.box))
+        self.sealed = seal(party.key_for("residuals"), wire.encode(step))
+        self.steps.append(digest(self.sealed))
 
 
-def explain_label(party: Party, terms: Terms, label: Label, offered: list[Blob]) -> Explaining:
-    """Fit all that was offered, from the beginning if it is forgotten."""
+def explain_label(party: Party, terms: Terms, label: Label, offered: list[Blob]) -> LabelFit:
+    """Fit the label by all that was offered, from the beginning if it is forgotten."""
     check_terms(terms)
     if terms.numbers != (label.classes is None):
         raise FormatError("the label is of another kind")
     key = ("explaining", digest(wire.encode(terms) + msgspec.json.encode(label)))
     hashes = [blob.hash for blob in offered]
-    fit: Explaining | None = party.cache.pop(key, None)  # one that fails half-way is not to be met again
+    fit: LabelFit | None = party.cache.pop(key, None)  # one that fails half-way is not to be met again
     if fit is None or fit.done != hashes[: len(fit.done)]:
         fit = _begin(party, terms, label)
     for hash_ in hashes[len(fit.done) :]:
-        fit.take(party, wire.decode(party.blob(hash_), Offer))
-        fit.tell(party)
+        fit.add_offer(party, wire.decode(party.blob(hash_), Offer))
+        fit.seal_step(party)
         fit.done.append(hash_)
     party.cache[key] = fit
     return fit
 
 
-def _begin(party: Party, terms: Terms, label: Label) -> Explaining:
+def _begin(party: Party, terms: Terms, label: Label) -> LabelFit:
     target = make_target(encode_labels(party, label, terms.rows), label)
     regression = Regression(prepare(party, terms)[1].X, target.target, terms.alpha, target.start)
     regression.fit(_INNER * terms.tol)
-    fit = Explaining(regression, target.present, target.unit, terms.tol)
-    fit.tell(party)
+    fit = LabelFit(regression, target.present, target.unit, terms.tol)
+    fit.seal_step(party)
     return fit
 
 
-class Labels(NamedTuple):
-    """What is to be explained, constants to begin with, the classes that occur, and the unit of numbers."""
+class LabelTarget(NamedTuple):
+    """The label as it is fitted, constants to begin with, the classes that occur, and the unit of numbers."""
 
     target: Target
     start: np.ndarray
@@ -228,12 +228,12 @@ class Labels(NamedTuple):
     unit: np.ndarray  # mean and deviation
 
 
-def make_target(y: np.ndarray, label: Label) -> Labels:
-    """Prepare an encoded label."""
+def make_target(y: np.ndarray, label: Label) -> LabelTarget:
+    """Make the target of an encoded label; refuse one class alone."""
     if label.classes is None:
         mean, deviation = float(y.mean()), float(y.std()) or 1.0
         target = Target(((y - mean) / deviation)[:, None], True)
-        return Labels(target, np.zeros(1), np.zeros(0, np.int64), np.array([mean, deviation]))
+        return LabelTarget(target, np.zeros(1), np.zeros(0, np.int64), np.array([mean, deviation]))
     present, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
     if len(present) < 2:
         raise RefusedError("all rows to learn from are of one class")
@@ -242,15 +242,17 @@ def make_target(y: np.ndarray, label: Label) -> Labels:
         members, start = codes[:, None].astype(np.float64), logs[1:] - logs[:1]
     else:
         members, start = np.eye(len(present))[codes], logs - logs.mean()
-    return Labels(Target(members, False), start, present.astype(np.int64), np.array([0.0, 1.0]))
+    return LabelTarget(Target(members, False), start, present.astype(np.int64), np.array([0.0, 1.0]))
 
 
-def fit_here(X: np.ndarray, y: np.ndarray, schema: Schema, alpha: float, tol: float) -> tuple[LinearModel, LinearShare]:
-    """Fit the regression of encoded rows that are in one place: the baseline."""
+def fit_joined_rows(
+    X: np.ndarray, y: np.ndarray, schema: Schema, alpha: float, tol: float
+) -> tuple[LinearModel, LinearShare]:
+    """Fit the regression of encoded rows that are all in one place: the baseline."""
     design, columns = Design.of(X, schema)
-    narrow = Narrow.of(columns)
+    reduced = ReducedColumns.of(columns)
     found = make_target(y, schema.label)
-    regression = Regression(narrow.X, found.target, alpha, found.start)
+    regression = Regression(reduced.X, found.target, alpha, found.start)
     regression.fit(_INNER * tol)
     model = LinearModel("", schema, ("",), (X.shape[1],), "", found.present, regression.theta.own[-1], found.unit)
-    return model, LinearShare("", "", design, narrow.widen(regression.theta.own[:-1]))
+    return model, LinearShare("", "", design, reduced.expand(regression.theta.own[:-1]))

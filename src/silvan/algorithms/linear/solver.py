@@ -1,10 +1,11 @@
-"""Regression with a ridge penalty, linear or logistic, some of whose columns are made by others.
+"""Ridge regression, linear or logistic, some of whose columns are offered by other parties.
 
-Whoever has the label fits its own columns, and beside them columns that others offer: each is a sum of the others'
-columns in some direction, and its coefficient says how far they should go in that direction. A direction is a step of
-Newton's method in the offering party's own columns. All coefficients are found anew each time, so that no earlier step
-has to be taken back, and with as many directions as the others have columns the fit is that of all columns together.
-For squares this is the method of conjugate gradients on what the label holder's own columns leave unexplained.
+Whoever has the label fits its own columns, and beside them columns that others offer: each is a combination of the
+others' columns in some direction, and its coefficient says how far they should go in that direction. A direction is a
+step of Newton's method in the offering party's own columns. All coefficients are found anew each time, so no earlier
+step has to be taken back, and with as many directions as the others have columns the fit is that of all columns
+together. For squared loss this is the method of conjugate gradients on what the label holder's own columns leave
+unexplained.
 """
 
 from collections.abc import Callable
@@ -15,20 +16,20 @@ import numpy as np
 from silvan.errors import FormatError
 
 _STEPS, _INNER = 100, 200
-"""Most steps of Newton's method, and of conjugate gradients within one."""
+"""Most steps of Newton's method, and of conjugate gradients within one of them."""
 
 _AT_ONCE, _WORK, _ROWS = 1000, 10**10, 4096
-"""Up to so many coefficients, and so many products, second derivatives are taken by all of them; rows at a time."""
+"""Up to so many coefficients and multiplications the whole Hessian is computed; rows at a time while it is summed."""
 
 _ROUGHLY = 1e-4
-"""By how much a step of Newton's method reduces what is left, squared, where it is not exact."""
+"""By how much conjugate gradients reduce the squared residual of a Newton step."""
 
 _NOTHING = 1e-13
-"""Directions in which a matrix is smaller than that, against its largest, are taken for none."""
+"""Eigenvalues smaller than that, relative to the largest, count as zero."""
 
 
 class MisfitError(FormatError):
-    """Columns and products that no columns could have led to."""
+    """Offered columns and products that no real columns could have given."""
 
     def __init__(self) -> None:
         super().__init__("the columns that were offered do not fit together")
@@ -42,17 +43,17 @@ class Target(NamedTuple):
 
     @property
     def width(self) -> int:
-        """How many predictors a row has."""
+        """Number of predictors that a row has."""
         return int(self.y.shape[1])
 
     def mean(self, predictor: np.ndarray) -> np.ndarray:
-        """Give what is expected."""
+        """Return the expected value of each row."""
         if self.numbers:
             return predictor
-        return shares(predictor)
+        return class_probabilities(predictor)
 
     def loss(self, predictor: np.ndarray) -> float:
-        """Give half the squared error, or the negative log-likelihood."""
+        """Return half the squared error, or the negative log-likelihood."""
         if self.numbers:
             return 0.5 * float(((self.y - predictor) ** 2).sum())
         if self.width == 1:
@@ -62,8 +63,8 @@ class Target(NamedTuple):
         return float((spread - (self.y * predictor).sum(axis=1)).sum())
 
 
-def shares(predictor: np.ndarray) -> np.ndarray:
-    """Give the probability of the second of two classes, or of each of several."""
+def class_probabilities(predictor: np.ndarray) -> np.ndarray:
+    """Return the probability of the second of two classes, or of each of several."""
     if predictor.shape[1] == 1:
         weight = np.exp(-np.abs(predictor))
         return np.where(predictor >= 0, 1.0, weight) / (1.0 + weight)
@@ -71,15 +72,15 @@ def shares(predictor: np.ndarray) -> np.ndarray:
     return weight / weight.sum(axis=1, keepdims=True)
 
 
-class Narrow(NamedTuple):
-    """Columns, as no more combinations of them than there are rows; what is left out does nothing for any row."""
+class ReducedColumns(NamedTuple):
+    """Columns, as no more combinations of them than there are rows; what is left out is 0 for every row."""
 
     X: np.ndarray
     back: np.ndarray | None  # from coefficients of the combinations to those of the columns
 
     @classmethod
-    def of(cls, X: np.ndarray) -> "Narrow":
-        """Combine columns if there are more of them than rows. Lengths stay, so penalties do."""
+    def of(cls, X: np.ndarray) -> "ReducedColumns":
+        """Combine columns if there are more of them than rows; the penalty stays the same."""
         if X.shape[1] <= len(X):
             return cls(X, None)
         values, vectors = np.linalg.eigh(X @ X.T)
@@ -87,8 +88,8 @@ class Narrow(NamedTuple):
         size = np.sqrt(values[kept])
         return cls(vectors[:, kept] * size, X.T @ (vectors[:, kept] / size))
 
-    def widen(self, coefficients: np.ndarray) -> np.ndarray:
-        """Give the coefficients of the columns."""
+    def expand(self, coefficients: np.ndarray) -> np.ndarray:
+        """Return the coefficients of the columns, given those of the combinations."""
         return coefficients if self.back is None else self.back @ coefficients
 
 
@@ -102,16 +103,16 @@ class Coefficients(NamedTuple):
     taken: np.ndarray
 
     def plus(self, other: "Coefficients", times: float = 1.0) -> "Coefficients":
-        """Add some times others."""
+        """Return the sum of these and ``times`` others."""
         return Coefficients(self.own + times * other.own, self.taken + times * other.taken)
 
     def dot(self, other: "Coefficients") -> float:
-        """Multiply with others and add up."""
+        """Return the scalar product with others."""
         return float((self.own * other.own).sum() + self.taken @ other.taken)
 
 
 class Regression:
-    """A regression that grows by columns which others offer."""
+    """A regression to which columns that others offer can be added."""
 
     def __init__(self, X: np.ndarray, target: Target, alpha: float, start: np.ndarray) -> None:
         self.X, self.target, self.alpha = X, target, alpha
@@ -120,11 +121,11 @@ class Regression:
         self.theta = Coefficients(np.concatenate([np.zeros((X.shape[1], target.width)), start[None]]), np.zeros(0))
 
     def residuals(self) -> np.ndarray:
-        """Give what is still unexplained."""
+        """Return what is still unexplained: (rows, predictors)."""
         return self.target.y - self.target.mean(self._predict(self.theta))
 
-    def offer(self, column: np.ndarray, products: np.ndarray) -> None:
-        """Take a column: (rows, predictors), and alpha times its direction's products with itself and those before."""
+    def add_column(self, column: np.ndarray, products: np.ndarray) -> None:
+        """Add a column (rows, predictors); ``products`` are alpha times its direction's with itself and all before."""
         t = len(self.gram)
         gram = np.zeros((t + 1, t + 1))
         gram[:t, :t] = self.gram
@@ -135,13 +136,13 @@ class Regression:
         self.theta = Coefficients(self.theta.own, np.append(self.theta.taken, 0.0))
 
     def fit(self, tol: float) -> None:
-        """Find all coefficients, by Newton's method; what is left would change predictors by less than ``tol``."""
+        """Find all coefficients by Newton's method, until a step would change predictors by less than ``tol``."""
         value, gain = self._objective(self.theta), np.inf
         for _ in range(_STEPS):
             if gain <= tol * tol * len(self.X):
                 break
             mean = self.target.mean(self._predict(self.theta))
-            gradient = self._gather(self.target.y - mean).plus(self._pull(self.theta), -1.0)
+            gradient = self._column_products(self.target.y - mean).plus(self._penalty_gradient(self.theta), -1.0)
             step = self._newton(mean, gradient)
             gain = gradient.dot(step)
             if not np.isfinite(gain) or gain < -_NOTHING * abs(value):
@@ -154,10 +155,10 @@ class Regression:
             self.theta, value = self.theta.plus(step, length), new
 
     def _newton(self, mean: np.ndarray, gradient: Coefficients) -> Coefficients:
-        """Solve for the step of Newton's method: at once if that is quick, else step by step."""
+        """Return the step of Newton's method: by the whole Hessian if that is quick, else by conjugate gradients."""
         F, width = with_constant(self.X), self.target.width
         size, t = F.shape[1] * width, len(self.gram)
-        spread = self._spread(mean)
+        spread = self._hessian_times_offered(mean)
         among = spread @ self.offered.T + self.gram
         if is_quick(len(F), size):
             H = np.empty((size + t, size + t))
@@ -166,50 +167,50 @@ class Regression:
             H[size:, :size] = beside.transpose(0, 2, 1).reshape(t, size)
             H[:size, size:] = H[size:, :size].T
             H[size:, size:] = among
-            step = inverse(H) @ np.append(gradient.own.T, gradient.taken)
-            return Coefficients(balanced(step[:size].reshape(width, -1).T), step[size:])
+            step = pseudo_inverse(H) @ np.append(gradient.own.T, gradient.taken)
+            return Coefficients(centred(step[:size].reshape(width, -1).T), step[size:])
         blocks = [curvature(F, m[:, None], self.target.numbers, self.alpha) for m in mean.T]
-        inverses, apart = [inverse(block) for block in blocks], inverse(among)
+        inverses, apart = [pseudo_inverse(block) for block in blocks], pseudo_inverse(among)
 
         def solve(v: Coefficients) -> Coefficients:
             found = np.stack([block @ column for block, column in zip(inverses, v.own.T, strict=True)], axis=1)
-            return Coefficients(balanced(found), apart @ v.taken)
+            return Coefficients(centred(found), apart @ v.taken)
 
-        def curved(v: Coefficients) -> Coefficients:
+        def apply_hessian(v: Coefficients) -> Coefficients:
             z = self._predict(v)
-            return self._gather(bent(mean, z, self.target.numbers)).plus(self._pull(v))
+            return self._column_products(hessian_times(mean, z, self.target.numbers)).plus(self._penalty_gradient(v))
 
-        return conjugate_gradients(curved, gradient, solve)
+        return conjugate_gradients(apply_hessian, gradient, solve)
 
-    def _spread(self, mean: np.ndarray) -> np.ndarray:
-        """Give the second derivative of the loss times every offered column."""
+    def _hessian_times_offered(self, mean: np.ndarray) -> np.ndarray:
+        """Return the second derivative of the loss times every offered column."""
         columns = self.offered.reshape(len(self.gram), *mean.shape)
-        return bent(mean, columns, self.target.numbers).reshape(self.offered.shape)
+        return hessian_times(mean, columns, self.target.numbers).reshape(self.offered.shape)
 
     def _predict(self, theta: Coefficients) -> np.ndarray:
         others = (theta.taken @ self.offered).reshape(self.target.y.shape)
         predictor: np.ndarray = self.X @ theta.own[:-1] + theta.own[-1] + others
         return predictor
 
-    def _gather(self, rows: np.ndarray) -> Coefficients:
+    def _column_products(self, rows: np.ndarray) -> Coefficients:
         own = np.concatenate([self.X.T @ rows, rows.sum(axis=0)[None]])
         return Coefficients(own, self.offered @ rows.reshape(-1))
 
-    def _pull(self, theta: Coefficients) -> Coefficients:
-        """Give the derivative of the penalty, which the constant has none of."""
+    def _penalty_gradient(self, theta: Coefficients) -> Coefficients:
+        """Return the derivative of the penalty, which the constant has none of."""
         own = self.alpha * theta.own
         own[-1] = 0.0
         return Coefficients(own, self.gram @ theta.taken)
 
     def _objective(self, theta: Coefficients) -> float:
-        return self.target.loss(self._predict(theta)) + 0.5 * theta.dot(self._pull(theta))
+        return self.target.loss(self._predict(theta)) + 0.5 * theta.dot(self._penalty_gradient(theta))
 
 
 # -- second derivatives
 
 
-def bent(mean: np.ndarray, predictor: np.ndarray, numbers: bool) -> np.ndarray:
-    """Give the second derivative of the loss times a predictor, or several: (..., rows, predictors)."""
+def hessian_times(mean: np.ndarray, predictor: np.ndarray, numbers: bool) -> np.ndarray:
+    """Return the second derivative of the loss times a predictor, or several: (..., rows, predictors)."""
     if numbers:
         return predictor
     if mean.shape[1] == 1:
@@ -218,7 +219,7 @@ def bent(mean: np.ndarray, predictor: np.ndarray, numbers: bool) -> np.ndarray:
 
 
 def curvature(F: np.ndarray, mean: np.ndarray, numbers: bool, alpha: float) -> np.ndarray:
-    """Give the second derivative by the coefficients of columns, of which the last is the constant; class by class."""
+    """Return the Hessian by the coefficients of columns, of which the last is the constant; class by class."""
     f, width = F.shape[1], mean.shape[1]
     H = np.zeros((width, f, width, f))
     for start in range(0, len(F), _ROWS):
@@ -236,22 +237,22 @@ def curvature(F: np.ndarray, mean: np.ndarray, numbers: bool, alpha: float) -> n
 
 
 def is_quick(rows: int, size: int) -> bool:
-    """Whether all coefficients are better found at once than class by class."""
+    """Return whether all coefficients are better found at once than class by class."""
     return size <= _AT_ONCE and rows * size * size <= _WORK
 
 
 def with_constant(X: np.ndarray) -> np.ndarray:
-    """Put a column of ones behind others."""
+    """Append a column of ones."""
     return np.concatenate([X, np.ones((len(X), 1))], axis=1)
 
 
-def balanced(values: np.ndarray) -> np.ndarray:
-    """Take off what is the same for all classes, which changes nothing; of one predictor nothing is taken."""
+def centred(values: np.ndarray) -> np.ndarray:
+    """Subtract the mean over classes, which changes no probability; a single predictor stays as it is."""
     return values - values.mean(axis=1, keepdims=True) if values.shape[1] > 1 else values
 
 
-def inverse(H: np.ndarray) -> np.ndarray:
-    """Invert a symmetric matrix without negative directions; those in which it is nothing stay out."""
+def pseudo_inverse(H: np.ndarray) -> np.ndarray:
+    """Invert a positive semi-definite matrix on the directions in which it is not zero."""
     size = np.sqrt(np.maximum(np.diag(H), 0.0))
     if not np.isfinite(H).all() or (np.diag(H) < 0).any():
         raise MisfitError
@@ -267,7 +268,7 @@ def inverse(H: np.ndarray) -> np.ndarray:
 def conjugate_gradients(
     apply: Callable[[Coefficients], Coefficients], b: Coefficients, solve: Callable[[Coefficients], Coefficients]
 ) -> Coefficients:
-    """Solve a system that ``apply`` is, with the help of one that is easy and much like it."""
+    """Solve ``apply(x) = b``; ``solve`` is the preconditioner."""
     x, left = b.plus(b, -1.0), b
     z = solve(left)
     p, size = z, left.dot(z)
@@ -298,16 +299,16 @@ class Block:
         self._known: list[np.ndarray] | None = None  # inverted second derivatives
 
     def coefficients(self, taken: np.ndarray, width: int) -> np.ndarray:
-        """Give the coefficients of the columns, having gone so far in each direction: (columns, predictors)."""
+        """Return the coefficients of the columns, having gone ``taken`` in each direction: (columns, predictors)."""
         start = np.zeros((self.X.shape[1], width))
         return sum((c * d for c, d in zip(taken, self.directions, strict=True)), start)
 
-    def go(self, residuals: np.ndarray, taken: np.ndarray, factor: float) -> tuple[np.ndarray, np.ndarray]:
-        """Offer a direction: its column, and its products with the gradient, with itself and with those before.
+    def offer(self, residuals: np.ndarray, taken: np.ndarray, factor: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return the column of the next direction, and its products with the gradient, itself and those before.
 
-        ``factor`` makes a direction larger, so that whole numbers tell small ones well.
+        ``factor`` makes a direction larger, so that fixed point holds a small one exactly enough.
         """
-        gradient = balanced(self.X.T @ residuals - self.alpha * self.coefficients(taken, residuals.shape[1]))
+        gradient = centred(self.X.T @ residuals - self.alpha * self.coefficients(taken, residuals.shape[1]))
         step = factor * self._newton(residuals, gradient)
         products = [factor * (gradient * step).sum()]
         products += [self.alpha * (step * other).sum() for other in (step, *self.directions)]
@@ -315,13 +316,14 @@ class Block:
         return self.X @ step, np.array(products)
 
     def _newton(self, residuals: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        """Solve for a step; residuals tell what is expected of each row. The constant goes along, and is not told."""
+        """Return a Newton step in the own columns; the constant is solved for and left out."""
         F, width = with_constant(self.X), residuals.shape[1]
         if self._known is None or not self.numbers:
+            # a residual tells what is expected: the label is 1 where it is above 0
             mean = np.where(residuals > 0, 1.0 - residuals, -residuals)
             together = [mean] if is_quick(len(F), F.shape[1] * width) else np.split(mean, width, axis=1)
-            self._known = [inverse(curvature(F, m, self.numbers, self.alpha)) for m in together]
+            self._known = [pseudo_inverse(curvature(F, m, self.numbers, self.alpha)) for m in together]
         slopes = np.concatenate([gradient, np.zeros((1, width))])
         parts = np.split(slopes.T.ravel(), len(self._known))
         found = np.concatenate([H @ part for H, part in zip(self._known, parts, strict=True)])
-        return balanced(found.reshape(width, -1).T[:-1])
+        return centred(found.reshape(width, -1).T[:-1])
