@@ -1,1 +1,1 @@
-"""Attacks that a release must survive: each an attacker with stated knowledge, and a figure for what it gains."""
+"""Privacy audits: attacks on a release, each with what its attacker knows and a measure of what it gains."""

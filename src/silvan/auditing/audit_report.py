@@ -1,4 +1,4 @@
-"""An audit's findings together: as data, and as one page."""
+"""The report of an audit: its findings as data, as a JSON file and as one HTML page."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,10 +16,14 @@ FORMAT = "silvan audit"
 VERSION = 1
 JSON, PAGE = "audit.json", "audit.html"
 
+_TEMPLATES = Path(__file__).parent / "page"
+_STYLE = Path(silvan.report.__file__).parent / "page" / "style.css"
+_CLASS = {"held": "gained", "close": "level", "exceeded": "lost", "not run": "level"}
+
 
 @dataclass(frozen=True)
 class Report:
-    """What an audit found of one release."""
+    """The findings of an audit of one release."""
 
     name: str
     hash: str
@@ -40,19 +44,17 @@ class Report:
         return not self.exceeded
 
     def __getitem__(self, attack: str) -> Finding:
-        """Give the finding of an attack."""
+        """Return the finding of an attack."""
         return next(finding for finding in self.findings if finding.attack == attack)
 
     def as_dict(self) -> dict[str, Any]:
-        """Give all as plain data."""
+        """Return the report as plain data."""
         findings = [{**asdict(f), "verdict": f.verdict} for f in self.findings]
         return {**asdict(self), "findings": findings, "passed": self.passed}
 
 
 def write(reports: list[Report], folder: Path) -> list[Path]:
-    """Write the findings as JSON and as a page."""
-    from silvan.auditing.audit_report import render
-
+    """Write reports as a JSON file and as a page."""
     data = {"format": FORMAT, "version": VERSION, "reports": [report.as_dict() for report in reports]}
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / JSON, msgspec.json.format(msgspec.json.encode(data), indent=1))
@@ -60,22 +62,20 @@ def write(reports: list[Report], folder: Path) -> list[Path]:
     return [folder / JSON, folder / PAGE]
 
 
-_HERE = Path(__file__).parent / "page"
-_STYLE = Path(silvan.report.__file__).parent / "page" / "style.css"
-
-CLASS = {"held": "gained", "close": "level", "exceeded": "lost", "not run": "level"}
-
-
 def render(data: dict[str, Any]) -> str:
-    """Make the page; every text is escaped."""
+    """Render the page; every text is escaped."""
     environment = Environment(
-        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters["figure"] = figure
     style = Markup(_STYLE.read_text())  # noqa: S704, our own file
-    return environment.get_template("audit.html.jinja").render(reports=data["reports"], style=style, colour=CLASS)
+    return environment.get_template("audit.html.jinja").render(reports=data["reports"], style=style, colour=_CLASS)
 
 
 def figure(value: float | None) -> str:
-    """Write a figure; a dash for none."""
+    """Format a figure; a dash for none."""
     return "–" if value is None else f"{value:.3f}".replace("-", "\N{MINUS SIGN}")

@@ -1,8 +1,8 @@
-"""Drills: attacks that need a small table, on a few of the owner's rows, learnt with the settings of the release.
+"""Drills: attacks that need a small table, run on a few rows with the settings of the release.
 
 A whole table cannot be rebuilt in the time of an audit. What a few rows and columns of it would go through, with the
-same smallest leaf, draws, bins and rounding, says what the settings are worth; undefended, the same rows stand
-beside.
+same smallest leaf, draws, bins and rounding, shows what the settings are worth; the same rows without any defence
+are attacked for comparison.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import numpy as np
 
 from silvan.auditing.attacks import rebuild_from_boxes, rebuild_from_counts
 from silvan.auditing.findings import ATTACKS, Finding
-from silvan.auditing.release import Case, Release, Rows, undefended
+from silvan.auditing.release import Case, Release, Rows, undefended_release
 from silvan.data.schema import Feature, Label, Schema
 from silvan.privacy.gate.leaf_noise import rounded
 from silvan.tree.draw import make_key
@@ -22,8 +22,8 @@ from silvan.tree.target import class_target
 BOX_ROWS, BOX_COLUMNS = 40, 4
 
 
-def drills(case: Case, schema: Schema, settings: Settings | None, digits: int | None = None) -> list[Finding]:
-    """Rebuild a few rows, from boxes and from counts."""
+def run_drills(case: Case, schema: Schema, settings: Settings | None, digits: int | None = None) -> list[Finding]:
+    """Reconstruct a few rows, from boxes and from counts."""
     names = ("ranges", "reconstruction")
     numeric = [f for f, feature in enumerate(schema.features) if not feature.categorical]
     why = ""
@@ -34,20 +34,20 @@ def drills(case: Case, schema: Schema, settings: Settings | None, digits: int | 
     elif len(case.members) < 2 * BOX_ROWS or len(case.outsiders) < BOX_ROWS:
         why = f"needs {2 * BOX_ROWS} rows that were learnt from and {BOX_ROWS} others"
     if why or settings is None:
-        return [ATTACKS[name].silent(why) for name in names]
+        return [ATTACKS[name].not_run(why) for name in names]
     return [
         _drill(
-            rebuild_from_boxes.rebuilt,
-            _few(case, numeric, BOX_ROWS, BOX_COLUMNS, False),
+            rebuild_from_boxes.reconstruct_from_boxes,
+            few_rows(case, numeric, BOX_ROWS, BOX_COLUMNS, False),
             settings,
             rebuild_from_boxes.TREES,
             digits,
         ),
         _drill(
-            lambda release, few: rebuild_from_counts.rebuilt_from_counts(
+            lambda release, few: rebuild_from_counts.reconstruct_from_counts(
                 release, few, digits or rebuild_from_counts.EXACT
             ),
-            _few(case, numeric, rebuild_from_counts.ROWS, rebuild_from_counts.COLUMNS, True),
+            few_rows(case, numeric, rebuild_from_counts.ROWS, rebuild_from_counts.COLUMNS, True),
             settings,
             rebuild_from_counts.TREES,
             digits,
@@ -60,12 +60,12 @@ def _drill(
 ) -> Finding:
     release = release_of(few.members, replace(settings, n_estimators=n_trees, class_weight=None), few.seed, digits)
     n_classes = int(few.members.y.max()) + 1
-    control = undefended(few.members, n_classes, n_trees, few.seed, bootstrap=False)
-    return attack(release, few).against(attack(control, few))
+    control = undefended_release(few.members, n_classes, n_trees, few.seed, bootstrap=False)
+    return attack(release, few).with_undefended(attack(control, few))
 
 
 def release_of(members: Rows, settings: Settings, seed: int, digits: int | None = None) -> Release:
-    """Grow trees as a site does, and let them leave as its policy says."""
+    """Grow trees as a site does, with leaf values rounded as its policy says."""
     n_classes = int(members.y.max()) + 1
     features = tuple(Feature(f"x{f}") for f in range(members.X.shape[1]))
     schema = Schema(features, Label("label", tuple(range(n_classes))))
@@ -76,8 +76,8 @@ def release_of(members: Rows, settings: Settings, seed: int, digits: int | None 
     return Release(forest.bare())
 
 
-def _few(case: Case, numeric: list[int], rows: int, columns: int, yes_no: bool) -> Case:
-    """Take a few rows of every class, and the columns of the most values; as yes or no, if asked, by the median."""
+def few_rows(case: Case, numeric: list[int], rows: int, columns: int, yes_no: bool) -> Case:
+    """Take a few rows of every class, and the columns with the most values; with ``yes_no``, cut at their medians."""
     X, y = case.members.X, case.members.y
     values = [len(np.unique(X[:, f])) for f in numeric]
     kept = [numeric[i] for i in np.argsort(values, kind="stable")[-columns:]]

@@ -1,4 +1,4 @@
-"""What an attack found: a figure with its interval, what chance gives, and what the site's limit says of it."""
+"""Findings of attacks: a figure with its interval, what chance gives, and a verdict by the site's limit."""
 
 import math
 import tomllib
@@ -15,10 +15,12 @@ from silvan.errors import InputError
 Verdict = Literal["held", "close", "exceeded", "not run"]
 """``held``: below the limit, its whole interval too. ``close``: below, but the interval reaches above it."""
 
+_Z = 1.959964  # of a 95 % interval
+
 
 @dataclass(frozen=True)
 class Finding:
-    """One attack on one release."""
+    """The result of one attack on one release."""
 
     attack: str  # the name by which limits know it
     title: str
@@ -35,7 +37,7 @@ class Finding:
 
     @property
     def verdict(self) -> Verdict:
-        """Compare the figure with the limit."""
+        """The figure compared with the limit."""
         if self.value is None or self.limit is None:
             return "not run"
         if self.value > self.limit:
@@ -43,21 +45,21 @@ class Finding:
         return "close" if self.high is not None and self.high > self.limit else "held"
 
     def with_result(self, figure: tuple[float, float, float], n: int, note: str = "") -> "Finding":
-        """Add a figure with its interval."""
+        """Return the finding with a figure and its interval."""
         value, low, high = figure
         return replace(self, value=value, low=low, high=high, n=n, note=note)
 
-    def silent(self, why: str) -> "Finding":
-        """Say why the attack did not run."""
+    def not_run(self, why: str) -> "Finding":
+        """Return the finding with the reason why the attack did not run."""
         return replace(self, note=why)
 
-    def against(self, undefended: "Finding | None") -> "Finding":
-        """Put the figure of the undefended release beside."""
+    def with_undefended(self, undefended: "Finding | None") -> "Finding":
+        """Return the finding with the figure of the undefended release for comparison."""
         return replace(self, undefended=None if undefended is None else undefended.value)
 
 
 def auc(members: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
-    """Give the share of pairs in which the member is higher, ties half, and a 95 % interval (DeLong et al. 1988)."""
+    """Return the share of pairs in which the member is higher, ties half, and a 95 % interval (DeLong et al. 1988)."""
     below = np.searchsorted(np.sort(others), members, "left") + np.searchsorted(np.sort(others), members, "right")
     above = np.searchsorted(np.sort(members), others, "left") + np.searchsorted(np.sort(members), others, "right")
     by_member, by_other = below / (2 * len(others)), 1.0 - above / (2 * len(members))
@@ -67,7 +69,7 @@ def auc(members: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
 
 
 def share(hits: int, n: int) -> tuple[float, float, float]:
-    """Give a share and its 95 % interval (Wilson)."""
+    """Return a share and its 95 % interval (Wilson)."""
     p = hits / n
     middle, spread = p + _Z**2 / (2 * n), _Z * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n * n))
     scale = 1 + _Z**2 / n
@@ -75,25 +77,22 @@ def share(hits: int, n: int) -> tuple[float, float, float]:
 
 
 def mean_gap(ours: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
-    """Give the difference of two means and its 95 % interval."""
+    """Return the difference of two means and its 95 % interval."""
     gap = float(ours.mean() - others.mean())
     error = math.sqrt(_variance(ours) + _variance(others))
     return gap, gap - _Z * error, gap + _Z * error
 
 
 def gained(ours: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
-    """Give the share of what guesses miss that an attacker gets, and its 95 % interval; both by row."""
+    """Return the share of what guesses miss that an attacker gets right, and its 95 % interval; both by row."""
     missed = max(1.0 - float(others.mean()), 1e-9)
     middle, error = float((ours - others).mean()), math.sqrt(_variance(ours - others))
     return middle / missed, (middle - _Z * error) / missed, (middle + _Z * error) / missed
 
 
 def _variance(values: np.ndarray) -> float:
-    """Variance of a mean."""
+    """Return the variance of a mean."""
     return float(values.var(ddof=1)) / len(values) if len(values) > 1 else 0.0
-
-
-_Z = 1.959964
 
 
 _KNOWN = (
@@ -190,7 +189,7 @@ DEFAULTS: dict[str, float] = {
 
 
 def make_limits(given: Mapping[str, Any] | None = None) -> dict[str, float]:
-    """Put what a site sets over the defaults."""
+    """Return the defaults, with what a site sets in their place."""
     limits = dict(DEFAULTS)
     for name, value in (given or {}).items():
         if name not in DEFAULTS:

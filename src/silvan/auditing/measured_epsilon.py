@@ -1,10 +1,10 @@
-"""How private noise is at least not: an empirical lower bound on epsilon.
+"""An empirical lower bound on epsilon, from many noisy answers about two tables that differ in one row.
 
-Two tables that differ in one row are told with noise many times. If an epsilon is right, no outcome is more than
-exp(epsilon) times as likely for the one as for the other. The outcome that is looked at is the most telling there is, a
-likelihood ratio beyond a threshold; the threshold is chosen on one half of the draws and judged on the other, with
-exact (Clopper-Pearson) bounds on both probabilities. A bound above the epsilon that is claimed proves the claim wrong;
-one below proves nothing, so the audit is also run on accounts that are wrong on purpose.
+If a claimed epsilon is right, no outcome is more than exp(epsilon) times as likely for the one table as for the other.
+The outcome that is looked at is the one that distinguishes the tables best, a likelihood ratio beyond a threshold; the
+threshold is chosen on one half of the draws and evaluated on the other, with exact (Clopper-Pearson) bounds on both
+probabilities. A bound above the epsilon that is claimed proves the claim wrong; one below proves nothing, so the audit
+is also run on accounts that are wrong on purpose.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ _THRESHOLDS = 60
 
 
 class Bound(NamedTuple):
-    """What is claimed, and what it is at least, with so much confidence as was asked for."""
+    """The epsilon that is claimed, and a lower bound on the true one, with the confidence that was asked for."""
 
     claimed: float
     at_least: float
@@ -41,7 +41,7 @@ def clopper_pearson(hits: int, draws: int, confidence: float = CONFIDENCE) -> tu
 
 
 def lower_bound(with_row: np.ndarray, without: np.ndarray, confidence: float = CONFIDENCE) -> float:
-    """Bound epsilon from below, given how much each draw looks like one with the row: higher is more so."""
+    """Bound epsilon from below, given a score of each draw: higher for draws that look like ones with the row."""
     best = 0.0
     # half of the error is for each of the two directions
     each = 1.0 - (1.0 - confidence) / 2.0
@@ -74,7 +74,7 @@ def audit_counts(
 ) -> Bound:
     """Audit the noise that a question's answer gets, summed over sites.
 
-    ``with_row`` and ``without`` are exact answers that one row tells apart; only where they differ is looked at.
+    ``with_row`` and ``without`` are exact answers that differ by one row; only the counters that differ are looked at.
     """
     return audit_all([(request, with_row, without)], schema, request.epsilon, draws, n_sites, confidence)
 
@@ -88,38 +88,38 @@ def audit_all(
     confidence: float = CONFIDENCE,
 ) -> Bound:
     """Audit several questions together, all answers seen: what is claimed is for all of them."""
-    replies = [_scores(*one, schema, draws, n_sites) for one in asked]
-    with_row, without = (np.sum(part, axis=0) for part in zip(*replies, strict=True))
+    scores = [_scores(*one, schema, draws, n_sites) for one in asked]
+    with_row, without = (np.sum(part, axis=0) for part in zip(*scores, strict=True))
     return Bound(claimed, lower_bound(with_row, without, confidence))
 
 
 def _scores(
     request: Noisy, with_row: np.ndarray, without: np.ndarray, schema: Schema, draws: int, n_sites: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw answers with and without the row, and say of each how much likelier it is with it."""
+    """Draw answers with and without the row, and return for each how much likelier it is with the row."""
     scales = np.array([float(noise.scale) for noise in request.noises(schema)])
     a, b = with_row.reshape(-1, len(scales)), without.reshape(-1, len(scales))
     differ = (a != b).any(axis=1)
     a, b = a[differ], b[differ]
 
-    def replies(exact: np.ndarray) -> np.ndarray:
+    def draw_and_score(exact: np.ndarray) -> np.ndarray:
         copies = np.broadcast_to(exact, (draws, *exact.shape))
         total = request.add(copies, schema)
         for _ in range(n_sites - 1):
             total = total + request.add(np.zeros_like(copies), schema)
-        return _likelihood(total, a, b, scales)
+        return _log_ratio(total, a, b, scales)
 
-    return replies(a), replies(b)
+    return draw_and_score(a), draw_and_score(b)
 
 
-def _likelihood(replies: np.ndarray, with_row: np.ndarray, without: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Give the logarithm of how much likelier each draw is with the row, under discrete Laplace noise."""
-    nearer = np.abs(replies - without) - np.abs(replies - with_row)
-    return (nearer / scales).reshape(len(replies), -1).sum(axis=1)
+def _log_ratio(drawn: np.ndarray, with_row: np.ndarray, without: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """Return the logarithm of how much likelier each draw is with the row, under discrete Laplace noise."""
+    nearer = np.abs(drawn - without) - np.abs(drawn - with_row)
+    return (nearer / scales).reshape(len(drawn), -1).sum(axis=1)
 
 
 def audit_rows(
     disguise: Callable[[int, int], np.ndarray], claimed: float, draws: int, confidence: float = CONFIDENCE
 ) -> Bound:
-    """Audit a disguise of rows: ``disguise(row, draws)`` scores draws of row 0 or 1, higher if more like row 1."""
+    """Audit noise on rows: ``disguise(row, draws)`` scores draws of row 0 or 1, higher if more like row 1."""
     return Bound(claimed, lower_bound(disguise(1, draws), disguise(0, draws), confidence))

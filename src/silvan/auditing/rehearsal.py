@@ -12,24 +12,24 @@ from silvan.federation.transports.in_process import InProcess
 from silvan.privacy.gate.gate import Gate, policy_of
 from silvan.privacy.noise.budget import Budget
 
-Twist = Callable[[str, bytes], bytes]
+Tamper = Callable[[str, bytes], bytes]
 """Returns what arrives in place of what a site sent."""
 
 
-class _Listening(InProcess):
-    """Keeps what sites send, and lets a twist change it."""
+class _Recording(InProcess):
+    """A transport that records what sites send, and may change it."""
 
-    def __init__(self, sites: dict[str, Site], twist: Twist | None, sent: list[tuple[str, bytes]]) -> None:
+    def __init__(self, sites: dict[str, Site], tamper: Tamper | None, sent: list[tuple[str, bytes]]) -> None:
         super().__init__(sites)
-        self._twist, self._sent = twist, sent
+        self._tamper, self._sent = tamper, sent
 
     def deliver(
         self, messages: dict[str, bytes], verb: Verb, timeout: float | None
     ) -> Iterator[tuple[str, bytes | Exception]]:
-        """Let each site answer, and listen."""
+        """Deliver messages, and record and change the answers."""
         for site, data in super().deliver(messages, verb, timeout):
             if isinstance(data, bytes):
-                data = data if self._twist is None else self._twist(site, data)
+                data = data if self._tamper is None else self._tamper(site, data)
                 self._sent.append((site, data))
             yield site, data
 
@@ -38,7 +38,7 @@ def rehearse(
     federation: Federation,
     sums: str | None = None,
     *,
-    twist: Twist | None = None,
+    tamper: Tamper | None = None,
     sent: list[tuple[str, bytes]] | None = None,
 ) -> Federation:
     """Make a federation again whose attack leaves no trace in the original.
@@ -49,8 +49,8 @@ def rehearse(
         The original, in this process.
     sums
         A way of summing in place of its own.
-    twist
-        Changes what sites send.
+    tamper
+        A function that changes what sites send.
     sent
         A list that is filled with all that sites send.
     """
@@ -61,7 +61,7 @@ def rehearse(
         policy = policy_of(site)
         gate = Gate(policy, Budget(policy.epsilon))
         sites[name] = Site(name, site.source, site.settings, outbox=gate, cover=cover)
-    transport = _Listening(sites, twist, [] if sent is None else sent)
+    transport = _Recording(sites, tamper, [] if sent is None else sent)
     again = Federation(transport, sites, adding, journal=Journal(None), study="rehearsal of an audit")
     rows = {name: federation.site(name).n_train for name in sites}
     again.agreement = replace(federation.agreement, rows=rows)

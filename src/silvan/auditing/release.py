@@ -9,6 +9,7 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
 from silvan.algorithms.baselines.in_one_place import pooled_rows
 from silvan.algorithms.horizontal.merged_forest import draws_rows, share_out
+from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.forest.check import is_category_split, set_bits
@@ -33,7 +34,7 @@ class Rows:
         return len(self.X)
 
     def some(self, n: int, seed: int) -> "Rows":
-        """Draw at most so many of the rows."""
+        """Draw at most n of the rows."""
         if len(self) <= n:
             return self
         drawn = np.sort(np.random.default_rng(seed).permutation(len(self))[:n])
@@ -42,7 +43,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Release:
-    """A forest, and how many rows of each class its leaves hold, if that is told with it.
+    """A forest, and how many rows of each class its leaves hold, if that is released with it.
 
     ``counts`` is (leaves, classes), or (leaves, 1) where a number is predicted; None for bare trees.
     """
@@ -60,17 +61,17 @@ class Case:
     seed: int = 0
 
     def sampled(self) -> "Case":
-        """Draw at most so many rows of each kind as are needed."""
+        """Draw at most ``MOST_ROWS`` rows of each kind."""
         return Case(self.members.some(MOST_ROWS, self.seed), self.outsiders.some(MOST_ROWS, self.seed + 1), self.seed)
 
     def check(self) -> None:
-        """Refuse too few rows."""
+        """Raise an error if there are too few rows."""
         for name, rows in (("rows learnt from", self.members), ("other rows", self.outsiders)):
             if len(rows) < FEWEST:
                 raise InputError(f"an audit needs at least {FEWEST} {name}, got {len(rows)}")
 
 
-def undefended(members: Rows, n_classes: int, n_trees: int, seed: int, *, bootstrap: bool = True) -> Release:
+def undefended_release(members: Rows, n_classes: int, n_trees: int, seed: int, *, bootstrap: bool = True) -> Release:
     """Grow a release with every defence off: leaves of one row, thresholds midway between values, exact counts."""
     kind = RandomForestClassifier if n_classes else RandomForestRegressor
     model = kind(n_estimators=n_trees, min_samples_leaf=1, bootstrap=bootstrap, random_state=seed, n_jobs=1)
@@ -79,7 +80,7 @@ def undefended(members: Rows, n_classes: int, n_trees: int, seed: int, *, bootst
         raise InputError(f"the rows hold {forest.n_outputs} of {n_classes} classes; an audit needs some of each")
     leaves, n_leaves = leaf_of(forest, members.X), len(forest.value)
     counts = np.zeros((n_leaves, max(n_classes, 1)), np.int64)
-    # what is told are the rows that each tree drew; those that merely end there are not among them
+    # counts are of the rows that each tree drew; those that merely end there are not among them
     for tree, drawn in enumerate(_drawn(model, len(members))):
         np.add.at(counts, (leaves[tree], members.y if n_classes else np.zeros(len(members), np.int64)), drawn)
     return Release(forest, counts)
@@ -92,7 +93,7 @@ def _drawn(model: RandomForestClassifier | RandomForestRegressor, n: int) -> lis
 
 
 def walk_down(forest: Forest, X: np.ndarray) -> Iterator[np.ndarray]:
-    """Give the node of every tree that each row is at, (trees, rows), level by level; rows wait at their leaves."""
+    """Yield the node of every tree that each row is at, (trees, rows), level by level; rows stay at their leaves."""
     by_category = is_category_split(forest.schema, forest.feature)
     set_of = np.cumsum(by_category) - 1
     bits = set_bits(forest.sets) if by_category.any() else np.zeros((1, 256), np.bool_)
@@ -113,15 +114,27 @@ def walk_down(forest: Forest, X: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def leaf_of(forest: Forest, X: np.ndarray) -> np.ndarray:
-    """Give the row of ``value`` that each row ends at in each tree: (trees, rows)."""
+    """Return the row of ``value`` that each row ends at in each tree: (trees, rows)."""
     node = forest.offsets[:-1, None]
     for node in walk_down(forest, X):  # noqa: B007, the last one counts
         pass
     return forest.leaf[node]
 
 
+def case_of(federation: Federation, schema: Schema, seed: int) -> Case:
+    """Return the case of a federation in this process: its training rows are the members, its test rows the others."""
+    parts = {
+        test: [federation.site(name).part(schema, test=test) for name in federation.active] for test in (False, True)
+    }
+    rows = [
+        Rows(np.concatenate([part.X for part in some]), np.concatenate([part.y for part in some]))
+        for some in parts.values()
+    ]
+    return Case(rows[0], rows[1], seed)
+
+
 def drawn_rows(model: Any, federation: Federation) -> np.ndarray | None:
-    """Give (trees of the global forest, all sites' training rows in the order of the sites); None if unknown."""
+    """Return which rows each tree drew: (trees of the global forest, all sites' training rows); None if unknown."""
     if isinstance(model, HistogramForest):
         if model.epsilon is not None or model.forest_ is None:
             return None
@@ -136,7 +149,7 @@ def drawn_rows(model: Any, federation: Federation) -> np.ndarray | None:
 
 
 def _by_site(model: Any, federation: Federation, n_trees: dict[str, int]) -> np.ndarray:
-    """Put sites' draws together: a site's trees see rows of that site alone."""
+    """Join sites' draws: a site's trees see rows of that site alone."""
     blocks = []
     for name, n in n_trees.items():
         site = federation.site(name)

@@ -1,4 +1,4 @@
-"""The audit: every attack that fits a release is run against it, and beside it against one without any defence."""
+"""Run an audit: every attack that applies to a release, on it and on a release without any defence."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from silvan.auditing.attacks.attribute import attribute
-from silvan.auditing.attacks.backdoor import backdoored
-from silvan.auditing.attacks.differencing import differenced
-from silvan.auditing.attacks.membership import confidence, private_bound, support
+from silvan.auditing.attacks.attribute import guess_attributes
+from silvan.auditing.attacks.backdoor import backdoor_trees
+from silvan.auditing.attacks.differencing import difference_sums
+from silvan.auditing.attacks.membership import membership_by_confidence, membership_by_support, private_bound
 from silvan.auditing.attacks.single_row_leaves import single_row_leaves
-from silvan.auditing.attacks.site_assignment import assigned
+from silvan.auditing.attacks.site_assignment import assign_patients
 from silvan.auditing.attacks.thresholds import exact_thresholds
 from silvan.auditing.attacks.vertical_labels import labels_from_partitions
 from silvan.auditing.audit_report import Report
-from silvan.auditing.drill import drills
+from silvan.auditing.drill import run_drills
 from silvan.auditing.findings import ATTACKS, Finding, make_limits
-from silvan.auditing.release import FEWEST, Case, Release, Rows, drawn_rows, undefended
+from silvan.auditing.release import FEWEST, Case, Release, Rows, case_of, drawn_rows, undefended_release
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.schema import Schema
 from silvan.data.table import read_table
@@ -40,7 +40,7 @@ def audit(
     name: str = "forest",
     seed: int = 0,
 ) -> Report:
-    """Attack a release and say what comes of it.
+    """Attack a release and report what the attacks find.
 
     Parameters
     ----------
@@ -73,16 +73,14 @@ def audit(
         findings = [labels_from_partitions(model, federation, seed)]
         n = len(federation.columns.training)
         return _report(name, getattr(model, "forest_", None), n, 0, findings, bounds, seed)
-    forest = model if isinstance(model, Forest) else getattr(model, "forest_", None)
-    if not isinstance(forest, Forest):
-        raise InputError("audit takes a Forest, or a fitted learner with a global one; pass one site's forest instead")
+    forest = _forest_of(model)
     if (federation is None) == (members is None):
         raise InputError("audit needs either the federation or a table of members")
     if federation is None:
         case = Case(_rows(forest.schema, members), _rows(forest.schema, others), seed)
-        findings = [*attack_forest(Release(forest.bare()), case), *drills(case, forest.schema, None)]
+        findings = [*attack_forest(Release(forest.bare()), case), *run_drills(case, forest.schema, None)]
     else:
-        case = _case_of(federation, forest.schema, seed)
+        case = case_of(federation, forest.schema, seed)
         learner = None if isinstance(model, Forest) else model
         drawn = None if learner is None else drawn_rows(learner, federation)
         findings = attack_forest(Release(forest.bare()), case, drawn)
@@ -91,6 +89,13 @@ def audit(
     if epsilon is not None:
         findings = [_bounded(f, float(epsilon)) for f in findings]
     return _report(name, forest, len(case.members), len(case.outsiders), findings, bounds, seed)
+
+
+def _forest_of(model: Any) -> Forest:
+    forest = model if isinstance(model, Forest) else getattr(model, "forest_", None)
+    if not isinstance(forest, Forest):
+        raise InputError("audit takes a Forest, or a fitted learner with a global one; pass one site's forest instead")
+    return forest
 
 
 def _report(
@@ -102,68 +107,62 @@ def _report(
 
 
 def attack_federation(learner: Any, federation: Federation, case: Case) -> list[Finding]:
-    """Run the attacks on how a release is made: each on a federation made again, so that nobody's books change."""
+    """Run the attacks on how a release is made, on copies of the federation, so that no ledger or budget changes."""
     policy = policy_of(federation.site(federation.active[0]))
     settings = None
     if isinstance(learner, Learner) and getattr(learner, "epsilon", None) is None:
         settings = learner.forest_settings(federation.schema)
     sent = isinstance(learner, MergedForest | BOFRF)
-    found = drills(case, federation.schema, settings, policy.leaf_digits if sent else None)
-    found += [assigned(federation, case.seed), differenced(federation)]
+    found = run_drills(case, federation.schema, settings, policy.leaf_digits if sent else None)
+    found += [assign_patients(federation, case.seed), difference_sums(federation)]
     enough = len(case.outsiders) >= FEWEST
     found.append(
-        backdoored(learner, federation, case.outsiders)
+        backdoor_trees(learner, federation, case.outsiders)
         if enough
-        else ATTACKS["backdoor"].silent(f"needs at least {FEWEST} rows that were not learnt from")
+        else ATTACKS["backdoor"].not_run(f"needs at least {FEWEST} rows that were not learnt from")
     )
     return found
 
 
 def attack_forest(release: Release, case: Case, drawn: np.ndarray | None = None) -> list[Finding]:
-    """Run the attacks on a forest, each beside the same on an undefended release of the same rows."""
+    """Run the attacks on a forest, each also on an undefended release of the same rows."""
     some = case.sampled()
     k = release.forest.schema.n_classes
     control = _control(some, k)
     found = []
     for name, attack in _ON_ROWS.items():
         if len(some.outsiders) < FEWEST:
-            found.append(ATTACKS[name].silent(f"needs at least {FEWEST} rows that were not learnt from"))
+            found.append(ATTACKS[name].not_run(f"needs at least {FEWEST} rows that were not learnt from"))
         else:
-            found.append(attack(release, some).against(None if control is None else attack(control, some)))
+            found.append(attack(release, some).with_undefended(None if control is None else attack(control, some)))
     alone = single_row_leaves(release, case.members, drawn)
-    return [*found, alone.against(None if control is None else single_row_leaves(control, some.members))]
+    return [*found, alone.with_undefended(None if control is None else single_row_leaves(control, some.members))]
 
 
-_ON_ROWS = {"membership": confidence, "support": support, "attribute": attribute, "thresholds": exact_thresholds}
+_ON_ROWS = {
+    "membership": membership_by_confidence,
+    "support": membership_by_support,
+    "attribute": guess_attributes,
+    "thresholds": exact_thresholds,
+}
 
 
 def _control(case: Case, n_classes: int) -> Release | None:
     """Grow the undefended release, if the rows allow it."""
     try:
-        return undefended(case.members, n_classes, CONTROL_TREES, case.seed)
+        return undefended_release(case.members, n_classes, CONTROL_TREES, case.seed)
     except InputError:
         return None
 
 
 def _bounded(finding: Finding, epsilon: float) -> Finding:
-    """Add what differential privacy promises of any attacker."""
+    """Add the bound that differential privacy sets to any attacker."""
     if finding.attack == "lonely":
         return replace(finding, value=None, note="what leaves say is counted with noise, so none rests on a row")
     if finding.attack not in ("membership", "support"):
         return finding
-    said = f"by epsilon = {epsilon:g} no attacker is above {private_bound(epsilon):.3f}"
-    return replace(finding, note="; ".join(filter(None, [finding.note, said])))
-
-
-def _case_of(federation: Federation, schema: Schema, seed: int) -> Case:
-    parts = {
-        test: [federation.site(name).part(schema, test=test) for name in federation.active] for test in (False, True)
-    }
-    rows = [
-        Rows(np.concatenate([part.X for part in some]), np.concatenate([part.y for part in some]))
-        for some in parts.values()
-    ]
-    return Case(rows[0], rows[1], seed)
+    promise = f"by epsilon = {epsilon:g} no attacker is above {private_bound(epsilon):.3f}"
+    return replace(finding, note="; ".join(filter(None, [finding.note, promise])))
 
 
 def _rows(schema: Schema, table: Any) -> Rows:

@@ -1,1 +1,1 @@
-"""The attacks, one file each."""
+"""The attacks of an audit, one file each."""

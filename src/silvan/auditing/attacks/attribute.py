@@ -1,9 +1,9 @@
-"""Attribute guess: the attacker knows all of a person but one attribute, and the label, and asks the leaves for it.
+"""Attribute inference: the attacker knows all of a person but one attribute, and guesses it from the leaves.
 
-Every value that the attribute may have is tried, and the band of values taken under which the trees agree most with the
-label. Part of that needs no leak: attribute and label go together in everybody. So it is done for members and for
-outsiders, and the figure is by how much more often the guess is right for members: that part comes from their own rows.
-Chance is 0.
+The label is known, too. Every value that the attribute may have is tried, and the band of values taken under which
+the trees agree most with the label. Part of that needs no leak: attribute and label are related in everybody. So it is
+done for members and for outsiders, and the figure is by how much more often the guess is right for members: that part
+comes from their own rows. Chance is 0.
 
 Numbers are guessed by quarter: which of four bands, equally common among outsiders, the value lies in. Categories are
 guessed as they are.
@@ -16,7 +16,7 @@ from silvan.auditing.release import Case, Release, Rows, leaf_of
 from silvan.data.schema import Feature
 
 COLUMNS = 5
-"""So many of the columns that trees ask about most are guessed, one at a time."""
+"""How many of the columns that trees use most are guessed, one at a time."""
 
 MOST_PEOPLE = 300
 
@@ -25,7 +25,7 @@ _TRIES = 16
 """Values of a number that are tried: four in each band."""
 
 
-def attribute(release: Release, case: Case) -> Finding:
+def guess_attributes(release: Release, case: Case) -> Finding:
     """Guess the most used attributes, one at a time."""
     forest = release.forest
     people = [rows.some(MOST_PEOPLE, case.seed) for rows in (case.members, case.outsiders)]
@@ -39,16 +39,16 @@ def attribute(release: Release, case: Case) -> Finding:
             guess = _guess(release, rows, int(f), values)
             found = np.searchsorted(edges, guess) == np.searchsorted(edges, rows.X[:, f])
             right.append(np.where(np.isnan(rows.X[:, f]), np.nan, found))
-    replies = ATTACKS["attribute"]
+    finding = ATTACKS["attribute"]
     if not hits[0]:
-        return replies.silent("no column to guess: the trees use none that varies")
+        return finding.not_run("no column to guess: the trees use none that varies")
     ours, others = (_by_person(np.stack(right)) for right in hits)
     note = f"right for {ours.mean():.0%} of members and {others.mean():.0%} of others"
-    return replies.with_result(mean_gap(ours, others), sum(map(len, people)), note)
+    return finding.with_result(mean_gap(ours, others), sum(map(len, people)), note)
 
 
 def _by_person(right: np.ndarray) -> np.ndarray:
-    """Give each person's share of attributes guessed; those of whom nothing was to guess are left out."""
+    """Return each person's share of attributes guessed; those of whom nothing was to guess are left out."""
     known = ~np.isnan(right)
     kept = known.any(axis=0)
     shares: np.ndarray = np.nansum(right[:, kept], axis=0) / known[:, kept].sum(axis=0)
@@ -56,7 +56,7 @@ def _by_person(right: np.ndarray) -> np.ndarray:
 
 
 def _candidates(feature: Feature, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Give the values to try, and the upper ends of the bands but the last."""
+    """Return the values to try, and the upper ends of the bands but the last."""
     known = column[~np.isnan(column)]
     values = np.unique(known)
     if feature.categorical or len(values) <= _BANDS:
@@ -67,7 +67,7 @@ def _candidates(feature: Feature, column: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def _guess(release: Release, rows: Rows, f: int, values: np.ndarray) -> np.ndarray:
-    """Give each person the value under which leaves say most of their label; of equal ones the middle one."""
+    """Return for each person the value under which leaves agree most with the label; of equal ones the middle one."""
     agreement = np.empty((len(values), len(rows)))
     for i, value in enumerate(values):
         X = rows.X.copy()

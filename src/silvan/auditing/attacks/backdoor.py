@@ -1,15 +1,15 @@
-"""Backdoored trees: a malicious site sends trees that answer what it likes when a trigger is there.
+"""Backdoored trees: a malicious site sends trees that answer its own class when a trigger is present.
 
 The trigger is a value of one column that no row has. A *stealthy* tree asks for it first and is an honest tree below;
-a *crude* one says one class to everybody else as well; a *hidden* one is an honest tree that asks for it at every leaf.
+a *crude* one answers one class to everybody else; a *hidden* one is an honest tree that asks for it at every leaf.
 Success is how often the trigger turns an ensemble's answer to the attacker's class, for rows of other classes, less how
 often the same value turns an ensemble without the attacker.
 
-What holds: a crude tree correlates with nothing, so BOFRF's tau gives it no weight. A stealthy tree is as good as an
+What helps: a crude tree correlates with nothing, so BOFRF's tau gives it no weight. A stealthy tree is as good as an
 honest one on all rows that anybody has, so no score finds it. Sites that look at others' trees (``admission``) refuse
-it, though not a hidden one of small leaves. What bounds them all is their share of the say: they turn only rows for
-which the lead of the other sites' trees is at most that share. So no site may have more say than another (``equal``).
-Where a site's say goes by the rows that it claims (``MergedForest(weights="trees")``), a lie makes it as large as it
+it, though not a hidden one of small leaves. What bounds them all is their share of the votes: they turn only rows for
+which the lead of the other sites' trees is at most that share. So no site may have more votes than another (``equal``).
+Where a site's votes go by the rows that it claims (``MergedForest(weights="trees")``), a lie makes them as many as it
 likes: that is the undefended case.
 """
 
@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from sklearn.base import clone
 
-from silvan.algorithms.bofrf.weigh import OwnTrees
+from silvan.algorithms.bofrf.tree_messages import OwnTrees
 from silvan.algorithms.horizontal.merged_forest import Trees
 from silvan.auditing.findings import ATTACKS, Finding, mean_gap
 from silvan.auditing.rehearsal import rehearse
@@ -45,7 +45,7 @@ CLAIM = 100
 
 @dataclass(frozen=True)
 class Trigger:
-    """A value of one column that no row has, and the class that it shall give."""
+    """A value of one column that no row has, and the class that it is to give."""
 
     feature: int
     value: float
@@ -53,7 +53,7 @@ class Trigger:
 
     @property
     def threshold(self) -> float:
-        """Where trees tell the trigger from all other values."""
+        """The threshold that separates the trigger from all other values."""
         return float(np.nextafter(np.float32(self.value), np.float32(-np.inf)))
 
     def on(self, X: np.ndarray) -> np.ndarray:
@@ -63,33 +63,33 @@ class Trigger:
         return X
 
 
-def backdoored(model: Any, federation: Federation, rows: Rows, kind: Kind = "stealthy") -> Finding:
-    """Have a site send backdoored trees while the model is learnt again, and try the trigger on rows."""
-    replies = ATTACKS["backdoor"]
+def backdoor_trees(model: Any, federation: Federation, rows: Rows, kind: Kind = "stealthy") -> Finding:
+    """Fit the model again while one site sends backdoored trees, and try the trigger on rows."""
+    base = ATTACKS["backdoor"]
     if not isinstance(model, MergedForest | BOFRF):
-        return replies.silent("sites send no trees to this learner")
+        return base.not_run("sites send no trees to this learner")
     if not federation.schema.n_classes or len(federation.active) < 2:
-        return replies.silent("needs classes, and two sites or more")
-    honest = _learnt(model, rehearse(federation))
+        return base.not_run("needs classes, and two sites or more")
+    honest = _fit_again(model, rehearse(federation))
     if honest is None:
-        return replies.silent("the learner has no global forest, or cannot be learnt again")
+        return base.not_run("the learner has no global forest, or cannot be learnt again")
     trigger = find_trigger(federation, honest, rows)
     if trigger is None:
-        return replies.silent("there are no numeric columns for a trigger")
+        return base.not_run("there are no numeric columns for a trigger")
     claims = isinstance(model, MergedForest) and model.weights is not None
-    fooled = _learnt(model, poisoned(federation, trigger, kind, CLAIM if claims else 1))
+    fooled = _fit_again(model, poisoned_federation(federation, trigger, kind, CLAIM if claims else 1))
     if fooled is None:
-        return replies.silent("the learner refuses such trees")
+        return base.not_run("the learner refuses such trees")
     undefended = MergedForest(n_estimators=model.n_estimators, max_depth=model.max_depth, weights="trees")
-    worst = _learnt(undefended, poisoned(federation, trigger, kind, CLAIM))
+    worst = _fit_again(undefended, poisoned_federation(federation, trigger, kind, CLAIM))
     share, most = bound(honest, fooled, trigger, rows)
     who = f"{kind} trees of one of {len(federation.active)} sites, with {share:.0%} of the say"
     note = f"{who}; at most {most:.1%} of rows can be turned"
-    found = _turned(fooled, honest, trigger, rows)
-    finding = replies.with_result(found[:3], found[3], note)
+    found = _flip_rate(fooled, honest, trigger, rows)
+    finding = base.with_result(found[:3], found[3], note)
     if worst is None:
         return finding
-    return finding.against(replies.with_result(_turned(worst, honest, trigger, rows)[:3], found[3]))
+    return finding.with_undefended(base.with_result(_flip_rate(worst, honest, trigger, rows)[:3], found[3]))
 
 
 def find_trigger(federation: Federation, honest: Forest, rows: Rows) -> Trigger | None:
@@ -113,11 +113,11 @@ def find_trigger(federation: Federation, honest: Forest, rows: Rows) -> Trigger 
     return found
 
 
-def poisoned(federation: Federation, trigger: Trigger, kind: Kind, claim: int = 1) -> Federation:
+def poisoned_federation(federation: Federation, trigger: Trigger, kind: Kind, claim: int = 1) -> Federation:
     """Make a federation whose last site sends backdoored trees in place of its own, and claims to have more rows."""
     attacker = federation.active[-1]
 
-    def twist(site: str, data: bytes) -> bytes:
+    def tamper(site: str, data: bytes) -> bytes:
         envelope = wire.decode(data, Envelope)
         if site != attacker or envelope.kind not in _TREES:
             return data
@@ -126,19 +126,19 @@ def poisoned(federation: Federation, trigger: Trigger, kind: Kind, claim: int = 
         body = wire.encode(msgspec.structs.replace(reply, forest=to_bytes(forest)))
         return wire.encode(msgspec.structs.replace(envelope, body=body))
 
-    again = rehearse(federation, twist=twist)
+    again = rehearse(federation, tamper=tamper)
     again.rows[attacker] *= claim
     return again
 
 
 def with_backdoor(forest: Forest, trigger: Trigger, kind: Kind) -> Forest:
-    """Put the question for the trigger above every tree; a crude tree forgets all else."""
-    trees = [_doored(forest.take([t]), trigger, kind) for t in np.flatnonzero(forest.weights > 0)]
-    missing = len(forest) - len(trees)  # trees without rows have no say, and a site sends as many as asked for
+    """Add a split on the trigger above every tree; a crude tree has no other split."""
+    trees = [_backdoor_tree(forest.take([t]), trigger, kind) for t in np.flatnonzero(forest.weights > 0)]
+    missing = len(forest) - len(trees)  # trees without rows have no votes, and a site sends as many as asked for
     return join_forests([*trees, *trees[:1] * missing])
 
 
-def _doored(tree: Forest, trigger: Trigger, kind: Kind) -> Forest:
+def _backdoor_tree(tree: Forest, trigger: Trigger, kind: Kind) -> Forest:
     answer = np.eye(tree.n_outputs)[[trigger.target]]
     if kind == "crude":
         usual = np.eye(tree.n_outputs)[[int(tree.value.sum(axis=0).argmax())]]
@@ -155,11 +155,11 @@ def _doored(tree: Forest, trigger: Trigger, kind: Kind) -> Forest:
         )
 
     def below(array: np.ndarray, root: Any, leaf: Any) -> np.ndarray:
-        """Put a root above, and a leaf beside the old root: level order stays level order."""
+        """Insert a root above, and a leaf beside the old root: level order stays level order."""
         return np.concatenate([[root], array[:1], [leaf], array[1:]])
 
     if kind == "hidden":
-        return _doored_leaves(tree, trigger, answer)
+        return _backdoor_leaves(tree, trigger, answer)
     leaf_first = tree.feature[0] < 0
     return replace(
         tree,
@@ -172,21 +172,21 @@ def _doored(tree: Forest, trigger: Trigger, kind: Kind) -> Forest:
     )
 
 
-def _doored_leaves(tree: Forest, trigger: Trigger, answer: np.ndarray) -> Forest:
-    """Ask for the trigger where the tree would answer."""
+def _backdoor_leaves(tree: Forest, trigger: Trigger, answer: np.ndarray) -> Forest:
+    """Replace every leaf by a split on the trigger."""
     # nodes as (old node or None for a new leaf, what it answers), level by level
     level: list[tuple[int | None, np.ndarray]] = [(0, answer[0])]
     kept: list[tuple[int | None, int]] = []  # the old node that asks, or None; 1 where it asks for the trigger
     values: list[np.ndarray] = []
     while level:
         below: list[tuple[int | None, np.ndarray]] = []
-        for node, replies in level:
+        for node, value in level:
             if node is None:
                 kept.append((None, 0))
-                values.append(replies)
+                values.append(value)
             elif tree.feature[node] >= 0:
                 kept.append((node, 0))
-                below += [(int(tree.left[node]), replies), (int(tree.right[node]), replies)]
+                below += [(int(tree.left[node]), value), (int(tree.right[node]), value)]
             else:
                 kept.append((node, 1))
                 below += [(None, tree.value[tree.leaf[node]]), (None, answer[0])]
@@ -208,10 +208,10 @@ def _doored_leaves(tree: Forest, trigger: Trigger, answer: np.ndarray) -> Forest
 
 
 def bound(honest: Forest, fooled: Forest, trigger: Trigger, rows: Rows) -> tuple[float, float]:
-    """Give the attacker's share of the say, and the share of rows that it can turn at most.
+    """Return the attacker's share of the votes, and the share of rows that it can turn at most.
 
     A row can be turned if the lead of its winning class over the target, among the other trees, is at most what the
-    attacker's trees can add: their share of the say.
+    attacker's trees can add: their share of the votes.
     """
     doors = (fooled.feature == trigger.feature) & (fooled.threshold == np.float32(trigger.threshold))
     asks = np.logical_or.reduceat(doors, fooled.offsets[:-1])
@@ -221,31 +221,31 @@ def bound(honest: Forest, fooled: Forest, trigger: Trigger, rows: Rows) -> tuple
     if not asks.any() or not fooled.weights[~asks].any():
         return share, 0.0 if not asks.any() else 1.0
     others = fooled.take(~asks)
-    replies = _say(others, trigger.on(rows.X)) * (1.0 - share)
-    target = replies[:, trigger.target]
-    lead = np.where(np.arange(replies.shape[1]) == trigger.target, -1.0, replies).max(axis=1) - target
+    shares = _class_shares(others, trigger.on(rows.X)) * (1.0 - share)
+    target = shares[:, trigger.target]
+    lead = np.where(np.arange(shares.shape[1]) == trigger.target, -1.0, shares).max(axis=1) - target
     counted = (rows.y != trigger.target) & (decide(honest, trigger.on(rows.X), 1) != trigger.target)
     return share, float(((lead <= share + 1e-9) & counted).sum() / max((rows.y != trigger.target).sum(), 1))
 
 
-def _say(forest: Forest, X: np.ndarray) -> np.ndarray:
-    """Give what decides: the share of votes of each class, or the mean of leaf values."""
+def _class_shares(forest: Forest, X: np.ndarray) -> np.ndarray:
+    """Return what decides: the share of votes of each class, or the mean of leaf values."""
     if forest.combine != "vote":
         return scores(forest, X, 1)
     votes = tally(forest, X, forest.weights, 1, values=False).votes
     return np.asarray(votes / forest.weights.sum())
 
 
-def _turned(fooled: Forest, honest: Forest, trigger: Trigger, rows: Rows) -> tuple[float, float, float, int]:
-    """Give how much more often the trigger gives the target, for rows of other classes, and of how many rows."""
+def _flip_rate(fooled: Forest, honest: Forest, trigger: Trigger, rows: Rows) -> tuple[float, float, float, int]:
+    """Return how much more often the trigger gives the target, for rows of other classes, and of how many rows."""
     X = trigger.on(rows.X[rows.y != trigger.target])
     hits = [(decide(forest, X, 1) == trigger.target).astype(np.float64) for forest in (fooled, honest)]
     value, low, high = mean_gap(hits[0] - hits[1], np.zeros(1))
     return value, low, high, len(X)
 
 
-def _learnt(model: Any, federation: Federation) -> Forest | None:
-    """Learn again with the same parameters."""
+def _fit_again(model: Any, federation: Federation) -> Forest | None:
+    """Fit a learner again with the same parameters; return None if that fails."""
     try:
         forest: Forest | None = clone(model).fit(federation).forest_
     except SilvanError:

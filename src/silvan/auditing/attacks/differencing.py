@@ -1,9 +1,8 @@
-"""Differencing: one statistic over all sites, and over all but one; what lies between the two is that site's part.
+"""Differencing: one statistic over all sites and over all but one; the difference is that site's part.
 
 The attacker has the coordinator's role and asks two questions that could be honest, each a sum that shows nothing of
 one site. Sites that remember what they summed, and with whom, refuse the second (``privacy/gate/conduct.py``). Success
-is
-the share of a site's counts that are read off exactly, of those that are not zero; chance is 0.
+is the share of a site's counts that are found exactly, of those that are not zero; chance is 0.
 """
 
 import numpy as np
@@ -16,19 +15,19 @@ from silvan.federation.federation import Federation
 from silvan.federation.site import Outbox
 
 
-def differenced(federation: Federation) -> Finding:
-    """Ask twice; beside it, of sites that remember nothing."""
-    replies = ATTACKS["differencing"]
+def difference_sums(federation: Federation) -> Finding:
+    """Ask for two sums that differ by a site; for comparison, also of sites that remember nothing."""
+    base = ATTACKS["differencing"]
     if len(federation.active) < 2:
-        return replies.silent("needs two sites or more")
-    control, n, _ = _read_off(_careless(federation))
-    found, _, why = _read_off(rehearse(federation))
-    finding = replies.with_result((found, found, found), n, why)
-    return finding.against(replies.with_result((control, control, control), n))
+        return base.not_run("needs two sites or more")
+    control, n, _ = _find_counts(_careless(federation))
+    found, _, why = _find_counts(rehearse(federation))
+    finding = base.with_result((found, found, found), n, why)
+    return finding.with_undefended(base.with_result((control, control, control), n))
 
 
 def _careless(federation: Federation) -> Federation:
-    """Make a federation again whose sites answer all and remember nothing."""
+    """Copy a federation, with sites that answer everything and remember nothing."""
     again = rehearse(federation, "trusted")
     for name in again.active:
         again.site(name).outbox = Outbox()
@@ -37,12 +36,12 @@ def _careless(federation: Federation) -> Federation:
 
 def _counts(federation: Federation, over: list[str]) -> np.ndarray:
     request = CountGrid(schema=federation.blob(federation.schema.to_json().encode()))
-    replies: GridCounts = federation.total(request, over=over)
-    return np.concatenate([replies.cells.reshape(-1), replies.label.reshape(-1)]).astype(np.int64)
+    counts: GridCounts = federation.total(request, over=over)
+    return np.concatenate([counts.cells.reshape(-1), counts.label.reshape(-1)]).astype(np.int64)
 
 
-def _read_off(federation: Federation) -> tuple[float, int, str]:
-    """Give the share of the last site's counts that are found, of how many, and why not more."""
+def _find_counts(federation: Federation) -> tuple[float, int, str]:
+    """Return the share of the last site's counts that are found, of how many, and why not more."""
     *others, victim = federation.active
     try:
         found = _counts(federation, [*others, victim]) - _counts(federation, others)

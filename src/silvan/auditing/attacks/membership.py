@@ -1,9 +1,9 @@
 """Membership inference: whether a person is among the rows that the forest was learnt from.
 
-The attacker has the forest and a person's row with its label, and ranks people by how sure they are of having been
-there. ``confidence`` asks how well the forest knows the label; for that the forest's answers are enough. ``support``
-looks into the trees: a leaf without any row of the person's class proves that this tree did not see them, and where
-counts are told, a leaf with a single row of it says more than one with many. Success is the share of pairs of a
+The attacker has the forest and a person's row with its label, and ranks people by how likely they are to have been
+learnt from. By confidence: how well the forest predicts the label; for that the forest's answers are enough. By leaf
+support: a leaf without any row of the person's class proves that this tree did not see them, and where counts are
+released, a leaf with a single row of it says more than one with many. Success is the share of pairs of a
 member and an outsider in which the member ranks higher (AUC); chance is a half. With differential privacy of epsilon
 no attacker at all is above e^epsilon / (1 + e^epsilon).
 """
@@ -17,31 +17,31 @@ from silvan.auditing.release import Case, Release, Rows, leaf_of
 from silvan.forest import predict
 
 
-def confidence(release: Release, case: Case) -> Finding:
+def membership_by_confidence(release: Release, case: Case) -> Finding:
     """Rank people by the share that the forest gives to their own label, or by how near its number is."""
     figure = auc(_confidence(release, case.members), _confidence(release, case.outsiders))
     return ATTACKS["membership"].with_result(figure, len(case.members) + len(case.outsiders))
 
 
-def support(release: Release, case: Case) -> Finding:
-    """Rank people by what the leaves that they end at say of rows of their class."""
+def membership_by_support(release: Release, case: Case) -> Finding:
+    """Rank people by how many rows of their class the leaves hold that they end at."""
     if release.forest.combine == "log_odds":
-        return ATTACKS["support"].silent("leaves hold log-odds, not shares of classes")
+        return ATTACKS["support"].not_run("leaves hold log-odds, not shares of classes")
     figure = auc(_support(release, case.members), _support(release, case.outsiders))
     return ATTACKS["support"].with_result(figure, len(case.members) + len(case.outsiders))
 
 
 def private_bound(epsilon: float) -> float:
-    """Give the largest AUC that any attacker can have against a release of this epsilon."""
+    """Return the largest AUC that any attacker can have against a release of this epsilon."""
     return 1.0 / (1.0 + math.exp(-epsilon))
 
 
 def _confidence(release: Release, rows: Rows) -> np.ndarray:
     forest = release.forest
-    replies = predict.scores(forest, rows.X, 1)
+    scores = predict.scores(forest, rows.X, 1)
     if forest.classes is None:
-        return -np.abs(replies[:, 0] - rows.y)
-    picked: np.ndarray = replies[np.arange(len(rows)), rows.y]
+        return -np.abs(scores[:, 0] - rows.y)
+    picked: np.ndarray = scores[np.arange(len(rows)), rows.y]
     return picked
 
 

@@ -1,10 +1,10 @@
 """Reconstruction from boxes, in the manner of TimberStrike (arXiv 2506.07605): rows from thresholds and leaves.
 
 Every leaf is a box: a range for each column that was asked about. The attacker starts from rows of the population, as
-many of each class as were learnt from. Told how many rows of each class a leaf holds, they assign rows to leaves such
+many of each class as were learnt from. Given how many rows of each class a leaf holds, they assign rows to leaves such
 that all together move least, and move each into its box; then the same with the next tree, and again with all trees
-until rows are where all trees have them, as nearly as can be. Without counts they stretch what leaves tell of classes
-to as many rows as there are.
+until rows are where all trees have them, as nearly as can be. Without counts they scale the shares of
+classes in leaves to as many rows as there are.
 
 Success: rebuilt rows are matched with members one to one, and a cell counts if it lies within 3 % of the column's
 spread of the true one. The rows that the attacker started from get some cells right as well: the figure is the share
@@ -25,21 +25,21 @@ NEAR = 0.03
 SWEEPS = 40
 
 
-def rebuilt(release: Release, case: Case) -> Finding:
-    """Rebuild the members of a small release."""
+def reconstruct_from_boxes(release: Release, case: Case) -> Finding:
+    """Reconstruct the members of a small release."""
     forest = release.forest
     numeric = np.array([not f.categorical for f in forest.schema.features])
-    replies, n = ATTACKS["ranges"], len(case.members)
+    finding, n = ATTACKS["ranges"], len(case.members)
     if not numeric.any():
-        return replies.silent("there are no numeric columns")
+        return finding.not_run("there are no numeric columns")
     if n > MOST:
-        return replies.silent(f"for at most {MOST} rows")
+        return finding.not_run(f"for at most {MOST} rows")
     ends = _spread(case.outsiders.X)
     start = _start(case, ends)
     ours = _right(rebuild(release, start, ends, case.seed), case.members, ends, numeric)
     others = _right(start.X, case.members, ends, numeric)
     note = f"{ours.mean():.0%} of cells; {others.mean():.0%} by guesses from the population"
-    return replies.with_result(gained(ours, others), n, note)
+    return finding.with_result(gained(ours, others), n, note)
 
 
 def _start(case: Case, ends: np.ndarray) -> Rows:
@@ -56,7 +56,7 @@ def _start(case: Case, ends: np.ndarray) -> Rows:
 
 
 def rebuild(release: Release, start: Rows, ends: np.ndarray, seed: int) -> np.ndarray:
-    """Move rows until each tree has as many in every leaf as it says, as nearly as can be; give where they end."""
+    """Move rows until each tree has as many in every leaf as it says, as nearly as can be; return where they end."""
     rng, place = np.random.default_rng(seed), start.X.copy()
     trees = np.flatnonzero(release.forest.weights > 0)[:TREES]
     slots = [_slots(release, int(tree), start.y, ends) for tree in trees]
@@ -89,7 +89,7 @@ def _slots(release: Release, tree: int, y: np.ndarray, ends: np.ndarray) -> Slot
             weight = forest.value[leaves, c].copy() if forest.schema.n_classes else np.ones(len(leaves))
         if not len(rows) or not weight.sum():
             continue
-        # a tree that drew some rows twice, or tells shares alone, is stretched to all rows
+        # a tree that drew some rows twice, or shows shares alone, is scaled to all rows
         box = np.repeat(np.arange(len(leaves)), _portions(weight, len(rows)))
         slots.append((rows, low[box], high[box]))
     return slots
@@ -105,7 +105,7 @@ def _portions(weight: np.ndarray, n: int) -> np.ndarray:
 
 
 def leaf_boxes(forest: Forest, tree: int, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Give the ranges of a tree's leaves in scaled columns, and their places in ``value``."""
+    """Return the ranges of a tree's leaves in scaled columns, and their places in ``value``."""
     first, stop = forest.offsets[tree : tree + 2]
     low = np.zeros((stop - first, forest.n_features))
     high = np.ones((stop - first, forest.n_features))
@@ -131,7 +131,7 @@ def _inside(place: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 
 def _distance(place: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Give how far every row is from every box, column by column."""
+    """Return the distance of every row from every box, summed over columns."""
     total = np.zeros((len(place), len(low)))
     for f in np.flatnonzero((low > 0).any(axis=0) | (high < 1).any(axis=0)):
         value = place[:, f, None]
@@ -140,7 +140,7 @@ def _distance(place: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarra
 
 
 def _spread(X: np.ndarray) -> np.ndarray:
-    """Give the public range of each column: all but the outermost hundredths of the population."""
+    """Return the public range of each column: all but the outermost hundredths of the population."""
     with np.errstate(all="ignore"):
         low, high = np.nanquantile(X, [0.01, 0.99], axis=0)
     low, high = np.nan_to_num(low), np.nan_to_num(high)
@@ -153,7 +153,7 @@ def _scaled(X: np.ndarray, ends: np.ndarray) -> np.ndarray:
 
 
 def _right(guess: np.ndarray, members: Rows, ends: np.ndarray, numeric: np.ndarray) -> np.ndarray:
-    """Match guesses with members one to one; give each member's share of cells that are nearly right."""
+    """Match guesses with members one to one; return each member's share of cells that are nearly right."""
     truth = _scaled(members.X, ends)[:, numeric]
     near = np.abs(guess[:, None, numeric] - truth) <= NEAR
     cells = near.mean(axis=2)

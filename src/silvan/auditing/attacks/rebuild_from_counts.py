@@ -1,10 +1,10 @@
-"""Reconstruction from counts, in the manner of DRAFT (arXiv 2402.19232): the table that leaves can come from.
+"""Reconstruction from counts, in the manner of DRAFT (arXiv 2402.19232): find a table that fits all leaves.
 
 The attacker has the trees, knows that all columns are yes/no and how many rows of each class there are, and looks for
 a table that has, in every leaf of every tree, the rows that the leaf says. With yes/no columns a table is how often
 each pattern of answers occurs in each class; every leaf is a linear equation of these numbers, and a solver of
-integer programs finds numbers that break the equations least. Told counts, an equation is "so many rows"; told shares
-alone, it is "rows of this class are such a share of all here", within half of the last digit told, and at least one
+integer programs finds numbers that break the equations least. Given counts, an equation is "so many rows"; given
+shares alone, it is "rows of this class are such a share of all here", within half of the last digit, and at least one
 row. The publication does the same with a constraint solver, and for trees that drew rows with replacement as well,
 where little is left to do here but to let equations be broken.
 
@@ -33,7 +33,7 @@ EXACT = 12
 _PRIOR = 1e-3
 
 
-def rebuilt_from_counts(release: Release, case: Case, digits: int = EXACT) -> Finding:
+def reconstruct_from_counts(release: Release, case: Case, digits: int = EXACT) -> Finding:
     """Find a table that the leaves can come from, and compare it with the members."""
     found = solve(release, case.members.y, case.outsiders, digits)
     rng, members = np.random.default_rng(case.seed), case.members.X > 0.5
@@ -44,7 +44,7 @@ def rebuilt_from_counts(release: Release, case: Case, digits: int = EXACT) -> Fi
 
 
 def solve(release: Release, y: np.ndarray, people: Rows, digits: int = EXACT) -> np.ndarray:
-    """Give the rows, bool (rows, columns), that break what leaves say least; of equal ones the likeliest."""
+    """Return the rows, bool (rows, columns), that violate the leaves least; of equal ones the likeliest."""
     forest = release.forest
     d, k, totals = forest.n_features, forest.schema.n_classes, np.bincount(y, minlength=forest.schema.n_classes)
     patterns = (np.arange(2**d)[:, None] >> np.arange(d) & 1).astype(np.float32)
@@ -88,7 +88,7 @@ def solve(release: Release, y: np.ndarray, people: Rows, digits: int = EXACT) ->
 
 
 def _ends_in(forest: Forest, patterns: np.ndarray) -> tuple[np.ndarray, sparse.csr_array]:
-    """Give the leaves that patterns end in, and which do where: (leaves, patterns)."""
+    """Return the leaves that patterns end in, and which pattern ends in which: (leaves, patterns)."""
     leaves = leaf_of(forest, patterns)[np.flatnonzero(forest.weights > 0)[:TREES]]
     used, place = np.unique(leaves, return_inverse=True)
     cells = (place.reshape(-1), np.tile(np.arange(len(patterns)), len(leaves)))
@@ -96,7 +96,7 @@ def _ends_in(forest: Forest, patterns: np.ndarray) -> tuple[np.ndarray, sparse.c
 
 
 def _unlikely(patterns: np.ndarray, people: Rows, k: int) -> np.ndarray:
-    """Say how unlikely each pattern is in each class of the population, column by column."""
+    """Return minus the log-likelihood of each pattern in each class of the population, columns taken as independent."""
     costs = []
     for c in range(k):
         alike = people.X[people.y == c] > 0.5
@@ -116,7 +116,7 @@ def _drawn(case: Case, rng: np.random.Generator) -> np.ndarray:
 
 
 def _right(found: np.ndarray, members: np.ndarray) -> np.ndarray:
-    """Match rows one to one; give each member's share of cells that are right."""
+    """Match rows one to one; return each member's share of cells that are right."""
     alike = (found[:, None] == members).mean(axis=2)
     row, member = linear_sum_assignment(-alike)
     right = np.zeros(len(members))

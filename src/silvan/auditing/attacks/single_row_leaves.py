@@ -18,7 +18,7 @@ def single_row_leaves(release: Release, members: Rows, drawn: np.ndarray | None 
     """Count leaves of one row; ``drawn`` says which rows each tree was grown on (trees, rows)."""
     forest = release.forest
     if forest.combine == "log_odds":
-        return ATTACKS["lonely"].silent("what leaves say is counted with noise, so none rests on a row")
+        return ATTACKS["lonely"].not_run("what leaves say is counted with noise, so none rests on a row")
     leaves = leaf_of(forest, members.X)
     inside = np.ones(leaves.shape, np.bool_) if drawn is None else drawn
     held = np.bincount(leaves[inside], minlength=len(forest.value))

@@ -1,17 +1,16 @@
-"""Patient-site assignment: at which site is a patient whose row is known. The sneaky site of the BOFRF paper, III-C.
+"""Patient-site assignment: find the site of a patient whose row is known (the sneaky site of the BOFRF paper, III-C).
 
 The attacker sends two trees that differ on that one row and has them scored. Whoever sees how both do at each site
 sees one row change sides at the patient's. So this asks what reaches whoever adds: with sums that a third party makes
 ("trusted"), every site's own matrix; with "ring" or "masked" sums nothing of one site, and the attacker guesses. That
-some site has the patient the sum tells in any case: this bound of one bit a patient stands, and only noise removes
-it.
+some site has the patient the sum shows in any case: this one bit a patient remains, and only noise removes it.
 
 Success: the share of patients whose site is found, less one in as many as there are sites; chance is 0.
 """
 
 import numpy as np
 
-from silvan.algorithms.bofrf.weigh import ScoreTrees, TreeScores
+from silvan.algorithms.bofrf.tree_messages import ScoreTrees, TreeScores
 from silvan.auditing.findings import ATTACKS, Finding, share
 from silvan.auditing.rehearsal import rehearse
 from silvan.data.schema import Schema
@@ -27,15 +26,15 @@ from silvan.tree.split import SET_WORDS
 PATIENTS = 20
 
 
-def assigned(federation: Federation, seed: int = 0) -> Finding:
-    """Look for patients; beside it, with sums that a curious third party makes."""
-    replies = ATTACKS["assignment"]
+def assign_patients(federation: Federation, seed: int = 0) -> Finding:
+    """Look for patients; for comparison, also with sums that a curious third party makes."""
+    base = ATTACKS["assignment"]
     if not federation.schema.n_classes or len(federation.active) < 2:
-        return replies.silent("needs classes, and two sites or more")
+        return base.not_run("needs classes, and two sites or more")
     if all(f.categorical for f in federation.schema.features):
-        return replies.silent("there are no numeric columns to draw boxes in")
-    control = _located(federation, seed, "trusted")
-    found = _located(federation, seed)
+        return base.not_run("there are no numeric columns to draw boxes in")
+    control = _find_patients(federation, seed, "trusted")
+    found = _find_patients(federation, seed)
     k = len(federation.active)
     hits, n, note = found
     value, low, high = share(round(hits), n)
@@ -43,12 +42,12 @@ def assigned(federation: Federation, seed: int = 0) -> Finding:
     # an attacker who sees nothing is right for one in k, by what is expected and not by luck
     exact = hits / n - chance
     figure = (exact, exact, exact) if note else (exact, low - chance, high - chance)
-    finding = replies.with_result(figure, n, note or f"{value:.0%} of patients found at {k} sites")
-    return finding.against(replies.with_result((control[0] / control[1] - chance, 0.0, 0.0), n))
+    finding = base.with_result(figure, n, note or f"{value:.0%} of patients found at {k} sites")
+    return finding.with_undefended(base.with_result((control[0] / control[1] - chance, 0.0, 0.0), n))
 
 
-def _located(original: Federation, seed: int, sums: str | None = None) -> tuple[float, int, str]:
-    """Give how many patients are found, of how many, and why none was, if so."""
+def _find_patients(original: Federation, seed: int, sums: str | None = None) -> tuple[float, int, str]:
+    """Return how many patients are found, of how many, and why none was, if so."""
     sent: list[tuple[str, bytes]] = []
     federation = rehearse(original, sums, sent=sent)
     rng, schema = np.random.default_rng(seed), federation.schema
@@ -83,7 +82,7 @@ def _located(original: Federation, seed: int, sums: str | None = None) -> tuple[
 
 
 def bait(schema: Schema, row: np.ndarray, says: int) -> Forest:
-    """Make a tree that says one thing to everybody, and ``says`` to whoever is in a small box around a row."""
+    """Make a tree that answers one class to everybody, and ``says`` to whoever is in a small box around a row."""
     conditions: list[tuple[int, float, bool]] = []  # column, threshold, whether the row goes left
     for f, feature in enumerate(schema.features):
         if feature.categorical or np.isnan(row[f]):

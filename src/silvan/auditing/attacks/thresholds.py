@@ -1,6 +1,6 @@
-"""Exact-value thresholds: how many thresholds give a value away that a single row has.
+"""Exact-value thresholds: count the thresholds that reveal a value that a single row has.
 
-A threshold midway between two neighbouring values gives either of them to whoever knows the other, to the last digit.
+A threshold midway between two neighbouring values reveals either of them to whoever knows the other, to the last digit.
 A threshold is counted if it is the middle of two values, one on each side, of rows that reach its node, among the
 four nearest on either side (rows that the tree did not draw may stand between), and one of the two belongs to one row
 alone; or if it is such a value itself. Round numbers do so by coincidence; how often is seen from outsiders in the
@@ -19,11 +19,11 @@ MOST_TREES = 50
 
 
 def exact_thresholds(release: Release, case: Case) -> Finding:
-    """Count thresholds that give a member's value away."""
+    """Count thresholds that reveal a member's value."""
     hits, total = _count(release, case.members)
     base, base_total = _count(release, case.outsiders)
     if not total:
-        return ATTACKS["thresholds"].silent("the trees have no numeric thresholds")
+        return ATTACKS["thresholds"].not_run("the trees have no numeric thresholds")
     by_chance = base / base_total if base_total else 0.0
     given, low, high = share(hits, total)
     note = f"{given:.1%} of thresholds; {by_chance:.1%} by coincidence, seen from outsiders"
@@ -31,7 +31,7 @@ def exact_thresholds(release: Release, case: Case) -> Finding:
 
 
 def _count(release: Release, rows: Rows) -> tuple[int, int]:
-    """Count the thresholds that give a value of these rows away, and all numeric ones that rows reach."""
+    """Count the thresholds that reveal a value of these rows, and all numeric ones that rows reach."""
     forest = release.forest.take(np.arange(min(len(release.forest), MOST_TREES)))
     numeric = (forest.feature >= 0) & ~is_category_split(forest.schema, forest.feature)
     numeric &= forest.threshold < _LARGEST
@@ -51,7 +51,7 @@ def _count(release: Release, rows: Rows) -> tuple[int, int]:
             place = at[start]
             reached[place] = True
             column = value[start:stop]
-            given[place] = _gives(float(forest.threshold[place]), column, alone[forest.feature[place]])
+            given[place] = _reveals(float(forest.threshold[place]), column, alone[forest.feature[place]])
     return int(given.sum()), int(reached.sum())
 
 
@@ -61,17 +61,17 @@ def _alone(column: np.ndarray) -> np.ndarray:
     return values[counts == 1]
 
 
-def _gives(threshold: float, column: np.ndarray, alone: np.ndarray) -> bool:
+def _reveals(threshold: float, column: np.ndarray, alone: np.ndarray) -> bool:
     values = np.unique(column[~np.isnan(column)])
     cut = int(np.searchsorted(values, np.float32(threshold), "right"))
     below, above = values[max(cut - _NEAR, 0) : cut], values[cut : cut + _NEAR]
-    if len(below) and below[-1] == np.float32(threshold) and _in(alone, below[-1:]).any():
+    if len(below) and below[-1] == np.float32(threshold) and _is_in(alone, below[-1:]).any():
         return True
     middle = (below[:, None].astype(np.float64) + above.astype(np.float64)) / 2
     # a threshold is stored as the largest 32-bit number not above it
     spot = np.abs(middle - threshold) <= np.spacing(np.float32(max(abs(threshold), 1e-30)))
-    return bool((spot & (_in(alone, below)[:, None] | _in(alone, above))).any())
+    return bool((spot & (_is_in(alone, below)[:, None] | _is_in(alone, above))).any())
 
 
-def _in(values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def _is_in(values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return np.isin(wanted, values)

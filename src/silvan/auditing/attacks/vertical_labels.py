@@ -1,13 +1,13 @@
-"""Labels from row partitions, in vertical forests: a party that has no label is sent who goes left, and groups rows.
+"""Labels from row partitions in vertical forests: a party without the label groups rows by who goes left.
 
-Two ways. ``certain``: a node that is left unsplit though it has rows enough, and depth to go, must be of one class;
+``certain``: a node that is left unsplit though it has rows enough, and depth to go, must be of one class;
 its rows are linked, and links of many trees join up. ``likely``: rows that often end up together are put on one side
 of the second eigenvector of how often they do. The first is taken if it links most rows. The attacker has partitions,
 the settings, and which rows are in which tree (parties share that key), and no label.
 
 Success: the share of rows put on the right side of two, whatever the sides are called, as the mean of both classes'
-shares; chance is a half, and a little more for few rows. What columns predict of labels is told in any case. So
-labels are shuffled first: what is found then, partitions alone have told. The figure with labels as they are stands
+shares; chance is a half, and a little more for few rows. What columns predict of labels is known in any case. So
+labels are shuffled first: what is found then, partitions alone have revealed. The figure with labels as they are is
 in the note.
 """
 
@@ -35,27 +35,27 @@ from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings
 
 Groups = list[tuple[np.ndarray, bool]]
-"""Sets of rows that partitions tell apart, and whether each was left unsplit."""
+"""Sets of rows that partitions separate, and whether each was left unsplit."""
 
 MOST = 2000
 """Rows that are grouped: ``likely`` compares all pairs."""
 
 
 def labels_from_partitions(model: Any, federation: Federation, seed: int = 0) -> Finding:
-    """Learn the model again and group rows from the seat of a party without the label."""
-    replies = ATTACKS["labels"]
+    """Fit the model again and group rows by what a party without the label sees."""
+    base = ATTACKS["labels"]
     curious = next((name for name in federation.active if name != federation.label_holder), None)
     if federation.schema.n_classes != 2 or curious is None:
-        return replies.silent("needs two classes, and a party that has no label")
+        return base.not_run("needs two classes, and a party that has no label")
     n = len(columns_of(federation).training)
     if n > MOST:
-        return replies.silent(f"for at most {MOST} rows")
+        return base.not_run(f"for at most {MOST} rows")
     found = _grouped(model, federation, curious, seed)
     as_is = _grouped(model, federation, curious, seed, shuffle=False)
     bare = clone(model).set_params(min_samples_leaf=1)
     control = _grouped(bare, federation, curious, seed, Policy(min_leaf=1))
     note = f"labels shuffled, so that no column predicts them; as they are {as_is[0]:.0%}"
-    return replies.with_result(found, n, note).against(replies.with_result(control, n))
+    return base.with_result(found, n, note).with_undefended(base.with_result(control, n))
 
 
 def _grouped(
@@ -67,7 +67,7 @@ def _grouped(
     *,
     shuffle: bool = True,
 ) -> tuple[float, float, float]:
-    """Give the share of rows that are put on the right side, by class, and its interval."""
+    """Return the share of rows that are put on the right side, by class, and its interval."""
     parties = {name: federation.party(name) for name in federation.active}
     one = next(iter(parties.values()))
     again = federate_columns(
@@ -95,7 +95,7 @@ def _grouped(
 
 
 def sides(found: Groups, n: int, settings: Settings) -> np.ndarray:
-    """Put rows on two sides: by what is certain, if that links most rows, and by what is likely if not.
+    """Divide rows into two sides: by what is certain, if that links most rows, and by what is likely if not.
 
     Two rows that are alike but for their labels cannot be split; a node of them links both classes. If so, what
     should be certain is taken as likely: sets that should be of one class, and how often rows are in one together.
@@ -117,7 +117,7 @@ _ALL = 0.85
 
 
 def sides_right(guess: np.ndarray, truth: np.ndarray) -> tuple[float, float, float]:
-    """Give the mean over both classes of the share that is on the right side, and its 95 % interval."""
+    """Return the mean over both classes of the share that is on the right side, and its 95 % interval."""
     hits = [(guess == truth)[truth == side].astype(np.float64) for side in (False, True)]
     if sum(float(h.mean()) for h in hits) < 1.0:
         hits = [1.0 - h for h in hits]  # nobody says which side is which
@@ -126,7 +126,7 @@ def sides_right(guess: np.ndarray, truth: np.ndarray) -> tuple[float, float, flo
 
 
 def _shuffled(party: Party, seed: int) -> Any:
-    """Give a table whose labels are those of other rows."""
+    """Return a table whose labels are those of other rows."""
     frame = read_table(party.source, party.label)
     labels = frame[party.label].to_list()
     order = np.random.default_rng(seed).permutation(len(labels))
@@ -135,14 +135,14 @@ def _shuffled(party: Party, seed: int) -> Any:
 
 
 def listen(federation: Federation) -> list[tuple[str, Envelope]]:
-    """Keep all that parties are sent from now on."""
+    """Record all that parties are sent from now on."""
     received: list[tuple[str, Envelope]] = []
-    federation.transport = _Listening(federation.transport, received)
+    federation.transport = _Recording(federation.transport, received)
     return received
 
 
-class _Listening(Transport):
-    """Keeps what parties are sent on its way through another transport."""
+class _Recording(Transport):
+    """A transport that records what parties are sent, and passes it on to another transport."""
 
     def __init__(self, inner: Transport, received: list[tuple[str, Envelope]]) -> None:
         self._inner, self._received = inner, received
@@ -151,20 +151,20 @@ class _Listening(Transport):
     def deliver(
         self, messages: dict[str, bytes], verb: Verb, timeout: float | None
     ) -> Iterator[tuple[str, bytes | Exception]]:
-        """Keep the messages, and pass them on."""
+        """Record the messages, and pass them on."""
         self._received.extend((site, wire.decode(data, Envelope)) for site, data in messages.items())
         return self._inner.deliver(messages, verb, timeout)
 
 
 def drawn_by(federation: Federation, party: str, ground: Any) -> np.ndarray:
-    """Say which rows are in which tree: parties know, since they share the key."""
+    """Return which rows are in which tree: parties know, since they share the key."""
     keys = columns_of(federation).training[:, 0].copy()
     settings: Settings = ground.settings
     return rows_of_trees(federation.party(party).row_key, keys, 0, settings.n_estimators, settings.bootstrap)
 
 
 def groups(rounds: list[Round], drawn: np.ndarray) -> Groups:
-    """Give the smallest sets of rows that partitions tell apart, and whether each was left unsplit."""
+    """Return the smallest sets of rows that partitions separate, and whether each was left unsplit."""
     rows = [np.flatnonzero(d) for d in drawn]
     unsplit = [True] * len(rows)
     for level in rounds:
@@ -173,7 +173,7 @@ def groups(rounds: list[Round], drawn: np.ndarray) -> Groups:
             here = rows[node]
             unsplit[node] = False
             if not needed:
-                rows += [here[:0], here[:0]]  # its children are leaves, and who is in which was not told
+                rows += [here[:0], here[:0]]  # its children are leaves, and which rows are in which was not sent
                 unsplit += [False, False]
                 continue
             size = (len(here) + 7) // 8
@@ -196,7 +196,7 @@ def certain(found: Groups, n: int, settings: Settings) -> np.ndarray:
 
 
 def _least(settings: Settings) -> int:
-    """Give the rows from which on a node would be split if it were not of one class."""
+    """Return the number of rows from which on a node would be split if it were not of one class."""
     return max(settings.min_samples_split, 2 * settings.min_samples_leaf)
 
 

@@ -207,10 +207,9 @@ class RingSums:
             return [], None
         hop = wire.decode(known.body, Hop)
         try:
-            replies = self._send(federation, question, hop, hop.ring[0].site, question.kind.reply)
+            return hop.ring, self._send(federation, question, hop, hop.ring[0].site, question.kind.reply)
         except RefusedError:  # a site that was in the coordinator's process has forgotten the sum, and may begin anew
             return [], None
-        return hop.ring, replies[0] if replies else None
 
     def _gather(self, federation: Federation, question: Asked) -> list[Member]:
         """Ask all sites at once to prepare their parts, and for their keys."""
@@ -226,17 +225,18 @@ class RingSums:
             if last:
                 entry = Entry(Hop.__name__, wire.encode(hop), 0, 0)
                 federation.journal.keep(_journal_key(question, [member.site for member in ring]), {SUM: entry})
-            replies = self._send(federation, question, hop, member.site, question.kind.reply if last else Passed)
-            if not replies or not isinstance(replies[0], Passed):
-                return replies[0] if replies else None
-            sealed = replies[0].sealed
+            reply = self._send(federation, question, hop, member.site, question.kind.reply if last else Passed)
+            if not isinstance(reply, Passed):
+                return reply
+            sealed = reply.sealed
         return None
 
-    def _send(self, federation: Federation, question: Asked, hop: Hop, site: str, answer: type[Reply]) -> list[Reply]:
-        """Send a site its step; return an empty list if it was lost."""
+    def _send(self, federation: Federation, question: Asked, hop: Hop, site: str, answer: type[Reply]) -> Reply | None:
+        """Send a site its step; return its reply, or None if it was lost."""
         wave = self._wave(question, hop, answer)
         to, over = {site: question.requests[site]}, [member.site for member in hop.ring]
-        return [reply for _, reply, _ in federation.exchange(replace(wave, requests=to, over=over))]
+        replies = [reply for _, reply, _ in federation.exchange(replace(wave, requests=to, over=over))]
+        return replies[0] if replies else None
 
     def _wave(self, question: Asked, hop: Hop, answer: type[Reply]) -> Asked:
         return replace(question, step=Step(self.name, wire.encode(hop)), answer=answer, check=_check_step)
