@@ -9,7 +9,7 @@ from silvan.algorithms.boosting.stumps import StumpTable
 from silvan.data.bins import find_bins
 from silvan.federation import wire
 from silvan.federation.message import Envelope
-from silvan.federation.transports.in_process import LocalFederation
+from silvan.federation.transports.in_process import InProcess
 
 
 def few_values(n=400, seed=0):
@@ -39,18 +39,18 @@ def rows_of(fed, site, floor=10):
     return part.X, part.y, StumpTable(codes, bins, part.y.astype(np.int64))
 
 
-class Reversed(LocalFederation):
+class Reversed(InProcess):
     """The last site's reply arrives first."""
 
-    def deliver(self, messages, verb):
-        yield from reversed(list(super().deliver(messages, verb)))
+    def deliver(self, messages, verb, timeout):
+        yield from reversed(list(super().deliver(messages, verb, timeout)))
 
 
-class Shuffled(LocalFederation):
+class Shuffled(InProcess):
     """Replies arrive in any order, some twice."""
 
-    def deliver(self, messages, verb):
-        replies = list(super().deliver(messages, verb)) * 2
+    def deliver(self, messages, verb, timeout):
+        replies = list(super().deliver(messages, verb, timeout)) * 2
         for i in np.random.default_rng(len(messages)).permutation(len(replies)):
             yield replies[i]
 

@@ -9,12 +9,13 @@ from helpers.studies import disturbed
 
 from silvan.errors import SilvanError
 from silvan.federation import wire
+from silvan.federation.federation import Federation
 from silvan.federation.message import Envelope
 from silvan.federation.question import Asked
-from silvan.federation.site import _HANDLERS
-from silvan.federation.transports.in_process import LocalFederation
+from silvan.federation.site import HANDLERS
+from silvan.federation.transports.in_process import InProcess
 
-Study = Callable[[type[LocalFederation]], object]
+Study = Callable[[type[InProcess]], object]
 
 
 def opened(data: bytes) -> tuple[Envelope, dict[str, Any]]:
@@ -52,7 +53,7 @@ def lies_about(value: Any) -> Iterator[Any]:
 
 def replies_in(*modules: str) -> list[str]:
     """Kinds of replies to the messages that some modules answer."""
-    return sorted(kind.reply.__name__ for kind, handler in _HANDLERS.values() if handler.__module__ in modules)
+    return sorted(kind.reply.__name__ for kind, handler in HANDLERS.values() if handler.__module__ in modules)
 
 
 def first_replies(study: Study) -> dict[str, dict[str, Any]]:
@@ -67,13 +68,15 @@ def _heard(study: Study, site: str | None) -> dict[str, Heard]:
     """The first reply of each kind, of one site or any: opened, with the question that it answers."""
     seen: dict[str, Heard] = {}
 
-    class Listening(LocalFederation):
+    class Listening(InProcess):
         def exchange(self, question: Asked) -> Any:
             self.open = question
             return super().exchange(question)
 
-        def deliver(self, messages: dict[str, bytes], verb: str) -> Iterator[tuple[str, bytes | Exception]]:
-            for name, data in super().deliver(messages, verb):
+        def deliver(
+            self, messages: dict[str, bytes], verb: str, timeout: float | None
+        ) -> Iterator[tuple[str, bytes | Exception]]:
+            for name, data in super().deliver(messages, verb, timeout):
                 if site in (None, name):
                     envelope, inside = opened(data)
                     seen.setdefault(envelope.kind, (inside, self.open, envelope))
@@ -92,8 +95,8 @@ def caught_lies(study: Study, kind: str, liar: str = "site 1") -> list[SilvanErr
     reply, question, envelope = _heard(study, liar)[kind]
     for name, value in reply.items():
         for lie in lies_about(value):
-            replies = wire.encode(msgspec.structs.replace(envelope, body=wire._ENCODER.encode({**reply, name: lie})))
-            outcome = question.read(liar, replies)
+            changed = wire.encode(msgspec.structs.replace(envelope, body=wire.encode({**reply, name: lie})))
+            outcome = question.read(liar, changed)
             if isinstance(outcome, SilvanError):
                 caught.append(outcome)
                 continue
@@ -101,7 +104,7 @@ def caught_lies(study: Study, kind: str, liar: str = "site 1") -> list[SilvanErr
             def twist(site: str, data: bytes, name: str = name, lie: Any = lie) -> list[tuple[str, bytes]]:
                 envelope, inside = opened(data)
                 if site == liar and envelope.kind == kind:
-                    body = wire._ENCODER.encode({**inside, name: lie})
+                    body = wire.encode({**inside, name: lie})
                     data = wire.encode(msgspec.structs.replace(envelope, body=body))
                 return [(site, data)]
 
@@ -112,19 +115,17 @@ def caught_lies(study: Study, kind: str, liar: str = "site 1") -> list[SilvanErr
     return caught
 
 
-def answers_to_lies(
-    federation: LocalFederation, record: list[tuple[str, str, bytes]], site: str = "site 1"
-) -> list[str]:
+def answers_to_lies(federation: Federation, record: list[tuple[str, str, bytes]], site: str = "site 1") -> list[str]:
     """Lie to a site in every field of all that it was asked; what it answers: kinds of replies, or codes of trouble."""
     member, answers = federation.site(site), []
     member.outbox = None  # it lets no variants pass; what kernels rely on is checked all the same
     for data in [data for name, way, data in record if name == site and way == "received"]:
         envelope, inside = opened(data)
-        verb = _HANDLERS[envelope.kind][0].verb
+        verb = HANDLERS[envelope.kind][0].verb
         truth = member.receive(data, verb)
         for name, value in inside.items():
             for lie in lies_about(value):
-                body = wire._ENCODER.encode({**inside, name: lie})
+                body = wire.encode({**inside, name: lie})
                 bad = wire.encode(msgspec.structs.replace(envelope, body=body))
                 answer = wire.decode(member.receive(bad, verb), Envelope)
                 answers.append(opened(wire.encode(answer))[1]["code"] if answer.kind == "Trouble" else answer.kind)

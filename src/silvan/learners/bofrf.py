@@ -9,7 +9,7 @@ from silvan.algorithms.bofrf.choose import TAUS, Chosen, choose_all
 from silvan.algorithms.bofrf.clusters import find_clusters
 from silvan.algorithms.bofrf.distances import Metric, check_metric
 from silvan.algorithms.bofrf.tune import as_search
-from silvan.algorithms.bofrf.weigh import Weighted, warn_if_none, weigh
+from silvan.algorithms.bofrf.weigh import ExchangeSettings, Weighted, warn_if_none, weigh
 from silvan.algorithms.horizontal.merged_forest import check_influence
 from silvan.algorithms.shared.admission import warn_refused
 from silvan.errors import InputError
@@ -97,19 +97,8 @@ class BOFRF(Learner):
                 federation, schema, self.clusters, self.metric, self.first, self.random_state
             )
         oob = self.protocol == "honest" and not validation
-        weighted = weigh(
-            federation,
-            schema,
-            settings,
-            feature_key,
-            self.clusters_,
-            validation=validation,
-            oob=oob,
-            tune=search,
-            equal=self.equal,
-            max_trees=self.max_trees,
-            admission=self.admission,
-        )
+        exchange = ExchangeSettings(validation, oob, search, self.equal, self.max_trees, self.admission)
+        weighted = weigh(federation, schema, settings, feature_key, self.clusters_, exchange)
         warn_if_none(weighted, self.tau)
         self.refused_: dict[str, dict[str, dict[str, int]]] = {}
         for one in weighted.values():
@@ -151,7 +140,7 @@ class BOFRF(Learner):
                 self.settings_[site] = reply.settings
                 self._local[site] = one.forests[site]
                 self.own_[site] = one.ensemble(self.tau, site)
-                alike = one.refusals is None or np.array_equal(one.refusals.of(site), one.refusals.dropped)
+                alike = one.refusals is None or np.array_equal(one.refusals.unused_by(site), one.refusals.dropped)
                 self.globals_[site] = together[name] if alike else one.ensemble(self.tau, user=site)
                 tau, own = self.taus_[site], self.strategies_[site] == "own"
                 agreed = self.own_[site] if own else self.globals_[site]

@@ -13,11 +13,21 @@ from sklearn.metrics import accuracy_score, roc_auc_score, root_mean_squared_err
 
 import silvan as sv
 from silvan.algorithms.bofrf import choose as choosing
-from silvan.algorithms.bofrf.choose import STRATEGIES, TAUS, Choose, Chosen, candidates, choose, decide, judge
+from silvan.algorithms.bofrf.choose import (
+    STRATEGIES,
+    TAUS,
+    CandidateTrees,
+    Choose,
+    Chosen,
+    choose,
+    decide,
+    judge,
+    score_candidates,
+)
 from silvan.algorithms.bofrf.weigh import SHARES, learning_rows, thresholded
 from silvan.errors import InputError, RefusedError, SiteError
 from silvan.federation import wire
-from silvan.federation.describe import FLOOR
+from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.message import Blob, Envelope, Trouble
 from silvan.federation.store import digest
 from silvan.forest.files.silvan_file import to_bytes
@@ -78,11 +88,11 @@ def test_own_trees_speak_only_of_rows_that_they_did_not_see(task):
                     figures[t, int(own)] = np.mean(
                         [roc_auc_score(y == c, answer[rows, c]) for c in range(4) if 0 < (y == c).sum() < len(y)]
                     )
-        replies = model.chosen_[site]
-        assert replies.measure == ("rmse" if task == "number" else "auc")
-        assert replies.rows == len(part)
-        assert np.allclose(replies.figures, figures, rtol=6e-3, equal_nan=True)  # they leave rounded to three digits
-        assert np.array_equal(np.isnan(replies.figures), np.isnan(figures))
+        chosen = model.chosen_[site]
+        assert chosen.measure == ("rmse" if task == "number" else "auc")
+        assert chosen.rows == len(part)
+        assert np.allclose(chosen.figures, figures, rtol=6e-3, equal_nan=True)  # they leave rounded to three digits
+        assert np.array_equal(np.isnan(chosen.figures), np.isnan(figures))
 
 
 def test_with_rows_split_off_all_trees_speak():
@@ -90,10 +100,10 @@ def test_with_rows_split_off_all_trees_speak():
     model = fit(fed, validation=0.3)
     for site in fed.sites:
         held = learning_rows(fed.site(site), fed.schema, 0.3)[1]
-        replies = model.chosen_[site]
-        assert replies.rows == len(held)
+        chosen = model.chosen_[site]
+        assert chosen.rows == len(held)
         for strategy, forest in enumerate((model.forest_, model.own_[site])):
-            assert replies.figures[0, strategy] == pytest.approx(
+            assert chosen.figures[0, strategy] == pytest.approx(
                 roc_auc_score(held.y, forest.scores(held.X)[:, 1]), abs=6e-4
             )
 
@@ -104,12 +114,12 @@ def test_the_paper_chooses_on_the_test_part():
     taus = [0.2, *(tau for tau in TAUS if tau != 0.2)]
     for site in fed.sites:
         part = fed.site(site).part(fed.schema, test=True)
-        replies = model.chosen_[site]
-        assert replies.rows == len(part)
-        best = np.nanmax(replies.figures)
+        chosen = model.chosen_[site]
+        assert chosen.rows == len(part)
+        best = np.nanmax(chosen.figures)
         mine = roc_auc_score(part.y, model.forests_[site].scores(part.X)[:, 1])
         assert mine == pytest.approx(best, abs=6e-4)
-        assert replies.figures[taus.index(model.taus_[site]), int(model.strategies_[site] == "own")] == best
+        assert chosen.figures[taus.index(model.taus_[site]), int(model.strategies_[site] == "own")] == best
     with pytest.raises(InputError, match="protocol='paper' chooses on the test part: set test"):
         fit(federate(parts(table(n=100), 2)), protocol="paper")
 
@@ -163,23 +173,23 @@ def test_equals_go_to_the_global_one_near_the_agreed_tau():
     taus = [0.2, 0.0, 0.15, 0.4]
     everything = {(t, s): same for t in range(4) for s in range(2)}
     for cautious in (False, True):
-        replies = decide(everything, y, 2, taus, cautious=cautious)
-        assert (replies.tau, replies.strategy) == (0, "global")
+        chosen = decide(everything, y, 2, taus, cautious=cautious)
+        assert (chosen.tau, chosen.strategy) == (0, "global")
     # better ones, all equal: global before own, then the tau nearest to 0.2
     rng = np.random.default_rng(1)
     better = {**everything, (0, 0): scored(rng.random(40))[0], (0, 1): scored(rng.random(40))[0]}
-    replies = decide(better, y, 2, taus, cautious=True)
-    assert (replies.tau, replies.strategy) == (2, "global")
+    chosen = decide(better, y, 2, taus, cautious=True)
+    assert (chosen.tau, chosen.strategy) == (2, "global")
 
 
 def test_without_rows_what_was_agreed_stands():
     for scores in ({}, {(0, 0): np.zeros((0, 2)), (0, 1): np.zeros((0, 2))}):
-        replies = decide(scores, np.zeros(0, int), 2, [0.2], cautious=True)
-        assert (replies.strategy, replies.measure, replies.rows) == ("global", "", 0)
-        assert np.isnan(replies.figures).all()
+        chosen = decide(scores, np.zeros(0, int), 2, [0.2], cautious=True)
+        assert (chosen.strategy, chosen.measure, chosen.rows) == ("global", "", 0)
+        assert np.isnan(chosen.figures).all()
     # all trees of others abstain, so there is no global ensemble here
-    replies = decide({(0, 1): scored([0.5, 0.4])[0]}, np.array([0, 1]), 2, [0.2], cautious=True)
-    assert replies.strategy == "own"
+    chosen = decide({(0, 1): scored([0.5, 0.4])[0]}, np.array([0, 1]), 2, [0.2], cautious=True)
+    assert chosen.strategy == "own"
 
 
 @given(st.integers(0, 2**32), st.integers(4, 60), st.integers(2, 4))
@@ -187,15 +197,15 @@ def test_figures_are_those_of_scikit_learn(seed, n, n_classes):
     rng = np.random.default_rng(seed)
     y = rng.integers(0, n_classes, n)
     answer = np.round(rng.dirichlet(np.ones(n_classes), n), 1)
-    replies = judge(answer, y, n_classes)
+    judged = judge(answer, y, n_classes)
     classes = [1] if n_classes == 2 else range(n_classes)
     each = [roc_auc_score(y == c, answer[:, c]) for c in classes if 0 < (y == c).sum() < n]
     if each:
-        assert replies.figure == pytest.approx(np.mean(each), abs=1e-12)
+        assert judged.figure == pytest.approx(np.mean(each), abs=1e-12)
     else:
-        assert replies.measure == "accuracy"
-        assert replies.figure == pytest.approx(accuracy_score(y, answer.argmax(axis=1)))
-    assert replies.influence.sum() == pytest.approx(0, abs=1e-9)
+        assert judged.measure == "accuracy"
+        assert judged.figure == pytest.approx(accuracy_score(y, answer.argmax(axis=1)))
+    assert judged.influence.sum() == pytest.approx(0, abs=1e-9)
 
 
 def test_the_standard_error_is_that_of_resampling():
@@ -227,7 +237,7 @@ def test_candidates_are_those_made_one_by_one():
     seen, alphas = rng.random((8, len(X))) < 0.5, rng.uniform(-0.2, 0.8, 24)
     voting = (rng.random(24) < 0.8).astype(float)
     taus = [0.2, 0.0, 0.5, 0.35, 0.79]
-    replies = candidates(forest, X, alphas, voting, taus, own, seen)
+    scores = score_candidates(CandidateTrees(forest, alphas, voting, own), X, taus, seen)
     each = np.array([forest.take([t]).scores(X) for t in range(24)])
     skip = np.zeros((24, len(X)), bool)
     skip[own] = seen
@@ -236,12 +246,12 @@ def test_candidates_are_those_made_one_by_one():
             weights = np.zeros(24)
             weights[trees] = np.where(alphas[trees] > tau, alphas[trees], 0.0)
             weights *= voting
-            assert ((t, s) in replies) == weights.any()
+            assert ((t, s) in scores) == weights.any()
             if weights.any():
                 part = weights[:, None] * ~skip
                 with np.errstate(invalid="ignore"):
                     mean = (each * part[:, :, None]).sum(axis=0) / part.sum(axis=0)[:, None]
-                assert np.allclose(replies[t, s], mean, equal_nan=True)
+                assert np.allclose(scores[t, s], mean, equal_nan=True)
 
 
 def test_a_site_unlike_the_others_keeps_its_own_trees():
@@ -295,10 +305,10 @@ def test_few_rows_are_not_told_of(cautious):
     for n in range(1, FLOOR + 2):
         y = np.arange(n) % 2
         right, wrong = np.eye(2)[y], np.eye(2)[1 - y]
-        replies = decide({(0, 0): wrong, (0, 1): right}, y, 2, [0.2], cautious=cautious)
-        assert replies.rows == n
-        assert np.isnan(replies.figures).all() == (n < FLOOR)
-        assert replies.strategy == STRATEGIES[not cautious or n >= FLOOR]
+        chosen = decide({(0, 0): wrong, (0, 1): right}, y, 2, [0.2], cautious=cautious)
+        assert chosen.rows == n
+        assert np.isnan(chosen.figures).all() == (n < FLOOR)
+        assert chosen.strategy == STRATEGIES[not cautious or n >= FLOOR]
 
 
 def question(fed, site):
@@ -314,9 +324,9 @@ def test_a_share_that_splits_one_row_off_shows_nothing():
     share = 0.51 / len(site.part(fed.schema))
     _, held = learning_rows(site, fed.schema, share)
     assert len(held) == 1
-    replies = choose(site, msgspec.structs.replace(asked, validation=share))
-    assert (replies.tau, replies.strategy, replies.measure, replies.rows) == (0, "global", "", 1)
-    assert np.isnan(replies.figures).all()
+    chosen = choose(site, msgspec.structs.replace(asked, validation=share))
+    assert (chosen.tau, chosen.strategy, chosen.measure, chosen.rows) == (0, "global", "", 1)
+    assert np.isnan(chosen.figures).all()
 
 
 def test_rows_are_not_split_off_by_ever_new_shares():
@@ -358,8 +368,8 @@ def test_forged_trees_tell_of_a_known_patient(label):
     blobs = [Blob(digest(to_bytes(tree))) for tree in trees]
     for blob, tree in zip(blobs, trees, strict=True):
         site.store.put(f"blob {blob.hash}", to_bytes(tree))
-    replies = choose(site, msgspec.structs.replace(asked, forests=blobs, own=1, alphas=np.array([0.9, 0.0])))
-    assert np.sign(replies.figures[0, 0] - 0.5) == {"no": -1, "yes": 1, None: 0}[label]
+    chosen = choose(site, msgspec.structs.replace(asked, forests=blobs, own=1, alphas=np.array([0.9, 0.0])))
+    assert np.sign(chosen.figures[0, 0] - 0.5) == {"no": -1, "yes": 1, None: 0}[label]
 
 
 # -- lies
@@ -369,8 +379,8 @@ def twisted(changes):
     def twist(site, data):
         envelope = wire.decode(data, Envelope)
         if site == "site 1" and envelope.kind == "Chosen":
-            replies = msgspec.structs.replace(wire.decode(envelope.body, Chosen), **changes)
-            data = wire.encode(msgspec.structs.replace(envelope, body=wire.encode(replies)))
+            changed = msgspec.structs.replace(wire.decode(envelope.body, Chosen), **changes)
+            data = wire.encode(msgspec.structs.replace(envelope, body=wire.encode(changed)))
         return [(site, data)]
 
     return disturbed(twist)

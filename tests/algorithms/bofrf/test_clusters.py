@@ -27,7 +27,7 @@ from silvan.data.grid import Grid
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import AgreementError, InputError, RefusedError, SiteError
 from silvan.federation import wire
-from silvan.federation.describe import FLOOR
+from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.message import Blob, Envelope
 from silvan.federation.site import Site
 from silvan.federation.store import digest
@@ -136,16 +136,16 @@ def test_vectors_against_plain_arithmetic(five):
     names, vectors = figure_names(five.schema), characterise(five, five.schema)
     assert names == ["age", "ward = a", "ward = b", "ward = c", "height", "smokes"]
     for site, frame in unlike().items():
-        replies = dict(zip(names, vectors[site].tolist(), strict=True))
+        vector = dict(zip(names, vectors[site].tolist(), strict=True))
         for name in ("age", "height", "smokes"):
             if name in frame.columns:
                 low, high = bounds[name]
                 scaled = ((frame[name].cast(pl.Float64) - low) / (high - low)).clip(0, 1)
-                assert replies[name] == pytest.approx(scaled.mean(), abs=0.6 * 10**-DIGITS)
+                assert vector[name] == pytest.approx(scaled.mean(), abs=0.6 * 10**-DIGITS)
             else:
-                assert math.isnan(replies[name])
+                assert math.isnan(vector[name])
         for ward in "abc":
-            assert replies[f"ward = {ward}"] == pytest.approx((frame["ward"] == ward).mean(), abs=0.6 * 10**-DIGITS)
+            assert vector[f"ward = {ward}"] == pytest.approx((frame["ward"] == ward).mean(), abs=0.6 * 10**-DIGITS)
 
 
 def test_missing_values_and_other_categories():
@@ -154,10 +154,10 @@ def test_missing_values_and_other_categories():
     assert "ward = other" in names
     vectors = characterise(fed, fed.schema)
     for site, frame in parts(table("binary", n=400), 2).items():
-        replies, wards = dict(zip(names, vectors[site].tolist(), strict=True)), frame["ward"].drop_nulls()
-        assert replies["ward = a"] == pytest.approx((wards == "a").mean(), abs=0.6 * 10**-DIGITS)
+        vector, wards = dict(zip(names, vectors[site].tolist(), strict=True)), frame["ward"].drop_nulls()
+        assert vector["ward = a"] == pytest.approx((wards == "a").mean(), abs=0.6 * 10**-DIGITS)
         named = [name.removeprefix("ward = ") for name in names if name.startswith("ward = ")]
-        assert replies["ward = other"] == pytest.approx((~wards.is_in(named)).mean(), abs=0.6 * 10**-DIGITS)
+        assert vector["ward = other"] == pytest.approx((~wards.is_in(named)).mean(), abs=0.6 * 10**-DIGITS)
 
 
 def test_only_training_rows_are_described():
@@ -188,9 +188,9 @@ def test_only_rounded_figures_leave():
     fed = federate(unlike(), Recorded)
     characterise(fed, fed.schema)
     bodies = [wire.decode(data, Envelope) for _, way, data in fed.record if way == "sent"]
-    replies = [wire.decode(e.body, Characteristics).vector for e in bodies if e.kind == "Characteristics"]
-    assert len(replies) == 5
-    assert all(np.array_equal(v, np.round(v, DIGITS), equal_nan=True) for v in replies)
+    vectors = [wire.decode(e.body, Characteristics).vector for e in bodies if e.kind == "Characteristics"]
+    assert len(vectors) == 5
+    assert all(np.array_equal(v, np.round(v, DIGITS), equal_nan=True) for v in vectors)
 
 
 # -- clusters

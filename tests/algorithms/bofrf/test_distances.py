@@ -160,9 +160,9 @@ def test_nothing_in_common_has_no_distance():
 def test_chance_is_what_chance_gives(metric):
     """Shares of sites that draw from the same source are, on average, as far apart as foretold."""
     rng, share, n = np.random.default_rng(0), np.linspace(0.1, 0.9, 12), np.array([150, 400])
-    found, replies = [], []
+    found, expected = [], []
     for _ in range(400):
         table = rng.binomial(n[:, None], share) / n[:, None]
         found.append(distances(table, metric)[0, 1])
-        replies.append(chance_distances(table, n, metric)[0, 1])
-    assert np.mean(found) == pytest.approx(np.mean(replies), rel=0.06)
+        expected.append(chance_distances(table, n, metric)[0, 1])
+    assert np.mean(found) == pytest.approx(np.mean(expected), rel=0.06)

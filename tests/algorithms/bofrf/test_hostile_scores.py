@@ -15,11 +15,12 @@ from safetensors.numpy import save
 import silvan as sv
 import silvan.learners
 from silvan.algorithms.bofrf import weigh
-from silvan.algorithms.bofrf.weigh import MAX_NODES, BringTrees, OwnTrees, ScoreTrees, TreeScores, read_trees
+from silvan.algorithms.bofrf.tree_messages import BringTrees, OwnTrees, ScoreTrees, TreeScores
+from silvan.algorithms.shared.requests import MAX_NODES, read_trees
 from silvan.errors import FederationError, FormatError, InputError, SiteError
 from silvan.federation import wire
 from silvan.federation.message import Blob, Envelope, Trouble
-from silvan.federation.site import _HANDLERS
+from silvan.federation.site import HANDLERS
 from silvan.federation.store import digest
 from silvan.forest.files.silvan_file import FORMAT, VERSION
 from silvan.forest.files.tensors import content_digest
@@ -146,9 +147,9 @@ def test_the_honest_tree_is_not_refused():
         schema=Blob(digest(schema)), forests=[Blob(digest(data))], validation=0.0, offset=0.0, scale=1.0
     )
     answer = send(site_of_numbers(), request, [schema, data], "total")
-    replies = wire.decode(answer.body, TreeScores)
-    assert replies.rows.tolist() == [40]
-    assert replies.counts.sum() == 40
+    scores = wire.decode(answer.body, TreeScores)
+    assert scores.rows.tolist() == [40]
+    assert scores.counts.sum() == 40
 
 
 def test_a_cycle_cannot_be_said():
@@ -182,8 +183,8 @@ def test_a_tree_from_a_site_names_the_site():
     def twist(site, reply):
         envelope = wire.decode(reply, Envelope)
         if site == "site 2" and envelope.kind == "OwnTrees":
-            replies = msgspec.structs.replace(wire.decode(envelope.body, OwnTrees), forest=data)
-            reply = wire.encode(msgspec.structs.replace(envelope, body=wire.encode(replies)))
+            changed = msgspec.structs.replace(wire.decode(envelope.body, OwnTrees), forest=data)
+            reply = wire.encode(msgspec.structs.replace(envelope, body=wire.encode(changed)))
         return [(site, reply)]
 
     with pytest.raises(SiteError, match="another schema") as error:
@@ -211,21 +212,21 @@ LIES = {
 
 
 def liar(lie, name="site 1"):
-    kind, truth = _HANDLERS["ScoreTrees"]
+    kind, truth = HANDLERS["ScoreTrees"]
 
     def handler(site, request):
-        replies = truth(site, request)
+        scores = truth(site, request)
         if site.name == name:
-            rows, counts = lie(replies.rows, replies.counts)
-            replies = TreeScores(rows=rows, counts=counts.astype(np.int64))
-        return replies
+            rows, counts = lie(scores.rows, scores.counts)
+            scores = TreeScores(rows=rows, counts=counts.astype(np.int64))
+        return scores
 
     return kind, handler
 
 
 @pytest.mark.parametrize("lie", LIES)
 def test_scores_that_do_not_add_up(lie, monkeypatch):
-    monkeypatch.setitem(_HANDLERS, "ScoreTrees", liar(LIES[lie]))
+    monkeypatch.setitem(HANDLERS, "ScoreTrees", liar(LIES[lie]))
     with pytest.raises(SiteError) as error:
         fit(federate(parts(table(), 3)))
     assert error.value.site == "site 1"
@@ -234,7 +235,7 @@ def test_scores_that_do_not_add_up(lie, monkeypatch):
 @pytest.mark.parametrize("lie", [name for name in LIES if name not in ("of another tree", "negative")])
 def test_scores_that_do_not_add_up_in_a_ring(lie, monkeypatch):
     """Nobody sees whose part it is, but the sum cannot be. A lie about votes that leaves all rows in place can."""
-    monkeypatch.setitem(_HANDLERS, "ScoreTrees", liar(LIES[lie]))
+    monkeypatch.setitem(HANDLERS, "ScoreTrees", liar(LIES[lie]))
     with pytest.raises(FederationError, match="cannot be"):
         fit(federate(parts(table(), 3), sums="ring"))
 

@@ -15,7 +15,7 @@ from sklearn.ensemble import (
 from sklearn.tree import DecisionTreeClassifier
 
 import silvan as sv
-from silvan.algorithms.bofrf.site_forest import _fitted, _in_codes, conform, name_of, site_forest
+from silvan.algorithms.bofrf.site_forest import conform, fit_estimator, from_codes, name_of, site_forest
 from silvan.algorithms.bofrf.weigh import learning_rows
 from silvan.data.bins import find_bins
 from silvan.errors import FormatError, InputError, RefusedError, SiteError
@@ -203,7 +203,7 @@ def test_one_that_learns_here_takes_categories(task):
     source = kind(5, min_samples_leaf=8, random_state=1)
     fed = federate(tables, forests={"site 1": source})
     part = fed.site("site 1").part(fed.schema)
-    forest = _in_codes(_fitted(source, part, 0), fed.schema)
+    forest = from_codes(fit_estimator(source, part, 0), fed.schema)
     model = source.fit(part.X, part.y)
     expected = model.predict_proba(part.X) if task == "binary" else model.predict(part.X)[:, None]
     assert len(forest.sets) > 3

@@ -11,13 +11,21 @@ from helpers.studies import TASKS, federate, parts, table
 from sklearn import metrics as sk
 
 import silvan as sv
-from silvan.algorithms.bofrf.tune import NAMES, Search, _rungs, as_search, default_grid, list_candidates, tune_settings
+from silvan.algorithms.bofrf.tune import (
+    NAMES,
+    Search,
+    as_search,
+    default_grid,
+    list_candidates,
+    list_rungs,
+    tune_settings,
+)
 from silvan.algorithms.shared.keyed_rows import folds_of
 from silvan.data.bins import find_bins
 from silvan.errors import InputError
 from silvan.federation import wire
-from silvan.federation.describe import FLOOR
-from silvan.federation.site import Part
+from silvan.federation.agreement.describe import FLOOR
+from silvan.federation.part import Part
 from silvan.tree.draw import make_key
 from silvan.tree.fit import Settings, fit_forest
 from silvan.tree.target import class_target, number_target
@@ -46,7 +54,7 @@ def naive(site, schema, settings, n_folds):
         for f, cuts in zip(schema.features, bins.cuts, strict=True)
     ]
     given = msgspec.structs.replace(schema, features=tuple(features))  # the cut points that all folds share
-    replies = []
+    figures = []
     for k in range(n_folds):
         seen, held = fold != k, fold == k
         y = part.y[seen]
@@ -57,10 +65,10 @@ def naive(site, schema, settings, n_folds):
         scores, y = forest.scores(part.X[held]).round(12), part.y[held]
         if schema.n_classes:
             wanted = [1] if schema.n_classes == 2 else [c for c in range(schema.n_classes) if 0 < (y == c).mean() < 1]
-            replies.append(np.mean([sk.roc_auc_score(y == c, scores[:, c]) for c in wanted]))
+            figures.append(np.mean([sk.roc_auc_score(y == c, scores[:, c]) for c in wanted]))
         else:
-            replies.append(sk.root_mean_squared_error(y, scores[:, 0]))
-    return np.array(replies)
+            figures.append(sk.root_mean_squared_error(y, scores[:, 0]))
+    return np.array(figures)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -100,11 +108,11 @@ def test_halving_keeps_the_better_ones(task):
 
 
 def test_rungs():
-    assert _rungs(Search(kind="grid"), 72, 150) == [(150, 72)]
-    assert _rungs(Search(), 72, 150) == [(16, 72), (50, 24), (150, 8)]
-    assert _rungs(Search(factor=2), 5, 100) == [(25, 5), (50, 3), (100, 2)]
-    assert _rungs(Search(), 72, 5) == [(5, 72)], "no fewer than a few trees"
-    assert _rungs(Search(), 1, 150) == [(150, 1)]
+    assert list_rungs(Search(kind="grid"), 72, 150) == [(150, 72)]
+    assert list_rungs(Search(), 72, 150) == [(16, 72), (50, 24), (150, 8)]
+    assert list_rungs(Search(factor=2), 5, 100) == [(25, 5), (50, 3), (100, 2)]
+    assert list_rungs(Search(), 72, 5) == [(5, 72)], "no fewer than a few trees"
+    assert list_rungs(Search(), 1, 150) == [(150, 1)]
 
 
 def test_it_finds_what_matters():
@@ -241,20 +249,20 @@ def test_large_tables_grow_in_parts(monkeypatch):
     search = Search(kind="grid", grid=SMALL, folds=4)
     before = tune_settings(site.rebuilt(), schema, Settings(), search, KEY)
     for at_once in (1, 150 * 9, 150 * 30):  # fewer trees than a fold has; more than one fold's; more than two folds'
-        monkeypatch.setattr("silvan.algorithms.bofrf.folds._ROWS_AT_ONCE", at_once)
+        monkeypatch.setattr("silvan.algorithms.bofrf.folds.ROWS_AT_ONCE", at_once)
         assert tune_settings(site.rebuilt(), schema, Settings(), search, KEY) == before
 
 
 def test_progress_and_log(caplog):
     site, schema = site_of()
-    seen, replies = [], []
-    site.watcher = lambda what, done, total: replies.append((what, done, total))
+    seen, watched = [], []
+    site.watcher = lambda what, done, total: watched.append((what, done, total))
     with caplog.at_level(logging.INFO, "silvan.site"):
         tune_settings(site, schema, Settings(), Search(grid=SMALL, folds=3), KEY, lambda d, n: seen.append((d, n)))
     done, total = zip(*seen, strict=True)
     assert list(done) == sorted(done)
     assert done[-1] == total[-1] == total[0] > 0
-    assert replies == [("tuning", *pair) for pair in seen]
+    assert watched == [("tuning", *pair) for pair in seen]
     assert f"one: tuning, {total[0]} of {total[0]} trees" in caplog.text
     tune_settings(site, schema, Settings(), Search(grid=SMALL, folds=3), KEY, lambda d, n: pytest.fail("it is known"))
 
@@ -264,10 +272,10 @@ def test_watchers_of_a_federation_hear_of_it():
     events = []
     fed.watch(events.append)
     model = sv.BOFRF(n_estimators=5, tune=Search(grid=SMALL, folds=3)).fit(fed)
-    replies = [e for e in events if e.what == "progress"]
-    assert {e.site for e in replies} == set(fed.sites)
+    progress = [e for e in events if e.what == "progress"]
+    assert {e.site for e in progress} == set(fed.sites)
     for site in fed.sites:
-        assert [e.done for e in replies if e.site == site][-1] == replies[0].total
+        assert [e.done for e in progress if e.site == site][-1] == progress[0].total
     assert {s.n_estimators for s in model.settings_.values()} <= {3, 12}
 
 

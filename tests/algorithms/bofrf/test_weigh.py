@@ -10,11 +10,15 @@ from sklearn.metrics import matthews_corrcoef, r2_score
 
 import silvan as sv
 from silvan.algorithms.bofrf import weigh
-from silvan.algorithms.bofrf.weigh import OwnTrees, learning_rows, read_trees, thresholded
+from silvan.algorithms.bofrf.tree_messages import OwnTrees
+from silvan.algorithms.bofrf.weigh import learning_rows, thresholded
+from silvan.algorithms.shared.keyed_rows import VALIDATION, hash_rows
+from silvan.algorithms.shared.requests import read_trees
 from silvan.errors import InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Envelope, Trouble
 from silvan.forest.files.silvan_file import to_bytes
+from silvan.tree.draw import siphash
 
 PARAMETERS = {"n_estimators": 6, "max_depth": 4, "random_state": 3}
 
@@ -323,7 +327,7 @@ def test_rows_split_off_are_seen_by_no_tree_and_no_weight():
 
         patch.setattr(weigh, "learning_rows", given)
         patch.setattr("silvan.algorithms.bofrf.choose.learning_rows", given)
-        fed.members["site 1"] = fake
+        fed.local_sites["site 1"] = fake
         again = fit(fed, validation=0.25)
     assert again.forest_ == model.forest_
     assert again.chosen_["site 1"].figures.tolist() != model.chosen_["site 1"].figures.tolist()
@@ -346,8 +350,8 @@ def test_rows_are_split_off_by_class_and_key(share):
 
 def test_row_hashes_are_siphash():
     key, rows = np.array([3, 4], np.uint64), np.arange(5, dtype=np.uint64)
-    naive = [weigh.siphash(key, np.uint64(5 << 56), row) for row in rows]
-    assert np.array_equal(weigh._row_hashes(key, rows), np.array(naive, np.uint64))
+    naive = [siphash(key, np.uint64(5 << 56), row) for row in rows]
+    assert np.array_equal(hash_rows(key, rows, VALIDATION), np.array(naive, np.uint64))
 
 
 # -- tuned at the site

@@ -82,9 +82,9 @@ def test_a_stump_without_weight_has_no_vote():
 def test_nothing_learnt_anywhere():
     """One constant column: every site can only guess, and no guess is better than another."""
     even = pl.DataFrame({"x": [1.0] * 20, "label": ["no", "yes"] * 10})
-    with pytest.warns(UserWarning, match="no stump is better than chance") as replies:
+    with pytest.warns(UserWarning, match="no stump is better than chance") as caught:
         model = sv.AdaBoostPL().fit(federate({"a": even, "b": even}))
-    assert replies[0].filename == __file__  # where the learner was called
+    assert caught[0].filename == __file__  # where the learner was called
     assert len(model.forest_.say) == 1
     assert model.predict([[1.0]]).tolist() == ["no"]
 

@@ -170,9 +170,9 @@ def test_a_stage_that_is_always_right():
 
 def test_nothing_better_than_chance():
     even = pl.DataFrame({"x": [1.0] * 20, "label": ["no", "yes"] * 10})
-    with pytest.warns(UserWarning, match="no stump is better than chance") as replies:
+    with pytest.warns(UserWarning, match="no stump is better than chance") as caught:
         model = sv.MultBoost().fit(federate({"a": even, "b": even}))
-    assert replies[0].filename == __file__  # where the learner was called
+    assert caught[0].filename == __file__  # where the learner was called
     assert model.rounds_ == 1
     assert model.predict_proba([[1.0]]).tolist() == [[1.0, 0.0]]
 

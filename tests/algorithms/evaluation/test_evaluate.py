@@ -149,10 +149,10 @@ def test_the_same_model_gains_nothing_for_sure():
 def test_few_test_rows_show_no_interval():
     frame = table(n=200)
     fed = federate({"few": frame[:12], "many": frame[12:]}, test=0.4)
-    replies = sv.HistogramForest(n_estimators=4, max_depth=3).fit(fed).evaluate(fed)
-    assert figures(replies, "few", "federated")["gain_low"] is None
-    assert figures(replies, "few", "federated")["use"], "advice needs no interval"
-    assert figures(replies, "many", "federated")["gain_low"] is not None
+    evaluated = sv.HistogramForest(n_estimators=4, max_depth=3).fit(fed).evaluate(fed)
+    assert figures(evaluated, "few", "federated")["gain_low"] is None
+    assert figures(evaluated, "few", "federated")["use"], "advice needs no interval"
+    assert figures(evaluated, "many", "federated")["gain_low"] is not None
 
 
 def test_votes_decide_classes_and_scores_rank():
@@ -188,20 +188,20 @@ def test_a_site_that_lacks_columns(task):
     first = "rmse" if task == "number" else "auc"
 
     model.forest_, model.forests_ = silent, dict.fromkeys(fed.sites, silent)
-    replies = model.evaluate(fed)
-    assert np.isnan(figures(replies, "site 1", "federated")[first])
-    assert figures(replies, "site 1", "federated")["gain"] is None
-    assert np.isfinite(figures(replies, "site 0", "federated")[first])
+    evaluated = model.evaluate(fed)
+    assert np.isnan(figures(evaluated, "site 1", "federated")[first])
+    assert figures(evaluated, "site 1", "federated")["gain"] is None
+    assert np.isfinite(figures(evaluated, "site 0", "federated")[first])
     rows = len(judged(fed, "site 0")) + len(judged(fed, "site 2"))
-    assert figures(replies, "all", "federated")["rows"] == rows
-    assert np.isfinite(figures(replies, "all", "federated")[first])
+    assert figures(evaluated, "all", "federated")["rows"] == rows
+    assert np.isfinite(figures(evaluated, "all", "federated")[first])
     table_ = table(task, n=60, seed=3).drop("age")
     assert np.isnan(figures(model.evaluate(fed, table_), "all", "federated")[first])
 
     model.forest_, model.forests_ = mixed, dict.fromkeys(fed.sites, mixed)
     part, y = judged(fed, "site 1"), judged(fed, "site 1").y
-    said = voting.scores(part.X)
-    expected = sk.root_mean_squared_error(y, said[:, 0]) if task == "number" else sk.roc_auc_score(y, said[:, 1])
+    scores = voting.scores(part.X)
+    expected = sk.root_mean_squared_error(y, scores[:, 0]) if task == "number" else sk.roc_auc_score(y, scores[:, 1])
     assert figures(model.evaluate(fed), "site 1", "federated")[first] == pytest.approx(expected)
 
 
@@ -251,23 +251,23 @@ def test_gains_against_a_model_that_is_not_there():
 def test_a_test_part_of_one_class_shows_what_is_undefined():
     frame = table(n=200)
     fed = federate({"no": frame.filter(pl.col("label") == "no"), "mixed": frame, "tiny": frame[:1]}, test=0.3)
-    replies = sv.HistogramForest(n_estimators=4, max_depth=3).fit(fed).evaluate(fed)
-    row = figures(replies, "no", "federated")
+    evaluated = sv.HistogramForest(n_estimators=4, max_depth=3).fit(fed).evaluate(fed)
+    row = figures(evaluated, "no", "federated")
     assert np.isnan(row["auc"])
     assert np.isnan(row["mcc"])
     assert row["accuracy"] > 0.5
-    nothing = figures(replies, "tiny", "federated")
+    nothing = figures(evaluated, "tiny", "federated")
     assert nothing["rows"] == 0
     assert all(np.isnan(nothing[metric]) for metric in CLASSES)
-    assert np.isfinite(figures(replies, "all", "federated")["auc"])
+    assert np.isfinite(figures(evaluated, "all", "federated")["auc"])
 
 
 def test_a_site_without_test_rows_in_regression():
     frame = table("number", n=100)
     fed = federate({"tiny": frame[:1], "most": frame[1:]}, test=0.3)
-    replies = sv.HistogramForest(n_estimators=4, max_depth=3).fit(fed).evaluate(fed)
-    assert np.isnan(figures(replies, "tiny", "federated")["rmse"])
-    assert figures(replies, "all", "federated")["rmse"] == figures(replies, "most", "federated")["rmse"]
+    evaluated = sv.HistogramForest(n_estimators=4, max_depth=3).fit(fed).evaluate(fed)
+    assert np.isnan(figures(evaluated, "tiny", "federated")["rmse"])
+    assert figures(evaluated, "all", "federated")["rmse"] == figures(evaluated, "most", "federated")["rmse"]
 
 
 def test_without_test_rows_or_a_table():
@@ -287,17 +287,17 @@ def test_on_a_table(task):
     """Every model is judged on the same rows, a path or a frame."""
     fed, model = fitted(task)
     other = table(task, n=150, seed=5)
-    replies = model.evaluate(fed, other)
+    evaluated = model.evaluate(fed, other)
     X, y = other.drop("label"), other["label"]
     scores = model.forest_.scores(X)
-    row = figures(replies, "all", "federated")
+    row = figures(evaluated, "all", "federated")
     assert row["rows"] == 150
     if task == "number":
         assert row["rmse"] == pytest.approx(sk.root_mean_squared_error(y, scores[:, 0]))
     else:
         assert row["accuracy"] == pytest.approx(sk.accuracy_score(y, model.predict(X)))
     for site in fed.sites:
-        federated, local = figures(replies, site, "federated"), figures(replies, site, "local")
+        federated, local = figures(evaluated, site, "federated"), figures(evaluated, site, "local")
         assert federated["use"]
         assert federated["gain_low"] < federated["gain"] < federated["gain_high"]
         first = "rmse" if task == "number" else "auc"

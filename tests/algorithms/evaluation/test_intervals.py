@@ -11,11 +11,11 @@ from silvan.algorithms.evaluation.intervals import (
     FEWEST_OF_A_CLASS,
     FEWEST_ROWS,
     Z,
-    _resampled,
     delong,
     intervals,
     midranks,
     placements,
+    resampled_figures,
 )
 from silvan.algorithms.shared.keyed_rows import draw_times, folds_of
 from silvan.tree.draw import make_key
@@ -100,7 +100,7 @@ def naive_resamples(answers, y, n_classes, numbers):
     """Write out the rows that were drawn, and judge them with scikit-learn."""
     groups = [np.flatnonzero(y == c) for c in range(n_classes)] if n_classes else [np.arange(len(y))]
     starts, members = np.cumsum([0, *map(len, groups)]), np.concatenate(groups)
-    replies = []
+    found = []
     for number in numbers:
         times = np.empty(len(y), np.int32)
         draw_times(KEY, number, starts, members, times)
@@ -111,8 +111,8 @@ def naive_resamples(answers, y, n_classes, numbers):
         else:
             assert len(rows) == len(y)
             each = [sk.root_mean_squared_error(y[rows], a[rows, 0]) for a in answers]
-        replies.append(each)
-    return np.array(replies)
+        found.append(each)
+    return np.array(found)
 
 
 def several(n=60, n_classes=3, seed=0, levels=8):
@@ -135,10 +135,10 @@ def numbers(n=60, seed=0):
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_resamples_are_the_rows_they_stand_for(n_classes, n_jobs):
     answers, y = several() if n_classes else numbers()
-    replies = _resampled(answers, y, n_classes, KEY, n_jobs)
-    assert replies.shape == (1000, 2)
-    assert replies[:20] == pytest.approx(naive_resamples(answers, y, n_classes, range(20)), abs=1e-12)
-    assert len(np.unique(replies[:, 0])) > 500, "draws must differ"
+    found = resampled_figures(answers, y, n_classes, KEY, n_jobs)
+    assert found.shape == (1000, 2)
+    assert found[:20] == pytest.approx(naive_resamples(answers, y, n_classes, range(20)), abs=1e-12)
+    assert len(np.unique(found[:, 0])) > 500, "draws must differ"
 
 
 def test_rows_come_equally_often():
@@ -163,9 +163,9 @@ def test_intervals_of_resamples(n_classes):
 
 
 def test_very_many_rows_are_drawn_less_often(monkeypatch):
-    monkeypatch.setattr("silvan.algorithms.evaluation.intervals._ROWS_DRAWN", 60 * 250)
+    monkeypatch.setattr("silvan.algorithms.evaluation.intervals.ROWS_DRAWN", 60 * 250)
     answers, y = numbers()
-    assert len(_resampled(answers, y, 0, KEY, 1)) == 250
+    assert len(resampled_figures(answers, y, 0, KEY, 1)) == 250
 
 
 # -- where there is none

@@ -11,15 +11,15 @@ from helpers.lies import caught_lies
 from helpers.studies import Recorded, disturbed, federate, parts, table
 
 import silvan as sv
-from silvan.algorithms.bofrf.choose import candidates
-from silvan.algorithms.bofrf.weigh import OwnTrees
+from silvan.algorithms.bofrf.choose import CandidateTrees, score_candidates
+from silvan.algorithms.bofrf.tree_messages import OwnTrees
 from silvan.algorithms.shared.admission import ODD, POOR, TAKEN, AdmitTrees, Refusals, judge_trees
 from silvan.auditing.attacks.backdoor import find_trigger, poisoned, with_backdoor
 from silvan.auditing.release import Rows
 from silvan.errors import InputError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
-from silvan.federation.site import Part
+from silvan.federation.part import Part
 from silvan.forest.files.silvan_file import from_bytes, to_bytes
 
 LEARNERS = {
@@ -95,7 +95,7 @@ def test_what_a_site_chooses_among_is_what_it_gets(task):
     sizes, own = [5, 8, 1, 10], np.arange(5, 13)
     seen, alphas, taus = rng.random((8, len(X))) < 0.5, rng.uniform(-0.2, 0.8, 24), [0.2, 0.0, 0.5, 0.79]
     voting = (rng.random(24) < 0.8).astype(float)
-    replies = candidates(forest, X, alphas, voting, taus, own, seen, sizes=sizes)
+    scores = score_candidates(CandidateTrees(forest, alphas, voting, own, sizes), X, taus, seen)
     each = np.array([forest.take([t]).scores(X) for t in range(24)])
     skip = np.zeros((24, len(X)), bool)
     skip[own] = seen
@@ -109,11 +109,11 @@ def test_what_a_site_chooses_among_is_what_it_gets(task):
                 weights[site] /= max(weights[site].sum(), 1e-300)
             part = (weights * voting)[:, None] * ~skip
             if not (weights * voting).any():
-                assert (t, s) not in replies
+                assert (t, s) not in scores
                 continue
             with np.errstate(invalid="ignore"):
                 expected = np.einsum("tr,tro->ro", part, each) / part.sum(axis=0)[:, None]
-            np.testing.assert_allclose(replies[t, s], expected, rtol=1e-12)
+            np.testing.assert_allclose(scores[t, s], expected, rtol=1e-12)
 
 
 def test_a_site_that_sends_more_trees_than_it_was_asked_for():
@@ -172,9 +172,9 @@ def test_backdoored_trees_are_refused_and_reported(learner, kind, word):
         assert sum(model.refused_[site][ATTACKER].values()) == n
         assert site != ATTACKER
         assert not model.forests_[site].weights[-n:].any() or len(model.forests_[site]) == n
-    said = [line.said() for line in fed.site("site 0").outbox.ledger.lines() if line.kind == "AdmitTrees"]
-    assert len(said) == 1
-    assert "which of 32 trees the site refuses to use" in said[0]
+    lines = [line.describe() for line in fed.site("site 0").outbox.ledger.lines() if line.kind == "AdmitTrees"]
+    assert len(lines) == 1
+    assert "which of 32 trees the site refuses to use" in lines[0]
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
@@ -217,8 +217,8 @@ def test_what_one_site_refuses_others_may_use():
     assert used["site 1"][1:].sum() > 20
     judged = federate(frames, test=0.25)
     with pytest.warns(UserWarning, match="are not used"):
-        replies = LEARNERS["merged"](admission=True).fit(judged).evaluate(judged)
-    federated = replies.filter((pl.col("model") == "federated") & (pl.col("site") == "site 0"))
+        evaluated = LEARNERS["merged"](admission=True).fit(judged).evaluate(judged)
+    federated = evaluated.filter((pl.col("model") == "federated") & (pl.col("site") == "site 0"))
     assert federated["auc"].item() > 0.6  # by its own trees; the others' would be wrong for it
 
 
@@ -238,18 +238,18 @@ def refusals(**verdicts):
 
 
 def test_more_than_half_of_the_others():
-    replies = refusals(a=[0, 0, 1, 0, 0, 0], b=[2, 0, 0, 0, 2, 0], c=[2, 0, 0, 1, 0, 0])
-    assert replies.dropped.tolist() == [True, False, False, False, False, False]
-    assert replies.of("a").tolist() == [False, False, True, False, False, False]  # its own trees it uses
-    assert replies.of("b").tolist() == [True, False, False, False, True, False]
-    assert replies.counted() == {
+    refused = refusals(a=[0, 0, 1, 0, 0, 0], b=[2, 0, 0, 0, 2, 0], c=[2, 0, 0, 1, 0, 0])
+    assert refused.dropped.tolist() == [True, False, False, False, False, False]
+    assert refused.unused_by("a").tolist() == [False, False, True, False, False, False]  # its own trees it uses
+    assert refused.unused_by("b").tolist() == [True, False, False, False, True, False]
+    assert refused.counted() == {
         "a": {"b": {"poor": 1}},
         "b": {"a": {"odd": 1}, "c": {"odd": 1}},
         "c": {"a": {"odd": 1}, "b": {"poor": 1}},
     }
-    unsure = Refusals(replies.owners, replies.verdicts, ["a", "b"])  # c had too few rows to tell
+    unsure = Refusals(refused.owners, refused.verdicts, ["a", "b"])  # c had too few rows to tell
     assert unsure.dropped.tolist() == [True, False, True, False, False, False]
-    assert replies.among(["a", "b"]).dropped.tolist() == [True, False, True, False]
+    assert refused.keep_sites(["a", "b"]).dropped.tolist() == [True, False, True, False]
 
 
 def test_a_policy_says_what_is_poor():
@@ -304,9 +304,9 @@ def test_numbers_far_from_all_labels():
     assert not (judge_trees(forest, part, absent, -1.0) == ODD).any()
     huge = forest.value.copy()
     huge[0] = 1e30  # a leaf of the first tree
-    replies = judge_trees(replace(forest, value=huge), part, absent, -1.0)
-    assert replies[0] == ODD
-    assert not (replies[1:] == ODD).any()
+    verdicts = judge_trees(replace(forest, value=huge), part, absent, -1.0)
+    assert verdicts[0] == ODD
+    assert not (verdicts[1:] == ODD).any()
     constant = Part(part.X, np.full(len(part), 5.0), part.row_keys)
     judge_trees(forest, constant, absent, 0.0)  # nothing to explain, so no tree is poor at it
 

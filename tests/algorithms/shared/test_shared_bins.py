@@ -21,9 +21,10 @@ from silvan.data.grid import Grid
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import FormatError
 from silvan.federation import wire
-from silvan.federation.describe import FLOOR
+from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.message import Blob, Envelope
-from silvan.federation.site import Part, Site
+from silvan.federation.part import Part
+from silvan.federation.site import Site
 from silvan.federation.store import digest
 
 

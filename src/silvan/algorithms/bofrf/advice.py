@@ -1,9 +1,9 @@
-"""Who is near whom, said before anything is trained: a help to decide with whom to train.
+"""Advice on which sites should train together, from distances between sites, before anything is trained.
 
 Clusters are suggested by one rule. All numbers from 2 to ``MOST`` (and fewer than the sites) are tried, with every site
 as the first centroid unless one is named. Left out are those with two centroids no farther apart than ``FAR`` times
 what chance alone gives; of the others, the clusters with the highest mean silhouette are suggested, of equals the
-fewest. If none reaches ``LEAST``, all sites together are.
+fewest. If none reaches ``LEAST``, one cluster of all sites is suggested.
 """
 
 from dataclasses import dataclass
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     import polars as pl
 
 LEAST = 0.25
-"""A mean silhouette below this is commonly read as no structure worth the name."""
+"""A mean silhouette below this is commonly read as no clear clusters."""
 
 FAR = 2.0
-"""Chance puts some pairs of sites farther apart than the average pair, but hardly ever so many times as far."""
+"""By chance, hardly any pair of sites is so many times as far apart as the average pair."""
 
 MOST = 10
-"""More clusters are not tried."""
+"""The most clusters that are tried."""
 
 WIDE = 12
-"""The distances of more sites do not fit a page; ``Advice.frame`` has them all."""
+"""The most sites whose distances are printed; ``Advice.frame`` has those of more."""
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
@@ -74,7 +74,7 @@ class Advice:
         return len(self.clusters)
 
     def nearest(self, site: str) -> list[tuple[str, float]]:
-        """Give the other sites and their distances, the nearest first."""
+        """Return the other sites and their distances, the nearest first."""
         if site not in self.sites:
             raise InputError(f"there is no site {site!r}; the sites are {', '.join(self.sites)}")
         row = self.distances[self.sites.index(site)]
@@ -82,7 +82,7 @@ class Advice:
         return [(self.sites[i], float(row[i])) for i in order]
 
     def frame(self) -> "pl.DataFrame":
-        """Give a line a site: its cluster, the nearest and the farthest site, and all distances."""
+        """Return a table with a row for each site: its cluster, the nearest and farthest site, and all distances."""
         import polars as pl
 
         cluster_of = {site: centroid for centroid, members in self.clusters.items() for site in members}
@@ -100,7 +100,7 @@ class Advice:
         )
 
     def sentences(self) -> list[str]:
-        """Say who is near whom and in what a site stands out, a line a site; then the clusters, and how to use them."""
+        """Return the advice in sentences: one about each site, then the clusters, and the learner to use."""
         clusters = [f"- {_listed(members)}, around {centroid}" for centroid, members in self.clusters.items()]
         return [*map(self._describe_site, self.sites), self._describe_number(), *clusters, self._describe_learner()]
 
@@ -118,13 +118,13 @@ class Advice:
         return f"{text}; it differs most in {name} ({here:.2f}, elsewhere {elsewhere:.2f})."
 
     def oddest(self, site: str) -> tuple[str, float, float] | None:
-        """Give the figure in which a site differs most from the mean of the others: name, here, elsewhere."""
+        """Return the figure in which a site differs most from the mean of the others: name, here, elsewhere."""
         table = np.stack(list(self.vectors.values()))
         here = table[self.sites.index(site)]
         others = np.delete(table, self.sites.index(site), axis=0)
-        replies = np.count_nonzero(~np.isnan(others), axis=0)
-        elsewhere = np.nansum(others, axis=0) / np.maximum(replies, 1)
-        gap = np.where((replies > 0) & ~np.isnan(here), np.abs(here - elsewhere), -1.0)
+        n_known = np.count_nonzero(~np.isnan(others), axis=0)
+        elsewhere = np.nansum(others, axis=0) / np.maximum(n_known, 1)
+        gap = np.where((n_known > 0) & ~np.isnan(here), np.abs(here - elsewhere), -1.0)
         most = int(gap.argmax())
         return (self.figures[most], float(here[most]), float(elsewhere[most])) if gap[most] > 0.0 else None
 
@@ -177,7 +177,7 @@ def advise(
     metric: Metric = "manhattan",
     first: str | None = None,
 ) -> Advice:
-    """Say which sites are near each other, before anything is trained.
+    """Compare sites by their rows and suggest which should train together, before anything is trained.
 
     Takes two rounds, or one if the schema has bounds for all numeric features. The coordinator sees each site's
     means and shares, to three decimals.
@@ -217,19 +217,12 @@ def advise(
     apart, rows = find_distances(vectors, schema, metric), [federation.rows[site] for site in sites]
     chance = chance_distances(np.stack(list(vectors.values())), rows, metric, feature=owners(schema))
     tried = _try(sites, apart, k, first)
-    if k is None:
-        far = {n: one for n, one in tried.items() if _far(sites, apart, chance, one[1])}
-        score, clusters = max(far.values(), key=lambda one: one[0], default=(0.0, {}))
-        if score < LEAST:
-            clusters = farthest_first(sites, apart, 1, first or sites[int(apart.sum(axis=0).argmin())])
-    else:
-        clusters = tried[k][1] if k in tried else farthest_first(sites, apart, k, first or sites[0])
     return Advice(
         sites=sites,
         distances=apart,
         chance=chance,
         metric=metric,
-        clusters=clusters,
+        clusters=_choose_clusters(sites, apart, chance, tried, k, first),
         suggested=k is None,
         silhouettes={n: one[0] for n, one in tried.items()},
         figures=figure_names(schema),
@@ -250,8 +243,26 @@ def _try(sites: list[str], apart: np.ndarray, k: int | None, first: str | None) 
     return found
 
 
+def _choose_clusters(
+    sites: list[str],
+    apart: np.ndarray,
+    chance: np.ndarray,
+    tried: dict[int, tuple[float, Clusters]],
+    k: int | None,
+    first: str | None,
+) -> Clusters:
+    """Return the clusters asked for, or those that the rule at the top of this file suggests."""
+    if k is not None:
+        return tried[k][1] if k in tried else farthest_first(sites, apart, k, first or sites[0])
+    far = {n: one for n, one in tried.items() if _far(sites, apart, chance, one[1])}
+    score, clusters = max(far.values(), key=lambda one: one[0], default=(0.0, {}))
+    if score < LEAST:
+        return farthest_first(sites, apart, 1, first or sites[int(apart.sum(axis=0).argmin())])
+    return clusters
+
+
 def _far(sites: list[str], apart: np.ndarray, chance: np.ndarray, clusters: Clusters) -> bool:
-    """Whether all centroids are farther apart than chance may give."""
+    """Return whether all centroids are farther apart than chance may give."""
     pairs = combinations(map(sites.index, clusters), 2)
     return all(apart[pair] > FAR * chance[pair] for pair in pairs)
 

@@ -1,10 +1,10 @@
 """Choosing at each site: the global ensemble or that of its own trees, and, personalised, its own tau (Alg. 8).
 
-The publications choose on the test part, which flatters what is then measured there. The default here chooses on rows
-that the trees in question did not see: out-of-bag rows, on which the site's own trees take part only if they did not
-draw the row and others' trees always, or rows split off before training. And it leaves what was agreed, the global
-ensemble at the agreed tau, only for something better by more than two standard errors: of many near-equal ensembles,
-the best on a few rows is the luckiest.
+The publications choose on the test part, so that what is measured there afterwards is too good. The default here
+chooses on rows that the trees in question did not see: rows split off before training, or out-of-bag rows, on which
+others' trees always vote and the site's own only if they did not draw the row. A site leaves what was agreed, the
+global ensemble at the agreed tau, only for something better by more than two standard errors: of many near-equal
+ensembles, the best on a few rows is best by luck.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from silvan.algorithms.bofrf.weigh import Weighted, learning_rows
-from silvan.algorithms.horizontal.merged_forest import draws_rows, equal_say
+from silvan.algorithms.evaluation.intervals import placements
+from silvan.algorithms.horizontal.merged_forest import draws_rows, equal_site_weights
 from silvan.algorithms.shared.admission import not_used, verdicts_of
 from silvan.algorithms.shared.requests import forests_of, schema_of
 from silvan.data.schema import Schema
@@ -42,7 +43,7 @@ _SURE = 2.0
 """Standard errors by which an ensemble must be ahead of the agreed one: about the 95 % interval of the difference."""
 
 _DIGITS = 3
-"""Figures leave a site rounded to so many."""
+"""Significant digits of figures that leave a site."""
 
 _MOST_TAUS = len(TAUS) + 1
 
@@ -77,11 +78,11 @@ class Choose(Request, frozen=True, kw_only=True):
     dropped: np.ndarray | None = None  # trees that most sites refuse, if sites look at them: then at this one, too
 
     def said(self, reply: Any = None) -> str:
-        """Say what is asked for, or answered."""
+        """Describe what is asked for, or answered."""
         return f"which ensemble the site will use, and rounded figures of {2 * len(self.taus):,} on its own rows"
 
     def course(self) -> Course:
-        """Choose once."""
+        """Allow the question once."""
         return Course(self.kind())
 
 
@@ -90,7 +91,7 @@ class Choose(Request, frozen=True, kw_only=True):
 
 @answers(Choose)
 def choose(site: Site, request: Choose) -> Chosen:
-    """Score all candidates on rows to choose on, and take the best."""
+    """Score all candidates on the rows to choose on, and take the best."""
     schema = schema_of(site, request.schema)
     forests = forests_of(site, schema, request.forests)
     _check_request(request, forests)
@@ -104,33 +105,51 @@ def choose(site: Site, request: Choose) -> Chosen:
         forest = replace(forest, weights=np.where(refused, 0.0, forest.weights))
     voting = np.where(abstaining(forest, site.absent(schema)), 0.0, forest.weights)
     sizes = [len(one) for one in forests] if request.equal else None
-    scores = candidates(forest, part.X, request.alphas, voting, request.taus, own, seen, site.n_jobs, sizes)
+    trees = CandidateTrees(forest, request.alphas, voting, own, sizes)
+    scores = score_candidates(trees, part.X, request.taus, seen, site.n_jobs)
     return decide(scores, part.y, schema.n_classes, request.taus, cautious=request.protocol == "honest")
 
 
-def candidates(
-    forest: Forest,
-    X: np.ndarray,
-    alphas: np.ndarray,
-    voting: np.ndarray,
-    taus: list[float],
-    own: np.ndarray,
-    seen: np.ndarray,
-    n_jobs: int | None = None,
-    sizes: Sequence[int] | None = None,
+@dataclass(frozen=True)
+class CandidateTrees:
+    """The trees of all sites that learn together, as one of them may choose from them."""
+
+    forest: Forest
+    alphas: np.ndarray  # what every tree is worth
+    voting: np.ndarray  # 1 for trees that vote at the site, 0 for those that abstain or that it does not use
+    own: np.ndarray  # places of the site's own trees
+    sizes: Sequence[int] | None = None  # how many trees are of each site, if all sites have the same say
+
+    def groups(self) -> np.ndarray:
+        """Return which trees are in which group, (groups, trees): own ones, others', by site if sites are equal."""
+        mine = np.isin(np.arange(len(self.forest)), self.own)
+        site = np.zeros(len(self.forest), np.int64)
+        if self.sizes is not None:
+            site = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        others = [~mine & (site == s) for s in range(site.max() + 1)]
+        return np.stack([mine, *(trees for trees in others if trees.any())])
+
+    def shares(self, groups: np.ndarray, tau: float) -> np.ndarray | None:
+        """Return by what the votes of each group are multiplied, so that sites are equal; None: by nothing."""
+        if self.sizes is None:
+            return None
+        counted = (self.forest.weights > 0) & (self.alphas > tau)
+        totals = np.array([self.alphas[trees & counted].sum() for trees in groups])
+        return 1.0 / np.where(totals > 0, totals, 1.0)
+
+
+def score_candidates(
+    trees: CandidateTrees, X: np.ndarray, taus: list[float], seen: np.ndarray, n_jobs: int | None = None
 ) -> dict[tuple[int, int], np.ndarray]:
     """Score rows by every ensemble that a site may choose: by place of tau and of strategy.
 
-    ``heard`` is 1 for trees that do not abstain and 0 for others; own trees take no part in rows that they have
-    ``seen``. A lower tau only adds trees, so each tree walks once for all taus. With ``sizes``, how many trees are of
-    each site, all sites have the same say.
+    Own trees do not vote on rows that they have ``seen``. A lower tau only adds trees, so each tree is walked once for
+    all taus.
     """
-    mine = np.isin(np.arange(len(forest)), own)
-    sites = np.zeros(len(forest), np.int64) if sizes is None else np.repeat(np.arange(len(sizes)), sizes)
-    groups = np.stack([mine, *(~mine & (sites == s) for s in range(sites.max() + 1) if (~mine & (sites == s)).any())])
+    forest, alphas, groups = trees.forest, trees.alphas, trees.groups()
 
-    def add(weights: np.ndarray) -> Tally:
-        return tally(forest, X, weights * voting, n_jobs, votes=False, skip=seen, skipping=own)
+    def votes_of(weights: np.ndarray) -> Tally:
+        return tally(forest, X, weights * trees.voting, n_jobs, votes=False, skip=seen, skipping=trees.own)
 
     scores: dict[tuple[int, int], np.ndarray] = {}
     values, weight = np.zeros((len(groups), len(X), forest.n_outputs)), np.zeros((len(groups), len(X)))
@@ -138,33 +157,36 @@ def candidates(
     for t in sorted(range(len(taus)), key=lambda t: -taus[t]):
         band = np.where((alphas > taus[t]) & (alphas <= above), alphas, 0.0)
         above = taus[t]
-        for group, trees in enumerate(groups):
-            replies = add(np.where(trees, band, 0.0))
-            values[group] += replies.values
-            weight[group] += replies.weight
-        say = np.ones(len(groups))
-        if sizes is not None:
-            totals = np.array([alphas[trees & (forest.weights > 0) & (alphas > taus[t])].sum() for trees in groups])
-            say = 1.0 / np.where(totals > 0, totals, 1.0)
+        for group, members in enumerate(groups):
+            added = votes_of(np.where(members, band, 0.0))
+            values[group] += added.values
+            weight[group] += added.weight
+        shares = trees.shares(groups, taus[t])
         for strategy, n_groups in enumerate((len(groups), 1)):
-            trees = groups[:n_groups].any(axis=0) & (forest.weights > 0)
-            taken = trees & (alphas > taus[t])
+            counted = groups[:n_groups].any(axis=0) & (forest.weights > 0)
+            taken = counted & (alphas > taus[t])
             if not taken.any() and t == 0:
-                taken = trees  # the agreed tau is above all: they count alike
+                taken = counted  # the agreed tau is above all: they count alike
                 alike = taken.astype(np.float64)
-                replies = add(alike if sizes is None else equal_say(alike, sizes))
+                votes = votes_of(alike if trees.sizes is None else equal_site_weights(alike, trees.sizes))
             else:
-                scaled = values[:n_groups], weight[:n_groups]
-                if sizes is not None:
-                    scaled = scaled[0] * say[:n_groups, None, None], scaled[1] * say[:n_groups, None]
-                replies = Tally(scaled[0].sum(axis=0), values[0, :, :0], scaled[1].sum(axis=0))
-            if (taken & (voting > 0)).any():
-                scores[t, strategy] = replies.means()
+                votes = _join_votes(values[:n_groups], weight[:n_groups], shares)
+            if (taken & (trees.voting > 0)).any():
+                scores[t, strategy] = votes.means()
     return scores
 
 
+def _join_votes(values: np.ndarray, weight: np.ndarray, shares: np.ndarray | None) -> Tally:
+    """Add up the votes of groups of trees, (groups, rows, outputs), and their weights, (groups, rows)."""
+    no_votes = values[0, :, :0]
+    if shares is not None:
+        values = values * shares[: len(values), None, None]
+        weight = weight * shares[: len(weight), None]
+    return Tally(values.sum(axis=0), no_votes, weight.sum(axis=0))
+
+
 def _selection_rows(site: Site, schema: Schema, request: Choose, n_own: int) -> tuple[Part, np.ndarray]:
-    """Give the rows to choose on, and which of them the site's own trees saw: bool (trees, rows)."""
+    """Return the rows to choose on, and which of them the site's own trees saw: bool (trees, rows)."""
     if request.protocol == "paper":
         part = site.part(schema, test=True)
     else:
@@ -179,10 +201,10 @@ def _selection_rows(site: Site, schema: Schema, request: Choose, n_own: int) -> 
 def decide(
     scores: dict[tuple[int, int], np.ndarray], y: np.ndarray, n_classes: int, taus: list[float], *, cautious: bool
 ) -> Chosen:
-    """Take the candidate (tau, strategy) that is furthest ahead of the agreed one, on the rows of which both can speak.
+    """Choose the candidate (tau, strategy) that is furthest ahead of the agreed one, on the rows that both score.
 
-    Of equals it is a global one, with a tau near the agreed one. Figures of fewer than ``FLOOR`` rows say more of
-    single rows than of ensembles: they are not told, and a cautious site does not go by them.
+    Of equals it is a global one, with a tau near the agreed one. Figures of fewer than ``FLOOR`` rows say more about
+    single rows than about ensembles: they do not leave the site, and a cautious site does not choose by them.
     """
     figures = np.full((len(taus), len(STRATEGIES)), np.nan)
     agreed = next((at for at in ((0, 0), (0, 1)) if at in scores), min(scores, default=(0, 0)))
@@ -207,7 +229,7 @@ def decide(
 
 @dataclass(frozen=True)
 class Judged:
-    """How good answers are: a value of which more is better, and how each row moves it."""
+    """How good scores are: a figure, a value of which more is better, and the influence of each row on the value."""
 
     measure: Measure
     figure: float
@@ -215,7 +237,7 @@ class Judged:
     influence: np.ndarray
 
     def beats(self, other: "Judged") -> bool:
-        """Whether it is better beyond doubt, by the standard error of the difference on the same rows."""
+        """Return whether it is better by more than two standard errors of the difference on the same rows."""
         n = len(self.influence)
         gap = self.influence - other.influence
         error = np.sqrt((gap * gap).sum() * n / (n - 1)) if n > 1 else np.inf
@@ -223,7 +245,7 @@ class Judged:
 
 
 def judge(answer: np.ndarray, y: np.ndarray, n_classes: int) -> Judged:
-    """Judge by AUC, averaged over the classes that have one; by accuracy if none has; numbers by squared error."""
+    """Judge scores by AUC, averaged over the classes that have one, or by accuracy; numbers by squared error."""
     n = len(y)
     if not n_classes:
         square = (answer[:, 0] - y) ** 2
@@ -241,17 +263,11 @@ def judge(answer: np.ndarray, y: np.ndarray, n_classes: int) -> Judged:
 
 
 def _auc_influence(score: np.ndarray, here: np.ndarray) -> tuple[float, np.ndarray]:
-    """Give the AUC and how much each row adds to or takes from it: the components of DeLong's variance."""
+    """Return the AUC and how much each row adds to or takes from it: the components of DeLong's variance."""
     placement = np.empty(len(score))
-    placement[here] = _share_below(score[here], np.sort(score[~here]))
-    placement[~here] = 1.0 - _share_below(score[~here], np.sort(score[here]))
+    placement[here], placement[~here] = placements(score, here)
     auc = float(placement[here].mean())
     return auc, (placement - auc) / np.where(here, here.sum(), (~here).sum())
-
-
-def _share_below(values: np.ndarray, ordered: np.ndarray) -> np.ndarray:
-    """Give the share of others that each value is above; equal ones count half."""
-    return (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")) / (2 * len(ordered))
 
 
 def _check_request(request: Choose, forests: list[Forest]) -> None:

@@ -12,15 +12,7 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
-from silvan.algorithms.bofrf.distances import (
-    Metric,
-    check_clustering,
-    cluster_sites,
-    distances,
-    draw_first,
-    farthest_first,
-    site_distances,
-)
+from silvan.algorithms.bofrf.distances import Metric, check_clustering, distances, draw_first, farthest_first
 from silvan.algorithms.shared.requests import schema_of
 from silvan.algorithms.shared.shared_bins import coarse_total
 from silvan.data.grid import Grid
@@ -31,19 +23,17 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.site import Site, answers
 
-__all__ = ["Metric", "characterise", "cluster_sites", "find_clusters", "find_distances", "site_distances"]
-
 DIGITS = 3
 """Decimals of a figure that leaves a site."""
 
 SCALES = 4
-"""A site describes a feature on so few scales: on many, means would tell where single rows lie."""
+"""The most scales on which a site describes a feature: means on many scales would show where single rows lie."""
 
 _LARGEST = float(np.finfo(np.float32).max)
-"""No value lies beyond."""
+"""The largest value that a row can have."""
 
 _SCALES = "scales of characteristics"
-"""Where a site's store keeps them."""
+"""The key under which a site's store keeps the scales."""
 
 
 class Characteristics(Reply, frozen=True, kw_only=True):
@@ -62,7 +52,7 @@ class Characterise(Request, frozen=True, kw_only=True):
     bounds: np.ndarray  # (features, 2), the ends of each scale; NaN: leave the feature out
 
     def course(self) -> Course:
-        """Describe the rows once."""
+        """Allow the question once."""
         return Course(self.kind())
 
 
@@ -95,7 +85,7 @@ def _check_bounds(bounds: np.ndarray, schema: Schema) -> None:
 
 
 def _limit_scales(site: Site, schema: Schema, bounds: np.ndarray) -> None:
-    """Refuse to describe a column on ever new scales, or by ever new categories."""
+    """Raise ``RefusedError`` if a column was described on too many scales, or by too many lists of categories."""
     known = msgspec.json.decode(site.store.get(_SCALES) or b"{}", type=dict[str, list[str]])
     present, new = set(site.table.names), False
     for feature, ends in zip(schema.features, bounds.tolist(), strict=True):
@@ -113,7 +103,7 @@ def _limit_scales(site: Site, schema: Schema, bounds: np.ndarray) -> None:
 
 
 def _figures(column: np.ndarray, feature: Feature, low: float, high: float) -> np.ndarray:
-    """Give a feature's part of the vector; NaN if there are too few values to speak of."""
+    """Return a feature's part of the vector; NaN if it has too few values."""
     values = column[~np.isnan(column)].astype(np.float64)
     n = max(feature.n_codes, 1) if feature.categorical else 1
     if len(values) < FLOOR or (not feature.categorical and np.isnan(low)):
@@ -148,7 +138,7 @@ def find_clusters(
 def find_distances(
     vectors: dict[str, np.ndarray], schema: Schema, metric: Metric = "manhattan", p: float = 3.0
 ) -> np.ndarray:
-    """Give the distances between characteristic vectors; features that one of two sites lacks are left out."""
+    """Return the distances between characteristic vectors; features that one of two sites lacks are left out."""
     apart = distances(np.stack(list(vectors.values())), metric, p, feature=owners(schema))
     if np.isnan(apart).any():
         alone = np.flatnonzero(np.isnan(apart.diagonal()))  # the sites that have too little themselves
@@ -206,7 +196,7 @@ def find_bounds(federation: Federation, schema: Schema) -> np.ndarray:
 
 
 def grid_bounds(counts: np.ndarray, table_grid: Grid) -> tuple[float, float]:
-    """Give the outer ends of the cells that hold the FLOOR-th lowest and the FLOOR-th highest row."""
+    """Return the outer ends of the cells that hold the FLOOR-th lowest and the FLOOR-th highest row."""
     below = np.cumsum(counts, dtype=np.int64)
     n = int(below[-1])
     if n < FLOOR:
@@ -216,7 +206,7 @@ def grid_bounds(counts: np.ndarray, table_grid: Grid) -> tuple[float, float]:
 
 
 def _edge_bounds(edges: tuple[float, ...]) -> tuple[float, float]:
-    """Give the outermost of given cut points; of a single one, the scale is a step there."""
+    """Return the outermost of given cut points; if there is one only, the two ends of a tiny step there."""
     if not edges:
         return np.nan, np.nan
     low, high = edges[0], edges[-1]
@@ -224,12 +214,12 @@ def _edge_bounds(edges: tuple[float, ...]) -> tuple[float, float]:
 
 
 def _sizes(schema: Schema) -> np.ndarray:
-    """Say how many figures of a vector each feature has."""
+    """Return how many figures of a vector each feature has."""
     return np.array([max(f.n_codes, 1) for f in schema.features], np.int64)
 
 
 def owners(schema: Schema) -> np.ndarray:
-    """Say which feature each figure of a vector belongs to."""
+    """Return the feature that each figure of a vector belongs to."""
     return np.repeat(np.arange(len(schema.features)), _sizes(schema))
 
 

@@ -1,4 +1,4 @@
-"""How far sites are from each other, and clusters of sites around some of them.
+"""Distances between sites, and clusters of sites around some of them.
 
 A site is a vector of figures. Clusters are found farthest first, as the thesis describes them (Alg. 9): the first
 centroid is given or drawn, each further one is the site that is farthest from its own centroid, and every site
@@ -18,7 +18,7 @@ Metric = Literal["manhattan", "euclidean", "minkowski"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
 _DIGITS = 12
-"""Distances that differ by less than this part of the largest are the same: sums of floats depend on their order."""
+"""Decimals, relative to the largest, to which distances are compared: sums of floats depend on their order."""
 
 
 def cluster_sites(
@@ -65,7 +65,7 @@ def cluster_sites(
 
 
 def site_distances(vectors: Mapping[str, Any], metric: Metric = "manhattan", p: float = 3.0) -> np.ndarray:
-    """Give the distance of every site to every other, in the order of the sites.
+    """Return the distance of every site to every other, in the order of the sites.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def site_distances(vectors: Mapping[str, Any], metric: Metric = "manhattan", p: 
 def distances(
     table: np.ndarray, metric: Metric, p: float = 3.0, feature: Sequence[int] | np.ndarray | None = None
 ) -> np.ndarray:
-    """Give the distances between the rows of a table, (rows, rows).
+    """Return the distances between the rows of a table, (rows, rows).
 
     Where figures are NaN, two rows are compared by the features that both have, and the sum is scaled up to all
     features that anybody has. ``feature`` says which feature each column belongs to (a feature of several columns is
@@ -97,7 +97,7 @@ def chance_distances(
     p: float = 3.0,
     feature: Sequence[int] | np.ndarray | None = None,
 ) -> np.ndarray:
-    """Give about the distance to expect if two sites drew their rows from the same source, at most.
+    """Return about how far apart two sites would be, at most, if both drew their rows from the same source.
 
     Figures are means of so many rows' values between 0 and 1, so the variance of a value is at most m (1 - m), and is
     that for shares. Differences of means are taken as normal.
@@ -111,7 +111,7 @@ def chance_distances(
 
 
 def power_of(metric: Metric, p: float) -> float:
-    """Give the power of a metric's terms."""
+    """Return the power of a metric's terms."""
     return {"manhattan": 1.0, "euclidean": 2.0, "minkowski": float(p)}[metric]
 
 
@@ -121,7 +121,7 @@ def _norms(
     power: float,
     feature: Sequence[int] | np.ndarray | None,
 ) -> np.ndarray:
-    """Add up powers of what is between two rows, over the features that both have."""
+    """Add up powers of the differences between two rows, over the features that both have."""
     starts = np.unique(np.arange(table.shape[1]) if feature is None else feature, return_index=True)[1]
     there = ~np.isnan(table)
     features = there[:, starts]
@@ -152,11 +152,11 @@ def farthest_first(names: Sequence[str], apart: np.ndarray, k: int, first: str) 
 
 
 def draw_first(names: Sequence[str], first: str | None, random_state: int) -> str:
-    """Give the first centroid: the one named, or one drawn."""
+    """Return the first centroid: the one named, or one drawn at random."""
     return names[int(np.random.default_rng(random_state).integers(len(names)))] if first is None else first
 
 
-# -- what is refused
+# -- checks
 
 
 def check_clustering(
@@ -168,7 +168,7 @@ def check_clustering(
     p: float = 3.0,
     called: str = "k",
 ) -> None:
-    """Refuse clusters that cannot be made; ``called`` is what the user calls their number."""
+    """Raise ``InputError`` if clusters cannot be made; ``called`` is what the user calls their number."""
     check_metric(metric, p)
     if isinstance(k, bool) or not isinstance(k, Integral) or not 1 <= k <= len(names):
         raise InputError(f"{called} must be a whole number from 1 to the {len(names)} sites, got {k!r}")
@@ -179,7 +179,7 @@ def check_clustering(
 
 
 def check_metric(metric: str, p: float = 3.0) -> None:
-    """Refuse a metric that nobody knows."""
+    """Raise ``InputError`` for an unknown metric, or a power that is none."""
     if metric not in METRICS:
         raise InputError(f"metric must be one of {', '.join(map(repr, METRICS))}, got {metric!r}")
     if isinstance(p, bool) or not isinstance(p, Real) or not (1.0 <= p < math.inf):
@@ -187,7 +187,7 @@ def check_metric(metric: str, p: float = 3.0) -> None:
 
 
 def _table(vectors: Any) -> tuple[list[str], np.ndarray]:
-    """Put the vectors one below the other."""
+    """Check the vectors and return the sites and a table with a row for each."""
     if not isinstance(vectors, Mapping) or not vectors:
         raise InputError(f"vectors must be a dict of figures by site with at least one site, got {vectors!r}")
     rows: dict[str, np.ndarray] = {}
@@ -203,6 +203,6 @@ def _table(vectors: Any) -> tuple[list[str], np.ndarray]:
         rows[name] = row.astype(np.float64)
     lengths = {name: len(row) for name, row in rows.items()}
     if len(set(lengths.values())) > 1:
-        said = ", ".join(f"{name!r}: {n}" for name, n in lengths.items())
-        raise InputError(f"vectors must have the same figures at every site; their lengths are {said}")
+        listed = ", ".join(f"{name!r}: {n}" for name, n in lengths.items())
+        raise InputError(f"vectors must have the same figures at every site; their lengths are {listed}")
     return list(rows), np.stack(list(rows.values()))

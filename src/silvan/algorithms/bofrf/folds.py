@@ -1,7 +1,6 @@
 """Cross-validation of forests: all folds share one binned table, and their trees grow side by side.
 
-A fold is a set of rows that its trees do not see. Cut points know no labels, so nothing of a fold's answers is in
-them.
+A fold is a set of rows that its trees do not see. Cut points do not depend on labels, so all folds may share them.
 """
 
 from dataclasses import dataclass
@@ -22,8 +21,8 @@ from silvan.tree.node_rows import Binned
 from silvan.tree.rows import Rows
 from silvan.tree.target import Measure, class_target, number_target
 
-_ROWS_AT_ONCE = 1 << 21
-"""Trees grow side by side in batches of about so many rows."""
+ROWS_AT_ONCE = 1 << 21
+"""About how many rows a batch of trees that grow side by side has."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Folds:
         keys: tuple[np.ndarray, np.ndarray],
         threads: int,
     ) -> "Folds":
-        """Bin the rows and deal them out to folds, by class."""
+        """Bin the rows and divide them into folds, by class."""
         if schema.n_classes:
             counts = np.bincount(part.y, minlength=schema.n_classes)
             target = class_target(part.y, schema.n_classes, None, settings.class_weights(counts))
@@ -60,11 +59,11 @@ class Folds:
         return cls(part, table, target.measure, schema, folds_of(keys[0], part.row_keys, groups, n), n, keys)
 
     def add_trees(self, settings: Settings, first: int, last: int, total: np.ndarray, weight: np.ndarray) -> None:
-        """Grow these trees on all folds but one, for each fold, and add up what they say of its rows.
+        """Grow these trees on all folds but one, for each fold, and add up their scores of its rows.
 
         ``total`` is (rows, outputs), ``weight`` (rows,).
         """
-        at_once = max(4, _ROWS_AT_ONCE // len(self.table))
+        at_once = max(4, ROWS_AT_ONCE // len(self.table))
         n_folds, n_trees = max(1, at_once // (last - first)), min(last - first, at_once)
         for k in range(0, self.n, n_folds):
             for t in range(first, last, n_trees):
@@ -85,22 +84,22 @@ class Folds:
             weights = np.zeros(len(forest))
             own = slice(i * len(trees), (i + 1) * len(trees))
             weights[own] = forest.weights[own]
-            replies = tally(forest, self.part.X[held], weights, 1, votes=False)
-            total[held] += replies.values
-            weight[held] += replies.weight
+            votes = tally(forest, self.part.X[held], weights, 1, votes=False)
+            total[held] += votes.values
+            weight[held] += votes.weight
 
     def scores(self, answer: np.ndarray) -> np.ndarray:
-        """Judge each fold: the AUC, averaged over the classes that have one there, or the RMSE."""
+        """Return a figure for each fold: the AUC, averaged over the classes that have one there, or the RMSE."""
         if self.schema.n_classes:
             answer = answer.round(12)  # equal scores are equal in whatever order trees were added up
-        replies = np.full(self.n, np.nan)
+        figures = np.full(self.n, np.nan)
         for k in range(self.n):
             held = self.of_row == k
-            y, said = self.part.y[held], answer[held]
+            y, scores = self.part.y[held], answer[held]
             if not self.schema.n_classes:
-                replies[k] = metrics.regression(said[:, 0], y)["rmse"]
+                figures[k] = metrics.regression(scores[:, 0], y)["rmse"]
                 continue
-            each = np.array([metrics.roc_auc(*t) for t in metrics.count_scores(said, y, exact=True)])
+            each = np.array([metrics.roc_auc(*t) for t in metrics.count_scores(scores, y, exact=True)])
             if not np.isnan(each).all():
-                replies[k] = np.nanmean(each)
-        return replies
+                figures[k] = np.nanmean(each)
+        return figures

@@ -1,9 +1,9 @@
-"""Forests that a site brings: read, fitted if need be, and translated to the agreed schema.
+"""Forests that a site's owner provides: read, fitted if need be, and translated to the agreed schema.
 
 A forest may be silvan's own, the path of one, or scikit-learn's, fitted or not; one that is not fitted learns from
 the site's rows as silvan encodes them. Columns and classes are matched by name. Its thresholds are then moved to the
-nearest cut of the site's own bins on the public grid, and what too few of the site's rows reach is cut off: the tree
-that comes out is the tree.
+nearest cut of the site's own bins on the public grid, and what too few of the site's rows reach is cut off. The changed
+tree is then used everywhere, at the site itself as well.
 """
 
 from os import PathLike
@@ -25,10 +25,10 @@ from silvan.util.threads import thread_count
 
 
 def site_forest(site: Site, schema: Schema, part: Part, min_leaf: int) -> Forest:
-    """Give the forest that a site brings, as it may leave the site."""
+    """Return the forest that a site brings, in the form that may leave the site."""
     source = site.forest
     if is_unfitted(source):
-        forest = _in_codes(_fitted(source, part, site.split_seed), schema)
+        forest = from_codes(fit_estimator(source, part, site.split_seed), schema)
     else:
         given = read_forest(source)
         columns = [name for name in site.table.names if name != site.label]
@@ -38,14 +38,14 @@ def site_forest(site: Site, schema: Schema, part: Part, min_leaf: int) -> Forest
 
 
 def is_unfitted(source: Any) -> bool:
-    """Say whether it is an estimator, scikit-learn's or silvan's, that has yet to learn."""
+    """Return whether it is an estimator, scikit-learn's or silvan's, that is not fitted."""
     learns = hasattr(source, "fit") and hasattr(source, "get_params")
-    # as scikit-learn has it: what was learnt is kept under names that end with an underscore
+    # scikit-learn's rule: fitted attributes have names that end with an underscore
     return learns and not any(name.endswith("_") and not name.startswith("_") for name in vars(source))
 
 
 def read_forest(source: Any) -> Forest:
-    """Read a forest that has learned."""
+    """Read a fitted forest: silvan's, the path of one, or scikit-learn's."""
     if isinstance(source, str | PathLike):
         try:
             return Forest.load(source)  # type: ignore[arg-type]
@@ -56,14 +56,14 @@ def read_forest(source: Any) -> Forest:
 
 
 def name_of(source: Any) -> str:
-    """Name a forest by its content, for the coordinator's own journal."""
+    """Return a name made of a forest's content, for the coordinator's own journal."""
     if is_unfitted(source):
         return repr((type(source).__name__, sorted(source.get_params().items(), key=str)))
     return read_forest(source).hash
 
 
-def _fitted(model: Any, part: Part, seed: int) -> Forest:
-    """Let an estimator learn from encoded rows; the same again after a restart."""
+def fit_estimator(model: Any, part: Part, seed: int) -> Forest:
+    """Fit a copy of an estimator to encoded rows, with the same seed after a restart."""
     from sklearn.base import clone
 
     model = clone(model)
@@ -72,7 +72,7 @@ def _fitted(model: Any, part: Part, seed: int) -> Forest:
     return read_forest(model.fit(part.X, part.y))
 
 
-def _in_codes(forest: Forest, schema: Schema) -> Forest:
+def from_codes(forest: Forest, schema: Schema) -> Forest:
     """Translate trees that were grown on encoded rows: a split on codes up to one becomes a set of categories."""
     by_category = is_category_split(schema, forest.feature)
     codes = np.floor(forest.threshold[by_category].astype(np.float64)).clip(-1, 254)[:, None]
@@ -119,10 +119,10 @@ def conform(forest: Forest, schema: Schema, columns: list[str]) -> Forest:
     feature = np.where(forest.feature >= 0, to[forest.feature], -1)
     by_category = is_category_split(schema, feature)
     bits = np.zeros((int(by_category.sum()), 64 * SET_WORDS), np.bool_)
-    replies, before = set_bits(forest.sets), forest.feature[by_category]
+    known_bits, before = set_bits(forest.sets), forest.feature[by_category]
     for f in np.unique(before):
         bins = _bins_of_codes(schema.features[to[f]], forest.schema.features[f])
-        bits[before == f, : len(bins)] = replies[before == f][:, bins]
+        bits[before == f, : len(bins)] = known_bits[before == f][:, bins]
     return Forest(
         schema=schema,
         offsets=forest.offsets,
@@ -136,7 +136,7 @@ def conform(forest: Forest, schema: Schema, columns: list[str]) -> Forest:
 
 
 def _bins_of_codes(agreed: Feature, known: Feature) -> np.ndarray:
-    """Say which bin of the forest's feature each agreed bin falls into; what it does not know counts as missing."""
+    """Return the bin of the forest's feature for each agreed bin; categories unknown to it count as missing."""
     code = {name: i for i, name in enumerate(known.categories or ())}
     other = len(code) if known.other else -1
     codes = [code.get(name, other) for name in agreed.categories or ()] + [other] * agreed.other
@@ -154,7 +154,7 @@ def _class_of(name: Class, schema: Schema) -> int:
 
 
 def _spread(forest: Forest, schema: Schema, code: Any) -> np.ndarray:
-    """Put class probabilities in the agreed order; classes that a forest does not know get none."""
+    """Put class probabilities in the agreed order; classes that a forest does not know have probability 0."""
     classes = forest.schema.label.classes
     if (classes is None) != (schema.label.classes is None):
         kinds = ("a number", "classes")

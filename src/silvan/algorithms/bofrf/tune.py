@@ -33,23 +33,23 @@ log = logging.getLogger("silvan.site")
 
 Value = int | float | str | None
 Progress = Callable[[int, int], None]
-"""Told how many trees of how many are grown."""
+"""Called with the number of trees grown so far, and of all."""
 
 NAMES = ("criterion", "max_depth", "min_samples_split", "min_samples_leaf", "max_features", "n_estimators")
-"""What is tuned."""
+"""The parameters that can be tuned."""
 
 _MOST = 10_000
-"""Combinations beyond that were hardly meant."""
+"""The most combinations of a grid; more are probably a mistake."""
 
 _FEWEST_TREES = 10
-"""Of fewer trees, which is better says little about many."""
+"""Fewest trees by which combinations are compared: fewer say little about which is better with many."""
 
 _FEWEST_ROWS = 20
-"""On fewer rows, which is better is luck."""
+"""Fewest rows to tune on; on fewer, the best combination is best by luck."""
 
 
 def default_grid() -> dict[str, list[Value]]:
-    """Give values around those that the thesis found best (Table A.1): at most 72 different forests of 150 trees."""
+    """Return values around those that the thesis found best (Table A.1): at most 72 different forests of 150 trees."""
     return {
         "criterion": ["gini", "entropy"],
         "max_depth": [5, 10, None],
@@ -83,7 +83,7 @@ class Search(msgspec.Struct, frozen=True):
     factor: int = 3
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Check the parameters."""
         _check_search(self.kind, self.grid, {"folds": self.folds, "factor": self.factor})
 
 
@@ -123,7 +123,7 @@ def _check_value(name: str, value: Any) -> None:
 
 
 def as_search(tune: Any) -> Search | None:
-    """Read what a learner's ``tune`` says: None, True, a kind, a grid or a ``Search``."""
+    """Read a learner's parameter ``tune``: None, True, a kind, a grid or a ``Search``."""
     if tune is None or tune is False:
         return None
     if isinstance(tune, Search):
@@ -141,14 +141,14 @@ def as_search(tune: Any) -> Search | None:
 
 
 def _values(given: Any) -> Any:
-    """Make a list of what stands for one; a study file says "none" where it means None."""
+    """Return a list if values are given as one; a study file has "none" in place of None."""
     return [None if v == "none" else v for v in given] if isinstance(given, list | tuple) else given
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """What cross-validation said of one forest: mean and spread over the folds, of AUC (macro), or RMSE for a number.
+    """The outcome of cross-validating one forest: mean and spread over folds, of AUC (macro), or RMSE for a number.
 
-    ``rung`` counts the cuts that it survived.
+    ``rung`` is the number of cuts that it survived.
     """
 
     settings: Settings
@@ -166,27 +166,25 @@ def tune_settings(
     progress: Progress | None = None,
     part: Part | None = None,
 ) -> tuple[Settings, list[Trial]]:
-    """Choose a site's settings by cross-validation on its training rows; also give all trials, the best first.
+    """Choose a site's settings by cross-validation on its training rows; return them and all trials, the best first.
 
-    ``part`` is some of the training rows, where others validate something else. Where too little can be told from
-    the rows, the settings stay as they are and there are no trials.
+    ``part`` are the training rows to tune on, if others are held back. With too few rows, the settings stay as they are
+    and there are no trials.
     """
     part = site.part(schema) if part is None else part
-    replies = (schema.hash, msgspec.json.encode([settings, search]), feature_key.tobytes(), part.row_keys.tobytes())
-    key = ("tuned", *replies)
+    inputs = (schema.hash, msgspec.json.encode([settings, search]), feature_key.tobytes(), part.row_keys.tobytes())
+    key = ("tuned", *inputs)
     if key not in site.cache:
-        mark = _Marks(site, progress)
-        site.cache[key] = search_settings(
-            part, schema, settings, search, site.sampling_key, feature_key, site.n_jobs, mark
-        )
+        keys, report = (site.sampling_key, feature_key), _ProgressReport(site, progress)
+        site.cache[key] = search_settings(part, schema, settings, search, keys, site.n_jobs, report)
         if not site.cache[key][1]:
             log.warning("%s: too few rows, or one class only: parameters stay as they are", site.name)
     chosen: tuple[Settings, list[Trial]] = site.cache[key]
     return chosen
 
 
-class _Marks:
-    """Tells whoever watches how far it is, and the site's log at every tenth of the way."""
+class _ProgressReport:
+    """Reports progress to the caller and the site's watcher, and to the site's log at every tenth of the trees."""
 
     def __init__(self, site: Site, progress: Progress | None) -> None:
         self.site, self.progress, self.tenth = site, progress, 0
@@ -209,20 +207,19 @@ def search_settings(
     schema: Schema,
     settings: Settings,
     search: Search,
-    row_key: np.ndarray,
-    feature_key: np.ndarray,
+    keys: tuple[np.ndarray, np.ndarray],
     n_jobs: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[Settings, list[Trial]]:
-    """Choose settings by cross-validation on rows at hand."""
+    """Choose settings by cross-validation on rows at hand; ``keys`` are those of rows and of features."""
     n_folds = _n_folds(part.y, schema, search.folds)
     if n_folds < 2:
         return settings, []
     threads = thread_count(n_jobs)
-    folds = Folds.of(part, schema, settings, n_folds, (row_key, feature_key), threads)
+    folds = Folds.of(part, schema, settings, n_folds, keys, threads)
     sizes = sorted({settings.n_estimators if n is None else int(n) for n in search.grid.get("n_estimators", [None])})
     left = entrants = [_Entrant(candidate) for candidate in list_candidates(settings, search, schema)]
-    rungs = _rungs(search, len(entrants), sizes[-1])
+    rungs = list_rungs(search, len(entrants), sizes[-1])
     stops = sorted({*sizes, *(trees for trees, _ in rungs)})
     total = sum(n * (trees - before) for before, (trees, n) in zip([0, *(t for t, _ in rungs)], rungs, strict=False))
     done, lock = 0, threading.Lock()
@@ -249,7 +246,7 @@ def search_settings(
 
 
 def _n_folds(y: np.ndarray, schema: Schema, wanted: int) -> int:
-    """Say how many folds the rows bear: a class that occurs should be in each; 0 if nothing can be told."""
+    """Return the number of folds, at most the rows of the rarest class; 0 if the rows are too few to tune on."""
     if len(y) < _FEWEST_ROWS:
         return 0
     if not schema.n_classes:
@@ -272,14 +269,14 @@ def list_candidates(settings: Settings, search: Search, schema: Schema) -> list[
 
 
 def _grown_as(settings: Settings, n_features: int) -> tuple[Any, ...]:
-    """Give what decides the trees: a node of fewer rows than two leaves is not split, whatever else is said."""
+    """Return what decides the trees: a node with fewer rows than two leaves is not split, whatever the settings."""
     split = max(settings.min_samples_split, 2 * settings.min_samples_leaf)
     depth = settings.max_depth or DEPTH_CAP
     return settings.criterion, depth, split, settings.min_samples_leaf, settings.n_drawn(n_features)
 
 
-def _rungs(search: Search, n: int, trees: int) -> list[tuple[int, int]]:
-    """Say how many trees each combination has, and how many combinations are left, from cut to cut."""
+def list_rungs(search: Search, n: int, trees: int) -> list[tuple[int, int]]:
+    """Return how many trees each combination has and how many combinations are left, cut by cut."""
     if search.kind == "grid":
         return [(trees, n)]
     fewest = min(_FEWEST_TREES, trees)
@@ -290,7 +287,7 @@ def _rungs(search: Search, n: int, trees: int) -> list[tuple[int, int]]:
 
 
 def _conclude(entrants: list["_Entrant"], sizes: list[int], schema: Schema) -> tuple[Settings, list[Trial]]:
-    """Make trials of all that was judged; those that came furthest first, then the best, then the simplest."""
+    """Return the best settings and all trials, ordered by cuts survived, then by score, then by simplicity."""
     last = max(entrant.rung for entrant in entrants)
     ranked = []
     for entrant in entrants:
@@ -312,7 +309,7 @@ def _simplicity(settings: Settings, n_features: int) -> tuple[Any, ...]:
 
 
 class _Entrant:
-    """One combination: how far it has grown, what it says of every row, and how good that was at every stop."""
+    """One combination: its trees so far, their scores of every row, and how good these were at every stop."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.trees, self.rung = settings, 0, 0
@@ -320,7 +317,7 @@ class _Entrant:
         self.scores: dict[int, np.ndarray] = {}
 
     def grow(self, folds: Folds, last: int) -> int:
-        """Grow on to so many trees and judge; give how many were grown."""
+        """Grow on to so many trees and judge them; return how many were grown."""
         if not self.trees:
             n = len(folds.part)
             self.total, self.weight = np.zeros((n, folds.schema.n_classes or 1)), np.zeros(n)
@@ -330,15 +327,15 @@ class _Entrant:
         return last - before
 
     def forget(self) -> None:
-        """Keep scores only: it will not grow on."""
+        """Free the memory for rows: the combination will not grow on."""
         self.total = self.weight = np.zeros(0)
 
     def loss(self, trees: int, schema: Schema) -> float:
-        """Give the mean score, turned so that less is better; rounded, so that equal ones are equal."""
+        """Return the mean score, with its sign so that less is better, rounded so that equal ones compare equal."""
         mean = float(np.nanmean(self.scores[trees]))
         return round(-mean if schema.n_classes else mean, 12)
 
     def rank(self, schema: Schema) -> tuple[Any, ...]:
-        """Order entrants: the best so far first, of equals the simplest."""
+        """Return the key to sort by: the best so far first, of equals the simplest."""
         simple = _simplicity(self.settings, len(schema.features))
         return (self.loss(self.trees, schema) if self.trees else 0.0, *simple)

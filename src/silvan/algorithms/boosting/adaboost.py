@@ -1,4 +1,4 @@
-"""AdaBoost with stumps on rows at hand (thesis, Alg. 2): the baseline, and what the federated forms share.
+"""AdaBoost with stumps on rows at hand (thesis, Alg. 2): the baseline, and what the federated variants share.
 
 A row's weight is multiplied or divided by the same factor sqrt(right / wrong) in each round, so a site can work its
 weights out again from the stumps and the summed masses of rows that each got right and wrong. Masses are weights in
@@ -35,10 +35,10 @@ ONE = 1 << 52
 """The mass of all rows together."""
 
 CHANCE = ONE >> 20
-"""By how much more mass must be right than wrong for a stump to be better than chance."""
+"""How much more mass must be right than wrong for a stump to be better than chance."""
 
 _LEAST = 2.0**-500
-"""No row's weight is less: it must not vanish."""
+"""The least weight of a row, so that it never becomes 0."""
 
 # -- messages
 
@@ -60,11 +60,11 @@ class BoostStumps(Request, frozen=True, kw_only=True):
 
     @property
     def min_leaf(self) -> int:
-        """Rows a leaf has at least, for the site's policy to judge."""
+        """Fewest rows of a leaf, which the site's policy judges."""
         return self.settings.min_samples_leaf
 
     def course(self) -> Course:
-        """Boost once."""
+        """Allow the question once."""
         return Course(self.kind())
 
 
@@ -80,15 +80,15 @@ def boost_stumps(site: Site, request: BoostStumps) -> Boosted:
 
 
 def local_boost(site: Site, schema: Schema, settings: Boosting) -> Forest:
-    """Give a site's own AdaBoost classifier: what it has without joining."""
+    """Return a site's own AdaBoost classifier, which it has without joining."""
     return boost(stump_table(site, schema, settings), settings).forest(schema)
 
 
 def boost(table: StumpTable, settings: Boosting) -> Stumps:
-    """Run AdaBoost (Alg. 2); there are fewer stumps if one is always right, or no better than chance.
+    """Run AdaBoost (Alg. 2); it stops early at a stump that is always right, or no better than chance.
 
-    Rows that are all of one class teach nothing that could tell classes apart: one stump, which votes for that
-    class and has no weight.
+    Rows that are all of one class cannot teach how classes differ: they give one stump, which votes for that class
+    and has weight 0.
     """
     n, one_class = len(table), table.one_class
     found: list[Stumps] = []
@@ -116,19 +116,19 @@ def weigh(weight: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _right_and_wrong(masses: np.ndarray, n_rows: int) -> tuple[float, float]:
-    """Give the masses as numbers; where nothing is wrong, half a row is taken to be."""
+    """Return the masses right and wrong as floats; if nothing is wrong, that of half a row is taken as wrong."""
     right, wrong = float(masses[0]), float(masses[1])
     return right, wrong or float(masses.sum()) / (2 * n_rows)
 
 
 def stage_weight(masses: np.ndarray, n_rows: int) -> float:
-    """Give the weight alpha of a classifier (line 7 of Alg. 2); 0 if it is no better than chance."""
+    """Return the weight alpha of a classifier (line 7 of Alg. 2); 0 if it is no better than chance."""
     right, wrong = _right_and_wrong(masses, n_rows)
     return 0.5 * math.log(right / wrong) if right - wrong > CHANCE else 0.0
 
 
 def reweigh(weight: np.ndarray, right: np.ndarray, masses: np.ndarray, n_rows: int) -> np.ndarray:
-    """Give rows their weights for the next round (line 9 of Alg. 2), which add up to 1 over all sites."""
+    """Return the weights of rows in the next round (line 9 of Alg. 2), which add up to 1 over all sites."""
     mass_right, mass_wrong = _right_and_wrong(masses, n_rows)
     factor = math.sqrt(mass_right / mass_wrong)  # exp(alpha)
     total = (mass_right / factor + float(masses[1]) * factor + float(masses[2])) / ONE
@@ -139,7 +139,7 @@ def reweigh(weight: np.ndarray, right: np.ndarray, masses: np.ndarray, n_rows: i
 
 
 def ask_stumps(federation: Federation, schema: Schema, settings: Boosting) -> dict[str, Stumps]:
-    """Have every site run AdaBoost on its own rows."""
+    """Ask every site to run AdaBoost on its own rows, and return the stumps by site."""
     check_two_classes(schema)
 
     def check(site: str, reply: Boosted) -> None:

@@ -15,7 +15,7 @@ from silvan.data.schema import Schema
 from silvan.federation.federation import Federation
 from silvan.forest.forest import Forest
 
-# -- the messages and the site's half are those of ``boosting``: all that is asked for is AdaBoost
+# -- messages and the site's half: see ``adaboost``, which is all that sites are asked for
 
 # -- at the coordinator
 
@@ -28,27 +28,27 @@ def fit(federation: Federation, schema: Schema, settings: Boosting) -> Forest:
 def merge(sorted_stumps: list[Stumps], schema: Schema) -> Forest:
     """Merge stumps by rank; a site that has fewer than others takes part in the highest ranks.
 
-    A stump without weight, which is no better than chance, has no vote. Its weight of 0 counts in the mean.
+    A stump of weight 0, which is no better than chance, has no vote, but its weight counts in the mean.
     """
-    ranks, say = [], []
+    ranks, weights = [], []
     for below in range(max(map(len, sorted_stumps)), 0, -1):
         rank = join_stumps([stumps.take([len(stumps) - below]) for stumps in sorted_stumps if len(stumps) >= below])
         alpha = rank.weight.sum() / len(sorted_stumps)
         if alpha > 0.0:
             ranks.append(rank.weighted((rank.weight > 0).astype(np.float64)))
-            say.append(alpha)
+            weights.append(alpha)
     if not ranks:
         return nothing_learnt(join_stumps([stumps.take([-1]) for stumps in sorted_stumps]), schema, deeper=1)
-    return stages(ranks, say, schema)
+    return stage_forest(ranks, weights, schema)
 
 
-def stages(merged: list[Stumps], say: list[float], schema: Schema) -> Forest:
-    """Make a forest of merged classifiers: each votes within itself, then has its say."""
-    group = np.repeat(np.arange(len(merged)), [len(stumps) for stumps in merged])
-    return join_stumps(merged).forest(schema, combine="stages", group=group, say=np.array(say))
+def stage_forest(stages: list[Stumps], weights: list[float], schema: Schema) -> Forest:
+    """Return a forest of merged classifiers: the stumps of a stage vote, and the stages vote by their weights."""
+    group = np.repeat(np.arange(len(stages)), [len(stumps) for stumps in stages])
+    return join_stumps(stages).forest(schema, combine="stages", group=group, say=np.array(weights))
 
 
 def nothing_learnt(stumps: Stumps, schema: Schema, deeper: int = 0) -> Forest:
-    """Make the forest where no stump is better than chance: one vote of them all, and a warning."""
+    """Warn that no stump is better than chance, and return a forest of one stage in which all vote."""
     warnings.warn("no stump is better than chance: the model tells nothing apart", stacklevel=6 + deeper)
-    return stages([stumps.weighted(np.ones(len(stumps)))], [1.0], schema)
+    return stage_forest([stumps.weighted(np.ones(len(stumps)))], [1.0], schema)

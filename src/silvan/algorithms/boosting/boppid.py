@@ -45,11 +45,11 @@ class PickModels(Request, frozen=True, kw_only=True):
     printed: bool
 
     def said(self, reply: Any = None) -> str:
-        """Say what is asked for, or answered."""
+        """Describe what is asked for, or answered."""
         return f"which of {len(self.models):,} sites' classifiers do about as well on the site's rows as its own"
 
     def course(self) -> Course:
-        """Pick once."""
+        """Allow the question once."""
         return Course(self.kind())
 
 
@@ -86,7 +86,7 @@ def _wrong(site: Site, schema: Schema, blob: Blob, X: np.ndarray, y: np.ndarray)
 def fit(
     federation: Federation, schema: Schema, settings: Boosting, rows: dict[str, int], tau: float, printed: bool
 ) -> dict[str, Forest]:
-    """Give each site the classifier that it puts together."""
+    """Return the classifier that each site puts together."""
     given: Any = tau
     if isinstance(given, bool) or not isinstance(given, int | float | np.number) or not 0.0 <= given < math.inf:
         raise InputError(f"tau must be a number of at least 0, got {tau!r}")
@@ -115,7 +115,7 @@ def fit(
 
 
 def integrate(own: str, picked: dict[str, Stumps], rows: dict[str, int], schema: Schema) -> Forest:
-    """Put classifiers together (the output of Alg. 4): weights alpha * sigma * lambda; alike if all are 0."""
+    """Join classifiers (the output of Alg. 4) with weights alpha * sigma * lambda; equal ones if all are 0."""
     all_rows = sum(rows[site] for site in picked)
     factors = {site: rows[site] / all_rows for site in picked}  # lambda
     factors[own] *= sigma(rows[own], [rows[site] for site in picked])
@@ -127,7 +127,7 @@ def integrate(own: str, picked: dict[str, Stumps], rows: dict[str, int], schema:
 
 
 def sigma(own: int, rows: list[int]) -> float:
-    """Give the factor of a site's own classifier (line 19), from its rows and those of all picked sites.
+    """Return the factor of a site's own classifier (line 19), from its rows and those of all picked sites.
 
     lambda / max(lambda)^2 * ceil(max(lambda)^2 / min(lambda)), in whole numbers as far as the ceiling: a rounded
     quotient could reach the next whole number.

@@ -3,7 +3,7 @@
 In a round each site finds the best stump for its weighted rows (``ask``), the stumps vote, and the masses of rows that
 the vote gets right, wrong or leaves undecided are summed (``total``): they give the vote its weight and the rows their
 new ones. T stages take at most 2T rounds. The thesis describes it without pseudo-code. A tie is a vote for neither
-class, and does not change a row's weight. Every question repeats all stages so far, so a site need not remember.
+class, and does not change a row's weight. Every question repeats all stages so far, so a site keeps no state.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.boosting.adaboost import ONE, reweigh, stage_weight, weigh
-from silvan.algorithms.boosting.adaboost_pl import nothing_learnt, stages
+from silvan.algorithms.boosting.adaboost_pl import nothing_learnt, stage_forest
 from silvan.algorithms.boosting.stumps import (
     Boosting,
     Stumps,
@@ -40,7 +40,7 @@ _MOST = 1 << 20
 """Most stumps of all stages together."""
 
 _ROUNDING = ONE >> 20
-"""By how much the masses of all rows may miss 1: each is rounded."""
+"""How far the masses of all rows together may be from 1, since each is rounded."""
 
 # -- messages
 
@@ -53,10 +53,10 @@ class Merged(msgspec.Struct, frozen=True, kw_only=True):
     masses: np.ndarray  # int64 (stages, 3); of a stage that is being weighed there are none yet
 
     def course(self) -> Course:
-        """Say what was decided: a stage, then its masses, then the next stage."""
+        """Return what was decided so far: a stage, then its masses, then the next stage."""
         decided: list[str] = []
         for i, stage in enumerate(_stages(self)):
-            decided.append(digest(_name(stage)))
+            decided.append(digest(_stage_bytes(stage)))
             if i < len(self.masses):
                 decided.append(digest(self.masses[i].tobytes()))
         return Course("stages", tuple(decided))
@@ -81,19 +81,19 @@ class FindStump(Request, frozen=True, kw_only=True):
 
     @property
     def min_leaf(self) -> int:
-        """Rows a leaf has at least, for the site's policy to judge."""
+        """Fewest rows of a leaf, which the site's policy judges."""
         return self.settings.min_samples_leaf
 
     def said(self, reply: Any = None) -> str:
-        """Say what is asked for, or answered."""
+        """Describe what is asked for, or answered."""
         return f"the best stump for the site's rows, weighted by what {len(self.merged.sizes):,} stages got wrong"
 
     def course(self) -> Course:
-        """Say where the question stands: after all stages and their masses."""
+        """Return where the question stands: after all stages and their masses."""
         return self.merged.course()
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Be about the same rows as before."""
+        """Return the trace that the next question must repeat: the schema and the number of rows."""
         return _follow(traces, further, self.schema, self.rows)
 
 
@@ -114,15 +114,15 @@ class WeighStage(Request, frozen=True, kw_only=True):
     merged: Merged
 
     def said(self, reply: Any = None) -> str:
-        """Say what is asked for, or answered."""
+        """Describe what is asked for, or answered."""
         return f"how much of the rows' weight stage {len(self.merged.sizes):,} gets right, wrong and neither: 3 numbers"
 
     def course(self) -> Course:
-        """Say where the question stands: after a stage without masses."""
+        """Return where the question stands: after a stage without masses."""
         return self.merged.course()
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Be about the same rows as before."""
+        """Return the trace that the next question must repeat: the schema and the number of rows."""
         return _follow(traces, further, self.schema, self.rows)
 
 
@@ -167,10 +167,10 @@ def weigh_stage(site: Site, request: WeighStage) -> StageMasses:
 
 
 def _weights(site: Site, schema: Schema, request: FindStump | WeighStage) -> np.ndarray:
-    """Bring the rows' weights to where all weighed stages have left them."""
+    """Return the rows' weights after all stages whose masses are known."""
     key = ("weighted", schema.hash, request.rows)
     weighed = list(zip(_stages(request.merged), request.merged.masses, strict=False))
-    names = [_name(stage) + masses.tobytes() for stage, masses in weighed]
+    names = [_stage_bytes(stage) + masses.tobytes() for stage, masses in weighed]
     known: _Weighted | None = site.cache.get(key)
     if known is None or known.done != names[: len(known.done)]:
         start = np.full(len(site.part(schema)), 1.0 / request.rows)
@@ -184,17 +184,17 @@ def _weights(site: Site, schema: Schema, request: FindStump | WeighStage) -> np.
 
 
 def _outcome(site: Site, schema: Schema, stage: Stumps) -> np.ndarray:
-    """Say which rows a stage gets right (1) and wrong (-1), and where it is undecided (0)."""
-    key = ("stage", schema.hash, _name(stage))
+    """Return which rows a stage gets right (1) and wrong (-1), and where it is undecided (0)."""
+    key = ("stage", schema.hash, _stage_bytes(stage))
     if key not in site.cache:
         part = site.part(schema)
-        share = scores(stages([stage], [1.0], schema), part.X, site.n_jobs)[:, 1]
+        share = scores(stage_forest([stage], [1.0], schema), part.X, site.n_jobs)[:, 1]
         site.cache[key] = (np.sign(share - 0.5) * np.where(part.y == 1, 1, -1)).astype(np.int8)
     outcome: np.ndarray = site.cache[key]
     return outcome
 
 
-def _name(stage: Stumps) -> bytes:
+def _stage_bytes(stage: Stumps) -> bytes:
     return b"".join(getattr(stage, name).tobytes() for name in stage.__struct_fields__)
 
 
@@ -204,7 +204,7 @@ def _stages(merged: Merged) -> list[Stumps]:
 
 
 def _check(merged: Merged, weighed: int, rows: int, schema: Schema, site: Site) -> None:
-    """Refuse stages that do not hold together."""
+    """Raise ``FormatError`` if the stages contradict each other, or the site's rows."""
     stumps, sizes, masses = merged.stumps, merged.sizes, merged.masses
     check_stumps(stumps, schema, _MOST)
     if sizes.ndim != 1 or sizes.dtype != np.int64 or (sizes < 1).any() or (sizes > len(stumps)).any():
@@ -223,13 +223,13 @@ def _check(merged: Merged, weighed: int, rows: int, schema: Schema, site: Site) 
 
 
 def fit(federation: Federation, schema: Schema, settings: Boosting) -> Forest:
-    """Boost together; stops early when a stage is always right, or no better than chance."""
+    """Run AdaBoost over all sites; stop early when a stage is always right, or no better than chance."""
     check_two_classes(schema)
     rows = sum(federation.rows[site] for site in federation.active)
     named = federation.blob(schema.to_json().encode())
-    together = federation.active  # whose rows' weights add up to 1
+    contributing = federation.active  # the sites whose rows' weights add up to 1
     kept: list[Stumps] = []
-    say: list[float] = []
+    weights: list[float] = []
     masses = np.zeros((0, 3), np.int64)
     for _ in range(settings.n_estimators):
         found: dict[str, Found] = federation.ask(
@@ -244,21 +244,21 @@ def fit(federation: Federation, schema: Schema, settings: Boosting) -> Forest:
             check=lambda site, reply: _check_masses(reply.masses, whole=False),
         )
         try:
-            _check_masses(reply.masses, whole=federation.active == together)
+            _check_masses(reply.masses, whole=federation.active == contributing)
         except FormatError as error:
             raise FederationError(f"{error}: a site's answer is wrong, and the sum does not tell whose") from None
-        together = federation.active
+        contributing = federation.active
         alpha = stage_weight(reply.masses, rows)
         if alpha == 0.0:
             break
         kept.append(stage)
-        say.append(alpha)
+        weights.append(alpha)
         masses = np.concatenate([masses, reply.masses[None]])
         if not reply.masses[1:].any():
             break
     if not kept:
         return nothing_learnt(stage, schema)
-    return stages(kept, say, schema)
+    return stage_forest(kept, weights, schema)
 
 
 def _merged(kept: list[Stumps], masses: np.ndarray) -> Merged:
@@ -273,7 +273,7 @@ def _check_found(stump: Stumps, schema: Schema) -> None:
 
 
 def _check_masses(masses: np.ndarray, whole: bool) -> None:
-    """Refuse masses that rows cannot have; those of all rows together are known."""
+    """Raise ``FormatError`` for masses that rows cannot have; with ``whole``, they must add up to those of all rows."""
     if masses.shape != (3,) or masses.dtype != np.int64 or (masses < 0).any() or (masses > 2 * ONE).any():
         raise FormatError("its masses are not those asked for")
     excess = int(masses.sum()) - ONE

@@ -55,15 +55,15 @@ class Stumps(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.feature)
 
     def take(self, which: Any) -> "Stumps":
-        """Give some of the stumps."""
+        """Return some of the stumps."""
         return Stumps(**{name: getattr(self, name)[which] for name in _TYPES})
 
     def weighted(self, weight: np.ndarray) -> "Stumps":
-        """Give the same stumps with other weights."""
+        """Return the same stumps with other weights."""
         return msgspec.structs.replace(self, weight=weight)
 
     def forest(self, schema: Schema, **combined: Any) -> Forest:
-        """Make them a forest, which checks them; if none has a weight, all count alike."""
+        """Return a forest of the stumps, which checks them; if all weights are 0, all count alike."""
         splits = self.feature >= 0
         sizes = np.where(splits, 3, 1)
         offsets = np.concatenate([[0], np.cumsum(sizes)])
@@ -93,13 +93,13 @@ def join_stumps(parts: list[Stumps]) -> Stumps:
 
 
 def no_stumps() -> Stumps:
-    """Begin a list."""
+    """Return an empty list of stumps, to join others to."""
     shapes = {"words": (0, SET_WORDS), "vote": (0, 2)}
     return Stumps(**{name: np.zeros(shapes.get(name, 0), dtype) for name, dtype in _TYPES.items()})
 
 
 def check_stumps(stumps: Stumps, schema: Schema, most: int) -> None:
-    """Refuse what are not stumps, or more than so many."""
+    """Raise ``FormatError`` if these are not stumps of the schema, or more than so many."""
     n = len(stumps)
     shapes = {"words": (n, SET_WORDS), "vote": (n, 2)}
     for name, dtype in _TYPES.items():
@@ -137,7 +137,7 @@ class Boosting:
     max_bins: int = 64
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Check the parameters."""
         Settings(n_estimators=self.n_estimators, min_samples_leaf=self.min_samples_leaf, max_bins=self.max_bins)
         if self.criterion not in (ERROR, *_PURITIES):
             raise InputError(f"criterion must be one of {', '.join((ERROR, *_PURITIES))}, got {self.criterion!r}")
@@ -147,7 +147,7 @@ class Boosting:
 
 @dataclass(frozen=True)
 class StumpTable:
-    """Rows to find stumps on: their bins, and which of the two classes each is of."""
+    """Rows to find stumps on: their bins, and which of the two classes each is in."""
 
     codes: np.ndarray
     bins: Bins
@@ -158,12 +158,12 @@ class StumpTable:
 
     @property
     def one_class(self) -> bool:
-        """Whether there is nothing to tell apart."""
+        """Whether all rows are of one class."""
         return len(np.unique(self.y)) < 2
 
 
 def check_two_classes(schema: Schema) -> None:
-    """Refuse a label that stumps cannot vote on."""
+    """Raise ``InputError`` unless the label has two classes."""
     if schema.n_classes != 2:
         what = {0: "is a number", 1: "has one class only"}.get(schema.n_classes, f"has {schema.n_classes} classes")
         raise InputError(
@@ -173,7 +173,7 @@ def check_two_classes(schema: Schema) -> None:
 
 
 def stump_table(site: Site, schema: Schema, settings: Boosting) -> StumpTable:
-    """Bin a site's training rows on its own counts on the public grid."""
+    """Bin a site's training rows, by their own counts on the public grid."""
     key = ("stump table", schema.hash, settings.max_bins)
     if key not in site.cache:
         check_two_classes(schema)
@@ -185,9 +185,9 @@ def stump_table(site: Site, schema: Schema, settings: Boosting) -> StumpTable:
 
 
 def find_stump(table: StumpTable, weight: np.ndarray, settings: Boosting) -> tuple[Stumps, np.ndarray]:
-    """Find the best stump for weighted rows; also say which rows it gets right: 1, or -1.
+    """Find the best stump for weighted rows; return it, and for each row 1 if it is right, -1 if not.
 
-    A split whose sides vote alike is none. Equal masses vote for the first class.
+    A split whose sides vote for the same class counts as no split. Equal masses vote for the first class.
     """
     bins, width = table.bins, len(table.bins.n_bins)
     features = np.arange(width, dtype=np.int32)
@@ -225,7 +225,7 @@ _Split = tuple[int, int, bool, np.ndarray, list[int]]
 
 
 def _purest(hist: np.ndarray, features: np.ndarray, bins: Bins, settings: Boosting, total: np.ndarray) -> _Split:
-    """Take the split that a forest would, and let each side vote for its larger class."""
+    """Return the split that a forest would choose; each side votes for its larger class."""
     rule = Rule(CRITERIA[settings.criterion], 1, 2, int(settings.min_samples_leaf), 0, np.ones(2, np.int64))
     splits = choose_level(hist, features[None], bins, rule, 1)
     left = splits.left[0, 1:]
@@ -234,7 +234,7 @@ def _purest(hist: np.ndarray, features: np.ndarray, bins: Bins, settings: Boosti
 
 
 def _least_error(hist: np.ndarray, bases: np.ndarray, bins: Bins, settings: Boosting, total: np.ndarray) -> _Split:
-    """Take the split whose sides, voting for different classes, make the least error."""
+    """Return the split whose sides, voting for different classes, make the least error."""
     cut = find_cut(hist, bases, bins.n_bins, bins.categorical, int(settings.min_samples_leaf))
     feature, last, missing_left = cut.where.tolist()
     first = int(2 * (cut.left[0] - cut.left[1]) < total[0] - total[1])

@@ -1,8 +1,8 @@
-"""Judging models without moving rows: each site scores its own test part.
+"""Evaluation of models without moving rows: each site scores its own test part.
 
 Two rounds. A site's own figures are exact and it sends them as numbers (``ask``), with an interval for what each model
 gains over the site's own one. The figures over all sites come from counts on a grid of scores that are summed
-(``total``), so nobody sees another site's scores; regression needs only the moments of the first round.
+(``total``), so nobody sees another site's scores. Regression needs only the moments of the first round.
 """
 
 from typing import Any, ClassVar
@@ -63,7 +63,7 @@ class Judge(Request, frozen=True, kw_only=True):
     against: int = -1  # the one that gains are measured against, if any
 
     def said(self, reply: Any = None) -> str:
-        """Say what is asked for, or answered."""
+        """Describe what is asked for, or answered."""
         n = len(self.contenders)
         if reply is None:
             return f"figures of merit of {n:,} models on the site's own test rows"
@@ -73,7 +73,7 @@ class Judge(Request, frozen=True, kw_only=True):
         )
 
     def course(self) -> Course:
-        """Judge once: two models that differ on one row show how that row is judged."""
+        """Allow the question once: two models that differ on one row would show that row's label."""
         return Course(self.kind())
 
 
@@ -96,11 +96,11 @@ class Tally(Request, frozen=True, kw_only=True):
     feature_key: np.ndarray
 
     def said(self, reply: Any = None) -> str:
-        """Say what is asked for, or answered."""
+        """Describe what is asked for, or answered."""
         return f"counts of test rows by score on a grid and by class, of {len(self.contenders):,} models"
 
     def alike(self) -> bytes:
-        """Give all but the models: sites may judge some of their own."""
+        """Return all but the models: sites may judge some of their own."""
         return wire.encode(msgspec.structs.replace(self, contenders=[Contender()] * len(self.contenders)))
 
 
@@ -114,16 +114,14 @@ def judge(site: Site, request: Judge) -> Figures:
         raise FormatError("gains are measured against a model that is not there")
     schema = schema_of(site, request.schema)
     y = site.part(schema, test=True).y
-    replies = [_answer(site, schema, contender, request.feature_key) for contender in request.contenders]
+    given = [_answer(site, schema, contender, request.feature_key) for contender in request.contenders]
     if schema.n_classes:
-        rows = [list(metrics.classification(a.scores, y, a.decided).values()) for a in replies]
+        rows = [list(metrics.classification(a.scores, y, a.decided).values()) for a in given]
     else:
-        rows = [metrics.moments(a.scores[:, 0], y).tolist() for a in replies]
-    between = intervals(
-        [a.scores for a in replies], request.against, y, schema.n_classes, site.sampling_key, site.n_jobs
-    )
-    figures = np.array(rows, np.float64).reshape(len(replies), -1)
-    if not policy_of(site).judges(y, schema.n_classes):
+        rows = [metrics.moments(a.scores[:, 0], y).tolist() for a in given]
+    between = intervals([a.scores for a in given], request.against, y, schema.n_classes, site.sampling_key, site.n_jobs)
+    figures = np.array(rows, np.float64).reshape(len(given), -1)
+    if not policy_of(site).allows_figures(y, schema.n_classes):
         # not refused: a site with few rows would end everybody's evaluation
         figures, between = np.full_like(figures, np.nan if schema.n_classes else 0.0), np.full_like(between, np.nan)
     return Figures(rows=len(y), figures=figures, intervals=between)
@@ -131,24 +129,24 @@ def judge(site: Site, request: Judge) -> Figures:
 
 @answers(Tally)
 def tally(site: Site, request: Tally) -> Counts:
-    """Count the site's test part on the grid of scores; a model that says nothing of it counts no rows."""
+    """Count the site's test rows on the grid of scores; a model whose trees all abstain counts no rows."""
     schema = schema_of(site, request.schema)
     y = site.part(schema, test=True).y
     scores, confusion, bands = [], [], []
     for contender in request.contenders:
-        replies = _answer(site, schema, contender, request.feature_key)
-        some = slice(0, 0) if replies.silent else slice(None)
-        answer, of = replies.scores[some], y[some]
-        scores.append(metrics.count_scores(answer, of, exact=False))
-        confusion.append(metrics.confusion(answer, of, replies.decided[some]))
-        bands.append(metrics.calibration_sums(answer, of))
+        answer = _answer(site, schema, contender, request.feature_key)
+        scored = slice(0, 0) if answer.silent else slice(None)
+        found, labels = answer.scores[scored], y[scored]
+        scores.append(metrics.count_scores(found, labels, exact=False))
+        confusion.append(metrics.confusion(found, labels, answer.decided[scored]))
+        bands.append(metrics.calibration_sums(found, labels))
     return Counts(
         scores=np.array(scores, np.int64), confusion=np.array(confusion, np.int64), bands=np.array(bands, np.int64)
     )
 
 
 def _answer(site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray) -> Answer:
-    """Score the test part; kept, since both rounds need it."""
+    """Score the test part; scores are kept, since both rounds need them."""
     key = ("scores", msgspec.json.encode(contender), feature_key.tobytes(), schema.hash)
     if key not in site.cache:
         if contender.own is not None:
@@ -162,8 +160,8 @@ def _answer(site: Site, schema: Schema, contender: Contender, feature_key: np.nd
         else:
             raise RefusedError("the question names no model for this site")
         part, absent = site.part(schema, test=True), site.absent(schema)
-        replies = [answer_of(forest, piece.X, absent, site.n_jobs) for piece in part.pieces()]
-        site.cache[key] = Answer(*map(np.concatenate, zip(*replies, strict=True))) if len(replies) > 1 else replies[0]
+        pieces = [answer_of(forest, piece.X, absent, site.n_jobs) for piece in part.pieces()]
+        site.cache[key] = Answer(*map(np.concatenate, zip(*pieces, strict=True))) if len(pieces) > 1 else pieces[0]
     answer: Answer = site.cache[key]
     return answer
 
@@ -176,8 +174,8 @@ def evaluate(
 ) -> tuple[list[Row], Counts | None]:
     """Judge models at all sites.
 
-    A model is a ``Forest``, a dict of them by site, or ``Settings`` or ``Boosting`` for sites' own. Also gives the
-    summed counts behind the overall figures, for curves; None for regression.
+    A model is a ``Forest``, a dict of them by site, or ``Settings`` or ``Boosting`` for sites' own. Return the rows of
+    the table of figures, and the summed counts behind the overall ones, for curves; None for regression.
     """
     names = [name for name, _ in contenders]
     against = names.index(LOCAL) if LOCAL in names else -1
@@ -225,7 +223,7 @@ def _check_figures(schema: Schema, n_models: int) -> Check:
             possible = np.isnan(figures) | (np.abs(figures) <= 1.0)
         else:
             possible = np.isfinite(figures) & (figures >= [0.0, 0.0, -np.inf, 0.0])
-            possible[:, 0] &= np.isin(figures[:, 0], (0.0, reply.rows))  # all rows, or the model says nothing
+            possible[:, 0] &= np.isin(figures[:, 0], (0.0, reply.rows))  # all rows, or none if the model abstains
         if not possible.all():
             raise FormatError("its figures are not possible")
         between = reply.intervals

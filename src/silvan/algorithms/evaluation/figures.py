@@ -1,7 +1,7 @@
-"""A model's answers judged where rows are at hand, and the lines of a table of figures.
+"""Figures of merit of models on rows at hand, and the rows of the table that shows them.
 
-Which model a site should use is what the learner chose, before any test row was looked at. The interval of its gain
-over what the site has alone says whether the rows bear that out.
+Which model a site should use was decided by the learner, before any test row was looked at. The interval of its gain
+over what the site has alone shows whether the test rows confirm that.
 """
 
 from collections.abc import Sequence
@@ -21,30 +21,30 @@ from silvan.forest.forest import Forest
 from silvan.forest.predict import scores_and_decisions, voting
 
 LOCAL, FEDERATED = "local", "federated"
-"""What a site has alone, which gains are measured against, and what the learner says that it should use."""
+"""Names of the model that a site has alone, which gains are measured against, and of the one that it should use."""
 
 
 class Answer(NamedTuple):
-    """What a model says of rows: scores (rows, outputs), all NaN if it says nothing, and what it decides on."""
+    """A model's scores of rows, (rows, outputs), all NaN if it abstains, and the classes that it decides on."""
 
     scores: np.ndarray
     decided: np.ndarray
 
     @property
     def silent(self) -> bool:
-        """Whether the model does not answer."""
+        """Whether the model abstains."""
         return bool(np.isnan(self.scores).any())
 
 
 def answer_of(forest: Forest, X: np.ndarray, absent: np.ndarray, n_jobs: int | None = None) -> Answer:
-    """Score rows of a table that lacks some columns; nothing is said if that makes every tree abstain."""
+    """Score rows of a table that may lack columns; scores are NaN if that makes every tree abstain."""
     if not voting(forest, absent).any():
         return Answer(np.full((len(X), forest.n_outputs), np.nan), np.zeros(len(X), np.int64))
     return Answer(*scores_and_decisions(forest, X, n_jobs, absent))
 
 
 def figures_of(schema: Schema, answer: Answer, y: np.ndarray) -> dict[str, float]:
-    """Judge answers exactly."""
+    """Return exact figures of a model's answer."""
     if schema.n_classes:
         return metrics.classification(answer.scores, y, answer.decided)
     return metrics.regression(answer.scores[:, 0], y)
@@ -52,11 +52,11 @@ def figures_of(schema: Schema, answer: Answer, y: np.ndarray) -> dict[str, float
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a model's figures at a site, or over all.
+    """One row of the table: a model's figures at a site, or over all.
 
     ``gain`` is how much better the first figure is than that of the site's own model, ``low`` and ``high`` are its 95 %
-    interval; None where it is not known. ``use``: the learner chose this model for the site. ``same_as`` is the variant
-    that this is, if it is one.
+    interval; None where it is not known. ``use`` marks the model that the learner chose for the site; ``same_as`` names
+    the variant of the model that it is equal to, if there is one.
     """
 
     site: str
@@ -70,10 +70,12 @@ class Row:
     same_as: str = ""
 
 
-def compared(rows: list[Row], between: np.ndarray | None = None, prints: Sequence[object] | None = None) -> list[Row]:
-    """Add to one site's lines what each model gains over the site's own, and which one the site should use.
+def compared(
+    rows: list[Row], between: np.ndarray | None = None, fingerprints: Sequence[object] | None = None
+) -> list[Row]:
+    """Add to one site's rows what each model gains over the site's own, and which one the site should use.
 
-    ``between`` (models, 2) are the intervals. ``prints`` tell models apart, so that it can be said which variant it is
+    ``between`` (models, 2) are the intervals. ``fingerprints`` are equal for equal models: by them the variant is found
     that a site should use.
     """
     own = next((_first(row) for row in rows if row.model == LOCAL), np.nan)
@@ -84,7 +86,8 @@ def compared(rows: list[Row], between: np.ndarray | None = None, prints: Sequenc
             low, high = (None, None) if between is None or np.isnan(between[i]).any() else map(float, between[i])
             row = replace(row, gain=float(gain), low=low, high=high)
         if row.model == FEDERATED and row.site != OVERALL:
-            same = [r.model for j, r in enumerate(rows) if j != i and prints is not None and prints[j] == prints[i]]
+            marks = range(len(rows)) if fingerprints is None else fingerprints
+            same = [r.model for j, r in enumerate(rows) if j != i and marks[j] == marks[i]]
             row = replace(row, use=True, same_as=next((name for name in same if name != "pooled"), ""))
         done.append(row)
     return done
@@ -124,10 +127,10 @@ def on_rows(
         for _, forest in of:
             if forest.hash not in answers:
                 answers[forest.hash] = answer_of(forest, X, absent)
-        names, replies = [name for name, _ in of], [answers[forest.hash] for _, forest in of]
-        listed = [Row(site, name, len(y), figures_of(schema, a, y)) for name, a in zip(names, replies, strict=True)]
+        names, given = [name for name, _ in of], [answers[forest.hash] for _, forest in of]
+        listed = [Row(site, name, len(y), figures_of(schema, a, y)) for name, a in zip(names, given, strict=True)]
         against = names.index(LOCAL) if LOCAL in names else -1
-        between = intervals([a.scores for a in replies], against, y, schema.n_classes, key)
+        between = intervals([a.scores for a in given], against, y, schema.n_classes, key)
         return compared(listed, between, [forest.hash for _, forest in of])
 
     found = []
@@ -137,7 +140,7 @@ def on_rows(
 
 
 def for_site(model: Any, site: str) -> Any:
-    """Give a site's model, of one for all or of those by site."""
+    """Return a site's model, given one for all sites or one for each."""
     if not isinstance(model, dict):
         return model
     if site not in model:

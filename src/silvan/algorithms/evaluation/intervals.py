@@ -1,11 +1,12 @@
-"""Whether one model is better than another on the same rows, or may only seem so.
+"""Confidence intervals for how much better one model is than another on the same rows.
 
 For two classes the interval is DeLong's for the difference of two AUCs that share their rows, by midranks in
 O(n log n). For more classes, and for numbers, rows are drawn again and again, with replacement, and the difference is
 taken each time: from each class as many as it has, so that no class is ever lost.
 
-An interval tells less of a single row the more rows it is made of, so few rows have none. Nor does a difference that no
-row disagrees on, unless the models say the same of every row: its estimated spread of zero would be a pretence.
+The fewer rows an interval is made of, the more it shows of a single one, so there is none for few rows. Nor is there
+one where the estimated variance of a difference is zero, unless the models score every row the same: the difference is
+not certain only because these rows agree on it.
 """
 
 import numpy as np
@@ -15,18 +16,18 @@ from silvan.algorithms.shared.keyed_rows import draw_times
 from silvan.util.threads import thread_count, thread_map
 
 FEWEST_ROWS, FEWEST_OF_A_CLASS, FEWEST_NUMBERS = 10, 5, 20
-"""With fewer test rows, fewer of a class, or fewer of a number to predict, there is no interval."""
+"""Fewest test rows, rows of each class, and rows where a number is predicted, for an interval."""
 
 Z = 1.959964
-"""Of a normal distribution, 95 % lie within so many standard deviations."""
+"""Standard deviations on both sides of the mean within which 95 % of a normal distribution lie."""
 
 SHARE = (0.025, 0.975)
 
 _NOTHING = 1e-20
-"""A variance below that is of rounding."""
+"""A variance below this is due to rounding."""
 
-RESAMPLES, _FEWEST_RESAMPLES, _ROWS_DRAWN = 1000, 200, 20_000_000
-"""How often rows are drawn anew; fewer times where rows are very many."""
+RESAMPLES, _FEWEST_RESAMPLES, ROWS_DRAWN = 1000, 200, 20_000_000
+"""Number of resamples; fewer, but not below the second, where resamples would draw more rows in all than the third."""
 
 
 def intervals(
@@ -37,7 +38,7 @@ def intervals(
     key: np.ndarray,
     n_jobs: int | None = None,
 ) -> np.ndarray:
-    """Give 95 % intervals for what models gain over one of them: (models, 2), NaN where there is none.
+    """Return 95 % intervals for what models gain over one of them: (models, 2), NaN where there is none.
 
     A gain is a difference of AUCs (macro), or by how much the RMSE is smaller. ``answers`` are each model's scores of
     all rows.
@@ -53,8 +54,8 @@ def intervals(
         for i in differ:
             found[i] = delong(answers[i][:, 1], base[:, 1], y == 1)
     elif differ:
-        replies = _resampled([answers[i] for i in (against, *differ)], y, n_classes, key, n_jobs)
-        gains = replies[:, 1:] - replies[:, :1] if n_classes else replies[:, :1] - replies[:, 1:]
+        drawn = resampled_figures([answers[i] for i in (against, *differ)], y, n_classes, key, n_jobs)
+        gains = drawn[:, 1:] - drawn[:, :1] if n_classes else drawn[:, :1] - drawn[:, 1:]
         found[differ] = np.quantile(gains, SHARE, axis=0).T
     return found
 
@@ -69,7 +70,7 @@ def _enough(y: np.ndarray, n_classes: int) -> bool:
 
 
 def delong(scores: np.ndarray, base: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
-    """Give the 95 % interval of the AUC of ``scores`` minus that of ``base`` on the same rows."""
+    """Return the 95 % interval of the AUC of ``scores`` minus that of ``base`` on the same rows."""
     above, below = (
         np.subtract(*pair) for pair in zip(placements(scores, positive), placements(base, positive), strict=True)
     )
@@ -81,7 +82,7 @@ def delong(scores: np.ndarray, base: np.ndarray, positive: np.ndarray) -> tuple[
 
 
 def placements(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Give the share of negatives below each positive row, and of positives above each negative; a tie counts half."""
+    """Return the share of negatives below each positive, and of positives above each negative; ties count half."""
     ranks = midranks(scores)
     p, n = int(positive.sum()), int((~positive).sum())
     return (ranks[positive] - midranks(scores[positive])) / n, 1.0 - (
@@ -99,11 +100,11 @@ def midranks(values: np.ndarray) -> np.ndarray:
 # -- more classes, and numbers
 
 
-def _resampled(
+def resampled_figures(
     answers: list[np.ndarray], y: np.ndarray, n_classes: int, key: np.ndarray, n_jobs: int | None
 ) -> np.ndarray:
-    """Give every model's AUC or RMSE on every resample: (resamples, models)."""
-    n = min(RESAMPLES, max(_FEWEST_RESAMPLES, _ROWS_DRAWN // len(y)))
+    """Return every model's AUC or RMSE on every resample: (resamples, models)."""
+    n = min(RESAMPLES, max(_FEWEST_RESAMPLES, ROWS_DRAWN // len(y)))
     if n_classes:
         rising = np.array([a.argsort(axis=0, kind="stable").T for a in answers], np.uint32)
         ranked = np.array([np.take_along_axis(a.T, o, axis=1) for a, o in zip(answers, rising, strict=True)])

@@ -1,7 +1,7 @@
-"""Merged forests: every site grows trees on its own rows, the trees are put together. One round.
+"""Merged forests: every site grows trees on its own rows, and their trees are one forest. One round.
 
-The merged forest has as many trees as a pooled one would. Weighting by the sites' rows is read both ways that
-the publication can be: as many trees as a site's share of rows, or a say for each tree in proportion to it.
+The merged forest has as many trees as a pooled one would. The publication's weighting by the sites' rows can be read in
+two ways, and both are here: a number of trees in proportion to a site's rows, or a weight of each tree in proportion.
 """
 
 from collections.abc import Sequence
@@ -57,12 +57,12 @@ class GrowTrees(Request, frozen=True, kw_only=True):
         return self.settings.min_samples_leaf
 
     def said(self, reply: Any = None) -> str:
-        """Say what is asked for, or answered."""
+        """Describe what is asked for, or answered."""
         size = "" if reply is None else f" ({len(reply.forest):,} bytes)"
         return f"{self.n_trees:,} trees of the site's own{size}: splits and leaf values, no counts; its number of rows"
 
     def course(self) -> Course:
-        """Grow trees once."""
+        """Return a course of a single question: trees are grown once."""
         return Course(self.kind())
 
 
@@ -85,7 +85,7 @@ def local_forest(
     n_trees: int,
     part: Part | None = None,
 ) -> Forest:
-    """Grow trees on one site's training rows, or on some of them."""
+    """Grow trees on one site's training rows, or on those of ``part``."""
     if not 1 <= n_trees <= MAX_TREES:
         raise InputError(f"the trees of a site must be 1 to {MAX_TREES}, got {n_trees}")
     if feature_key.shape != (2,) or feature_key.dtype != np.uint64:
@@ -110,7 +110,7 @@ def local_forest(
 
 
 def draws_rows(site: Site, part: Part, bootstrap: bool, n_trees: int) -> bool:
-    """Say whether trees draw rows: not where none would draw any, or there would be no forest."""
+    """Return whether trees draw rows: not where none of them would draw any, or there would be no forest."""
     few = bootstrap and len(part) < _FEW
     return bootstrap and not (few and not rows_of_trees(site.sampling_key, part.row_keys, 0, n_trees, True).any())
 
@@ -118,35 +118,46 @@ def draws_rows(site: Site, part: Part, bootstrap: bool, n_trees: int) -> bool:
 # -- at the coordinator
 
 
-def fit(
-    federation: Federation,
-    schema: Schema,
-    settings: Settings,
-    feature_key: np.ndarray,
-    rows: dict[str, int],
-    weights: Weights | None,
-    *,
-    equal: bool = False,
-    max_trees: int | None = None,
-    admission: bool = False,
-) -> "Merged":
-    """Put the sites' trees together.
+@dataclass(frozen=True)
+class Influence:
+    """How much weight each site has in a merged forest.
 
-    With ``equal``, every site's trees have the same say together. No site gives more than ``max_trees``. With
-    ``admission``, sites look at each other's trees, and refuse some: a round more.
+    ``weights``: "trees" for as many trees as a site's share of rows, "votes" for weights of trees in proportion to it,
+    None for neither. With ``equal``, all sites' trees have the same weight in sum. No site gives more than
+    ``max_trees``. With ``admission``, sites look at each other's trees and refuse some: a round more.
     """
-    if weights not in (None, "trees", "votes"):
-        raise InputError(f"weights must be None, 'trees' or 'votes', got {weights!r}")
-    if equal and weights is not None:
-        raise InputError(
-            f"equal gives every site the same say, and weights={weights!r} does not: leave one of them out"
-        )
-    shares = {site: rows[site] if weights == "trees" else 1 for site in federation.active}
-    most = settings.n_estimators if max_trees is None else max_trees
-    n_trees = {site: min(n, most) for site, n in share_out(settings.n_estimators, shares).items()}
-    named = federation.blob(schema.to_json().encode())
+
+    weights: Weights | None = None
+    equal: bool = False
+    max_trees: int | None = None
+    admission: bool = False
+
+    def check(self) -> None:
+        """Raise ``InputError`` for weights that are not known, or that contradict ``equal``."""
+        if self.weights not in (None, "trees", "votes"):
+            raise InputError(f"weights must be None, 'trees' or 'votes', got {self.weights!r}")
+        if self.equal and self.weights is not None:
+            raise InputError(
+                f"equal gives every site the same say, and weights={self.weights!r} does not: leave one of them out"
+            )
+
+    def trees_by_site(self, n_trees: int, sites: Sequence[str], rows: dict[str, int]) -> dict[str, int]:
+        """Return how many of the trees each site gives."""
+        shares = {site: rows[site] if self.weights == "trees" else 1 for site in sites}
+        most = n_trees if self.max_trees is None else self.max_trees
+        return {site: min(n, most) for site, n in share_out(n_trees, shares).items()}
+
+
+def fit(
+    federation: Federation, schema: Schema, settings: Settings, feature_key: np.ndarray, influence: Influence
+) -> "Merged":
+    """Ask every site for its trees and put them together."""
+    influence.check()
+    rows = federation.rows
+    n_trees = influence.trees_by_site(settings.n_estimators, federation.active, rows)
+    schema_blob = federation.blob(schema.to_json().encode())
     requests = {
-        site: GrowTrees(schema=named, settings=settings, n_trees=n, feature_key=feature_key)
+        site: GrowTrees(schema=schema_blob, settings=settings, n_trees=n, feature_key=feature_key)
         for site, n in n_trees.items()
         if n
     }
@@ -156,45 +167,45 @@ def fit(
 
     replies: dict[str, Trees] = federation.ask(requests, check=read)
     forests = {site: read(site, reply) for site, reply in replies.items()}
-    say = [rows[site] / sum(rows.values()) if weights == "votes" else 1.0 for site in forests]
+    tree_weights = [rows[site] / sum(rows.values()) if influence.weights == "votes" else 1.0 for site in forests]
     refusals = None
-    if admission:
+    if influence.admission:
         listed = {site: (forest, federation.blob(to_bytes(forest))) for site, forest in forests.items()}
         [refusals] = ask_admission(federation, schema, [listed])
-    return Merged(forests, say, equal, refusals)
+    return Merged(forests, tree_weights, influence.equal, refusals)
 
 
 @dataclass(frozen=True)
 class Merged:
-    """Trees of sites, put together."""
+    """The sites' trees, the weight that a tree of each site has, and which trees sites refuse."""
 
     forests: dict[str, Forest]
-    say: list[float]
+    tree_weights: list[float]
     equal: bool = False
     refusals: Refusals | None = None
 
     def forest(self, user: str | None = None) -> Forest:
-        """Give all trees; for a site, without those that it refuses."""
-        joined = join_forests(list(self.forests.values()), self.say)
+        """Return the forest of all trees; for one site, without those that it refuses."""
+        joined = join_forests(list(self.forests.values()), self.tree_weights)
         weights = joined.weights
         if self.refusals is not None:
-            refused = self.refusals.dropped if user is None else self.refusals.of(user)
+            refused = self.refusals.dropped if user is None else self.refusals.unused_by(user)
             left = np.where(refused, 0.0, weights)
             weights = left if left.any() else weights
         if self.equal:
-            weights = equal_say(weights, [len(forest) for forest in self.forests.values()])
+            weights = equal_site_weights(weights, [len(forest) for forest in self.forests.values()])
         return joined if weights is joined.weights else replace(joined, weights=weights)
 
 
-def equal_say(weights: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-    """Scale weights such that the trees of every site that has any say have one in all."""
+def equal_site_weights(weights: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    """Scale weights so that they sum to 1 for every site that has any weight at all."""
     starts = np.cumsum([0, *sizes])
     totals = np.array([weights[a:b].sum() for a, b in pairwise(starts)])
     return np.asarray(weights / np.repeat(np.where(totals > 0, totals, 1.0), sizes))
 
 
 def check_influence(settings: Settings, equal: Any, max_trees: Any, admission: Any) -> Settings:
-    """Refuse what cannot be meant; no site grows more trees than are taken."""
+    """Check three parameters of learners; return settings by which no site grows more trees than are taken."""
     for name, given in (("equal", equal), ("admission", admission)):
         if given not in (True, False):
             raise InputError(f"{name} must be True or False, got {given!r}")
@@ -206,7 +217,7 @@ def check_influence(settings: Settings, equal: Any, max_trees: Any, admission: A
 
 
 def read_trees(reply: Trees, schema: Schema, n_trees: int) -> Forest:
-    """Check a site's trees: as many as asked for, none with more say than another."""
+    """Read a site's trees; raise ``FormatError`` unless they are as many as asked for, without weights."""
     forest = from_bytes(reply.forest)
     if forest.schema != schema:
         raise FormatError("its trees are of another schema than the agreed one")
@@ -216,7 +227,7 @@ def read_trees(reply: Trees, schema: Schema, n_trees: int) -> Forest:
 
 
 def share_out(n: int, shares: dict[str, int]) -> dict[str, int]:
-    """Split a whole number in proportion, the largest remainders rounded up; who has a share gets some."""
+    """Split a whole number in proportion to shares; the largest remainders are rounded up, no share gets nothing."""
     total = sum(shares.values())
     exact = {name: n * share / total for name, share in shares.items()}
     whole = {name: max(int(x), 1 if shares[name] and n >= len(shares) else 0) for name, x in exact.items()}

@@ -1,12 +1,12 @@
-"""Admission of foreign trees: a site looks at trees of others before it uses them, and refuses some.
+"""Admission of other sites' trees: a site judges them by its own rows before it uses them, and refuses some.
 
-A tree is *poor* at a site if it does no better than guesses on the site's own training rows: its correlation, or skill
+A tree is *poor* at a site if it does no better than guessing on the site's own training rows: its correlation, or skill
 where a number is predicted, is not above the policy's ``min_skill``. It is *odd* if more than half of the site's rows
-come to a question that none of them answers otherwise, which is what a trigger looks like that waits for a value nobody
-has; or if it answers a number far from all of the site's labels.
+reach a split that sends all of them the same way, as a back door does that waits for a value nobody has; or if it
+predicts a number far from all of the site's labels.
 
-A site does not use what it refuses. What most of the other sites refuse, nobody uses. Refusals are answers to the
-coordinator, by tree, so they tell something of the site's rows: what ``Choose`` and ``Judge`` tell, and no more often.
+A site does not use what it refuses. What most of the other sites refuse, nobody uses. The coordinator sees which trees
+a site refuses, and that discloses something of the site's rows: as much as ``Choose`` and ``Judge``, and no more often.
 """
 
 import warnings
@@ -32,15 +32,15 @@ from silvan.forest.score import blind_rows, score_numbers, score_trees
 from silvan.privacy.gate.gate import policy_of
 
 TAKEN, POOR, ODD = 0, 1, 2
-"""What becomes of a tree."""
+"""Verdicts on a tree."""
 
-WORDS = {POOR: "poor", ODD: "odd"}
+_REASONS = {POOR: "poor", ODD: "odd"}
 
 MOST_BLIND = 0.5
-"""A tree is odd if more than this share of the site's rows come to a question that none answers otherwise."""
+"""A tree is odd if more than this share of the site's rows reach a split that sends all of them the same way."""
 
 FAR = 3.0
-"""A number is far if it is beyond the site's labels by more than so many times their range."""
+"""A number is far from the site's labels if it is outside of them by more than so many times their range."""
 
 _SCALE = 2.0**40
 """Fixed point of squared errors, in units of the range of the labels."""
@@ -67,14 +67,14 @@ class AdmitTrees(Request, frozen=True, kw_only=True):
     own: int  # which of them is the site's
 
     def said(self, reply: Any = None) -> str:
-        """Say what is asked for, or answered."""
+        """Describe what is asked for, or answered."""
         if reply is None:
             return f"which trees of {len(self.forests) - 1} other sites the site refuses to use"
         refused = int((reply.verdicts != TAKEN).sum())
         return f"which of {len(reply.verdicts):,} trees the site refuses to use: {refused:,}"
 
     def course(self) -> Course:
-        """Judge trees once."""
+        """Allow the question once."""
         return Course(self.kind())
 
 
@@ -83,14 +83,14 @@ class AdmitTrees(Request, frozen=True, kw_only=True):
 
 @answers(AdmitTrees)
 def admit_trees(site: Site, request: AdmitTrees) -> Admitted:
-    """Look at the trees of others."""
+    """Judge the trees of other sites."""
     schema = schema_of(site, request.schema)
     verdicts = verdicts_of(site, schema, request.forests, request.own)
     return Admitted(verdicts=verdicts, judged=len(site.part(schema)) >= FLOOR)
 
 
 def verdicts_of(site: Site, schema: Schema, blobs: Sequence[Blob], own: int) -> np.ndarray:
-    """Give what becomes of each tree at the site, its own ones taken: the same whenever it is asked."""
+    """Return the site's verdict on each tree, its own ones taken; the same verdicts whenever it is asked."""
     forests = forests_of(site, schema, blobs)
     if not 0 <= own < len(forests):
         raise FormatError("the site's own trees are not among those listed")
@@ -110,7 +110,7 @@ def verdicts_of(site: Site, schema: Schema, blobs: Sequence[Blob], own: int) -> 
 def judge_trees(
     forest: Forest, part: Part, absent: np.ndarray, min_skill: float, n_jobs: int | None = None
 ) -> np.ndarray:
-    """Judge every tree by the site's rows; one that abstains, or has no say anyway, is taken as it is."""
+    """Judge every tree by the site's rows; one that abstains or has no weight is taken."""
     skill = tree_skill(forest, part, absent, n_jobs)
     blind = blind_rows(forest, part.X, FLOOR, n_jobs)
     odd = (blind > MOST_BLIND * len(part)) | _answers_far(forest, part.y)
@@ -120,7 +120,7 @@ def judge_trees(
 
 
 def tree_skill(forest: Forest, part: Part, absent: np.ndarray, n_jobs: int | None = None) -> np.ndarray:
-    """Give each tree's correlation on rows, or skill of a number; NaN where rows do not tell, as all are alike."""
+    """Return each tree's correlation on rows, or skill where a number is predicted; NaN if all labels are the same."""
     if forest.classes is not None:
         if len(np.unique(part.y)) < 2:
             return np.full(len(forest), np.nan)
@@ -135,7 +135,7 @@ def tree_skill(forest: Forest, part: Part, absent: np.ndarray, n_jobs: int | Non
 
 
 def _answers_far(forest: Forest, y: np.ndarray) -> np.ndarray:
-    """Say which trees answer numbers far from all labels of the site."""
+    """Return which trees predict numbers far from all labels of the site."""
     far = np.zeros(len(forest), np.bool_)
     if forest.classes is None and len(y):
         low, high = float(y.min()), float(y.max())
@@ -149,7 +149,7 @@ def _answers_far(forest: Forest, y: np.ndarray) -> np.ndarray:
 
 
 def not_used(dropped: np.ndarray, verdicts: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """Say which trees a site does not use, given what most others refuse and what it refuses itself."""
+    """Return which trees a site does not use, given what most sites refuse and what it refuses itself."""
     return np.asarray((dropped | (verdicts != TAKEN)) & ~own)
 
 
@@ -158,11 +158,11 @@ def not_used(dropped: np.ndarray, verdicts: np.ndarray, own: np.ndarray) -> np.n
 
 @dataclass(frozen=True)
 class Refusals:
-    """What sites refused of the trees of a group of sites, in the order of the sites and their trees."""
+    """The sites' verdicts on the trees of a group of sites, in the order of the sites and their trees."""
 
     owners: np.ndarray  # whose each tree is
     verdicts: dict[str, np.ndarray]  # by site
-    judges: list[str]  # the sites that had rows enough to tell
+    judges: list[str]  # the sites that had enough rows to judge
 
     @cached_property
     def dropped(self) -> np.ndarray:
@@ -175,34 +175,34 @@ class Refusals:
         gone = np.asarray(2 * against > asked)
         return np.zeros_like(gone) if gone.all() else gone
 
-    def of(self, site: str) -> np.ndarray:
-        """Say which trees a site does not use, those that nobody uses among them; its own it does."""
+    def unused_by(self, site: str) -> np.ndarray:
+        """Return which trees a site does not use, including those that nobody uses; it uses all of its own."""
         return not_used(
             self.dropped, self.verdicts.get(site, np.zeros(len(self.owners), np.uint8)), self.owners == site
         )
 
-    def among(self, sites: Sequence[str]) -> "Refusals":
-        """Leave out sites that were lost, with their trees."""
+    def keep_sites(self, sites: Sequence[str]) -> "Refusals":
+        """Return the verdicts of some sites on their trees, without sites that were lost."""
         kept = np.isin(self.owners, sites)
-        verdicts = {site: replies[kept] for site, replies in self.verdicts.items() if site in sites}
+        verdicts = {site: found[kept] for site, found in self.verdicts.items() if site in sites}
         return Refusals(self.owners[kept], verdicts, [site for site in self.judges if site in sites])
 
     def counted(self) -> dict[str, dict[str, dict[str, int]]]:
-        """Count refusals: by who refuses, whose trees, and why."""
-        replies: dict[str, dict[str, dict[str, int]]] = {}
+        """Count refusals by the site that refuses, the site that the trees are from, and the reason."""
+        counts: dict[str, dict[str, dict[str, int]]] = {}
         for site, verdicts in self.verdicts.items():
             for owner in dict.fromkeys(self.owners.tolist()):
                 here = verdicts[self.owners == owner]
-                found = {word: int((here == code).sum()) for code, word in WORDS.items() if (here == code).any()}
+                found = {reason: int((here == code).sum()) for code, reason in _REASONS.items() if (here == code).any()}
                 if found:
-                    replies.setdefault(site, {})[owner] = found
-        return replies
+                    counts.setdefault(site, {})[owner] = found
+        return counts
 
 
 def ask_admission(
     federation: Federation, schema: Schema, groups: Sequence[Mapping[str, tuple[Forest, Blob]]]
 ) -> list[Refusals]:
-    """Have every site look at the others' trees: one round for all groups of sites that learn together."""
+    """Ask every site to judge the others' trees: one round for all groups of sites that learn together."""
     named = federation.blob(schema.to_json().encode())
     requests, sizes = {}, {}
     for group in groups:
@@ -217,9 +217,9 @@ def ask_admission(
     found = []
     for group in groups:
         owners = np.repeat(np.array(list(group)), [len(forest) for forest, _ in group.values()])
-        told = {site: replies[site] for site in group if site in replies}
-        judges = [site for site, reply in told.items() if reply.judged]
-        found.append(Refusals(owners, {site: reply.verdicts for site, reply in told.items()}, judges))
+        answered = {site: replies[site] for site in group if site in replies}
+        judges = [site for site, reply in answered.items() if reply.judged]
+        found.append(Refusals(owners, {site: reply.verdicts for site, reply in answered.items()}, judges))
     return found
 
 
@@ -235,12 +235,12 @@ def _check(reply: Admitted, sizes: list[int], own: int) -> None:
 
 
 def warn_refused(refusals: Refusals) -> None:
-    """Say so if nobody uses most of a site's trees."""
-    replies = refusals.counted()
+    """Warn of each site most of whose trees nobody uses."""
+    counts = refusals.counted()
     for owner in dict.fromkeys(refusals.owners.tolist()):
         gone = refusals.dropped[refusals.owners == owner]
         if 2 * gone.sum() > len(gone):
-            why = [f"{site!r} finds {_said(found[owner])}" for site, found in replies.items() if owner in found]
+            why = [f"{site!r} finds {_list_reasons(found[owner])}" for site, found in counts.items() if owner in found]
             warnings.warn(
                 f"{gone.sum()} of {len(gone)} trees of site {owner!r} are not used, since most other sites refuse "
                 f"them: {', '.join(why)}",
@@ -248,5 +248,5 @@ def warn_refused(refusals: Refusals) -> None:
             )
 
 
-def _said(found: dict[str, int]) -> str:
-    return " and ".join(f"{n} {word}" for word, n in found.items())
+def _list_reasons(found: dict[str, int]) -> str:
+    return " and ".join(f"{n} {reason}" for reason, n in found.items())

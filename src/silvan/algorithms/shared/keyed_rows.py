@@ -1,4 +1,4 @@
-"""Keyed draws of rows for judging: folds of a cross-validation, and resamples of a bootstrap.
+"""Keyed draws of rows for judging: folds of a cross-validation, resamples of a bootstrap, rows to split off.
 
 As everywhere, a draw is a hash of a key and what it is for, so that a site answers the same after a restart. What a
 hash is for has a number; ``silvan.tree.draw`` has the first two.
@@ -11,21 +11,21 @@ from silvan.tree.draw import mix, siphash
 
 U = np.uint64
 
-FOLDS, RESAMPLES = 3, 4
+FOLDS, RESAMPLES, VALIDATION = 3, 4, 5  # what a hash is for; part of every hashed message
 
 
 @njit(nogil=True, cache=True)
-def hash_rows(key: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
-    """Hash every row's key."""
+def hash_rows(key: np.ndarray, row_keys: np.ndarray, purpose: int) -> np.ndarray:
+    """Hash every row's key, for one of the purposes above."""
     out = np.empty(row_keys.shape[0], np.uint64)
     for i in range(row_keys.shape[0]):
-        out[i] = siphash(key, U(FOLDS) << U(56), row_keys[i])
+        out[i] = siphash(key, U(purpose) << U(56), row_keys[i])
     return out
 
 
 def folds_of(key: np.ndarray, row_keys: np.ndarray, groups: np.ndarray, n_folds: int) -> np.ndarray:
-    """Give every row its fold: each group of rows is dealt out evenly, in an order that the key decides."""
-    order = np.lexsort((hash_rows(key, row_keys), groups))
+    """Return every row's fold: each group of rows is divided evenly, in an order that the key decides."""
+    order = np.lexsort((hash_rows(key, row_keys, FOLDS), groups))
     fold = np.empty(len(order), np.int64)
     fold[order] = np.arange(len(order)) % n_folds
     return fold
@@ -33,7 +33,7 @@ def folds_of(key: np.ndarray, row_keys: np.ndarray, groups: np.ndarray, n_folds:
 
 @njit(nogil=True, cache=True)
 def draw_times(key: np.ndarray, number: int, starts: np.ndarray, order: np.ndarray, times: np.ndarray) -> None:
-    """Draw as many rows as there are, with replacement, from each group; ``times`` receives how often each came.
+    """Draw as many rows as there are, with replacement, from each group; write into ``times`` how often each came.
 
     Group g is ``order[starts[g] : starts[g + 1]]``.
     """

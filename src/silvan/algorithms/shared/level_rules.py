@@ -1,6 +1,6 @@
-"""Which questions may follow which, when trees grow a level at a time: what a site holds a coordinator to.
+"""Rules for questions about trees that grow level by level: a site checks that each follows from those before.
 
-Whoever may ask for the rows of any node could invent a tree that leads one known person to a node of its own. So the
+A coordinator that may ask about any node could invent a tree that leads one known person to a node of its own. So the
 first question is about roots. Each later one repeats the splits so far, and those that are new are of nodes that were
 asked about just before, by features that were asked about there. It is about their children, or about nodes that were
 not split.
@@ -14,7 +14,7 @@ from silvan.federation import wire
 
 
 class Level(msgspec.Struct, frozen=True):
-    """What a question about a level leaves: which nodes were open, and what was asked about which of them."""
+    """The trace of a question about a level: which nodes were open, and what was asked about which of them."""
 
     of: str  # which forest: all that must not change
     splits: int
@@ -32,7 +32,7 @@ def follow_level(
     nodes: np.ndarray,
     features: np.ndarray,
 ) -> bytes | None:
-    """Give the trace of a question about nodes and their features; None if it does not follow the last ones.
+    """Return the trace of a question about nodes and their features; None if it does not follow the last ones.
 
     ``splits`` are the nodes and the features of all splits so far.
     """
@@ -61,7 +61,7 @@ def follow_level(
 
 
 def _were_asked(levels: list[Level], nodes: np.ndarray, features: np.ndarray) -> bool:
-    """Whether nodes are split, once each, by features that the last questions asked for at them."""
+    """Return whether nodes are split, once each, by features that the last questions asked for at them."""
     known = np.zeros(len(nodes), np.bool_)
     for level in levels:
         order = np.argsort(level.nodes)

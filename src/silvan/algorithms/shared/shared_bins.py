@@ -41,7 +41,7 @@ class CountGrid(Request, frozen=True, kw_only=True):
     schema: Blob
 
     def said(self, reply: Any = None) -> str:
-        """Say what is asked for, or answered."""
+        """Describe what is asked for, or answered."""
         if reply is None:
             return "counts of rows in the coarse cells of the public grid, column by column, and of the label"
         columns, cells = reply.cells.shape
@@ -66,7 +66,7 @@ class CountFine(Request, frozen=True, kw_only=True):
     shifts: np.ndarray  # how closely it is looked into
 
     def said(self, reply: Any = None) -> str:
-        """Say what is asked for, or answered."""
+        """Describe what is asked for, or answered."""
         n = "" if reply is None else f"{len(reply.cells):,} "
         return f"counts of {n}fine cells inside {len(self.cells):,} coarse cells of the public grid"
 
@@ -151,7 +151,7 @@ def fine_table(parts: list[Part], heavy: list[Heavy], schema: Schema, n_jobs: in
 
 
 def _starts(heavy: list[Heavy], table_grid: Grid) -> np.ndarray:
-    """Say where each column's fine counts begin, and where the last ones end."""
+    """Return where each column's fine counts begin, and where the last ones end."""
     return np.concatenate([[0], np.cumsum([h.starts(table_grid.coarse)[-1] for h in heavy])]).astype(np.int64)
 
 
@@ -172,7 +172,7 @@ def _on_grid(schema: Schema, f: int) -> bool:
 
 
 def _by_column(request: CountFine, schema: Schema) -> list[Heavy]:
-    """Take a question about heavy cells apart, refusing cells that do not exist."""
+    """Return the heavy cells of a question by column; raise ``FormatError`` for cells that do not exist."""
     table_grid, n = Grid.for_columns(len(schema.features)), len(schema.features)
     columns, cells, shifts = request.columns, request.cells, request.shifts
     if any(a.ndim != 1 or a.dtype != np.int32 or a.shape != cells.shape for a in (columns, cells, shifts)):
@@ -187,7 +187,7 @@ def _by_column(request: CountFine, schema: Schema) -> list[Heavy]:
         raise FormatError("a cell does not exist")
     bounds = np.searchsorted(columns, np.arange(n + 1))
     heavy = [Heavy(cells[a:b], shifts[a:b]) for a, b in pairwise(bounds)]
-    # what the honest ask for: a share of the budget, and at least two parts of each cell
+    # an honest coordinator asks for a share of the budget, and at least two parts of each cell
     if any(h.starts(table_grid.coarse)[-1] > table_grid.budget + 8 * MAX_BINS for h in heavy):
         raise FormatError("the cells are looked into too closely")
     return heavy
@@ -197,7 +197,7 @@ def _by_column(request: CountFine, schema: Schema) -> list[Heavy]:
 
 
 def find_shared_bins(federation: Federation, schema: Schema, max_bins: int) -> tuple[Bins, Blob, np.ndarray]:
-    """Find the bins of all sites' training rows together; also the bins as a blob, and the label's counts."""
+    """Find the bins of all sites' training rows together; return them, their blob, and the label's counts."""
     named, coarse = federation.blob(schema.to_json().encode()), coarse_total(federation, schema)
     heavy = _heavy(coarse.cells, schema, max_bins)
     size = int(_starts(heavy, Grid.for_columns(len(schema.features)))[-1])

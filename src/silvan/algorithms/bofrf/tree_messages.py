@@ -1,0 +1,80 @@
+"""The messages of BOFRF: sites bring their trees, then score the trees of all."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from silvan.algorithms.bofrf.tune import Search
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.tree.fit import Settings
+
+
+class OwnTrees(Reply, frozen=True, kw_only=True):
+    """A site's trees as the bytes of a ``.silvan`` file, without counts; its rows; the columns that it lacks."""
+
+    forest: bytes
+    rows: int
+    absent: np.ndarray
+    brought: bool
+    settings: Settings
+
+
+class BringTrees(Request, frozen=True, kw_only=True):
+    """Trees that the site grows on its own rows or brings: splits and leaf values, no counts."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = OwnTrees
+
+    schema: Blob
+    settings: Settings
+    feature_key: np.ndarray
+    validation: float  # share of the training rows that trees do not see
+    oob: bool  # whether the site will choose on rows that its trees did not draw
+    tune: Search | None
+
+    @property
+    def min_leaf(self) -> int:
+        """Fewest rows of a leaf, which the site's policy judges."""
+        return self.settings.min_samples_leaf
+
+    def said(self, reply: Any = None) -> str:
+        """Describe what is asked for, or answered."""
+        size = "" if reply is None else f" ({len(reply.forest):,} bytes)"
+        return (
+            f"up to {self.settings.n_estimators:,} trees of the site's own{size}: splits and leaf values, no counts; "
+            "how many rows there are, which columns it lacks"
+        )
+
+    def course(self) -> Course:
+        """Allow the question once."""
+        return Course(self.kind())
+
+
+class TreeScores(Reply, frozen=True, kw_only=True):
+    """How each tree does: rows scored, and rows by true and voted class.
+
+    Where a number is predicted: squared error, label and squared label in fixed point.
+    """
+
+    rows: np.ndarray
+    counts: np.ndarray
+
+
+class ScoreTrees(Request, frozen=True, kw_only=True):
+    """How every site's trees do on the site's training rows, each tree by itself."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = TreeScores
+
+    schema: Blob
+    forests: list[Blob]
+    validation: float
+    # fixed point of numbers; of no use for classes
+    offset: float
+    scale: float
+
+    def said(self, reply: Any = None) -> str:
+        """Describe what is asked for, or answered."""
+        trees = "the trees" if reply is None else f"{len(reply.rows):,} trees"
+        each = "" if reply is None else f": {' x '.join(f'{n:,}' for n in reply.counts.shape[1:])} numbers a tree"
+        return f"how {trees} of {len(self.forests)} sites do on the site's training rows{each}"

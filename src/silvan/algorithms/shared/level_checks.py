@@ -1,0 +1,58 @@
+"""Checks of questions about a level of trees and of the histograms in reply: kernels trust what they are given."""
+
+import numpy as np
+from numba import njit
+
+from silvan.data.bins import Bins
+from silvan.errors import FormatError
+from silvan.tree.target import Measure
+
+
+def check_nodes(nodes: np.ndarray, features: np.ndarray, n_nodes: int, n_features: int) -> None:
+    """Raise ``FormatError`` for a question about nodes or features that do not exist, or come twice."""
+    if nodes.ndim != 1 or features.ndim != 2 or len(features) != len(nodes):
+        raise FormatError("features do not match nodes")
+    if nodes.dtype != np.int32 or features.dtype != np.int32:
+        raise FormatError("nodes or features are of another type")
+    if nodes.min(initial=0) < 0 or nodes.max(initial=0) >= n_nodes or len(np.unique(nodes)) < len(nodes):
+        raise FormatError("an open node does not exist, or comes twice")
+    if not 1 <= features.shape[1] <= n_features or features.min(initial=0) < -1:
+        raise FormatError("features do not match nodes")
+    if features.max(initial=0) >= n_features:
+        raise FormatError("a feature does not exist")
+    before, after = features[:, :-1], features[:, 1:]
+    if not ((after == -1) | ((before >= 0) & (after > before))).all():
+        raise FormatError("features must rise, and those that are lacking come last")
+
+
+def check_histograms(sums: np.ndarray, features: np.ndarray, bins: Bins, measure: Measure) -> None:
+    """Raise ``FormatError`` for histograms that no rows can have: a site may be wrong."""
+    size = int(bins.n_bins[features[features >= 0]].sum())
+    if sums.shape != (size, measure.n_stats) or sums.dtype != (np.int64 if measure.scale else np.int32):
+        raise FormatError("its histograms are of another size than asked for")
+    if not histograms_add_up(sums, features, bins.n_bins, measure.lead or measure.n_stats):
+        raise FormatError("its histograms do not add up")
+
+
+@njit(nogil=True, cache=True)
+def histograms_add_up(sums: np.ndarray, features: np.ndarray, n_bins: np.ndarray, n_counts: int) -> bool:
+    """Return whether no count is below zero, and all features of a node have the same rows."""
+    first, here = np.zeros(sums.shape[1], np.int64), np.zeros(sums.shape[1], np.int64)
+    at = 0
+    for node in range(features.shape[0]):
+        for j in range(features.shape[1]):
+            if features[node, j] < 0:
+                break
+            here[:] = 0
+            for _ in range(n_bins[features[node, j]]):
+                for s in range(sums.shape[1]):
+                    if s < n_counts and sums[at, s] < 0:
+                        return False
+                    here[s] += sums[at, s]
+                at += 1
+            for s in range(sums.shape[1]):
+                if j == 0:
+                    first[s] = here[s]
+                elif first[s] != here[s]:
+                    return False
+    return True
