@@ -7,7 +7,6 @@ skill 1 - MSE / variance: both are ours, not the publication's.
 """
 
 import math
-import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -35,6 +34,7 @@ from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import abstaining
 from silvan.forest.score import ERROR_CAP, score_numbers, score_trees
 from silvan.tree.fit import Settings
+from silvan.util.user_warnings import warn_user
 
 MAX_CELLS = 1 << 26
 """The most cells of all trees' confusion matrices together that fit a message."""
@@ -345,7 +345,4 @@ def warn_if_none(weighted: dict[str, Weighted], tau: float) -> None:
         if not (one.alphas > tau).any():
             where = f" of the cluster of {name!r}" if name else ""
             best = one.alphas.max()
-            warnings.warn(
-                f"no tree{where} is above tau = {tau:g} (the best is at {best:.2f}): all trees count alike",
-                stacklevel=4,
-            )
+            warn_user(f"no tree{where} is above tau = {tau:g} (the best is at {best:.2f}): all trees count alike")

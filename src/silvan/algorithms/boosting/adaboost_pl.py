@@ -5,8 +5,6 @@ weight of their vote is the mean of theirs. The thesis prints the vote as a sum 
 of the sum of votes of -1 and +1, so that a tie is a vote for neither.
 """
 
-import warnings
-
 import numpy as np
 
 from silvan.algorithms.boosting.adaboost import ask_stumps
@@ -14,6 +12,7 @@ from silvan.algorithms.boosting.stumps import Boosting, Stumps, join_stumps
 from silvan.data.schema import Schema
 from silvan.federation.federation import Federation
 from silvan.forest.forest import Forest
+from silvan.util.user_warnings import warn_user
 
 # -- messages and the site's half: see ``adaboost``, which is all that sites are asked for
 
@@ -38,7 +37,7 @@ def merge(sorted_stumps: list[Stumps], schema: Schema) -> Forest:
             ranks.append(rank.weighted((rank.weight > 0).astype(np.float64)))
             weights.append(alpha)
     if not ranks:
-        return nothing_learnt(join_stumps([stumps.take([-1]) for stumps in sorted_stumps]), schema, deeper=1)
+        return nothing_learnt(join_stumps([stumps.take([-1]) for stumps in sorted_stumps]), schema)
     return stage_forest(ranks, weights, schema)
 
 
@@ -48,7 +47,7 @@ def stage_forest(stages: list[Stumps], weights: list[float], schema: Schema) -> 
     return join_stumps(stages).forest(schema, combine="stages", group=group, say=np.array(weights))
 
 
-def nothing_learnt(stumps: Stumps, schema: Schema, deeper: int = 0) -> Forest:
+def nothing_learnt(stumps: Stumps, schema: Schema) -> Forest:
     """Warn that no stump is better than chance, and return a forest of one stage in which all vote."""
-    warnings.warn("no stump is better than chance: the model tells nothing apart", stacklevel=6 + deeper)
+    warn_user("no stump is better than chance: the model tells nothing apart")
     return stage_forest([stumps.weighted(np.ones(len(stumps)))], [1.0], schema)

@@ -9,7 +9,6 @@ A site does not use what it refuses. What most of the other sites refuse, nobody
 a site refuses, and that discloses something of the site's rows: as much as ``Choose`` and ``Judge``, and no more often.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,6 +29,7 @@ from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import abstaining
 from silvan.forest.score import blind_rows, score_numbers, score_trees
 from silvan.privacy.gate.gate import policy_of
+from silvan.util.user_warnings import warn_user
 
 TAKEN, POOR, ODD = 0, 1, 2
 """Verdicts on a tree."""
@@ -241,10 +241,9 @@ def warn_refused(refusals: Refusals) -> None:
         gone = refusals.dropped[refusals.owners == owner]
         if 2 * gone.sum() > len(gone):
             why = [f"{site!r} finds {_list_reasons(found[owner])}" for site, found in counts.items() if owner in found]
-            warnings.warn(
+            warn_user(
                 f"{gone.sum()} of {len(gone)} trees of site {owner!r} are not used, since most other sites refuse "
-                f"them: {', '.join(why)}",
-                stacklevel=5,
+                f"them: {', '.join(why)}"
             )
 
 
