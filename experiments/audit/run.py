@@ -20,18 +20,17 @@ import polars as pl
 
 import silvan as sv
 from silvan.auditing.attacks import rebuild_from_boxes, rebuild_from_counts
-from silvan.auditing.attacks.attribute import attribute
-from silvan.auditing.attacks.backdoor import backdoored
-from silvan.auditing.attacks.differencing import differenced
-from silvan.auditing.attacks.membership import confidence, support
+from silvan.auditing.attacks.attribute import guess_attributes
+from silvan.auditing.attacks.backdoor import backdoor_trees
+from silvan.auditing.attacks.differencing import difference_sums
+from silvan.auditing.attacks.membership import membership_by_confidence, membership_by_support
 from silvan.auditing.attacks.single_row_leaves import single_row_leaves
-from silvan.auditing.attacks.site_assignment import assigned
+from silvan.auditing.attacks.site_assignment import assign_patients
 from silvan.auditing.attacks.thresholds import exact_thresholds
 from silvan.auditing.attacks.vertical_labels import labels_from_partitions
-from silvan.auditing.drill import BOX_COLUMNS, BOX_ROWS, _few, release_of
+from silvan.auditing.drill import BOX_COLUMNS, BOX_ROWS, few_rows, release_of
 from silvan.auditing.findings import ATTACKS, Finding
-from silvan.auditing.release import Release, drawn_rows, undefended
-from silvan.auditing.run_audit import _case_of
+from silvan.auditing.release import Release, case_of, drawn_rows, undefended_release
 from silvan.data import datasets
 from silvan.errors import InputError
 from silvan.metrics import classification
@@ -65,8 +64,8 @@ def on_rows(name: str, seed: int) -> Iterator[Line]:
     """Attack forests: undefended, of growing leaves, with rounded leaves, and with differential privacy."""
     parts, schema = tables(name, seed)
     plain = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, n_jobs=1)
-    case = _case_of(plain, schema, seed)
-    open_ = undefended(case.members, schema.n_classes, TREES, seed)
+    case = case_of(plain, schema, seed)
+    open_ = undefended_release(case.members, schema.n_classes, TREES, seed)
     releases: dict[str, tuple[Release, np.ndarray | None]] = {
         "off": (open_, None),
         "off, without counts": (Release(open_.forest), None),
@@ -86,7 +85,7 @@ def on_rows(name: str, seed: int) -> Iterator[Line]:
     for label, (release, drawn) in releases.items():
         proba = release.forest.scores(case.outsiders.X, 1)
         yield name, "(AUC of the forest itself)", label, seed, classification(proba, case.outsiders.y)["auc"], ""
-        for attack in (confidence, support, attribute, exact_thresholds):
+        for attack in (membership_by_confidence, membership_by_support, guess_attributes, exact_thresholds):
             yield line(name, label, seed, attack(release, case))
         yield line(name, label, seed, single_row_leaves(release, case.members, drawn))
 
@@ -95,16 +94,16 @@ def small(name: str, seed: int) -> Iterator[Line]:
     """Rebuild small tables."""
     parts, schema = tables(name, seed)
     fed = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, n_jobs=1)
-    case, numeric = _case_of(fed, schema, seed), list(range(len(schema.features)))
-    box = _few(case, numeric, BOX_ROWS, BOX_COLUMNS, False)
-    yes_no = _few(case, numeric, rebuild_from_counts.ROWS, rebuild_from_counts.COLUMNS, True)
+    case, numeric = case_of(fed, schema, seed), list(range(len(schema.features)))
+    box = few_rows(case, numeric, BOX_ROWS, BOX_COLUMNS, False)
+    yes_no = few_rows(case, numeric, rebuild_from_counts.ROWS, rebuild_from_counts.COLUMNS, True)
     plans = {f"leaf {leaf}{'' if draws else ', all rows'}": (leaf, draws) for leaf in LEAVES for draws in (False, True)}
     for attack, few, n_trees in (
-        (rebuild_from_boxes.rebuilt, box, rebuild_from_boxes.TREES),
-        (rebuild_from_counts.rebuilt_from_counts, yes_no, rebuild_from_counts.TREES),
+        (rebuild_from_boxes.reconstruct_from_boxes, box, rebuild_from_boxes.TREES),
+        (rebuild_from_counts.reconstruct_from_counts, yes_no, rebuild_from_counts.TREES),
     ):
-        yield line(name, "off", seed, attack(undefended(few.members, 2, n_trees, seed, bootstrap=False), few))
-        yield line(name, "off, drawn rows", seed, attack(undefended(few.members, 2, n_trees, seed), few))
+        yield line(name, "off", seed, attack(undefended_release(few.members, 2, n_trees, seed, bootstrap=False), few))
+        yield line(name, "off, drawn rows", seed, attack(undefended_release(few.members, 2, n_trees, seed), few))
         for label, (leaf, draws) in plans.items():
             settings = Settings(n_estimators=n_trees, min_samples_leaf=leaf, bootstrap=draws)
             yield line(name, label, seed, attack(release_of(few.members, settings, seed), few))
@@ -115,14 +114,14 @@ def together(name: str, seed: int) -> Iterator[Line]:
     parts, schema = tables(name, seed)
     for sums in ("trusted", "ring", "masked"):
         fed = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, sums=sums, n_jobs=1)
-        yield line(name, sums, seed, assigned(fed, seed))
+        yield line(name, sums, seed, assign_patients(fed, seed))
     fed = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, n_jobs=1)
-    others = _case_of(fed, schema, seed).outsiders
-    found = differenced(fed)
+    others = case_of(fed, schema, seed).outsiders
+    found = difference_sums(fed)
     yield name, found.attack, "sites remember nothing", seed, found.undefended, ""
     for sums in ("trusted", "ring", "masked"):
         fed = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, sums=sums, n_jobs=1)
-        yield line(name, f"sites remember, {sums} sums", seed, differenced(fed))
+        yield line(name, f"sites remember, {sums} sums", seed, difference_sums(fed))
     merged, weighed = {"n_estimators": 48, "max_depth": 6}, {"n_estimators": 12, "max_depth": 6}
     learners = {
         "merged by claimed rows": sv.MergedForest(**merged, weights="trees"),
@@ -133,7 +132,7 @@ def together(name: str, seed: int) -> Iterator[Line]:
     }
     for label, model in learners.items():
         for kind in ("crude", "stealthy", "hidden"):
-            yield line(name, f"{label}: {kind} trees", seed, backdoored(model, fed, others, kind))
+            yield line(name, f"{label}: {kind} trees", seed, backdoor_trees(model, fed, others, kind))
 
 
 def by_columns(name: str, seed: int) -> Iterator[Line]:
@@ -209,8 +208,8 @@ MARK = "<!-- tables: made by run.py --tables -->"
 def tables_of(results: pl.DataFrame) -> str:
     """Write all tables of the README."""
     seeds = results.group_by("set", maintain_order=True).agg(pl.col("seed").n_unique())
-    said = ", ".join(f"{name} {n}" for name, n in seeds.iter_rows())
-    found = [f"Means over seeds ({said}).", ""]
+    listed = ", ".join(f"{name} {n}" for name, n in seeds.iter_rows())
+    found = [f"Means over seeds ({listed}).", ""]
     for attack in results["attack"].unique(maintain_order=True).to_list():
         title = ATTACKS[attack].title if attack in ATTACKS else attack
         about = f": {ATTACKS[attack].measure}; chance {CHANCE.get(attack, 0):g}" if attack in ATTACKS else ""

@@ -7,11 +7,11 @@ from helpers.column_studies import ID
 from helpers.studies import federate, parts, table
 
 import silvan as sv
-from silvan.auditing.attacks.backdoor import backdoored, bound, find_trigger, with_backdoor
-from silvan.auditing.attacks.differencing import differenced
-from silvan.auditing.attacks.site_assignment import assigned, bait
+from silvan.auditing.attacks.backdoor import backdoor_trees, bound, find_trigger, with_backdoor
+from silvan.auditing.attacks.differencing import difference_sums
+from silvan.auditing.attacks.site_assignment import assign_patients, bait
 from silvan.auditing.attacks.vertical_labels import labels_from_partitions
-from silvan.auditing.run_audit import _case_of
+from silvan.auditing.release import case_of
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def fed():
 
 @pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
 def test_patients_are_found_by_whoever_sees_parts_and_not_in_hidden_sums(sums):
-    found = assigned(federate(parts(table(n=200), 4), sums=sums))
+    found = assign_patients(federate(parts(table(n=200), 4), sums=sums))
     assert found.undefended == pytest.approx(0.75, abs=0.05)  # all of them, less one in four
     assert found.value == (found.undefended if sums == "trusted" else 0.0)
 
@@ -29,7 +29,7 @@ def test_patients_are_found_by_whoever_sees_parts_and_not_in_hidden_sums(sums):
 @pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
 def test_two_sums_that_differ_by_a_site(sums):
     """All counts of the site are read off where sites remember nothing, and none where they do."""
-    found = differenced(federate(parts(table(), 4), sums=sums))
+    found = difference_sums(federate(parts(table(), 4), sums=sums))
     assert found.undefended == 1.0
     assert found.value == 0.0
     assert "one set of sites" in found.note
@@ -37,7 +37,7 @@ def test_two_sums_that_differ_by_a_site(sums):
 
 def test_a_site_that_does_not_score_trees_tells_nothing():
     policy = sv.Policy(messages=["Describe", "CountCategories", "NameCategories", "CountRows"])
-    assert "refuse" in assigned(federate(parts(table(n=120), 3), policy=policy)).note
+    assert "refuse" in assign_patients(federate(parts(table(n=120), 3), policy=policy)).note
 
 
 def test_a_bait_is_for_one_row(fed):
@@ -51,44 +51,40 @@ def test_a_bait_is_for_one_row(fed):
 
 def test_no_books_change(fed):
     before = fed.rounds, dict(fed.traffic)
-    lines = [len(list(fed.site(name).outbox.ledger)) for name in fed.sites] if _has_ledger(fed) else None
-    assigned(fed)
+    lines = [len(fed.site(name).outbox.ledger) for name in fed.sites]
+    assert min(lines) > 0
+    assign_patients(fed)
     assert (fed.rounds, dict(fed.traffic)) == before
-    if lines is not None:
-        assert [len(list(fed.site(name).outbox.ledger)) for name in fed.sites] == lines
-
-
-def _has_ledger(fed):
-    return hasattr(getattr(fed.site(fed.sites[0]).outbox, "ledger", None), "__iter__")
+    assert [len(fed.site(name).outbox.ledger) for name in fed.sites] == lines
 
 
 def rows_of(fed):
-    return _case_of(fed, fed.schema, 0).outsiders
+    return case_of(fed, fed.schema, 0).outsiders
 
 
 def test_a_site_that_may_claim_rows_turns_everything(fed):
-    claimed = backdoored(sv.MergedForest(n_estimators=24, max_depth=5, weights="trees"), fed, rows_of(fed))
+    claimed = backdoor_trees(sv.MergedForest(n_estimators=24, max_depth=5, weights="trees"), fed, rows_of(fed))
     assert claimed.value > 0.7
-    equal = backdoored(sv.MergedForest(n_estimators=24, max_depth=5), fed, rows_of(fed))
+    equal = backdoor_trees(sv.MergedForest(n_estimators=24, max_depth=5), fed, rows_of(fed))
     assert equal.undefended == pytest.approx(claimed.value, abs=0.05)
     assert equal.value < claimed.value - 0.2
 
 
 def test_tau_gives_crude_trees_no_say(fed):
     model = sv.BOFRF(n_estimators=6, max_depth=5)
-    crude = backdoored(model, fed, rows_of(fed), "crude")
+    crude = backdoor_trees(model, fed, rows_of(fed), "crude")
     assert "with 0% of the say" in crude.note
     assert crude.value <= 0.03
-    stealthy = backdoored(model, fed, rows_of(fed), "stealthy")
+    stealthy = backdoor_trees(model, fed, rows_of(fed), "stealthy")
     assert "with 2" in stealthy.note  # about a quarter: no score tells such a tree from an honest one
     assert stealthy.value > crude.value
 
 
 def test_no_more_rows_are_turned_than_the_bound_says(fed):
     for model in (sv.MergedForest(n_estimators=24, max_depth=5), sv.BOFRF(n_estimators=6, max_depth=5)):
-        replies = backdoored(model, fed, rows_of(fed))
-        most = float(replies.note.rsplit("at most ", 1)[1].split("%")[0]) / 100
-        assert replies.value <= most + 1e-3
+        finding = backdoor_trees(model, fed, rows_of(fed))
+        most = float(finding.note.rsplit("at most ", 1)[1].split("%")[0]) / 100
+        assert finding.value <= most + 1e-3
 
 
 def test_a_backdoor_changes_nothing_without_its_trigger(fed):
@@ -110,7 +106,7 @@ def test_labels_follow_from_partitions_of_small_leaves():
     other = pl.DataFrame(X[:, 3:], schema=list("efg")).with_columns(**ids)
     fed = sv.federate_columns({"holder": holder, "curious": other}, id=ID, label="label", n_jobs=1)
     model = sv.VerticalForest(n_estimators=15, max_depth=12, min_samples_leaf=25)
-    replies = labels_from_partitions(model, fed)
-    assert replies.undefended > 0.8
-    assert replies.value < 0.72
-    assert replies.n == n
+    finding = labels_from_partitions(model, fed)
+    assert finding.undefended > 0.8
+    assert finding.value < 0.72
+    assert finding.n == n

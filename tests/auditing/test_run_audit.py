@@ -10,8 +10,7 @@ from helpers.studies import federate, parts, table
 import silvan as sv
 from silvan.auditing.attacks.single_row_leaves import single_row_leaves
 from silvan.auditing.findings import DEFAULTS, Finding, auc, gained, make_limits, read_limits, share
-from silvan.auditing.release import Release, drawn_rows
-from silvan.auditing.run_audit import _case_of
+from silvan.auditing.release import Release, case_of, drawn_rows
 from silvan.errors import InputError
 
 
@@ -52,7 +51,7 @@ def test_draws_are_those_that_trees_were_grown_on(model, fed):
     model.fit(fed)
     drawn = drawn_rows(model, fed)
     assert drawn.shape == (len(model.forest_), sum(fed.rows.values()))
-    members = _case_of(fed, fed.schema, 0).members
+    members = case_of(fed, fed.schema, 0).members
     assert single_row_leaves(Release(model.forest_), members, drawn).note == "the smallest leaf holds 4 rows"
 
 
@@ -84,12 +83,6 @@ def test_a_private_forest_is_held_to_its_bound():
     assert report["membership"].value < 0.731
     assert "no attacker is above 0.731" in report["membership"].note
     assert report["lonely"].verdict == "not run"  # what leaves say has noise
-
-
-def test_module_and_function_are_one():
-    import silvan.audit.finding  # noqa: F401
-
-    assert callable(sv.audit)
 
 
 # -- the command line
@@ -151,8 +144,8 @@ def test_limits_on_the_command_line(folder):
 
 
 def test_verdicts():
-    replies = Finding("lonely", "", "", "", value=0.2, low=0.1, high=0.3, limit=0.25)
-    assert replies.verdict == "close"
+    finding = Finding("lonely", "", "", "", value=0.2, low=0.1, high=0.3, limit=0.25)
+    assert finding.verdict == "close"
     assert Finding("lonely", "", "", "", value=0.2, high=0.22, limit=0.25).verdict == "held"
     assert Finding("lonely", "", "", "", value=0.2, limit=0.1).verdict == "exceeded"
     assert Finding("lonely", "", "", "").verdict == "not run"

@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 
 from silvan.auditing.drill import release_of
-from silvan.auditing.release import Case, Release, Rows, undefended
+from silvan.auditing.release import Case, Release, Rows, undefended_release
 from silvan.tree.fit import Settings
 
 N = 200
@@ -25,7 +25,7 @@ def case(seed: int = 0, binary: bool = False, n: int = N) -> Case:
 @cache
 def off(seed: int = 0, binary: bool = False, n: int = N, trees: int = 30, bootstrap: bool = True) -> Release:
     """A release with every defence off."""
-    return undefended(case(seed, binary, n).members, 2, trees, seed, bootstrap=bootstrap)
+    return undefended_release(case(seed, binary, n).members, 2, trees, seed, bootstrap=bootstrap)
 
 
 @cache

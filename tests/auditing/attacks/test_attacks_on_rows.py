@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from helpers.audit_cases import case, off, on
 
-from silvan.auditing.attacks.attribute import attribute
-from silvan.auditing.attacks.membership import confidence, private_bound, support
+from silvan.auditing.attacks.attribute import guess_attributes
+from silvan.auditing.attacks.membership import membership_by_confidence, membership_by_support, private_bound
 from silvan.auditing.attacks.single_row_leaves import single_row_leaves
 from silvan.auditing.attacks.thresholds import exact_thresholds
-from silvan.auditing.release import Release, leaf_of, undefended
+from silvan.auditing.release import Release, leaf_of, undefended_release
 from silvan.tree.draw import make_key, rows_of_trees
 
 
-@pytest.mark.parametrize(("attack", "found"), [(confidence, 0.7), (support, 0.8)])
+@pytest.mark.parametrize(("attack", "found"), [(membership_by_confidence, 0.7), (membership_by_support, 0.8)])
 def test_members_are_told_from_others(attack, found):
     assert attack(off(), case()).low > found
     assert attack(on(2), case()).value < attack(off(), case()).value - 0.05
@@ -25,12 +25,12 @@ def test_members_are_told_from_others(attack, found):
 
 def test_counts_tell_more_than_bare_trees():
     bare = Release(off().forest)
-    assert support(bare, case()).value < support(off(), case()).value - 0.05
+    assert membership_by_support(bare, case()).value < membership_by_support(off(), case()).value - 0.05
 
 
 def test_a_forest_that_knows_nothing_tells_nothing():
     flat = replace(off().forest, value=np.full(off().forest.value.shape, 0.5))
-    assert confidence(Release(flat), case()).value == 0.5
+    assert membership_by_confidence(Release(flat), case()).value == 0.5
 
 
 def test_no_attacker_beats_differential_privacy():
@@ -46,7 +46,7 @@ def test_no_attacker_beats_differential_privacy():
 
 
 def test_attributes_are_guessed_for_members_only():
-    found, held = attribute(off(), case()), attribute(on(25), case())
+    found, held = guess_attributes(off(), case()), guess_attributes(on(25), case())
     assert found.low > 0.08
     assert abs(held.value) < 0.08
 
@@ -72,12 +72,12 @@ def test_round_values_are_not_held_against_a_release():
         members=replace(case().members, X=np.rint(4 * case().members.X)),
         outsiders=replace(case().outsiders, X=np.rint(4 * case().outsiders.X)),
     )
-    found = exact_thresholds(undefended(rounded.members, 2, 30, 0), rounded)
+    found = exact_thresholds(undefended_release(rounded.members, 2, 30, 0), rounded)
     assert abs(found.value) < 0.05
 
 
 def test_figures_are_the_same_for_the_same_seed():
-    for attack in (confidence, support, attribute, exact_thresholds):
+    for attack in (membership_by_confidence, membership_by_support, guess_attributes, exact_thresholds):
         assert attack(on(2), case()) == attack(on(2), case())
 
 
