@@ -11,7 +11,7 @@ from helpers.column_studies import ID, split, wide
 from helpers.runs import silvan
 
 import silvan as sv
-from silvan.federation.transports.in_process import LocalFederation
+from silvan.federation.transports.in_process import InProcess
 from silvan.study.run_folder import Run
 from silvan.study.study_file import read_study
 
@@ -195,7 +195,7 @@ def test_a_share_of_another_run(tmp_path):
 
 @pytest.mark.parametrize("kind", SMALL)
 def test_interrupted_then_resumed(tmp_path, kind):
-    answer, count = LocalFederation._answer, [0]
+    answer, count = InProcess._answer, [0]
 
     def stopped(self, *args):
         count[0] += 1
@@ -204,7 +204,7 @@ def test_interrupted_then_resumed(tmp_path, kind):
         return answer(self, *args)
 
     path = study(tmp_path, kind=kind)
-    with mock.patch.object(LocalFederation, "_answer", stopped):
+    with mock.patch.object(InProcess, "_answer", stopped):
         assert silvan("fit", path, "--output", tmp_path / "run", ok=False).exit_code == 130
     assert not (tmp_path / "run" / "model").exists()
     silvan("fit", path, "--output", tmp_path / "run")

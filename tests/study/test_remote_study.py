@@ -3,19 +3,19 @@
 import pytest
 
 from silvan.errors import InputError
-from silvan.study.remote_study import TIMEOUT, parse_far_study
+from silvan.study.remote_study import TIMEOUT, parse_remote_study
 
 GOOD = 'name = "heart"\nlabel = "x"\n[learner]\nkind = "HistogramForest"\n'
 
 
 def test_a_study():
-    study = parse_far_study(GOOD)
+    study = parse_remote_study(GOOD)
     assert (study.study.kind, study.timeout, study.quorum, study.sites) == ("HistogramForest", TIMEOUT, None, None)
     assert study.id.startswith("heart ")
 
 
 def test_every_letter_counts():
-    assert parse_far_study(GOOD).id != parse_far_study(GOOD + "\n").id
+    assert parse_remote_study(GOOD).id != parse_remote_study(GOOD + "\n").id
 
 
 @pytest.mark.parametrize(
@@ -34,14 +34,14 @@ def test_every_letter_counts():
 )
 def test_what_is_wrong_is_said_with_its_line(line, said):
     with pytest.raises(InputError, match=f"study.toml:1: .*{said}"):
-        parse_far_study(f"{line}\n{GOOD}")
+        parse_remote_study(f"{line}\n{GOOD}")
 
 
 def test_a_policy_is_the_sites_own():
     with pytest.raises(InputError, match="what a site lets out is the site's own policy"):
-        parse_far_study(GOOD + "[policy]\nmin_leaf = 3\n")
+        parse_remote_study(GOOD + "[policy]\nmin_leaf = 3\n")
 
 
 def test_not_toml():
     with pytest.raises(InputError, match="not valid TOML"):
-        parse_far_study("x = ")
+        parse_remote_study("x = ")

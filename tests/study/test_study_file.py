@@ -8,7 +8,8 @@ import pytest
 import silvan as sv
 from silvan import learners
 from silvan.study.study_file import read_study
-from silvan.study.study_values import COLUMN_LEARNERS, KEYS, LEARNERS, parameters_of
+from silvan.study.study_sections import COLUMN_LEARNERS, LEARNERS
+from silvan.study.study_values import KEYS, parameters_of
 from silvan.study.toml_lines import key_lines
 
 PARTIES = ("tables/bank.csv", "tables/shop.parquet")

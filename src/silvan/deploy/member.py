@@ -36,8 +36,8 @@ from silvan.privacy.gate.site_folder import SiteFolder
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.seal import public_key
 from silvan.study.remote_study import RemoteStudy, parse_remote_study
-from silvan.study.study_values import Problems, check_policy
-from silvan.study.toml_lines import key_lines
+from silvan.study.study_sections import check_policy
+from silvan.study.toml_lines import Problems, key_lines
 from silvan.util.files import write_whole
 
 MEMBER, SETTINGS, ROSTER, STORE, BUDGET = "member.json", "site.toml", "roster.json", "store.sqlite", "budget.sqlite"

@@ -12,11 +12,10 @@ from silvan.algorithms.baselines.in_one_place import joined
 from silvan.algorithms.evaluation.figures import FEDERATED, Answer, Row, answer_of, figures_of
 from silvan.algorithms.vertical.columns import columns_of
 from silvan.errors import FormatError, InputError
-from silvan.federation.federation import OVERALL
+from silvan.federation.federation import OVERALL, Federation
 from silvan.study.run_folder import RUN, SHARES, Model, Record, Run, Site
 
 if TYPE_CHECKING:
-    from silvan.federation.federation import Federation
     from silvan.study.progress_bars import Progress
     from silvan.study.study_file import Study
 

@@ -1,6 +1,6 @@
-"""What is being done and how long it will take, for anything that takes over two seconds.
+"""Shows the progress of steps that take over two seconds, with an estimate of the time left.
 
-In a terminal a bar that goes away when the step is done; elsewhere a line now and then.
+In a terminal as a bar that disappears when the step is done; elsewhere as a line every ten seconds.
 """
 
 import threading
@@ -15,35 +15,37 @@ from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextCo
 from rich.progress import Progress as Bars
 from rich.text import Text
 
+from silvan.federation.federation import Federation
+from silvan.federation.question import Event
 from silvan.util.readable import format_time
 
 PATIENCE = 2.0
 """Seconds before anything is shown."""
 
 _MEMORY = 40
-"""Answers from which the pace is judged: kernels are compiled at the first ones."""
+"""The last answers, by which the pace is estimated: the first ones include compilation."""
 
 PAUSE = 10.0
 """Seconds between lines where there is no terminal."""
 
 
 class Step:
-    """One thing that takes a while."""
+    """One step that takes a while."""
 
     def __init__(self, text: str, expected: float | None = None) -> None:
         self.text, self.expected = text, expected
         self.done, self.total, self.detail = 0, 0, ""
         self.start = time.monotonic()
-        self._marks: deque[tuple[int, float]] = deque(maxlen=_MEMORY)  # what was done, and when
+        self._marks: deque[tuple[int, float]] = deque(maxlen=_MEMORY)  # how much was done, and when
 
-    def follow(self, federation: Any, rounds: int | None, apart: bool = False) -> None:
+    def follow(self, federation: Federation, rounds: int | None, apart: bool = False) -> None:
         """Count a federation's answers; ``rounds`` is how many there will be at most, if that is known.
 
         Rounds that are counted apart do not show in an event's number; each has its own kind of message.
         """
         before, waves = federation.rounds, dict[tuple[str, int], set[str]]()
 
-        def on(event: Any) -> None:
+        def on(event: Event) -> None:
             if event.what == "progress":
                 self.detail = f"{event.kind} at {event.site}, {event.done / event.total:.0%}"
                 return
@@ -61,13 +63,13 @@ class Step:
         federation.watch(on)
 
     def advance(self, done: int, total: int) -> None:
-        """Note how far it is."""
+        """Record how much is done."""
         self._marks.append((done, time.monotonic()))
         self.done, self.total = min(done, total) if total else done, total
 
     @property
     def left(self) -> float | None:
-        """Seconds left, if anything is known about them."""
+        """The estimated seconds left; None if there is no estimate yet."""
         if self.expected is not None:
             left = self.expected - (time.monotonic() - self.start)
             return left if left > 0.5 else None
@@ -82,8 +84,8 @@ class Step:
         return " · ".join(filter(None, [self.detail, clock]))
 
 
-class _Said(ProgressColumn):
-    """The words beside the bar."""
+class _Detail(ProgressColumn):
+    """The text beside the bar."""
 
     def render(self, task: Task) -> Text:
         step: Step = task.fields["step"]
@@ -91,7 +93,7 @@ class _Said(ProgressColumn):
 
 
 class _Bar(BarColumn):
-    """A bar that moves to and fro while nothing is known."""
+    """A bar that moves to and fro while the total is not known."""
 
     def render(self, task: Task) -> Any:
         step: Step = task.fields["step"]
@@ -103,14 +105,14 @@ class _Bar(BarColumn):
 
 
 class Progress:
-    """Shows steps on a console, standard error as a rule, so that results can be piped."""
+    """Shows steps on a console, by default on standard error, so that results can be piped."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = Console(stderr=True) if console is None else console
 
     @contextmanager
     def step(self, text: str, expected: float | None = None) -> Iterator[Step]:
-        """Do one step; it is shown if it takes long."""
+        """Run one step, the body of the ``with`` statement; show its progress if it takes long."""
         step, done = Step(text, expected), threading.Event()
         thread = threading.Thread(target=self._show, args=(step, done), daemon=True, name="silvan-progress")
         thread.start()
@@ -132,7 +134,7 @@ class Progress:
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             _Bar(bar_width=24),
-            _Said(),
+            _Detail(),
         )
         with Bars(*columns, console=self.console, transient=True) as bars:
             bars.add_task(step.text, total=None, step=step)

@@ -1,8 +1,7 @@
-"""A study file for sites on other machines: what is learnt and how. Which table that is, each site says for itself.
+"""Reads study files for sites on other machines; tables and policies are set by each site itself.
 
-The same file as for ``silvan fit``, without tables, and with four more keys: ``sites`` (a list; all that have joined
-otherwise), ``quorum``, ``timeout`` and ``sampling``. What a site lets out is the site's own policy, so the file has
-none.
+The same file as for ``silvan fit``, without tables and policy, and with four more keys: ``sites`` (a list; all that
+have joined otherwise), ``quorum``, ``timeout`` and ``sampling``.
 """
 
 import tomllib
@@ -13,11 +12,12 @@ from typing import Any
 from silvan.errors import InputError
 from silvan.federation.store import digest
 from silvan.study.study_file import Study
-from silvan.study.study_values import KEYS, Problems, check_learner, check_schema, check_top
-from silvan.study.toml_lines import key_lines
+from silvan.study.study_sections import check_learner, check_schema, check_top
+from silvan.study.study_values import KEYS
+from silvan.study.toml_lines import Problems, key_lines
 
-_FAR = ("sites", "quorum", "timeout", "sampling")
-_NOT_FAR = {
+_MORE_KEYS = ("sites", "quorum", "timeout", "sampling")
+_NOT_ALLOWED = {
     "table": "each site names its own table when it joins; leave table out",
     "site": "each site names its own table when it joins; leave site out",
     "query": "each site names its own table when it joins; leave query out",
@@ -28,7 +28,7 @@ _NOT_FAR = {
     "match": "match is for [parties], which studies over machines do not have; leave it out",
 }
 TIMEOUT = 3600.0
-"""Seconds after which a silent site is given up, if the study does not say."""
+"""Seconds after which a site that does not answer is given up, unless the study sets another number."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class RemoteStudy:
 
     @property
     def id(self) -> str:
-        """Name the study by every byte of its text: what a site's owner approves is this and nothing else."""
+        """The study's name with a digest of its text: a site's owner approves exactly this text."""
         return f"{self.study.name} {digest(self.text.encode())[:12]}"
 
     @property
     def folder(self) -> str:
-        """A name for files."""
+        """The name of the study's run folder."""
         plain = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.study.name.lower())[:40]
         return f"{plain}-{digest(self.text.encode())[:12]}"
 
@@ -65,18 +65,18 @@ def read_remote_study(path: Path) -> RemoteStudy:
 
 
 def parse_remote_study(text: str, path: Path = Path("study.toml")) -> RemoteStudy:
-    """Read a study's text; raise one error that lists all that is wrong with it."""
+    """Parse a study's text; raise one error that lists all that is wrong with it."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: not valid TOML: {error}") from None
     problems = Problems(path, key_lines(text))
-    for key, why in _NOT_FAR.items():
+    for key, why in _NOT_ALLOWED.items():
         if key in data:
             problems.add((key,), why)
-    rest = {key: value for key, value in data.items() if key not in _FAR and key not in _NOT_FAR}
+    rest = {key: value for key, value in data.items() if key not in _MORE_KEYS and key not in _NOT_ALLOWED}
     for key in rest.keys() - KEYS.keys() - {"learner", "schema"}:
-        problems.unknown((key,), [*KEYS, *_FAR, "learner", "schema"])
+        problems.unknown((key,), [*KEYS, *_MORE_KEYS, "learner", "schema"])
     top = check_top({key: value for key, value in rest.items() if key in KEYS}, problems)
     kind, parameters = check_learner(rest.get("learner", {}), False, problems)
     schema = check_schema(rest.get("schema"), top.get("label", "label"), problems)

@@ -1,7 +1,7 @@
-"""A run on disk: a folder with the model, the figures and ``run.json``, which says all else.
+"""Reads and writes run folders: the model, the figures, and ``run.json`` with everything else.
 
-The keys of ``run.json`` are the fields below, described in docs/cli.md. The file is written anew, whole,
-after every step, so that what was computed is kept whatever happens next.
+The keys of ``run.json`` are the fields below, described in docs/cli.md. The file is written whole after every step,
+so that what was computed is kept whatever happens next.
 """
 
 import csv
@@ -42,7 +42,7 @@ class Site(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """How the sites' tables differ in a column, and what was made of it."""
+    """How the sites' tables differ in a column, and what was done about it."""
 
     column: str
     what: str
@@ -59,7 +59,7 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A kind of message in words: what is asked, what is answered, and who sees the answer."""
+    """A kind of message: a description of the request and of the answer, and the verb, which decides who sees it."""
 
     name: str
     asks: str
@@ -68,7 +68,7 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 class Model(msgspec.Struct, frozen=True):
-    """A model file; ``site`` is whom it is for, empty for all."""
+    """A model file; ``site`` is the site that it is for, empty for all."""
 
     file: str
     hash: str
@@ -144,12 +144,12 @@ class Run:
         self.folder = Path(folder)
 
     def file(self, name: str) -> Path:
-        """Give the path of a file in the folder."""
+        """Return the path of a file in the folder."""
         return self.folder / name
 
     def write(self, record: Record) -> None:
         """Write ``run.json``."""
-        self._whole(RUN, msgspec.json.format(msgspec.json.encode(record), indent=1))
+        self._write(RUN, msgspec.json.format(msgspec.json.encode(record), indent=1))
 
     def read(self) -> Record:
         """Read ``run.json``; it may come from anywhere, so everything is checked."""
@@ -207,15 +207,15 @@ class Run:
             numbers = [*row.figures.values(), *(getattr(row, name) for name in _GAINS)]
             figures = ["" if x is None else repr(x) for x in numbers]
             table.writerow([row.site, row.model, row.rows, *figures, "true" if row.use else "false"])
-        self._whole(name, text.getvalue().encode())
+        self._write(name, text.getvalue().encode())
 
-    def _whole(self, name: str, data: bytes) -> None:
+    def _write(self, name: str, data: bytes) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.file(name), data)
 
 
 class _Head(msgspec.Struct):
-    """What tells a run's file and its version."""
+    """The part of ``run.json`` that is read first: its format and version."""
 
     format: str = ""
     version: int = 0

@@ -8,7 +8,7 @@ import platform
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +21,6 @@ from silvan.forest.forest import Forest
 from silvan.study import column_steps
 from silvan.study.progress_bars import Progress
 from silvan.study.run_folder import Curve, Difference, Figures, Kind, Record, Run, Site, Traffic
-
-if TYPE_CHECKING:
-    from silvan.federation.federation import Federation
 
 _MOST_CLASSES = 12
 """Curves are kept for so many classes."""

@@ -1,39 +1,37 @@
-"""The study file: who takes part, what is predicted and how. Described in docs/study.md.
+"""Reads study files: the sites and their tables, what is predicted, the learner. Described in docs/study.md.
 
-Everything is checked before any work starts, and all that is wrong is said at once, each with its line.
+Everything is checked before any work starts, and one error lists all that is wrong, each with its line.
 """
 
 import hashlib
 import json
 import os
 import tomllib
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from silvan import learners
+from silvan.data.schema import Schema
+from silvan.data.sources.query import Query
 from silvan.errors import InputError, SiteError
-from silvan.study.study_values import (
-    KEYS,
+from silvan.federate.by_columns import federate_columns
+from silvan.federate.by_rows import federate_rows
+from silvan.federation.federation import OVERALL, Federation
+from silvan.privacy.gate.gate import Policy
+from silvan.study.study_sections import (
     SECTIONS,
-    Problems,
     check_learner,
     check_policy,
     check_schema,
     check_sites,
     check_top,
-    parameters_of,
 )
-from silvan.study.toml_lines import Key, key_lines
-
-if TYPE_CHECKING:
-    from silvan.data.schema import Schema
-    from silvan.data.sources.query import Query
-    from silvan.federation.federation import Federation
-
-OVERALL = "all"
-"""What the overall rows of an evaluation are called; no site may be."""
+from silvan.study.study_values import KEYS, parameters_of
+from silvan.study.toml_lines import Key, Problems, key_lines
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Study:
 
     path: Path
     name: str
-    tables: "dict[str, Path | Query]"  # by site or party, or the one table under ""
+    tables: dict[str, Path | Query]  # by site or party, or the one table under ""
     kind: str
     parameters: dict[str, Any]
     policy: dict[str, Any]
@@ -57,11 +55,11 @@ class Study:
     id: str | None = None  # the column that tells rows apart, if parties hold columns of the same rows
     match: Any = "keyed"
     memory: Any = None  # how much of a site's rows may be in memory
-    schema: "Schema | None" = None  # what columns mean, if that is said before anybody looks
+    schema: Schema | None = None  # of the columns, if the study sets it
     lines: dict[Key, int] = field(default_factory=dict, repr=False)
 
     def settings(self) -> dict[str, Any]:
-        """Give all that decides the result but the rows, as plain data."""
+        """Return all settings that decide the result, as plain data."""
         by_columns = {} if self.id is None else {"id": self.id, "match": self.match}
         if self.schema is not None:
             by_columns["schema"] = self.schema.to_json()
@@ -79,9 +77,9 @@ class Study:
         }
 
     def fingerprint(self, version: str) -> str:
-        """Name the study by all that decides its result: settings, every byte of the tables, the program.
+        """Return a hash of all that decides the result: settings, the bytes of the tables, the program's version.
 
-        Of a table in a database its address and the query; the journal knows the rows.
+        Of a table in a database it covers the address and the query; the journal knows the rows.
         """
         text = json.dumps([version, self.settings(), list(self.tables)], sort_keys=True)
         digest = hashlib.sha256(text.encode())
@@ -93,14 +91,8 @@ class Study:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         return digest.hexdigest()
 
-    def federation(self, journal: Path | None = None, schema: "Schema | None" = None) -> Federation:
-        """Make the federation: its sites or parties read their tables and agree on a schema."""
-        import warnings
-
-        from silvan.federate.by_columns import federate_columns
-        from silvan.federate.by_rows import federate_rows
-        from silvan.privacy.gate.gate import Policy
-
+    def federation(self, journal: Path | None = None, schema: Schema | None = None) -> Federation:
+        """Return the federation; its sites or parties read their tables and agree on a schema."""
         with self.pointing(), warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # they are in the differences, which are shown
             settings: dict[str, Any] = {
@@ -122,30 +114,28 @@ class Study:
                 raise InputError(f"site must not have a value {OVERALL!r}: overall figures are called that")
         return federation
 
-    def learner(self, schema: "Schema") -> Any:
-        """Make the learner; class weights are matched with the label's classes by their text."""
-        from silvan import learners
-
-        made = getattr(learners, self.kind)
-        seed = {"random_state": self.random_state} if "random_state" in parameters_of(made) else {}
+    def learner(self, schema: Schema) -> Any:
+        """Return the learner; class weights are matched with the label's classes by their text."""
+        learner = getattr(learners, self.kind)
+        seed = {"random_state": self.random_state} if "random_state" in parameters_of(learner) else {}
         parameters = {**seed, **self.parameters}
         weights = parameters.get("class_weight")
         if isinstance(weights, dict):
             by_text = {str(c).lower() if isinstance(c, bool) else str(c): c for c in schema.label.classes or ()}
             parameters["class_weight"] = {by_text.get(text, text): w for text, w in weights.items()}
-        return made(**parameters)
+        return learner(**parameters)
 
     @contextmanager
     def pointing(self) -> Iterator[None]:
-        """Add the line to errors that are about something the file sets."""
+        """Add the line of the study file to errors that are about something it sets."""
         try:
             yield
         except SiteError as error:
             section, who = ("sites", "site") if self.id is None else ("parties", "party")
             line = self.lines.get((section, error.site), self.lines.get(("table",)))
             cause = error.__cause__
-            said = str(cause) if isinstance(cause, InputError) else str(error).split(": ", 1)[-1]
-            raise InputError(f"{self.path}:{line}: {who} {error.site!r}: {said}") from cause
+            text = str(cause) if isinstance(cause, InputError) else str(error).split(": ", 1)[-1]
+            raise InputError(f"{self.path}:{line}: {who} {error.site!r}: {text}") from cause
         except InputError as error:
             word = str(error).split(" ", 1)[0].strip("'\",:")
             keys = [key for key in self.lines if key[-1] == word and key[0] not in ("sites", "parties")]
@@ -198,7 +188,7 @@ def read_study(path: str | Path) -> Study:
 
 def _not_toml(path: Path, message: str) -> str:
     """Put the line of tomllib's message where an editor looks for it."""
-    said, _, place = message.partition(" (at ")
+    text, _, place = message.partition(" (at ")
     line = next((word for word in place.replace(",", " ").split() if word.isdigit()), "")
     where = f"{path}:{line}" if line else f"{path} (at the end)"
-    return f"{where}: not valid TOML: {said[:1].lower()}{said[1:]}"
+    return f"{where}: not valid TOML: {text[:1].lower()}{text[1:]}"

@@ -1,0 +1,213 @@
+"""Checks the sections of a study file; all errors are collected, each with its line."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from silvan import learners
+from silvan.data.schema import Feature, Label, Schema
+from silvan.data.sources.query import Query
+from silvan.errors import InputError
+from silvan.federate.options import make_sums
+from silvan.federation.federation import OVERALL
+from silvan.privacy.gate.gate import Policy
+from silvan.study.message_kinds import all_requests
+from silvan.study.study_values import KEYS, NONE, describe_type, fits, parameters_of, whole_number
+from silvan.study.toml_lines import Key, Problems
+from silvan.tree.fit import Settings
+
+LEARNERS = (
+    "HistogramForest",
+    "MergedForest",
+    "BOFRF",
+    "BOPPID",
+    "AdaBoostPL",
+    "MultBoost",
+    "LocalForest",
+    "LocalAdaBoost",
+    "PooledForest",
+)
+COLUMN_LEARNERS = ("VerticalForest", "VerticalLinear")
+"""Learners for parties that hold columns."""
+
+SECTIONS = ("sites", "parties", "schema", "learner", "policy")
+
+_SUFFIXES = (".csv", ".csv.gz", ".parquet")
+
+
+def check_top(values: dict[str, Any], problems: Problems) -> dict[str, Any]:
+    """Check the keys before the first section; return their values."""
+    for key, value in values.items():
+        if key not in KEYS:
+            problems.unknown((key,), [*KEYS, *SECTIONS])
+        elif wrong := KEYS[key](value):
+            problems.add((key,), f"{key} {wrong}, got {value!r}")
+    if "sums" in values and not KEYS["sums"](values["sums"]):
+        try:
+            make_sums(values["sums"])
+        except InputError as error:
+            problems.add(("sums",), str(error))
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in KEYS}
+
+
+def check_sites(data: dict[str, Any], folder: Path, problems: Problems) -> dict[str, Path | Query]:
+    """Check the names of sites or parties, and that their tables exist; return the tables."""
+    section, who = ("parties", "party") if "parties" in data else ("sites", "site")
+    sites = data.get(section)
+    _check_id(data, problems)
+    if sites is None:
+        if "table" not in data or "site" not in data:
+            key = next((k for k in ("table", "site") if k in data), "sites")
+            problems.add((key,), 'name the sites: [sites] with name = "path", or both table and site')
+            return {}
+        query = {"query": data["query"]} if "query" in data else {}
+        value = {"table": data["table"], **query} if query else data["table"]
+        return _table({"": value}, ("table",), folder, problems)
+    for key in ("table", "site", "query"):
+        if key in data:
+            problems.add((key,), f"{key} is for one table of all sites; leave it out beside [{section}]")
+    if not isinstance(sites, dict) or not sites:
+        problems.add((section,), f'[{section}] must name at least one {who}, as name = "path"')
+        return {}
+    tables: dict[str, Path | Query] = {}
+    for name, value in sites.items():
+        if not name.strip() or not name.isprintable() or name == OVERALL:
+            problems.add((section, name), f"a {who} cannot be called {name!r}; give it another name")
+        tables |= _table({name: value}, (section, name), folder, problems)
+    return tables
+
+
+def _check_id(data: dict[str, Any], problems: Problems) -> None:
+    """Check that a study of parties names the column that rows are matched by, and that no other study does."""
+    if "parties" not in data:
+        for key in ("id", "match"):
+            if key in data:
+                problems.add((key,), f"{key} is for [parties], which hold columns of the same rows; leave it out here")
+        return
+    if "memory" in data:
+        problems.add(("memory",), "memory is for [sites]; [parties] have their columns in memory")
+    if "sites" in data:
+        problems.add(("sites",), "[sites] hold rows and [parties] columns of the same rows; leave one of them out")
+    if "id" not in data:
+        problems.add(("parties",), 'name the column that tells rows apart: id = "..." before the first [section]')
+
+
+def _table(named: dict[str, Any], key: Key, folder: Path, problems: Problems) -> dict[str, Path | Query]:
+    [(name, value)] = named.items()
+    who = f"{'party' if key[0] == 'parties' else 'site'} {name!r}: " if name else ""
+    if isinstance(value, dict) or (isinstance(value, str) and "://" in value):
+        return _database(name, who, value, key, folder, problems)
+    if not isinstance(value, str) or not value:
+        problems.add(key, f"{who}must be the path of a table, got {value!r}")
+        return {}
+    path = folder / value
+    if not path.is_file():
+        kind = "is a folder, not a file" if path.is_dir() else "does not exist"
+        problems.add(key, f"{who}{value!r} {kind} (looked for {path.absolute()}){_misplaced(name)}")
+    elif not path.name.lower().endswith(_SUFFIXES):
+        problems.add(key, f"{who}{value!r} should end in .csv, .csv.gz or .parquet{_misplaced(name)}")
+    return {name: path}
+
+
+def _database(name: str, who: str, value: Any, key: Key, folder: Path, problems: Problems) -> dict[str, Path | Query]:
+    """Check a table in a database: a URL, or a section with its URL and its query."""
+    given = value if isinstance(value, dict) else {"table": value}
+    for word, text in given.items():
+        if word not in ("table", "query"):
+            problems.unknown((*key, word), ["table", "query"])
+        elif not isinstance(text, str):
+            problems.add(key, f"{who}{word} must be text")
+    try:
+        return {name: Query(str(given.get("table", "")), str(given.get("query", ""))).beside(folder)}
+    except InputError as error:
+        problems.add(key, f"{who}{error}")
+    return {}
+
+
+def _misplaced(name: str) -> str:
+    return f"; if {name} was meant for the study, put it before the first [section]" if name in KEYS else ""
+
+
+def check_learner(values: Any, columns: bool, problems: Problems) -> tuple[str, dict[str, Any]]:
+    """Check the learner's parameters by its signature and its own rules; return its kind and the parameters."""
+    if not isinstance(values, dict):
+        problems.add(("learner",), "learner must be a section: [learner]")
+        return "", {}
+    known = COLUMN_LEARNERS if columns else LEARNERS
+    kind = values.get("kind", known[0])
+    if kind not in known:
+        text = f"there is no learner {kind!r}"
+        if kind in (*LEARNERS, *COLUMN_LEARNERS):
+            text = f"{kind} is not for {'[parties]' if columns else '[sites]'}"
+        problems.unknown(("learner", "kind"), known, text, kind)
+        return "", {}
+    hints = parameters_of(getattr(learners, kind))
+    found = {}
+    for key, given in values.items():
+        if key == "kind":
+            continue
+        if key not in hints:
+            problems.unknown(("learner", key), ["kind", *hints], f"unknown key {key!r} in [learner], a {kind}")
+            continue
+        value = None if given == NONE and fits(None, hints[key]) else given
+        if not fits(value, hints[key]):
+            problems.add(("learner", key), f"{key} must be {describe_type(hints[key])}, got {value!r}")
+            continue
+        found[key] = value
+        if key == "random_state" and (wrong := whole_number(value)):
+            problems.add(("learner", key), f"{key} {wrong}, got {value!r}")
+        if key in Settings.__dataclass_fields__ and value is not None and not isinstance(value, dict):
+            try:
+                Settings(**{key: value}).n_drawn(1)
+            except InputError as error:
+                problems.add(("learner", key), str(error))
+    return kind, found
+
+
+def check_schema(values: Any, label: str, problems: Problems) -> Schema | None:
+    """Check the schema that the study sets for its columns; None if it sets none."""
+    if values is None:
+        return None
+    if not isinstance(values, dict) or not all(isinstance(entry, dict) for entry in values.values()):
+        problems.add(("schema",), "[schema] has a line a column, as age = { bounds = [0, 120] }")
+        return None
+    features, found = [], None
+    for name, entry in values.items():
+        try:
+            if name == label:
+                found = msgspec.convert({"name": name, **entry}, Label)
+            else:
+                kind = "categorical" if "categories" in entry else "numeric"
+                features.append(msgspec.convert({"name": name, "kind": kind, **entry}, Feature))
+        except (msgspec.ValidationError, InputError) as error:
+            problems.add(("schema", name), f"{name}: {error}")
+    if found is None:
+        problems.add(("schema",), f"[schema] lacks the label: {label} = {{ classes = [...] }} or {{ bounds = [...] }}")
+        return None
+    return None if problems.found else Schema.of(features, found)
+
+
+def check_policy(values: Any, problems: Problems) -> dict[str, Any]:
+    """Check the policy of all sites; return its values."""
+    if not isinstance(values, dict):
+        problems.add(("policy",), "policy must be a section: [policy]")
+        return {}
+    hints = parameters_of(Policy)
+    found = {}
+    for key, value in values.items():
+        if key not in hints:
+            problems.unknown(("policy", key), hints)
+        elif not fits(value, hints[key]):
+            problems.add(("policy", key), f"{key} must be {describe_type(hints[key])}, got {value!r}")
+        else:
+            found[key] = value
+            kinds = sorted(request.kind() for request in all_requests())
+            for name in value if key == "messages" else ():
+                if name not in kinds:
+                    problems.unknown(("policy", key), kinds, f"there is no message {name!r}", name)
+            try:
+                Policy(**{key: value})
+            except InputError as error:
+                problems.add(("policy", key), str(error))
+    return found
