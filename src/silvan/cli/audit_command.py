@@ -93,7 +93,7 @@ def _on_tables(
 def _on_study(path: Path, site: str | None, limits: dict[str, float], seed: int) -> list["Report"]:
     """Audit against the rows of the study's own tables."""
     from silvan.auditing.run_audit import audit as attack
-    from silvan.cli.evaluate_command import restored, unchanged
+    from silvan.cli.evaluate_command import read_unchanged_study, restore_run
     from silvan.study.run_folder import Run
 
     run = Run(path)
@@ -105,13 +105,13 @@ def _on_study(path: Path, site: str | None, limits: dict[str, float], seed: int)
             f"{str(path)!r} is a run of parties that hold columns; the audit is for forests of sites that hold rows\n"
             "what partitions tell is measured in docs/vertical.md"
         )
-    study = unchanged(run, record)
+    study = read_unchanged_study(run, record)
     if study is None:
         raise InputError(
             f"the study {record.study_file!r} or its tables are gone or have changed since, so which rows were learnt "
             "from is not known\nname them with --table, and rows that were not with --others"
         )
-    federation, model = restored(study, run, record)
+    federation, model = restore_run(study, run, record)
     try:
         settings: dict[str, Any] = {"limits": limits, "seed": seed}
         if site is not None:

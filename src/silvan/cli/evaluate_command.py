@@ -1,4 +1,4 @@
-"""``silvan evaluate``: a run judged again, at its sites or on a table."""
+"""``silvan evaluate``: judges the model of a run again, at its sites or on a table."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,11 +50,11 @@ def evaluate(
 
 
 def at_sites(run: "Run", record: "Record", progress: "Progress") -> list["Figures"]:
-    """Judge at the study's sites; a run that had no figures yet gets them."""
+    """Judge at the study's sites; write the figures to the run if it had none yet."""
     from silvan.report.html import write_report
     from silvan.study import steps
 
-    study = unchanged(run, record)
+    study = read_unchanged_study(run, record)
     if study is None:
         raise InputError(
             f"the study {record.study_file!r} or its tables are gone or have changed since, so test rows may "
@@ -62,7 +62,7 @@ def at_sites(run: "Run", record: "Record", progress: "Progress") -> list["Figure
         )
     first = not record.evaluation
     with progress.step("Reading tables"):
-        federation, model = restored(study, run, record)
+        federation, model = restore_run(study, run, record)
     traffic, kinds = record.traffic, record.kinds
     steps.judge(record, federation, model, progress)
     federation.journal.close()
@@ -75,8 +75,8 @@ def at_sites(run: "Run", record: "Record", progress: "Progress") -> list["Figure
     return record.evaluation
 
 
-def unchanged(run: "Run", record: "Record") -> "Study | None":
-    """Read the study of a run, if it and its tables are what they were."""
+def read_unchanged_study(run: "Run", record: "Record") -> "Study | None":
+    """Read the study of a run; None if the study or its tables have changed since."""
     from silvan.study.study_file import read_study
 
     try:
@@ -87,20 +87,20 @@ def unchanged(run: "Run", record: "Record") -> "Study | None":
     return study if same else None
 
 
-def restored(study: "Study", run: "Run", record: "Record") -> tuple[Any, Any]:
-    """Make the federation and the fitted learner of a run again."""
+def restore_run(study: "Study", run: "Run", record: "Record") -> tuple[Any, Any]:
+    """Return the federation and the fitted learner of a run."""
     from silvan.study import column_steps
     from silvan.study.run_folder import JOURNAL
 
     if record.by == "columns":
-        return column_steps.restored(study, run, record)
+        return column_steps.restore_run(study, run, record)
     by_site = {model.site: run.forest(model.site or None) for model in record.models}
     if not by_site:
         raise InputError(f"{str(run.folder)!r} has no model yet; run `silvan fit` again to finish it")
     schema = next(iter(by_site.values())).schema
     model = study.learner(schema)
     if not model.restorable:
-        # what it says of each site is more than the forests; the journal, if it is there, saves the sites the work
+        # judging needs more of the learner than its forests; with the journal, sites need not answer again
         journal = run.file(JOURNAL)
         federation = study.federation(journal if journal.is_file() else None)
         return federation, model.fit(federation)
@@ -111,16 +111,16 @@ def restored(study: "Study", run: "Run", record: "Record") -> tuple[Any, Any]:
 
 
 def on_table(path: Path, run: "Run", record: "Record | None", table: Path, progress: "Progress") -> list["Figures"]:
-    """Judge on a table, beside what sites have alone if their tables are still there."""
+    """Judge on a table; beside it the sites' own forests if the study's tables are unchanged."""
     from silvan.study import column_steps
     from silvan.study.steps import figures
 
-    study = None if record is None else unchanged(run, record)
+    study = None if record is None else read_unchanged_study(run, record)
     with progress.step("Judging on the table", expected=None if record is None else record.seconds):
         if record is not None and record.by == "columns":
             return [figures(row) for row in column_steps.on_table(study, run, record, table)]
         if record is not None and study is not None:
-            federation, model = restored(study, run, record)
+            federation, model = restore_run(study, run, record)
             rows = model.figures_on_table(federation, model.contenders(federation), str(table))
             federation.journal.close()
             return [figures(row) for row in rows]

@@ -35,13 +35,11 @@ def predict(
     ] = False,
 ) -> None:
     """Predict every row of a table: the class and each class's probability, or the number."""
-    run = open_run(model)
+    run = open_column_run(model)
     if run is not None:
-        from silvan.study import column_steps
-
         if site is not None:
             raise InputError("--site is for runs of sites: all parties have the same model")
-        column_steps.predict(run, tables, output, fill=fill)
+        predict_matched_rows(run, tables, output, fill)
         return
     if len(tables) > 1:
         raise InputError(f"one table at a time, got {len(tables)}; several are for a run of parties")
@@ -88,6 +86,40 @@ def predict_table(model: Path, table: Path, output: Path | None, site: str | Non
     write_out(text.getvalue(), output, f"{len(X):,} predictions by forest {forest.hash[:12]}")
 
 
+def predict_matched_rows(run: "Run", words: list[str], output: Path | None, fill: bool) -> None:
+    """Predict rows that parties hold columns of, matched by their id."""
+    from silvan.study import column_steps
+    from silvan.study.progress_bars import Progress
+
+    record = run.read()
+    model = column_steps.read_model(run, record)
+    tables = _tables_by_party(words, [site.name for site in record.sites])
+    predictions = column_steps.predict(model, record, tables, Progress(), fill=fill)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(predictions.columns)
+    writer.writerows(predictions.iter_rows())
+    write_out(text.getvalue(), output, f"{len(predictions):,} predictions by model {record.models[0].hash[:12]}")
+
+
+def _tables_by_party(words: list[str], names: list[str]) -> dict[str, str]:
+    """Return the table of each party, given as PARTY=TABLE."""
+    found: dict[str, str] = {}
+    for word in words:
+        name = max((n for n in names if word.startswith(f"{n}=")), key=len, default=None)
+        if name is None:
+            raise InputError(
+                f"name each party's table as PARTY=TABLE, the party one of {', '.join(names)}; got {word!r}"
+            )
+        if name in found:
+            raise InputError(f"party {name!r} has two tables; name one")
+        found[name] = word[len(name) + 1 :]
+    lacking = [name for name in names if name not in found]
+    if lacking:
+        raise InputError(f"name the table of party {lacking[0]!r} too: {lacking[0]}=TABLE; the model needs all parties")
+    return found
+
+
 def write_out(text: str, output: Path | None, what: str) -> None:
     """Write predictions to a file, or to standard output."""
     from silvan.util.files import write_whole
@@ -99,7 +131,7 @@ def write_out(text: str, output: Path | None, what: str) -> None:
     typer.echo(f"{what} written to {output}", err=True)
 
 
-def open_run(path: Path) -> "Run | None":
+def open_column_run(path: Path) -> "Run | None":
     """Return the run if it is one of parties; None for any other model."""
     from silvan.study.run_folder import RUN, Run
 

@@ -31,7 +31,6 @@ from silvan.privacy.sampling_key import restore_sampling_key, share_sampling_key
 from silvan.report.html import write_report
 from silvan.study import steps
 from silvan.study.progress_bars import Progress as Bars
-from silvan.study.record import begin, note_test_rows
 from silvan.study.remote_study import RemoteStudy, parse_remote_study
 from silvan.study.run_folder import JOURNAL, Run
 
@@ -96,7 +95,7 @@ class Coordinator(Controlling):
             progress_file.stage("agreeing on columns")
             # with a given schema sites may not even say how many rows they have
             federation.agreement = agree_on(federation, plan.label, plan.task, plan.schema, count_rows=False)
-            record = begin(study, federation)
+            record = steps.start_remote_record(study, federation)
             run.write(record)
             if study.secret:
                 share_sampling_key(federation)
@@ -111,13 +110,13 @@ class Coordinator(Controlling):
             progress_file.stage("judging")
             if plan.test > 0:
                 steps.judge(record, federation, model, Bars())
-                note_test_rows(record)
+                steps.note_test_rows(record)
                 run.write_evaluation(record.evaluation)
             record.status = "done"
             run.write(record)
             write_report(run)
             if MEASURE in os.environ:
-                progress_file.now.measured = measure(federation)
+                progress_file.now.measured = measure(transport, federation.active[0])
             progress_file.now.final = True
             progress_file.stage("done")
         finally:

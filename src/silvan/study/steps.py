@@ -1,33 +1,35 @@
-"""The steps of a run, each of which adds to the record: agree, train, judge.
+"""The steps of a run, each of which adds its results to the record: agree, train, judge.
 
-What a step has found is written by the caller before the next one starts.
+The caller writes the record after each step, before the next one starts.
 """
 
-import inspect
 import platform
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from silvan import metrics
 from silvan.algorithms.evaluation.evaluate import evaluate
 from silvan.algorithms.evaluation.figures import Row
-from silvan.federation.federation import Federation
-from silvan.federation.message import Request
+from silvan.federation.federation import OVERALL, Federation
 from silvan.forest.forest import Forest
 from silvan.study import column_steps
+from silvan.study.message_kinds import describe_kinds
 from silvan.study.progress_bars import Progress
-from silvan.study.run_folder import Curve, Difference, Figures, Kind, Record, Run, Site, Traffic
+from silvan.study.remote_study import RemoteStudy
+from silvan.study.run_folder import Curve, Difference, Figures, Record, Run, Site, Traffic
 
 _MOST_CLASSES = 12
 """Curves are kept for so many classes."""
 
 
 def versions() -> dict[str, str]:
-    """Say what the run was made with."""
+    """Return the versions of the packages, of Python and of the system."""
     packages = {name: version(name) for name in ("silvan", "numpy", "numba", "polars")}
     return {
         **packages,
@@ -37,23 +39,44 @@ def versions() -> dict[str, str]:
 
 
 def note_agreement(record: Record, federation: Federation) -> None:
-    """Note who takes part, and how their tables differ."""
-    schema = federation.schema
-    record.schema_hash, record.features, record.label = schema.hash, len(schema.features), schema.label.name
-    record.classes = None if schema.label.classes is None else [str(c) for c in schema.label.classes]
-    record.sums = federation.sums.name
+    """Record the schema, the sites or parties with their rows, and how their tables differ."""
+    _note_schema(record, federation)
     if federation.columns is not None:
         record.by, record.sites = "columns", column_steps.parties(federation)
     else:
         record.sites = [_site(federation, name) for name in federation.sites]
-    differences = getattr(federation, "differences", None)
-    record.differences = [Difference(*note) for note in differences.notes] if differences else []
-    record.warnings = list(differences.warnings) if differences else []
+
+
+def start_remote_record(study: RemoteStudy, federation: Federation) -> Record:
+    """Return the record of a study whose sites are other machines, after they agreed on a schema.
+
+    It has the same as that of ``silvan fit``, but for what only the sites know.
+    """
+    record = Record(
+        name=study.study.name,
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions=versions(),
+        study=study.study.settings(),
+        study_file="study.toml",
+        fingerprint=study.id,
+    )
+    _note_schema(record, federation)
+    record.sites = [Site(name, federation.rows.get(name, 0)) for name in federation.sites]
+    return record
+
+
+def _note_schema(record: Record, federation: Federation) -> None:
+    schema = federation.schema
+    record.schema_hash, record.features, record.label = schema.hash, len(schema.features), schema.label.name
+    record.classes = None if schema.label.classes is None else [str(c) for c in schema.label.classes]
+    record.sums = federation.sums.name
+    record.differences = [Difference(*note) for note in federation.differences.notes]
+    record.warnings = list(federation.differences.warnings)
     record.agreement_rounds = federation.agreement_rounds
 
 
 def _site(federation: Federation, name: str) -> Site:
-    """Count a site's rows and positives: it lives in this process, so its owner is at this keyboard."""
+    """Count the rows and positives of a site in this process, whose owner therefore runs this command."""
     site, schema = federation.site(name), federation.schema
     parts = [site.part(schema), site.part(schema, test=True)]
     y = np.concatenate([part.y for part in parts])
@@ -62,7 +85,7 @@ def _site(federation: Federation, name: str) -> Site:
 
 
 def train(federation: Federation, model: Any, progress: Progress, text: str = "Growing trees") -> float:
-    """Fit the learner and give the seconds it took."""
+    """Fit the learner and return the seconds that it took."""
     start = time.monotonic()
     with progress.step(text) as step:
         step.follow(federation, expected_rounds(model))
@@ -71,7 +94,7 @@ def train(federation: Federation, model: Any, progress: Progress, text: str = "G
 
 
 def expected_rounds(model: Any) -> int | None:
-    """How many rounds training takes at most, where that is known before."""
+    """Return how many rounds training takes at most; None if that is not known before."""
     kind = type(model).__name__
     if kind == "MergedForest":
         return 1
@@ -84,8 +107,8 @@ def expected_rounds(model: Any) -> int | None:
     return None
 
 
-def note_training(record: Record, run: Run, federation: "Federation", model: Any, seconds: float) -> None:
-    """Write the model, and note what it took."""
+def note_training(record: Record, run: Run, federation: Federation, model: Any, seconds: float) -> None:
+    """Write the model; record its rounds, bytes, seconds and importances."""
     forest: Forest | None = getattr(model, "forest_", None)
     in_shares = federation.columns is not None
     record.models = column_steps.save(run, model) if in_shares else run.save_models(forests_to_keep(model))
@@ -97,7 +120,7 @@ def note_training(record: Record, run: Run, federation: "Federation", model: Any
 
 
 def forests_to_keep(model: Any) -> dict[str, Forest]:
-    """Give the global forest under "", and each site's by name unless all sites should use the global one."""
+    """Return the global forest under "", and each site's by name unless all sites should use the global one."""
     forest: Forest | None = model.forest_
     if forest is None:
         return dict(model.forests_)
@@ -107,12 +130,12 @@ def forests_to_keep(model: Any) -> dict[str, Forest]:
 
 def judge(
     record: Record,
-    federation: "Federation",
+    federation: Federation,
     model: Any,
     progress: Progress,
     beside: dict[str, Any] | None = None,
 ) -> None:
-    """Judge the model at the sites beside what they have alone, pooled rows, and other learners."""
+    """Judge the model at the sites, beside their own forests, the pooled forest, and other learners."""
     if federation.columns is not None:
         rows, record.pooled_hash = column_steps.judge(federation, model, progress, record.seconds)
         record.evaluation, record.status = [figures(row) for row in rows], "done"
@@ -135,8 +158,14 @@ def judge(
     note_traffic(record, federation)
 
 
+def note_test_rows(record: Record) -> None:
+    """Record how many rows each site judged by, which is known once it has."""
+    judged = {row.site: row.rows for row in record.evaluation if row.site != OVERALL}
+    record.sites = [msgspec.structs.replace(site, test_rows=judged.get(site.name, 0)) for site in record.sites]
+
+
 def figures(row: Row) -> Figures:
-    """Make a line of the evaluation; JSON has no NaN."""
+    """Return a line of the evaluation; NaN, which JSON does not have, becomes None."""
     values = {k: None if np.isnan(v) else float(v) for k, v in row.figures.items()}
     return Figures(row.site, row.model, row.rows, values, row.gain, row.low, row.high, row.use, row.same_as)
 
@@ -150,7 +179,7 @@ def _curves(models: list[str], scores: np.ndarray, classes: list[str]) -> Iterat
 
 
 def corners(x: np.ndarray, y: np.ndarray) -> list[tuple[float, float]]:
-    """Leave out points on the line between their neighbours: the curve stays the same."""
+    """Return the points of a curve without those on the line between their neighbours."""
     points: list[tuple[float, float]] = []
     for point in zip(x.tolist(), y.tolist(), strict=True):
         if points and points[-1] == point:
@@ -163,28 +192,12 @@ def corners(x: np.ndarray, y: np.ndarray) -> list[tuple[float, float]]:
     return [(round(px, 5), round(py, 5)) for px, py in points]
 
 
-def note_traffic(record: Record, federation: "Federation") -> None:
-    """Note the bytes of every kind of message so far, and what each kind is."""
+def note_traffic(record: Record, federation: Federation) -> None:
+    """Record the bytes of every kind of message so far, and a description of each kind."""
     kinds = dict.fromkeys(kind for _, _, kind in federation.traffic)
     record.traffic = [
         Traffic(site, kind, federation.traffic[site, "sent", kind], federation.traffic[site, "received", kind])
         for site in federation.sites
         for kind in kinds
     ]
-    requests = {request.kind(): request for request in _all_requests(Request)}
-    record.kinds = [
-        Kind(name, _words(requests[name]), _words(requests[name].reply), requests[name].verb)
-        for name in kinds
-        if name in requests
-    ]
-
-
-def _all_requests(kind: type[Request]) -> Iterator[type[Request]]:
-    for one in kind.__subclasses__():
-        yield one
-        yield from _all_requests(one)
-
-
-def _words(kind: type) -> str:
-    """Take the first paragraph of a message's description, in one line."""
-    return " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].replace("``", "").split())
+    record.kinds = describe_kinds(kinds)
