@@ -9,12 +9,12 @@ import silvan as sv
 from benchmarks import forest, xgboost_federated
 from benchmarks.common import Goal, Report, interleave, peak_memory, ratio, synthetic
 from benchmarks.stopwatch import Stopwatch
-from silvan.federation.transports.in_process import LocalFederation
+from silvan.federation.federation import Federation
 
 ROWS, TREES, DEPTH, FEATURES, BINS = 200_000, 100, 8, 5, 64
 
 
-def federation(X: np.ndarray, y: np.ndarray, sites: int) -> LocalFederation:
+def federation(X: np.ndarray, y: np.ndarray, sites: int) -> Federation:
     """Deal rows out to sites."""
     place = np.arange(len(y)) % sites
     tables = {f"site{i:02}": (X[place == i], y[place == i]) for i in range(sites)}

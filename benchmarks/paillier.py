@@ -10,8 +10,10 @@ from benchmarks.common import Goal, Report, interleave, ratio
 from silvan.privacy.paillier.cipher import Masks, decrypt
 from silvan.privacy.paillier.modular_kernels import has_vectors
 from silvan.privacy.paillier.packing import (
+    AskedHistograms,
     EncryptedRows,
     Lanes,
+    RowsByNode,
     encrypt_rows,
     list_cells,
     read_sums,
@@ -41,17 +43,22 @@ class Level:
 
     n_bins = np.full(COLUMNS, BINS)
 
+    @property
+    def asked(self) -> AskedHistograms:
+        """The histograms that nodes ask for."""
+        return AskedHistograms(self.features, self.n_bins)
+
     def sum(self, rows: EncryptedRows, masks: Masks, n_jobs: int | None = None) -> tuple[np.ndarray, Any]:
         """Do the adding party's work."""
         start, stop = self.cuts[:-1], self.cuts[1:]
-        return sum_rows(rows, masks, self.codes, self.order, start, stop, self.features, self.n_bins, n_jobs)
+        return sum_rows(rows, masks, RowsByNode(self.codes, self.order, start, stop), self.asked, n_jobs)
 
     def read(self, counts: np.ndarray, sums: Any, n_jobs: int | None = None) -> np.ndarray:
         """Do the label holder's work."""
         one_hot = np.eye(2, dtype=np.int64)[self.y[self.order]]
         totals = np.add.reduceat(one_hot, self.cuts[:-1])
         sizes = np.diff(self.cuts)
-        return read_sums(self.key, self.lanes, self.features, self.n_bins, counts, sums, sizes, totals, n_jobs)
+        return read_sums(self.key, self.lanes, self.asked, counts, sums, sizes, totals, n_jobs)
 
     def plain(self) -> np.ndarray:
         """Make the histograms from the labels themselves."""
@@ -108,7 +115,7 @@ class Phe:
     def histograms(self) -> list[int]:
         """Add up, pack, hide, decrypt."""
         level, packed = self.level, []
-        cells = list_cells(level.plain().sum(axis=1), level.features, level.n_bins, level.lanes)
+        cells = list_cells(level.plain().sum(axis=1), level.asked, level.lanes)
         nodes, columns = np.nonzero(level.features >= 0)
         for first, stop in zip(cells.first[:-1], cells.first[1:], strict=True):
             total: Any = None

@@ -10,10 +10,11 @@ import numpy as np
 from benchmarks.common import Goal, Report, interleave, ratio, synthetic
 from benchmarks.horizontal import BINS, DEPTH, FEATURES, ROWS, TREES, federation, learner
 from silvan.federation import wire
+from silvan.federation.federation import Federation
 from silvan.federation.message import Envelope, Reply, Request, Verb
 from silvan.federation.site import Site, answers
 from silvan.federation.sums import TrustedSums
-from silvan.federation.transports.in_process import LocalFederation
+from silvan.federation.transports.in_process import InProcess
 from silvan.privacy.noise.laplace import Noise
 from silvan.privacy.sums.counters import mask
 from silvan.privacy.sums.masked_coordinator import MaskedSums
@@ -44,14 +45,16 @@ def count(site: Site, request: Count) -> Counters:
     return Counters(values=values)
 
 
-class Watched(LocalFederation):
+class Watched(InProcess):
     """Takes the time of every site's answers; two sites fall silent after they have given their keys."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.seconds: defaultdict[str, float] = defaultdict(float)
 
-    def deliver(self, messages: dict[str, bytes], verb: Verb) -> Iterator[tuple[str, bytes | Exception]]:
+    def deliver(
+        self, messages: dict[str, bytes], verb: Verb, timeout: float | None
+    ) -> Iterator[tuple[str, bytes | Exception]]:
         """Answer in turn, under a stopwatch."""
         for site in messages:
             start = time.process_time()
@@ -62,7 +65,7 @@ class Watched(LocalFederation):
                 yield from answers_
 
 
-def forests(X: np.ndarray, y: np.ndarray) -> dict[str, LocalFederation]:
+def forests(X: np.ndarray, y: np.ndarray) -> dict[str, Federation]:
     """Make three federations of the same sites, which sum differently."""
     made = {}
     ways: dict[str, tuple[Any, Any]] = {
@@ -73,7 +76,7 @@ def forests(X: np.ndarray, y: np.ndarray) -> dict[str, LocalFederation]:
     for name, (sums, cover) in ways.items():
         fed = made[name] = federation(X, y, SITES)
         fed.sums = sums
-        for site in fed.members.values():
+        for site in fed.local_sites.values():
             site.cover = cover
     return made
 
@@ -119,7 +122,7 @@ def main() -> None:
         learner(4).fit(fed)
     hashes = set()
 
-    def fit(fed: LocalFederation) -> float:
+    def fit(fed: Federation) -> float:
         start = time.process_time()
         hashes.add(learner().fit(fed).forest_.hash)
         return time.process_time() - start

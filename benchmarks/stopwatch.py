@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from silvan.federation import wire
+from silvan.federation.federation import Federation
 from silvan.federation.message import Envelope
-from silvan.federation.transports.in_process import LocalFederation
 
 
 class Stopwatch:
     """Splits the sites' time by kind of message; what is left is the coordinator's."""
 
-    def __init__(self, fed: LocalFederation) -> None:
+    def __init__(self, fed: Federation) -> None:
         self.seconds: Counter[str] = Counter()
-        deliver = fed.deliver
+        deliver = fed.transport.deliver
 
         def timed(messages: Any, verb: Any) -> Iterator[Any]:
             kind = wire.decode(next(iter(messages.values())), Envelope).kind
@@ -30,4 +30,4 @@ class Stopwatch:
                     self.seconds[kind] += time.perf_counter() - start
                 yield item
 
-        fed.deliver = timed  # type: ignore[method-assign]
+        fed.transport.deliver = timed  # type: ignore[method-assign]

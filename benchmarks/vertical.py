@@ -12,8 +12,8 @@ import silvan as sv
 from benchmarks import paillier, xgboost_federated
 from benchmarks.common import Goal, Report, interleave, ratio, synthetic
 from benchmarks.stopwatch import Stopwatch
-from silvan.algorithms.vertical.columns import ColumnFederation
 from silvan.algorithms.vertical.encrypted_labels import private_key
+from silvan.federation.federation import Federation
 from silvan.privacy.paillier.paillier_keys import generate
 
 SCALE = float(os.environ.get("SILVAN_BENCH_SCALE", "1"))
@@ -34,7 +34,7 @@ STEPS = {
 """What the messages of encrypted labels are for."""
 
 
-def federation(rows: int, parties: int, labelled: bool = True) -> ColumnFederation:
+def federation(rows: int, parties: int, labelled: bool = True) -> Federation:
     """Deal the columns of the usual table out, the label to the first party."""
     X, y = synthetic(rows)
     id_ = pl.Series("id", np.random.default_rng(0).permutation(rows))

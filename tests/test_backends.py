@@ -7,21 +7,21 @@ import pytest
 from helpers.studies import federate, parts, table
 
 import silvan as sv
-from silvan.federation.transports.in_process import LocalFederation
+from silvan.federation.transports.in_process import InProcess
 
 
-class Reversed(LocalFederation):
+class Reversed(InProcess):
     """The last site's reply arrives first."""
 
-    def deliver(self, messages, verb):
-        yield from reversed(list(super().deliver(messages, verb)))
+    def deliver(self, messages, verb, timeout):
+        yield from reversed(list(super().deliver(messages, verb, timeout)))
 
 
-class Shuffled(LocalFederation):
+class Shuffled(InProcess):
     """Replies arrive in any order, some twice."""
 
-    def deliver(self, messages, verb):
-        replies = list(super().deliver(messages, verb)) * 2
+    def deliver(self, messages, verb, timeout):
+        replies = list(super().deliver(messages, verb, timeout)) * 2
         for i in np.random.default_rng(len(messages)).permutation(len(replies)):
             yield replies[i]
 

@@ -20,19 +20,20 @@ import numpy as np
 import polars as pl
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from helpers.simulation import DiskBudget, Killed, KilledJournal, Node, SimulatedFederation, Weather, World
+from helpers.simulation import DiskBudget, Killed, KilledJournal, Node, Weather, World, simulated_federation
 
 import silvan as sv
 from silvan.errors import FederationError, RefusedError, SilvanError
-from silvan.federate.by_rows import make_sums
+from silvan.federate.options import make_sums
 from silvan.federation import site as site_module
 from silvan.federation import wire
-from silvan.federation.agree import Differences, agree
+from silvan.federation.agreement.agree import Differences, agree
+from silvan.federation.federation import Federation
 from silvan.federation.journal import LOST
 from silvan.federation.keys import COORDINATOR, Key, Roster
 from silvan.federation.message import Envelope, Missing, Trouble
 from silvan.federation.signed import SignedMessage, Signer
-from silvan.federation.site import _HANDLERS, Site
+from silvan.federation.site import HANDLERS, Site
 from silvan.federation.store import digest
 from silvan.privacy.gate.gate import Gate, Policy
 from silvan.privacy.gate.ledger import Ledger, verify
@@ -163,11 +164,11 @@ def study(plan: Plan, fed) -> list:
     return [hashes, model.rounds_, [repr(row) for row in figures if row[1] != "pooled"]]
 
 
-def begin(plan: Plan, world: World, journal, name: str = "study") -> SimulatedFederation:
+def begin(plan: Plan, world: World, journal, name: str = "study") -> Federation:
     """Start a coordinator that has nothing but its journal."""
     world.coordinator_clock = world.rng.uniform(-3, 3)
     sums, _ = make_sums(plan.sums)
-    return SimulatedFederation(world, sums, study=name, journal=journal, quorum=plan.quorum, timeout=plan.timeout)
+    return simulated_federation(world, sums, study=name, journal=journal, quorum=plan.quorum, timeout=plan.timeout)
 
 
 @cache
@@ -209,7 +210,7 @@ class Witness:
         first = self.answers.setdefault((node.name, replies.question), replies.body)
         assert first == replies.body, f"{node.name} answered {question.kind} in two ways"
         self.left[node.name].add((replies.question, digest(replies.body)))
-        request = wire.decode(question.body, _HANDLERS[question.kind][0])
+        request = wire.decode(question.body, HANDLERS[question.kind][0])
         if isinstance(request, Noisy) and replies.kind != "Ready":
             self.costs[node.name][msgspec.json.encode([request.draws()])] = request.epsilon
         if replies.kind == Opened.__name__:
@@ -230,7 +231,7 @@ class Witness:
             lines = {(line.question, line.answer) for line in gate.ledger.lines()}
             assert self.left[name] <= lines, f"something left {name} without a line in its ledger"
             if node.folder is not None:
-                found = verify(node.folder, KEYS[name].public, every=world.rng.random() < 0.2)
+                found = verify(node.folder, KEYS[name].public, all_signatures=world.rng.random() < 0.2)
                 assert not found.faults, f"the ledger of {name}: {found.faults}"
             if plan.learner in PRIVATE:
                 assert gate.budget.spent >= sum(self.costs[name].values()) - 1e-9, f"{name} charged too little"
@@ -297,14 +298,14 @@ def play(plan: Plan, world: World, witness: Witness) -> Outcome:
         assert outcome == undisturbed(plan.learner, plan.n_sites, plan.agree, plan.judge), "another forest"
     if fed.lost or world.rng.random() < 0.2:
         done = begin(plan, world, journal)
-        done.deliver = nobody
+        done.transport.deliver = nobody
         assert study(plan, done) == outcome, "the journal leads to another forest"
         assert list(done.lost) == list(fed.lost)
     witness.check(plan, world)
     return Outcome(plan, world, restarts, list(fed.lost), witness.kinds)
 
 
-def nobody(messages, verb):
+def nobody(messages, verb, timeout):
     raise AssertionError("a study that is in the journal whole asks something")
 
 
@@ -336,7 +337,7 @@ def mask_anew_when_asked_again():
         self.site.store.put(f"masked {self.sum}", wire.encode(Kept(drawn, b"")))
         return drawn
 
-    return mock.patch.object(masked_site._Position, "_seed", seed)
+    return mock.patch.object(masked_site.SumAtSite, "_seed", seed)
 
 
 BUGS: dict[str, Callable] = {
@@ -365,8 +366,8 @@ else:
     def test_a_seed_decides_everything():
         for seed in range(3):
             first, second = run(seed), run(seed)
-            assert first.world.log == second.world.log
-            assert first.world.now == second.world.now
+            assert first.transport.world.log == second.transport.world.log
+            assert first.transport.world.now == second.transport.world.now
             assert first.answers == second.answers
 
     @pytest.mark.parametrize("bug", BUGS)

@@ -27,10 +27,10 @@ from silvan.deploy.certificates import Authority, make_key, make_request, pem
 from silvan.deploy.explain import explain
 from silvan.deploy.job_progress import PROGRESS, Progress
 from silvan.deploy.member import Member
-from silvan.deploy.one_machine import process_of, processes_of, start_hub, start_site, stop_all
 from silvan.deploy.process import Background, client_arguments
+from silvan.deploy.services import process_of, processes_of, start_hub, start_site, stop_all
 from silvan.federation.journal import Journal
-from silvan.study.remote_study import parse_far_study
+from silvan.study.remote_study import parse_remote_study
 from silvan.study.run_folder import JOURNAL, Run
 
 PATIENCE = 300.0
@@ -47,7 +47,7 @@ LEARNERS = {
 def study(learner, more="", test=0.25):
     kind, parameters = LEARNERS[learner]
     lines = "\n".join(f"{key} = {value}" for key, value in parameters.items())
-    return parse_far_study(
+    return parse_remote_study(
         f'name = "{learner}"\nsampling = "published"\ntest = {test}\n{more}\n[learner]\nkind = "{kind}"\n{lines}\n'
     )
 

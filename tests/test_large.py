@@ -28,7 +28,10 @@ SMALL = 5000
 
 def growing(federation):
     return [
-        value.rows for site in federation.members.values() for key, value in site.cache.items() if key[0] == "growing"
+        value.rows
+        for site in federation.local_sites.values()
+        for key, value in site.cache.items()
+        if key[0] == "growing"
     ]
 
 

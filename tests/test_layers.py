@@ -1,77 +1,179 @@
-"""Imports point one way, the public names are in order, and nothing is ever unpickled."""
+"""The plan of the house, held by tests: layers, cycles, folders, names, lengths; and nothing is ever unpickled."""
 
 import ast
-import inspect
+from collections import Counter
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 import silvan
 
 SOURCES = Path(silvan.__file__).parent
 
-# a module may import from its own line and the lines above
+# a package may import from those before it
 LAYERS = [
-    {"errors"},
-    {"files", "metrics", "threads"},
-    {"data"},
-    {"tree"},
-    {"federation"},
-    {"privacy"},
-    {"algorithms"},
-    {"estimators", "federate", "federate_by_columns", "learners"},
-    {"audit", "cli", "deploy", "report", "web"},
-    {"__init__", "__main__"},
+    "errors",
+    "util",
+    "metrics",
+    "data",
+    "forest",
+    "tree",
+    "estimators",
+    "federation",
+    "privacy",
+    "algorithms",
+    "learners",
+    "federate",
+    "study",
+    "report",
+    "auditing",
+    "deploy",
+    "cli",
+    "__init__",
 ]
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 UNSAFE = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
+MOST_MODULES, MOST_LINES = 14, 60
 
-modules = pytest.mark.parametrize(
-    "path", sorted(SOURCES.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCES))
-)
+PATHS = sorted(SOURCES.rglob("*.py"))
+
+
+@cache
+def parsed(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def name_of(path):
+    """The dotted name of a module."""
+    return ".".join(("silvan", *path.relative_to(SOURCES).with_suffix("").parts)).removesuffix(".__init__")
+
+
+NAMES = {name_of(path): path for path in PATHS}
 
 
 def imports(path):
-    """Yield the dotted name of everything a module imports, wherever in it."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    """Yield every import of a module, deferred and type-only ones included: the statement, and dotted names."""
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield node, [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} imports by a relative path; write it out"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield node, [f"{node.module}.{alias.name}" for alias in node.names]
 
 
-def part_of(dotted):
-    """Which part of silvan a dotted name belongs to; the package itself counts as its __init__."""
-    names = dotted.split(".")
-    return names[1] if len(names) > 1 and names[1] in LEVEL else "__init__"
+def module_in(dotted):
+    """The module that a dotted name is of, or that it names."""
+    return dotted if dotted in NAMES else dotted.rpartition(".")[0]
 
 
-@modules
-def test_imports_point_one_way(path):
-    part = path.relative_to(SOURCES).parts[0].removesuffix(".py")
-    assert part in LEVEL, f"say in LAYERS where {part!r} belongs"
-    for dotted in imports(path):
-        if dotted.split(".")[0] == "silvan":
-            assert LEVEL[part_of(dotted)] <= LEVEL[part], f"{part} must not import {dotted}"
+def imported_modules(path):
+    """Name the modules of this package that a module imports."""
+    found = (module_in(dotted) for _, names in imports(path) for dotted in names)
+    return {name for name in found if name in NAMES and NAMES[name] != path}
 
 
-@modules
-def test_nothing_is_unpickled(path):
-    assert not UNSAFE.intersection(dotted.split(".")[0] for dotted in imports(path))
+def layer_of(path):
+    return path.relative_to(SOURCES).parts[0].removesuffix(".py")
 
 
-def test_the_layers_are_told_apart():
-    """The test above, tested."""
-    assert part_of("silvan.data.bins.Bins") == "data"
-    assert part_of("silvan.metrics") == "metrics"
-    assert part_of("silvan.Forest") == part_of("silvan") == "__init__"
-    assert "silvan.data.schema.Schema" in set(imports(SOURCES / "tree" / "forest.py"))
+def test_imports_point_one_way():
+    assert {layer_of(path) for path in PATHS} <= set(LAYERS), "say in LAYERS where a new package belongs"
+    upward = [
+        f"{name_of(path)} imports {name}"
+        for path in PATHS
+        if path != SOURCES / "__init__.py"
+        for name in imported_modules(path)
+        if name != "silvan" and LAYERS.index(layer_of(NAMES[name])) > LAYERS.index(layer_of(path))
+    ]
+    assert upward == []
 
 
-def test_public_names():
-    assert silvan.__all__ == sorted(silvan.__all__)
-    for name in silvan.__all__:
-        thing = getattr(silvan, name)
-        assert inspect.isclass(thing) or callable(thing), name
-        assert (vars(thing) if inspect.isclass(thing) else {"__doc__": thing.__doc__})["__doc__"], name
+def test_no_import_cycle():
+    """Type-only and deferred imports count; an __init__ that imports its own modules is read as those."""
+    graph = {name: imported_modules(path) for name, path in NAMES.items() if path.name != "__init__.py"}
+    done, open_ = set(), []
+
+    def visit(name):
+        assert name not in open_, f"a cycle: {' -> '.join([*open_[open_.index(name) :], name])}"
+        if name in done or name not in graph:
+            return
+        open_.append(name)
+        for other in sorted(graph[name]):
+            visit(other)
+        open_.pop()
+        done.add(name)
+
+    for name in graph:
+        visit(name)
+
+
+def test_imports_stand_at_the_top():
+    """Deferred imports of our own modules are for the command line, which must start at once."""
+    deferred = [
+        f"{name_of(path)} imports {names[0]} inside"
+        for path in PATHS
+        if layer_of(path) not in ("cli", "__init__")
+        for node, names in imports(path)
+        if names[0].split(".")[0] == "silvan" and node not in parsed(path).body
+    ]
+    assert deferred == []
+
+
+def test_private_names_stay_in_their_file():
+    crossing = [
+        f"{name_of(path)} imports {dotted}"
+        for path in PATHS
+        for _, names in imports(path)
+        for dotted in names
+        if dotted.split(".")[0] == "silvan" and dotted.rpartition(".")[2].startswith("_")
+    ]
+    assert crossing == []
+
+
+def test_a_module_says_what_it_does():
+    firsts = {name_of(path): (ast.get_docstring(parsed(path)) or "").split("\n")[0] for path in PATHS}
+    assert [name for name, first in firsts.items() if not first.endswith(".")] == []
+
+
+def test_folders_are_small():
+    sizes = Counter(path.parent for path in PATHS if path.name != "__init__.py")
+    assert {str(folder): n for folder, n in sizes.items() if n > MOST_MODULES} == {}
+
+
+def test_file_names_are_told_apart():
+    names = Counter(path.name for path in PATHS if path.name != "__init__.py")
+    assert [name for name, n in names.items() if n > 1] == []
+
+
+def functions():
+    """Yield every function with its module's name, but for compiled ones."""
+    for path in PATHS:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.FunctionDef) and not any("njit" in ast.unparse(d) for d in node.decorator_list):
+                yield name_of(path), node
+
+
+def length_of(function):
+    """Lines of a function without its docstring, which may be long where users read it."""
+    doc = ast.get_docstring(function, clean=False)
+    return function.end_lineno - function.lineno + 1 - (len(doc.split("\n")) if doc else 0)
+
+
+def test_functions_are_short():
+    lengths = {f"{module}.{function.name}": length_of(function) for module, function in functions()}
+    assert {name: n for name, n in lengths.items() if n > MOST_LINES} == {}
+
+
+def test_docstrings_begin_as_engineers_expect():
+    firsts = {f"{module}.{f.name}": (ast.get_docstring(f) or "").split(" ")[0] for module, f in functions()}
+    assert [name for name, first in firsts.items() if first in ("Give", "Say", "Tell", "Have")] == []
+
+
+def test_nothing_is_unpickled():
+    used = {name.split(".")[0] for path in PATHS for _, names in imports(path) for name in names}
+    assert not UNSAFE & used
+
+
+def test_the_tests_above_can_fail():
+    assert module_in("silvan.data.bins.Bins") == "silvan.data.bins"
+    assert layer_of(SOURCES / "data" / "bins.py") == "data"
+    assert layer_of(SOURCES / "metrics.py") == "metrics"
+    assert "silvan.data.schema" in imported_modules(SOURCES / "data" / "encode.py")

@@ -22,8 +22,9 @@ import polars as pl
 from experiments.federated_forest.data import DOMAINS, ID, NAMES, dealt, domains, load
 
 import silvan as sv
+from silvan.algorithms.baselines.in_one_place import rows_for_judging
 from silvan.algorithms.evaluation.figures import answer_of, figures_of
-from silvan.algorithms.vertical.columns import ColumnFederation
+from silvan.federation.federation import Federation
 from silvan.forest.forest import Forest
 
 HERE = Path(__file__).parent
@@ -47,14 +48,14 @@ Known = Callable[..., bool]
 """Whether there is a line already about something."""
 
 
-def federate(tables: dict[str, pl.DataFrame], seed: int, test: float = TEST) -> ColumnFederation:
+def federate(tables: dict[str, pl.DataFrame], seed: int, test: float = TEST) -> Federation:
     """Make a federation; one thread, so that times can be compared."""
     return sv.federate_columns(tables, id=ID, label="label", test=test, random_state=seed, n_jobs=1)
 
 
-def score(fed: ColumnFederation, forest: Forest) -> float:
+def score(fed: Federation, forest: Forest) -> float:
     """Judge a forest on the test rows: accuracy, or root mean squared error."""
-    rows = fed.test_rows()
+    rows = rows_for_judging(fed)
     absent = np.zeros(len(fed.schema.features), np.bool_)
     figures = figures_of(fed.schema, answer_of(forest, rows.X, absent, 1), rows.y)
     return float(figures["accuracy" if fed.schema.n_classes else "rmse"])
@@ -90,7 +91,7 @@ def tables(seeds: int, draws: int, known: Known) -> Iterator[dict[str, Any]]:
             print(f"{name}, seed {seed}", file=sys.stderr, flush=True)
 
 
-def alone(fed: ColumnFederation, model: sv.VerticalForest) -> dict[str, float]:
+def alone(fed: Federation, model: sv.VerticalForest) -> dict[str, float]:
     """Judge the parties' own forests, were they told the label."""
     shown = model.evaluate(fed).filter(pl.col("model") == "local")
     figure = "accuracy" if fed.schema.n_classes else "rmse"
@@ -98,7 +99,7 @@ def alone(fed: ColumnFederation, model: sv.VerticalForest) -> dict[str, float]:
     return {"rf1": by_party["party 1"], "rf2": by_party["party 2"]}
 
 
-def linear(fed: ColumnFederation, tol: float) -> dict[str, Any]:
+def linear(fed: Federation, tol: float) -> dict[str, Any]:
     """Judge a linear model across the parties, and compare it with that of the joined table."""
     model = sv.VerticalLinear(tol=tol).fit(fed)
     shown = model.evaluate(fed).filter(pl.col("site") == "all")

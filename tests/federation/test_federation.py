@@ -7,7 +7,7 @@ from helpers.studies import Recorded, assert_books, disturbed, federate, from_re
 import silvan as sv
 from silvan.errors import FederationError, InputError, RefusedError, SiteError
 from silvan.federation import wire
-from silvan.federation.describe import CategoryCounts, CountRows, Size
+from silvan.federation.agreement.describe import CategoryCounts, CountRows, Size
 from silvan.federation.message import Envelope
 from silvan.federation.question import Asked
 from silvan.federation.sums import TrustedSums, add
@@ -94,10 +94,14 @@ def test_kinds_of_messages_are_told_apart():
     fit(fed)
     for (site, way, kind), n in fed.traffic.items():
         requests = {
-            wire.decode(d, Envelope).question for _, w, d in fed.record if kind == wire.decode(d, Envelope).kind
+            wire.decode(d, Envelope).question
+            for _, w, d in fed.transport.record
+            if kind == wire.decode(d, Envelope).kind
         }
         moved = [
-            len(d) for s, w, d in fed.record if (s, w) == (site, way) and wire.decode(d, Envelope).question in requests
+            len(d)
+            for s, w, d in fed.transport.record
+            if (s, w) == (site, way) and wire.decode(d, Envelope).question in requests
         ]
         assert sum(moved) == n > 0
 

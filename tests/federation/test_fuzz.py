@@ -7,7 +7,7 @@ from helpers.fuzz_wire import CrashError, Fuzzer
 
 from silvan.federation import signed
 from silvan.federation.message import Envelope
-from silvan.federation.site import _HANDLERS
+from silvan.federation.site import HANDLERS
 
 
 @pytest.fixture(scope="module")
@@ -17,8 +17,8 @@ def fuzzer():
 
 def test_every_kind_is_thrown(fuzzer):
     """But those of extras that are not installed."""
-    kinds = {kind for kind, (_, handler) in _HANDLERS.items() if handler.__module__.startswith("silvan.")}
-    kinds -= {kind for kind in kinds if _HANDLERS[kind][1].__module__ == "silvan.privacy.psi"}
+    kinds = {kind for kind, (_, handler) in HANDLERS.items() if handler.__module__.startswith("silvan.")}
+    kinds -= {kind for kind in kinds if HANDLERS[kind][1].__module__ == "silvan.privacy.psi"}
     if find_spec("gmpy2") is None:
         kinds -= {"EncryptLabels", "SumLabels", "DecideNodes", "SplitChosen", "KeepChosen", "LookUp"}
     assert kinds - set(fuzzer.messages) == set()

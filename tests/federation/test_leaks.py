@@ -58,7 +58,7 @@ def test_no_value_of_a_row_is_told(task):
     values = {v for c in columns for v in c.to_list()}
     values |= {float(np.float32(v)) for v in values}
     replies, kinds = set(), set()
-    for _, way, data in fed.record:
+    for _, way, data in fed.transport.record:
         if way == "sent":
             envelope = wire.decode(data, Envelope)
             inside = msgspec.msgpack.decode(envelope.body, ext_hook=lambda code, d: wire.unpack_array(d))
@@ -73,7 +73,7 @@ def test_no_value_of_a_row_is_told(task):
 def test_rare_names_are_nowhere(task):
     """Not in messages, not in what is kept, not in the model."""
     fed = study(task)
-    everything = b"".join(data for *_, data in fed.record)
+    everything = b"".join(data for *_, data in fed.transport.record)
     assert b"ward" in everything
     for name in NAMES:
         assert name.encode() not in everything
@@ -94,6 +94,8 @@ def test_a_journal_keeps_no_part_of_a_sum(tmp_path):
     sv.HistogramForest(n_estimators=2, max_depth=2).fit(fed)
     fed.close()
     kept = (tmp_path / "journal").read_bytes()
-    bodies = [(e.kind, e.body) for e in (wire.decode(d, Envelope) for _, way, d in fed.record if way == "sent")]
+    bodies = [
+        (e.kind, e.body) for e in (wire.decode(d, Envelope) for _, way, d in fed.transport.record if way == "sent")
+    ]
     assert any(body in kept for kind, body in bodies if kind == "Description")
     assert not any(body in kept for kind, body in bodies if kind in ("GridCounts", "Histograms"))

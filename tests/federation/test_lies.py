@@ -23,7 +23,7 @@ def study(kind, task="binary"):
 
 # messages of other algorithms are lied about beside the tests of these
 ALGORITHMS = (f"silvan.algorithms.{name}" for name in ("evaluate", "histogram", "merge", "shared_bins"))
-KINDS = [kind for kind in replies_in("silvan.federation.describe", *ALGORITHMS) if kind != "Size"]
+KINDS = [kind for kind in replies_in("silvan.federation.agreement.describe", *ALGORITHMS) if kind != "Size"]
 CASES = [(kind, "binary") for kind in KINDS] + [(kind, "number") for kind in ("Figures", "GridCounts", "Histograms")]
 
 
@@ -46,6 +46,6 @@ def test_a_coordinator_that_lies(task):
     settings = {"n_estimators": 2, "max_depth": 3}
     sv.MergedForest(**settings).fit(fed)
     sv.HistogramForest(**settings).fit(fed).evaluate(fed)
-    codes = answers_to_lies(fed, fed.record)
+    codes = answers_to_lies(fed, fed.transport.record)
     assert codes.count("format") > 500
     assert "internal" not in codes

@@ -8,9 +8,9 @@ import silvan.federate.by_rows
 import silvan.learners  # noqa: F401  all kinds of messages are known now
 from silvan.federation import wire
 from silvan.federation.message import Blob, Envelope, Missing, Reply, Request, Trouble, blobs_in
-from silvan.federation.site import _HANDLERS
+from silvan.federation.site import HANDLERS
 
-KINDS = [kind for kind, _ in _HANDLERS.values()]
+KINDS = [kind for kind, _ in HANDLERS.values()]
 kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 
 
@@ -24,7 +24,7 @@ def test_a_request_says_who_sees_the_answers(kind):
     assert issubclass(kind, Request)
     assert issubclass(kind.reply, Reply)
     assert kind.verb in ("ask", "total")
-    assert kind.kind() == kind.__name__ == next(name for name, (k, _) in _HANDLERS.items() if k is kind)
+    assert kind.kind() == kind.__name__ == next(name for name, (k, _) in HANDLERS.items() if k is kind)
 
 
 @kinds

@@ -13,7 +13,7 @@ import silvan as sv
 from silvan.errors import SiteError
 from silvan.federation import wire
 from silvan.federation.message import Envelope, Missing, Trouble
-from silvan.federation.transports.in_process import LocalFederation
+from silvan.federation.transports.in_process import InProcess
 
 TABLES = parts(table(n=90), 3)
 BAD = "site 1"
@@ -152,13 +152,13 @@ def twice(site, data):
     return [(site, data), (site, data), (site, b"\xc1"), ("nobody", data)]
 
 
-class Late(LocalFederation):
+class Late(InProcess):
     """Before its own answers, every question gets those to the question before."""
 
     before = ()
 
-    def deliver(self, messages, verb):
-        answers = list(super().deliver(messages, verb))
+    def deliver(self, messages, verb, timeout):
+        answers = list(super().deliver(messages, verb, timeout))
         yield from self.before
         yield from answers
         self.before = answers
@@ -177,22 +177,24 @@ def test_answers_that_change_nothing(kind):
 def test_a_blob_travels_once_to_each_site():
     fed = federate(TABLES, Recorded)
     fit(fed)
-    blobs = [(site, h) for site, way, d in fed.record if way == "received" for h in wire.decode(d, Envelope).blobs]
+    blobs = [
+        (site, h) for site, way, d in fed.transport.record if way == "received" for h in wire.decode(d, Envelope).blobs
+    ]
     assert len(blobs) == len(set(blobs)) == 6  # the schema and the bins
 
 
 def test_a_site_that_lost_its_blobs_is_sent_them_again():
     class Forgetful(Recorded):
-        def deliver(self, messages, verb):
-            for store in (member.store for member in self.members.values()):
+        def deliver(self, messages, verb, timeout):
+            for store in (member.store for member in self.local_sites.values()):
                 for key in [key for key in store._values if key.startswith("blob ")]:
                     del store._values[key]
                 store._blobs.clear()
-            yield from super().deliver(messages, verb)
+            yield from super().deliver(messages, verb, timeout)
 
     fed = federate(TABLES, Forgetful)
     assert fit(fed).hash == whole()
-    missing = [d for _, way, d in fed.record if way == "sent" and wire.decode(d, Envelope).kind == "Missing"]
+    missing = [d for _, way, d in fed.transport.record if way == "sent" and wire.decode(d, Envelope).kind == "Missing"]
     assert len(missing) == 12  # at all sums but the first
     assert_books(fed)
 
@@ -208,8 +210,11 @@ def test_a_site_is_sent_only_what_its_question_refers_to():
     nosy = federate(TABLES, disturbed(from_reply(AGREED, twist)))
     nosy.blob(b"the model of another site")
     sent = []
-    deliver = nosy.deliver
-    nosy.deliver = lambda messages, verb: (sent.extend(messages.values()), deliver(messages, verb))[1]
+    deliver = nosy.transport.deliver
+    nosy.transport.deliver = lambda messages, verb, wait: (
+        sent.extend(messages.values()),
+        deliver(messages, verb, wait),
+    )[1]
     with pytest.raises(SiteError, match="keeps asking"):
         fit(nosy)
     assert sent

@@ -12,7 +12,7 @@ import silvan as sv
 from silvan.errors import FederationError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
-from silvan.federation.site import _HANDLERS
+from silvan.federation.site import HANDLERS
 from silvan.federation.wire import decode
 
 TABLES = parts(table(n=90), 3)
@@ -48,8 +48,8 @@ def stopping(after, kept):
     asked = []
 
     class Stopping(Recorded):
-        def deliver(self, messages, verb):
-            for site, data in super().deliver(messages, verb):
+        def deliver(self, messages, verb, timeout):
+            for site, data in super().deliver(messages, verb, timeout):
                 if len(asked) == after - 1 and not kept:
                     raise Stop
                 asked.append((decode(messages[site], Envelope).question, site))
@@ -61,15 +61,15 @@ def stopping(after, kept):
 
 
 def asked_of(fed):
-    return [(wire.decode(d, Envelope), site) for site, way, d in fed.record if way == "received"]
+    return [(wire.decode(d, Envelope), site) for site, way, d in fed.transport.record if way == "received"]
 
 
 def test_the_study_has_all_kinds_of_messages():
     fed = uninterrupted()[1]
-    modules = {_HANDLERS[kind][1].__module__ for _, _, kind in fed.traffic}
-    known = {kind for kind, (_, handler) in _HANDLERS.items() if handler.__module__ in modules}
+    modules = {HANDLERS[kind][1].__module__ for _, _, kind in fed.traffic}
+    known = {kind for kind, (_, handler) in HANDLERS.items() if handler.__module__ in modules}
     assert {kind for _, _, kind in fed.traffic} == known - {"CountRows"}
-    assert sum(way == "sent" for _, way, _ in fed.record) == N_REPLIES
+    assert sum(way == "sent" for _, way, _ in fed.transport.record) == N_REPLIES
 
 
 @pytest.mark.parametrize("after", range(1, N_REPLIES + 1))
@@ -82,7 +82,7 @@ def test_stopped_after_every_message_in_turn(tmp_path, after):
     assert outcome == whole()
     assert len(answered) == after
     again = [(e.question, site) for e, site in asked_of(fed) if (e.question, site) in answered]
-    verbs = {e.question: _HANDLERS[e.kind][0].verb for e, _ in asked_of(fed)}
+    verbs = {e.question: HANDLERS[e.kind][0].verb for e, _ in asked_of(fed)}
     # of a sum only the whole is kept, so the one that was under way is asked anew
     assert all(verbs[question] == "total" and question == answered[-1][0] for question, _ in again)
 
@@ -108,7 +108,7 @@ def test_a_finished_study_asks_nothing(tmp_path):
     first = study(Recorded, tmp_path / "journal")[1]
     outcome, fed = study(Recorded, tmp_path / "journal")
     assert outcome == whole()
-    assert fed.record == []
+    assert fed.transport.record == []
     assert fed.traffic == first.traffic == uninterrupted()[1].traffic
 
 
@@ -126,8 +126,8 @@ sys.path[:0] = [{str(Path(__file__).parent.parent)!r}]
 from federation.test_resume import study, stopping
 kind, asked = stopping(20, kept=True)
 class Killed(kind):
-    def deliver(self, messages, verb):
-        for site, data in super().deliver(messages, verb):
+    def deliver(self, messages, verb, timeout):
+        for site, data in super().deliver(messages, verb, timeout):
             if len(asked) == 17:
                 os._exit(9)
             yield site, data
@@ -160,8 +160,8 @@ def test_a_site_that_was_left_out_stays_out(tmp_path):
 
             count = 0
 
-            def deliver(self, messages, verb, after=after):
-                for site, data in super().deliver(messages, verb):
+            def deliver(self, messages, verb, timeout, after=after):
+                for site, data in super().deliver(messages, verb, timeout):
                     yield site, data
                     self.count += 1
                     if self.count == after:

@@ -15,12 +15,12 @@ from helpers.studies import Recorded, disturbed, federate, parts, table
 import silvan as sv
 from silvan.errors import FederationError, FormatError, InputError, RefusedError, SiteError
 from silvan.federation import wire
-from silvan.federation.describe import CountRows, Describe
+from silvan.federation.agreement.describe import CountRows, Describe
 from silvan.federation.keys import COORDINATOR, Key, Roster, is_signed, read_public
 from silvan.federation.message import Envelope
 from silvan.federation.signed import NONCE, SignedMessage, Signer, make_signers
 from silvan.federation.store import digest
-from silvan.federation.transports.in_process import LocalFederation
+from silvan.federation.transports.in_process import InProcess
 
 TABLES = parts(table(n=120), 4)
 COORDINATORS, HERE, OTHER = Key.generate(), Key.generate(), Key.generate()
@@ -63,7 +63,7 @@ def test_the_same_study_signed(sums, cold):
         figures = model.evaluate(fed)
         outcomes.append((model.forest_.hash, repr(figures.rows()), fed.rounds, fed.exchanges))
         kinds = {True: SignedMessage, False: Envelope}
-        assert all(wire.decode(data, kinds[signed]) for _, _, data in fed.record)
+        assert all(wire.decode(data, kinds[signed]) for _, _, data in fed.transport.record)
     assert outcomes[0] == outcomes[1]
 
 
@@ -198,7 +198,7 @@ def test_a_sum_with_sites_that_nobody_knows():
     fed = federate(TABLES, Recorded, signed=True, policy=sv.Policy(min_sites=4))
     sv.HistogramForest(2, max_depth=1).fit(fed)
     member, name = fed.site("site 0"), "site 0"
-    sent = [wire.decode(d, SignedMessage) for s, way, d in fed.record if (s, way) == (name, "received")]
+    sent = [wire.decode(d, SignedMessage) for s, way, d in fed.transport.record if (s, way) == (name, "received")]
     envelope = next(e for e in (wire.decode(m.body, Envelope) for m in sent) if e.kind == "CountGrid")
     over = [name, "x", "y", "z"]
     changed = msgspec.structs.replace(envelope, over=over, question="another", task="another")
@@ -379,17 +379,17 @@ def test_describe_is_signed_too():
     assert we.read("here", "study", here.receive(asking(Describe()), "ask")) is None
 
 
-class Forger(LocalFederation):
+class Forger(InProcess):
     """Somebody on the wire who breaks the signature of every message to a site, from the sixth on."""
 
     waves = 0
 
-    def deliver(self, messages, verb):
+    def deliver(self, messages, verb, timeout):
         self.waves += 1
         if self.waves > 5 and "site 1" in messages:
             broken = msgspec.structs.replace(wire.decode(messages["site 1"], SignedMessage), signature=b"x" * 64)
             messages = {**messages, "site 1": wire.encode(broken)}
-        yield from super().deliver(messages, verb)
+        yield from super().deliver(messages, verb, timeout)
 
 
 def test_a_forger_cannot_have_a_site_end_a_study():

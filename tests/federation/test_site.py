@@ -15,9 +15,9 @@ from silvan.algorithms.shared.shared_bins import CountGrid
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import FormatError, InputError, SchemaError
 from silvan.federation import wire
-from silvan.federation.describe import CategoryNames, CountCategories, CountRows, Describe, NameCategories
+from silvan.federation.agreement.describe import CategoryNames, CountCategories, CountRows, Describe, NameCategories
 from silvan.federation.message import Blob, Envelope, Missing, Request, Trouble
-from silvan.federation.site import _HANDLERS, answers
+from silvan.federation.site import HANDLERS, answers
 from silvan.federation.store import digest
 from silvan.tree.fit import Settings
 
@@ -141,7 +141,7 @@ def breaks():
         raise ERRORS[request.how]
 
     yield
-    del _HANDLERS["Breaks"]
+    del HANDLERS["Breaks"]
 
 
 @pytest.mark.parametrize("how", ERRORS)

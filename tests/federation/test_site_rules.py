@@ -12,9 +12,10 @@ from silvan.algorithms.shared.shared_bins import CountGrid
 from silvan.data.schema import Label, Schema
 from silvan.errors import InputError, RefusedError
 from silvan.federation import wire
-from silvan.federation.describe import CountRows, Describe
+from silvan.federation.agreement.describe import CountRows, Describe
 from silvan.federation.message import Trouble
-from silvan.federation.site import Cache, Outbox, Site
+from silvan.federation.site import Outbox, Site
+from silvan.federation.site_table import Cache
 from silvan.federation.store import MemoryStore
 from silvan.privacy.gate.gate import Gate, Policy
 from silvan.tree.fit import Settings

@@ -9,9 +9,10 @@ import polars as pl
 from helpers import studies
 
 import silvan as sv
-from silvan.algorithms.vertical.columns import ColumnFederation
 from silvan.federation import wire
+from silvan.federation.federation import Federation
 from silvan.federation.message import Envelope
+from silvan.federation.transports.in_process import InProcess
 
 ID = "person"
 SMALL = {"n_estimators": 5, "max_depth": 4}
@@ -41,13 +42,13 @@ def split(frame: pl.DataFrame, n_parties: int, holder: int = 0, seed: int = 0) -
     return tables
 
 
-def federate(tables: object, kind: type[ColumnFederation] = ColumnFederation, **settings: object) -> ColumnFederation:
+def federate(tables: object, kind: type[InProcess] = InProcess, **settings: object) -> Federation:
     """Make a federation of another kind than the usual."""
-    with mock.patch("silvan.federate.by_columns.ColumnFederation", kind):
+    with mock.patch("silvan.federate.options.InProcess", kind):
         return sv.federate_columns(tables, **{"id": ID, "label": "label", "n_jobs": 1, **settings})
 
 
-class Recorded(ColumnFederation):
+class Recorded(InProcess):
     """Keeps all envelopes, as (site, "received" or "sent", envelope) from the party's view."""
 
     def __init__(self, *args: object, **settings: object) -> None:
@@ -55,37 +56,45 @@ class Recorded(ColumnFederation):
         self.record: list[tuple[str, str, Envelope]] = []
         self.data: list[bytes] = []
 
-    def deliver(self, messages: dict[str, bytes], verb: str) -> Iterator[tuple[str, bytes | Exception]]:
+    def deliver(
+        self, messages: dict[str, bytes], verb: str, timeout: float | None
+    ) -> Iterator[tuple[str, bytes | Exception]]:
         self.record += [(site, "received", wire.decode(data, Envelope)) for site, data in messages.items()]
         self.data += messages.values()
-        for site, data in super().deliver(messages, verb):
+        for site, data in super().deliver(messages, verb, timeout):
             self.record.append((site, "sent", wire.decode(data, Envelope)))
             self.data.append(data)
             yield site, data
 
 
-class Reversed(ColumnFederation):
+class Reversed(InProcess):
     """The last party's reply arrives first."""
 
-    def deliver(self, messages: dict[str, bytes], verb: str) -> Iterator[tuple[str, bytes | Exception]]:
-        yield from reversed(list(super().deliver(messages, verb)))
+    def deliver(
+        self, messages: dict[str, bytes], verb: str, timeout: float | None
+    ) -> Iterator[tuple[str, bytes | Exception]]:
+        yield from reversed(list(super().deliver(messages, verb, timeout)))
 
 
-class Shuffled(ColumnFederation):
+class Shuffled(InProcess):
     """Replies arrive in any order, some twice."""
 
-    def deliver(self, messages: dict[str, bytes], verb: str) -> Iterator[tuple[str, bytes | Exception]]:
-        replies = list(super().deliver(messages, verb)) * 2
+    def deliver(
+        self, messages: dict[str, bytes], verb: str, timeout: float | None
+    ) -> Iterator[tuple[str, bytes | Exception]]:
+        replies = list(super().deliver(messages, verb, timeout)) * 2
         for i in np.random.default_rng(len(messages)).permutation(len(replies)):
             yield replies[i]
 
 
-def lying(liar: str, kind: type, **changes: object) -> type[ColumnFederation]:
+def lying(liar: str, kind: type, **changes: object) -> type[InProcess]:
     """Make a kind of federation in which one party's replies of a kind are changed on their way, field by field."""
 
-    class Lying(ColumnFederation):
-        def deliver(self, messages: dict[str, bytes], verb: str) -> Iterator[tuple[str, bytes | Exception]]:
-            for site, data in super().deliver(messages, verb):
+    class Lying(InProcess):
+        def deliver(
+            self, messages: dict[str, bytes], verb: str, timeout: float | None
+        ) -> Iterator[tuple[str, bytes | Exception]]:
+            for site, data in super().deliver(messages, verb, timeout):
                 envelope = wire.decode(data, Envelope)
                 if site == liar and envelope.kind == kind.__name__:
                     reply = wire.decode(envelope.body, kind)

@@ -34,16 +34,16 @@ from helpers.studies import Recorded, federate, parts, table
 
 import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels
-from silvan.algorithms.vertical.columns import ColumnFederation
 from silvan.data.schema import Schema
 from silvan.errors import SilvanError
 from silvan.federation import wire
+from silvan.federation.federation import Federation
 from silvan.federation.message import Envelope, Missing, Trouble
 from silvan.federation.question import Asked
 from silvan.federation.signed import SignedMessage
-from silvan.federation.site import _HANDLERS
+from silvan.federation.site import HANDLERS
 from silvan.forest.files.silvan_file import from_bytes, to_bytes
-from silvan.privacy.sampling_key import share_sampling
+from silvan.privacy.sampling_key import share_sampling_key
 from silvan.privacy.sums.masked_site import Turn
 from silvan.privacy.sums.ring import Hop
 
@@ -92,28 +92,24 @@ def watched() -> Iterator[Callable[[], None]]:
 # -- real messages
 
 
-class Listened(Recorded):
-    """Also keeps the questions by their names, with what the coordinator checks of answers."""
+def listened(fed: Federation) -> Federation:
+    """Also keep the questions by their names, with what the coordinator checks of answers."""
+    exchange, fed.questions = fed.exchange, {}
 
-    def __init__(self, *args: object, **settings: object) -> None:
-        self.questions: dict[str, Asked] = {}
-        super().__init__(*args, **settings)
+    def noted(question: Asked) -> Iterator[Any]:
+        fed.questions[question.wave] = question
+        return exchange(question)
 
-    def exchange(self, question: Asked) -> Iterator[Any]:
-        self.questions[question.wave] = question
-        return super().exchange(question)
-
-
-class ListenedColumns(Listened, ColumnFederation):
-    """The same for federations by columns."""
+    fed.exchange = noted
+    return fed
 
 
-def studies(signed: bool) -> list[Listened]:
+def studies(signed: bool) -> list[Federation]:
     """Small studies, of which all messages are kept; together they have every kind of message."""
     return [*_by_rows(signed), *_private(signed), *_by_columns(signed)]
 
 
-def _by_rows(signed: bool) -> list[Listened]:
+def _by_rows(signed: bool) -> list[Federation]:
     tables, made = parts(table(n=60), 3), []
     for sums, learners in {
         "trusted": [
@@ -125,33 +121,34 @@ def _by_rows(signed: bool) -> list[Listened]:
         "ring": [sv.HistogramForest(2, max_depth=2), sv.MultBoost(2)],
         "masked": [sv.HistogramForest(2, max_depth=2), sv.BOFRF(2, personal=True)],
     }.items():
-        fed = federate(tables, Listened, sums=sums, signed=signed, test=0.25)
+        fed = listened(federate(tables, Recorded, sums=sums, signed=signed, test=0.25))
         if signed:
-            share_sampling(fed)
+            share_sampling_key(fed)
         for learner in learners:
             learner.fit(fed)
         learners[0].evaluate(fed)
         made.append(fed)
     numbers = parts(table(n=60).select("dose", "noise", "label"), 3)  # what adaptive bins can take
-    fed = federate(numbers, Listened, signed=signed, policy=sv.Policy(messages=("*", "AdaptiveLevel")))
+    fed = listened(federate(numbers, Recorded, signed=signed, policy=sv.Policy(messages=("*", "AdaptiveLevel"))))
     sv.HistogramForest(2, max_depth=2, bins="adaptive").fit(fed)
     return [*made, fed]
 
 
-def _private(signed: bool) -> list[Listened]:
+def _private(signed: bool) -> list[Federation]:
     """Sums with noise; their schema is public."""
     made = []
     for task, forms in {"binary": ("tables", "levels", "input"), "number": ("tables",)}.items():
-        fed = federate(parts(table(task, n=60), 3), Listened, sums="masked", signed=signed, schema=public_schema(task))
+        tables = parts(table(task, n=60), 3)
+        fed = listened(federate(tables, Recorded, sums="masked", signed=signed, schema=public_schema(task)))
         for form in forms:
             sv.HistogramForest(2, max_depth=2, epsilon=50.0, private=form).fit(fed)
         made.append(fed)
     return made
 
 
-def _by_columns(signed: bool) -> list[Listened]:
+def _by_columns(signed: bool) -> list[Federation]:
     tables = split(wide(n=60), 2)
-    fed = federate_by_columns(tables, ListenedColumns, signed=signed, test=0.25, random_state=None)
+    fed = listened(federate_by_columns(tables, Recorded, signed=signed, test=0.25, random_state=None))
     model = sv.VerticalForest(2, max_depth=2, auditor=True).fit(fed)
     model.evaluate(fed)
     model.predict(fed, method="classical")
@@ -162,7 +159,7 @@ def _by_columns(signed: bool) -> list[Listened]:
     except ImportError:
         return made
     with mock.patch.object(encrypted_labels, "TESTING", True):
-        fed = federate_by_columns(tables, ListenedColumns, signed=signed, test=0.25)
+        fed = listened(federate_by_columns(tables, Recorded, signed=signed, test=0.25))
         sv.VerticalForest(2, max_depth=2, labels="encrypted", key_bits=256).fit(fed).predict(fed)
     return [*made, fed]
 
@@ -180,9 +177,9 @@ class Fuzzer:
             warnings.simplefilter("ignore")
             made = [*studies(False), *studies(True)]
         self.messages: dict[str, list[tuple[Any, bytes]]] = {}  # by kind: sites, and messages to them
-        self.answers: dict[str, list[tuple[Listened, str, bytes]]] = {}  # by kind: sites' answers
+        self.answers: dict[str, list[tuple[Federation, str, bytes]]] = {}  # by kind: sites' answers
         for fed in made:
-            for name, way, data in fed.record:
+            for name, way, data in fed.transport.record:
                 body = data if fed.signer is None else wire.decode(data, SignedMessage).body
                 kind = wire.decode(body, Envelope).kind
                 if way == "received":
@@ -191,7 +188,7 @@ class Fuzzer:
                     self.answers.setdefault(kind, []).append((fed, name, data))
         self.pool = [data for some in self.messages.values() for *_, data in some]
         self.pool += [data for some in self.answers.values() for *_, data in some]
-        asked = [kind for kind, _ in _HANDLERS.values()]
+        asked = [kind for kind, _ in HANDLERS.values()]
         self.kinds = [*asked, *(kind.reply for kind in asked), Envelope, SignedMessage, Turn, Hop]
         self.files = self._files(made[0])
         self.start(seed)
@@ -202,7 +199,7 @@ class Fuzzer:
         self.seen: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
 
-    def _files(self, fed: Listened) -> list[tuple[Callable[[bytes], object], bytes]]:
+    def _files(self, fed: Federation) -> list[tuple[Callable[[bytes], object], bytes]]:
         """Things that travel inside messages, with what reads them."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -236,7 +233,7 @@ class Fuzzer:
         bad = self.mutate(data)
         gate, site.outbox = site.outbox, site.outbox if self.random.random() < 0.5 else None
         try:
-            answer = site.receive(bad, _HANDLERS[kind][0].verb)
+            answer = site.receive(bad, HANDLERS[kind][0].verb)
         finally:
             site.outbox = gate
         if site.signer is not None:

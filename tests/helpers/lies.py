@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import msgspec
 import numpy as np
@@ -58,31 +59,34 @@ def replies_in(*modules: str) -> list[str]:
 
 def first_replies(study: Study) -> dict[str, dict[str, Any]]:
     """The first reply of each kind in a study, opened."""
-    return {kind: inside for kind, (inside, _, _) in _heard(study, None).items()}
+    return {kind: inside for kind, (inside, _, _) in _first_answers(study, None).items()}
 
 
-Heard = tuple[dict[str, Any], Asked, Envelope]
+Answered = tuple[dict[str, Any], Asked, Envelope]
 
 
-def _heard(study: Study, site: str | None) -> dict[str, Heard]:
+def _first_answers(study: Study, site: str | None) -> dict[str, Answered]:
     """The first reply of each kind, of one site or any: opened, with the question that it answers."""
-    seen: dict[str, Heard] = {}
+    seen: dict[str, Answered] = {}
+    questions: list[Asked] = []
+    exchange = Federation.exchange
+
+    def noted(self: Federation, question: Asked) -> Any:
+        questions.append(question)
+        return exchange(self, question)
 
     class Listening(InProcess):
-        def exchange(self, question: Asked) -> Any:
-            self.open = question
-            return super().exchange(question)
-
         def deliver(
             self, messages: dict[str, bytes], verb: str, timeout: float | None
         ) -> Iterator[tuple[str, bytes | Exception]]:
             for name, data in super().deliver(messages, verb, timeout):
                 if site in (None, name):
                     envelope, inside = opened(data)
-                    seen.setdefault(envelope.kind, (inside, self.open, envelope))
+                    seen.setdefault(envelope.kind, (inside, questions[-1], envelope))
                 yield name, data
 
-    study(Listening)
+    with mock.patch.object(Federation, "exchange", noted):
+        study(Listening)
     return seen
 
 
@@ -92,7 +96,7 @@ def caught_lies(study: Study, kind: str, liar: str = "site 1") -> list[SilvanErr
     A lie that is refused when it is read ends a study there and then, so a whole study is run only for those that pass.
     """
     caught: list[SilvanError] = []
-    reply, question, envelope = _heard(study, liar)[kind]
+    reply, question, envelope = _first_answers(study, liar)[kind]
     for name, value in reply.items():
         for lie in lies_about(value):
             changed = wire.encode(msgspec.structs.replace(envelope, body=wire.encode({**reply, name: lie})))

@@ -4,18 +4,19 @@ from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
+from helpers.federating import federation_of
 from helpers.summing import Number, Numbers, members
 
 from silvan.federation import wire
 from silvan.federation.message import Envelope, Step, Trouble
 from silvan.federation.site import Site
 from silvan.federation.store import digest
-from silvan.federation.transports.in_process import LocalFederation
+from silvan.federation.transports.in_process import InProcess
 from silvan.privacy.seal import public_key
 from silvan.privacy.sums import shamir
 from silvan.privacy.sums.counters import mask
 from silvan.privacy.sums.masked_coordinator import MaskedSums
-from silvan.privacy.sums.masked_site import SEED, Confirmed, Hidden, MaskCover, Opened, Turn, _Position
+from silvan.privacy.sums.masked_site import SEED, Confirmed, Hidden, MaskCover, Opened, SumAtSite, Turn
 from silvan.privacy.sums.members import Member, Ready
 
 REPLIES = {kind.__name__: kind for kind in (Ready, Hidden, Confirmed, Opened, Trouble, Numbers)}
@@ -25,8 +26,9 @@ def masked_sites(parts, cover=None, **settings):
     return members(parts, cover=cover or MaskCover(), **settings)
 
 
-def masked_of(parts, kind=LocalFederation, neighbours=None, **settings):
-    return kind(masked_sites(parts, MaskCover(neighbours=neighbours)), MaskedSums(neighbours), **settings)
+def masked_of(parts, kind=InProcess, neighbours=None, **settings):
+    sites = masked_sites(parts, MaskCover(neighbours=neighbours))
+    return federation_of(sites, MaskedSums(neighbours), kind, **settings)
 
 
 def read(reply):
@@ -104,7 +106,7 @@ def recovered(opened, turn, survivors):
     """What a coordinator makes of enough shares: own masks by site, and masks with lost ones by pair."""
     names = [member.site for member in turn.members]
     places = [names.index(name) for name in opened]
-    near = turn.near("study")
+    near = turn.neighbour_places("study")
     own, shared = {}, {}
     for site in survivors:
         shares = np.stack([np.frombuffer(reply.shares[site], np.uint8) for reply in opened.values()])
@@ -127,4 +129,4 @@ def pair_of(coordinator, site, other):
     turn = coordinator.turn("hide")
     place = {member.site: i for i, member in enumerate(turn.members)}
     statistic = digest(b"Number\0" + wire.encode(Number()))
-    return _Position(coordinator.sites[site], turn, coordinator.study, statistic, place[site]).pairs[place[other]]
+    return SumAtSite(coordinator.sites[site], turn, coordinator.study, statistic, place[site]).pairs[place[other]]

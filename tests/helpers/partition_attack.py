@@ -10,9 +10,9 @@ __all__ = ["accuracy", "certain", "drawn_by", "groups", "last_rounds", "likely"]
 
 def last_rounds(fed, party):
     """The partitions that a party was sent while trees grew, and what they grew on."""
-    kept = [e for site, way, e in fed.record if (site, way, e.kind) == (party, "received", "KeepShare")]
+    kept = [e for site, way, e in fed.transport.record if (site, way, e.kind) == (party, "received", "KeepShare")]
     ground = wire.decode(kept[-1].body, KeepShare).ground
-    return [wire.decode(fed._blobs[blob.hash], Round) for blob in ground.rounds], ground
+    return [wire.decode(fed.content(blob), Round) for blob in ground.rounds], ground
 
 
 def accuracy(guess, truth):

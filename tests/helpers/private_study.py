@@ -22,7 +22,8 @@ from silvan.algorithms.private.tables_messages import (
 from silvan.algorithms.shared.shared_bins import CutPoints
 from silvan.federation import wire
 from silvan.federation.message import Blob
-from silvan.federation.site import Part, Site
+from silvan.federation.part import Part
+from silvan.federation.site import Site
 from silvan.federation.store import digest
 from silvan.forest.files.silvan_file import to_bytes
 from silvan.tree.target import class_measure
@@ -64,7 +65,7 @@ def one_more(frame: pl.DataFrame, **values) -> pl.DataFrame:
 
 
 def budgets(fed):
-    return {name: member.outbox.budget for name, member in fed.members.items()}
+    return {name: member.outbox.budget for name, member in fed.local_sites.items()}
 
 
 def spent(fed):

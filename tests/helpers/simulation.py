@@ -24,6 +24,7 @@ from silvan.federation.question import UnreachedError
 from silvan.federation.signed import Signer
 from silvan.federation.site import Site
 from silvan.federation.store import MemoryStore
+from silvan.federation.transports.transport import Transport
 from silvan.privacy.gate.gate import Gate
 from silvan.privacy.gate.ledger import Ledger
 from silvan.privacy.noise.budget import Budget
@@ -351,14 +352,21 @@ class World:
             self.watcher(node, asked, answer)
 
 
-class SimulatedFederation(Federation):
-    """A federation whose sites are in a simulated world."""
+def simulated_federation(world: World, sums, **settings) -> Federation:
+    """Make a federation whose sites are in a simulated world."""
+    signer = world.signer("") if world.signers else None
+    return Federation(SimulatedTransport(world), world.nodes, sums, signer=signer, **settings)
 
-    def __init__(self, world: World, sums, **settings) -> None:
-        super().__init__(world.nodes, sums, signer=world.signer("") if world.signers else None, **settings)
+
+class SimulatedTransport(Transport):
+    """Carries messages through a simulated world."""
+
+    def __init__(self, world: World) -> None:
         self.world = world
 
-    def deliver(self, messages: dict[str, bytes], verb: str) -> Iterator[tuple[str, bytes | Exception]]:
+    def deliver(
+        self, messages: dict[str, bytes], verb: str, timeout: float | None
+    ) -> Iterator[tuple[str, bytes | Exception]]:
         world, waiting = self.world, {}
         for site, data in messages.items():
             world.may_kill("before it sends")

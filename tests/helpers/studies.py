@@ -7,7 +7,8 @@ import numpy as np
 import polars as pl
 
 import silvan as sv
-from silvan.federation.transports.in_process import LocalFederation
+from silvan.federation.federation import Federation
+from silvan.federation.transports.in_process import InProcess
 
 TASKS = ("binary", "several", "number")
 
@@ -40,22 +41,24 @@ def parts(frame: pl.DataFrame, n_sites: int, seed: int = 0) -> dict[str, pl.Data
     return {f"site {i}": frame.filter(pl.Series(site == i)) for i in range(n_sites)}
 
 
-def federate(tables: object, kind: type[LocalFederation] = LocalFederation, **settings: object) -> LocalFederation:
+def federate(tables: object, kind: type[InProcess] = InProcess, **settings: object) -> Federation:
     """Make a federation of another kind than the usual."""
-    with mock.patch("silvan.federate.by_rows.LocalFederation", kind):
+    with mock.patch("silvan.federate.options.InProcess", kind):
         return sv.federate_rows(tables, **{"n_jobs": 1, **settings})
 
 
-class Recorded(LocalFederation):
+class Recorded(InProcess):
     """Keeps all that is sent, as (site, "received" or "sent", bytes) from the site's view."""
 
     def __init__(self, *args: object, **settings: object) -> None:
         super().__init__(*args, **settings)
         self.record: list[tuple[str, str, bytes]] = []
 
-    def deliver(self, messages: dict[str, bytes], verb: str) -> Iterator[tuple[str, bytes | Exception]]:
+    def deliver(
+        self, messages: dict[str, bytes], verb: str, timeout: float | None
+    ) -> Iterator[tuple[str, bytes | Exception]]:
         self.record += [(site, "received", data) for site, data in messages.items()]
-        for site, data in super().deliver(messages, verb):
+        for site, data in super().deliver(messages, verb, timeout):
             self.record.append((site, "sent", data))
             yield site, data
 
@@ -63,11 +66,11 @@ class Recorded(LocalFederation):
         return b"\0".join(data for _, way, data in self.record if way == "sent")
 
 
-def assert_books(fed: Recorded) -> None:
+def assert_books(fed: Federation) -> None:
     """Every byte that was delivered is counted, once."""
     for way in ("sent", "received"):
         for site in fed.sites:
-            moved = sum(len(d) for s, w, d in fed.record if (s, w) == (site, way))
+            moved = sum(len(d) for s, w, d in fed.transport.record if (s, w) == (site, way))
             assert fed.bytes[site][way] == moved
             assert sum(n for (s, w, _), n in fed.traffic.items() if (s, w) == (site, way)) == moved
 
@@ -79,12 +82,14 @@ class Stop(Exception):  # noqa: N818
 Twist = Callable[[str, bytes], Iterable[tuple[str, bytes | Exception]]]
 
 
-def disturbed(twist: Twist) -> type[LocalFederation]:
+def disturbed(twist: Twist) -> type[InProcess]:
     """Make a kind of federation in which something else arrives than what was sent."""
 
-    class Disturbed(LocalFederation):
-        def deliver(self, messages: dict[str, bytes], verb: str) -> Iterator[tuple[str, bytes | Exception]]:
-            for site, data in super().deliver(messages, verb):
+    class Disturbed(InProcess):
+        def deliver(
+            self, messages: dict[str, bytes], verb: str, timeout: float | None
+        ) -> Iterator[tuple[str, bytes | Exception]]:
+            for site, data in super().deliver(messages, verb, timeout):
                 yield from twist(site, data)
 
     return Disturbed

@@ -6,12 +6,13 @@ from typing import ClassVar
 
 import msgspec
 import numpy as np
+from helpers.federating import federation_of
 
 from silvan.federation import wire
 from silvan.federation.message import Envelope, Reply, Request, Step, Trouble, Verb
-from silvan.federation.site import _HANDLERS, Site, answers
+from silvan.federation.site import HANDLERS, Site, answers
 from silvan.federation.store import digest
-from silvan.federation.transports.in_process import LocalFederation
+from silvan.federation.transports.in_process import InProcess
 from silvan.privacy.seal import pair_key, public_key, secret_key, unseal
 from silvan.privacy.sums.counters import WORD
 from silvan.privacy.sums.ring import Hop, Member, Passed, Ready, RingCover, RingSums, Running
@@ -52,7 +53,7 @@ def numbers_are_asked():
     try:
         yield calls
     finally:
-        del _HANDLERS["Number"]
+        del HANDLERS["Number"]
 
 
 def of(*values, y=(), dtype=np.int32):
@@ -66,8 +67,8 @@ def members(parts, cover=True, **settings):
     return {name: Site(name, part, cover=cover or None, **settings) for name, part in zip(NAMES, parts, strict=False)}
 
 
-def ring_of(parts, kind=LocalFederation, **settings):
-    return kind(members(parts), RingSums(), **settings)
+def ring_of(parts, kind=InProcess, **settings):
+    return federation_of(members(parts), RingSums(), kind, **settings)
 
 
 @dataclass

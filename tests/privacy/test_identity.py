@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import silvan as sv
+from silvan.algorithms.baselines.in_one_place import joined
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Blob
@@ -24,11 +25,11 @@ from silvan.privacy.identity import (
     Rows,
     ShowKey,
     TakeKey,
+    all_digests,
     check_digests,
+    common_digests,
     digest_ids,
     find_digests,
-    in_any,
-    in_common,
     places_of,
 )
 
@@ -49,7 +50,7 @@ def test_rows_in_common():
     fed = pair([5, 3, 9, 1], [1, 2, 3, 4, 5])
     assert fed.rows == {"bank": 3, "shop": 3}
     assert str(fed.differences).count("they take no part") == 2
-    part = fed.joined(fed.columns.common)
+    part = joined(fed, fed.columns.common)
     assert sorted(zip(part.X[:, 0], part.X[:, 1], strict=True)) == [(0, 4), (1, 2), (3, 0)]
 
 
@@ -74,7 +75,7 @@ def test_private_set_intersection_shows_no_other_rows():
         fed = federate(tables, Recorded, match="psi", cold=cold)
         assert fed.rows["party 0"] == 60
         known = {row.tobytes() for row in fed.columns.common}
-        everything = b"".join(fed.data)
+        everything = b"".join(fed.transport.data)
         for name, table in tables.items():
             digests = digest_ids(KEY, "whole numbers", map(str, table[ID].to_list()))
             replies = sum(row.astype(">u8").tobytes() in everything or row.tobytes() in everything for row in digests)
@@ -209,7 +210,7 @@ def test_no_id_leaves_a_party():
     tables = {k: t.with_columns(pl.Series(ID, numbers)) for k, t in split(wide(n=60), 2).items()}
     fed = federate(tables, Recorded)
     sv.VerticalForest(n_estimators=2, max_depth=2).fit(fed).predict(fed)
-    sent = b"".join(fed.data)
+    sent = b"".join(fed.transport.data)
     for number in numbers.tolist():
         assert str(number).encode() not in sent
         assert int(number).to_bytes(8, "little") not in sent
@@ -220,7 +221,7 @@ def test_digests_need_the_key_and_hide_the_order():
     fed = federate(split(wide(n=50), 2), Recorded)
     replies = [
         wire.decode(e.body, identity.Introduction)
-        for _, way, e in fed.record
+        for _, way, e in fed.transport.record
         if way == "sent" and e.kind == "Introduction"
     ]
     assert len(replies) == 2
@@ -239,7 +240,7 @@ def test_the_coordinator_cannot_read_the_key_it_carries():
     [key] = keys
     secrets = [value for name in fed.sites for value in fed.party(name).store._values.values() if len(value) == 32]
     assert key in secrets
-    sent = b"".join(fed.data)
+    sent = b"".join(fed.transport.data)
     for secret in secrets:
         assert secret not in sent
     assert fed.agreement_rounds == 5
@@ -307,9 +308,9 @@ def test_finding_digests(known, wanted):
     at = find_digests(listed(known), listed(wanted))
     assert at.tolist() == [sorted(known).index(n) if n in known else -1 for n in sorted(wanted)]
     if known & wanted:
-        assert np.array_equal(in_common({"a": listed(known), "b": listed(wanted)}), listed(known & wanted))
+        assert np.array_equal(common_digests({"a": listed(known), "b": listed(wanted)}), listed(known & wanted))
     if known | wanted:
-        assert np.array_equal(in_any({"a": listed(known), "b": listed(wanted)}), listed(known | wanted))
+        assert np.array_equal(all_digests({"a": listed(known), "b": listed(wanted)}), listed(known | wanted))
 
 
 @pytest.mark.parametrize(

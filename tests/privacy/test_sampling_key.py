@@ -11,7 +11,7 @@ from silvan.federation import wire
 from silvan.federation.keys import Roster
 from silvan.federation.message import Envelope
 from silvan.federation.signed import Signer
-from silvan.privacy.sampling_key import SamplingBoxes, share_sampling, use_kept
+from silvan.privacy.sampling_key import SamplingBoxes, restore_sampling_key, share_sampling_key
 
 
 @pytest.fixture
@@ -20,23 +20,23 @@ def fed():
 
 
 def keys(fed):
-    return {tuple(member.sampling_key.tolist()) for member in fed.members.values()}
+    return {tuple(member.sampling_key.tolist()) for member in fed.local_sites.values()}
 
 
 def test_all_sites_draw_by_one_key_that_is_new(fed):
     before = keys(fed)
     voting = []
-    deliver = fed.deliver
+    deliver = fed.transport.deliver
 
-    def listen(messages, verb):
+    def listen(messages, verb, timeout):
         voting.extend(messages.values())
-        for site, data in deliver(messages, verb):
+        for site, data in deliver(messages, verb, timeout):
             voting.append(data)
             yield site, data
 
-    fed.deliver = listen
+    fed.transport.deliver = listen
     rounds = fed.rounds
-    share_sampling(fed)
+    share_sampling_key(fed)
     assert fed.rounds == rounds  # agreement is counted apart
     assert len(keys(fed)) == 1
     assert keys(fed) != before
@@ -47,21 +47,21 @@ def test_all_sites_draw_by_one_key_that_is_new(fed):
 
 
 def test_asked_again_the_key_stays(fed):
-    share_sampling(fed)
+    share_sampling_key(fed)
     before = keys(fed)
-    share_sampling(fed)
+    share_sampling_key(fed)
     assert keys(fed) == before
     for name in fed.sites:  # and after a restart
-        fed.members[name] = fed.members[name].rebuilt()
-        use_kept(fed.members[name], fed.study)
+        fed.local_sites[name] = fed.local_sites[name].rebuilt()
+        restore_sampling_key(fed.local_sites[name], fed.study)
     assert keys(fed) == before
 
 
 def test_each_study_has_its_own(fed):
-    share_sampling(fed)
+    share_sampling_key(fed)
     before = keys(fed)
     fed.study = "another"
-    share_sampling(fed)
+    share_sampling_key(fed)
     assert keys(fed) != before
 
 
@@ -80,13 +80,13 @@ def test_a_box_that_was_changed_is_refused(fed):
 
     fed.signer.read = swap  # as if the coordinator itself had mixed them up
     with pytest.raises(FederationError, match="changed on its way, or belongs elsewhere"):
-        share_sampling(fed)
+        share_sampling_key(fed)
 
 
 def test_a_site_that_is_not_on_the_roster(fed):
-    roster = fed.members["site 0"].signer.roster
-    fed.members["site 0"].signer = Signer(
-        "site 0", fed.members["site 0"].signer._key, Roster(roster.coordinator, roster.sites, {})
+    roster = fed.local_sites["site 0"].signer.roster
+    fed.local_sites["site 0"].signer = Signer(
+        "site 0", fed.local_sites["site 0"].signer._key, Roster(roster.coordinator, roster.sites, {})
     )
     with pytest.raises(FederationError, match="roster has no such site"):
-        share_sampling(fed)
+        share_sampling_key(fed)

@@ -313,7 +313,7 @@ def test_few_rows_are_not_told_of(cautious):
 
 def question(fed, site):
     """Give a site, and the last question that it got."""
-    asked = [wire.decode(d, Envelope) for s, way, d in fed.record if (s, way) == (site, "received")][-1]
+    asked = [wire.decode(d, Envelope) for s, way, d in fed.transport.record if (s, way) == (site, "received")][-1]
     return fed.site(site), wire.decode(asked.body, Choose)
 
 
@@ -410,7 +410,7 @@ def test_choices_that_were_not_offered(changes):
 def test_questions_that_cannot_be_meant(monkeypatch):
     fed = federate(parts(table(), 2), Recorded)
     fit(fed, personal=True)
-    asked = [wire.decode(d, Envelope) for s, way, d in fed.record if (s, way) == ("site 1", "received")][-1]
+    asked = [wire.decode(d, Envelope) for s, way, d in fed.transport.record if (s, way) == ("site 1", "received")][-1]
     good, member = wire.decode(asked.body, Choose), fed.site("site 1")
     member.outbox = None
     monkeypatch.setattr("silvan.algorithms.bofrf.weigh.MAX_TREES", 16)

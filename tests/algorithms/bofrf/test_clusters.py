@@ -187,7 +187,7 @@ def test_a_few_values_are_not_told():
 def test_only_rounded_figures_leave():
     fed = federate(unlike(), Recorded)
     characterise(fed, fed.schema)
-    bodies = [wire.decode(data, Envelope) for _, way, data in fed.record if way == "sent"]
+    bodies = [wire.decode(data, Envelope) for _, way, data in fed.transport.record if way == "sent"]
     vectors = [wire.decode(e.body, Characteristics).vector for e in bodies if e.kind == "Characteristics"]
     assert len(vectors) == 5
     assert all(np.array_equal(v, np.round(v, DIGITS), equal_nan=True) for v in vectors)

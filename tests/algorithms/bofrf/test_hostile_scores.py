@@ -300,7 +300,7 @@ def test_all_kinds_are_lied_about():
 @pytest.mark.filterwarnings("ignore:no tree is above tau")
 def test_a_coordinator_that_lies(task):
     _, fed = study(Recorded, task)
-    asked = [(site, way, data) for site, way, data in fed.record if b"Describe" not in data[:300]]
+    asked = [(site, way, data) for site, way, data in fed.transport.record if b"Describe" not in data[:300]]
     codes = answers_to_lies(fed, [one for one in asked if b"Categories" not in one[2][:300]])
     assert codes.count("format") > 100
     assert "internal" not in codes

@@ -282,6 +282,6 @@ def test_local_is_what_was_brought():
     tables = parts(numbers(), 2)
     fed = federate(tables, test=0.2, forests={"site 1": fitted(tables["site 1"])})
     model = fit(fed)
-    listed = dict(model._contenders(fed))
+    listed = dict(model.contenders(fed))
     assert len(listed["local"]["site 1"]) == 6
     assert listed["local"]["site 1"].combine == "mean"

@@ -190,12 +190,14 @@ def test_sites_of_a_few_rows(task):
 
 def test_three_rounds_and_trees_travel_once():
     fed = federate(parts(table(), 4), Recorded)
-    before = len(fed.record)
+    before = len(fed.transport.record)
     model = fit(fed, personal=True)
     assert model.rounds_ == 3
     assert_books(fed)
     asked = [
-        wire.decode(data, Envelope) for site, way, data in fed.record[before:] if (site, way) == ("site 1", "received")
+        wire.decode(data, Envelope)
+        for site, way, data in fed.transport.record[before:]
+        if (site, way) == ("site 1", "received")
     ]
     assert [envelope.kind for envelope in asked] == ["BringTrees", "ScoreTrees", "Choose"]
     assert [len(envelope.blobs) for envelope in asked] == [1, 4, 0]  # the schema, everybody's trees, nothing new
@@ -204,7 +206,7 @@ def test_three_rounds_and_trees_travel_once():
 def test_trees_leave_without_counts_and_on_the_grid():
     fed = federate(parts(table(), 3), Recorded)
     fit(fed)
-    sent = [wire.decode(data, Envelope) for _, way, data in fed.record if way == "sent"]
+    sent = [wire.decode(data, Envelope) for _, way, data in fed.transport.record if way == "sent"]
     replies = [wire.decode(e.body, OwnTrees) for e in sent if e.kind == "OwnTrees"]
     assert len(replies) == 3
     for reply in replies:
@@ -215,7 +217,7 @@ def test_trees_leave_without_counts_and_on_the_grid():
 def test_scores_are_not_told_in_the_clear():
     fed = federate(parts(table(), 3), Recorded)
     fit(fed)
-    asked = [d for s, way, d in fed.record if (s, way) == ("site 1", "received") and b"ScoreTrees" in d[:300]]
+    asked = [d for s, way, d in fed.transport.record if (s, way) == ("site 1", "received") and b"ScoreTrees" in d[:300]]
     member = fed.site("site 1")
     assert wire.decode(member.receive(asked[0], "total"), Envelope).kind == "TreeScores"
     answer = wire.decode(member.receive(asked[0], "ask"), Envelope)
@@ -387,6 +389,6 @@ def test_to_bytes_is_what_travels():
     """One forest has one form: what the coordinator passes on is what the site sent."""
     fed = federate(parts(table(), 2), Recorded)
     fit(fed)
-    sent = [wire.decode(d, Envelope) for _, way, d in fed.record if way == "sent"]
+    sent = [wire.decode(d, Envelope) for _, way, d in fed.transport.record if way == "sent"]
     trees = [wire.decode(e.body, OwnTrees).forest for e in sent if e.kind == "OwnTrees"]
     assert [to_bytes(read_trees(data, fed.schema)) for data in trees] == trees

@@ -91,11 +91,11 @@ def test_nothing_learnt_anywhere():
 
 def test_one_round_and_what_travels():
     fed = federate(uneven(), Recorded)
-    before = len(fed.record)
+    before = len(fed.transport.record)
     model = sv.AdaBoostPL(n_estimators=20).fit(fed)
     assert model.rounds_ == 1
     assert_books(fed)
-    replies = [wire.decode(d, Envelope) for _, way, d in fed.record[before:] if way == "sent"]
+    replies = [wire.decode(d, Envelope) for _, way, d in fed.transport.record[before:] if way == "sent"]
     assert [e.kind for e in replies] == ["Boosted"] * 3
     for envelope in replies:
         weight = wire.decode(envelope.body, Boosted).stumps.weight

@@ -121,13 +121,13 @@ def test_no_global_model():
 
 def test_two_rounds_and_what_travels():
     fed = federate(uneven(), Recorded)
-    before = len(fed.record)
+    before = len(fed.transport.record)
     model = sv.BOPPID(n_estimators=20).fit(fed)
     assert model.rounds_ == 2
     assert_books(fed)
-    replies = [wire.decode(d, Envelope) for _, way, d in fed.record[before:] if way == "sent"]
+    replies = [wire.decode(d, Envelope) for _, way, d in fed.transport.record[before:] if way == "sent"]
     assert [e.kind for e in replies] == ["Boosted"] * 3 + ["Picked"] * 3
-    asked = [wire.decode(d, Envelope) for _, way, d in fed.record[before:] if way == "received"]
+    asked = [wire.decode(d, Envelope) for _, way, d in fed.transport.record[before:] if way == "received"]
     for site, envelope in zip(fed.sites, asked[3:], strict=True):
         others = [name for name in fed.sites if name != site]
         assert not any(name.encode() in envelope.body for name in others)

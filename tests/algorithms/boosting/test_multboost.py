@@ -104,10 +104,10 @@ def test_rounds():
 
 def test_what_travels():
     fed = federate(uneven(), Recorded)
-    before = len(fed.record)
+    before = len(fed.transport.record)
     model = sv.MultBoost(n_estimators=5).fit(fed)
     assert_books(fed)
-    replies = [wire.decode(d, Envelope) for _, way, d in fed.record[before:] if way == "sent"]
+    replies = [wire.decode(d, Envelope) for _, way, d in fed.transport.record[before:] if way == "sent"]
     assert [e.kind for e in replies] == (["Found"] * 3 + ["StageMasses"] * 3) * 5
     for envelope in replies:
         if envelope.kind == "Found":
@@ -116,7 +116,7 @@ def test_what_travels():
     masses = [wire.decode(e.body, StageMasses).masses for e in replies if e.kind == "StageMasses"]
     for stage in range(5):
         assert abs(int(sum(masses[3 * stage : 3 * stage + 3]).sum()) - ONE) < 1000
-    asked = [wire.decode(d, Envelope) for _, way, d in fed.record[before:] if way == "received"]
+    asked = [wire.decode(d, Envelope) for _, way, d in fed.transport.record[before:] if way == "received"]
     assert not any(b"middle" in e.body or b"small" in e.body for e in asked)
     assert max(len(e.body) for e in asked) < 2000
     assert model.forest_.say.size == 5
@@ -254,7 +254,7 @@ def test_a_site_leaves_between_the_two_questions():
 def test_goes_on_where_it_was_stopped(tmp_path):
     path = str(tmp_path / "journal")
     whole = sv.MultBoost(n_estimators=6).fit(federate(uneven()))
-    before = len(federate(uneven(), Recorded).record) // 2
+    before = len(federate(uneven(), Recorded).transport.record) // 2
 
     def stop(site, data):
         raise Stop

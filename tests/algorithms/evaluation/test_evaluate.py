@@ -313,9 +313,9 @@ def test_on_a_table(task):
 
 def test_only_figures_and_counts_leave_a_site():
     fed, model = fitted("binary")
-    before = len(fed.record)
+    before = len(fed.transport.record)
     model.evaluate(fed)
-    kinds = [wire.decode(d, Envelope).kind for _, way, d in fed.record[before:] if way == "sent"]
+    kinds = [wire.decode(d, Envelope).kind for _, way, d in fed.transport.record[before:] if way == "sent"]
     assert kinds == ["Figures"] * 3 + ["Counts"] * 3
     assert model.counts_.confusion.sum() == 3 * sum(len(judged(fed, s)) for s in fed.sites)
 
@@ -324,7 +324,7 @@ def test_models_travel_once():
     fed, model = fitted("binary")
     for _ in range(2):
         model.evaluate(fed)
-    blobs = [(s, h) for s, way, d in fed.record if way == "received" for h in wire.decode(d, Envelope).blobs]
+    blobs = [(s, h) for s, way, d in fed.transport.record if way == "received" for h in wire.decode(d, Envelope).blobs]
     assert len(blobs) == len(set(blobs))
 
 
@@ -362,7 +362,7 @@ def test_a_question_without_a_model_is_refused():
 def test_which_variant_it_is_that_a_site_should_use():
     fed, _ = fitted("binary", n=600)
     model = sv.BOFRF(n_estimators=6, max_depth=4).fit(fed)
-    rows, _ = evaluate(fed, model.schema_, model._contenders(fed), model._feature_key())
+    rows, _ = evaluate(fed, model.schema_, model.contenders(fed), model.feature_key())
     for site in fed.sites:
         here = [row for row in rows if row.site == site]
         assert [row.model for row in here] == ["local", "own", "global", "federated", "pooled"]

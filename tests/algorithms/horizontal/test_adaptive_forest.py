@@ -124,7 +124,7 @@ def test_sums_that_hide_their_parts_are_refused():
 def test_a_site_that_answers_nonsense_is_named(change, monkeypatch):
     from silvan.federation import site as sites
 
-    kind, honest = sites._HANDLERS["AdaptiveLevel"]
+    kind, honest = sites.HANDLERS["AdaptiveLevel"]
 
     def lying(site, request):
         reply = honest(site, request)
@@ -136,6 +136,6 @@ def test_a_site_that_answers_nonsense_is_named(change, monkeypatch):
             )
         )
 
-    monkeypatch.setitem(sites._HANDLERS, "AdaptiveLevel", (kind, lying))
+    monkeypatch.setitem(sites.HANDLERS, "AdaptiveLevel", (kind, lying))
     with pytest.raises(sv.SiteError, match="site '1'"):
         sv.HistogramForest(2, max_depth=2, bins="adaptive").fit(federation())

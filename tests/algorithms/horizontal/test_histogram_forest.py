@@ -7,11 +7,9 @@ from helpers.asking import trouble
 from helpers.studies import TASKS, Recorded, federate, parts, table
 
 import silvan as sv
-from silvan.algorithms.horizontal.histogram_forest import GrowLevel, Histograms, _add_up, _check_sums, check_nodes
+from silvan.algorithms.horizontal.histogram_forest import GrowLevel, Histograms
 from silvan.algorithms.shared.requests import MAX_TREES
-from silvan.data.bins import make_bins
-from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError
+from silvan.errors import InputError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
 from silvan.tree import rows
@@ -92,7 +90,7 @@ def test_all_sites_send_alike():
     fed = federate(parts(table(n=600), 3), Recorded)
     sv.HistogramForest(n_estimators=4, max_depth=3).fit(fed)
     shapes = {}
-    for site, way, data in fed.record:
+    for site, way, data in fed.transport.record:
         envelope = wire.decode(data, Envelope)
         if way == "sent" and envelope.kind == "Histograms":
             sums = wire.decode(envelope.body, Histograms).sums
@@ -121,7 +119,7 @@ def asked(request):
     """A site, and the last question it was asked: three levels of splits."""
     fed = federate(parts(table(request.param), 2), Recorded)
     sv.HistogramForest(n_estimators=3, max_depth=4, max_features=2).fit(fed)
-    data = [d for site, way, d in fed.record if site == "site 0" and way == "received"][-1]
+    data = [d for site, way, d in fed.transport.record if site == "site 0" and way == "received"][-1]
     envelope = wire.decode(data, Envelope)
     site = fed.site("site 0")
     site.outbox = None  # it lets no variants pass; what kernels rely on is checked all the same
@@ -218,44 +216,3 @@ def test_an_older_question_again(asked):
     assert put(asked) == now
     site.cache.clear()
     assert put(asked, **early) == then
-
-
-def test_check_nodes_takes_what_growing_asks():
-    nodes = np.array([4, 0, 7], np.int32)
-    check_nodes(nodes, np.array([[0, 3], [2, -1], [1, 2]], np.int32), 8, 4)
-    with pytest.raises(FormatError, match="does not exist"):
-        check_nodes(nodes, np.zeros((3, 1), np.int32), 7, 4)
-
-
-# -- replies that no rows can have
-
-
-def test_histograms_of_classes_and_of_numbers():
-    """No class has fewer than no rows; sums of numbers may be below zero, counts of their rows may not."""
-    bins = make_bins(Schema.of(["x", "z"]), [np.zeros(0, np.float32)] * 2)
-    features = np.array([[0, 1]], np.int32)
-    classes, numbers = Measure(2, 0, (1, 1), 9), Measure(2, 1, (1,), 9, 0.0, 1.0)
-    right = np.array([[1, 4], [2, -1], [0, 0], [3, 3]])
-    _check_sums(right, features, bins, numbers)
-    _check_sums(np.abs(changed(right, (2, 1), 2)).astype(np.int32), features, bins, classes)
-    for sums, measure in (
-        (right.astype(np.int32), classes),
-        (right[:, ::-1], numbers),
-        (right.astype(np.int32), numbers),
-        (right[:3], numbers),
-        (right[:, :1], numbers),
-    ):
-        with pytest.raises(FormatError, match="its histograms"):
-            _check_sums(sums, features, bins, measure)
-
-
-def test_histograms_add_up():
-    n_bins, features = np.array([2, 3], np.int32), np.array([[0, 1], [1, -1]], np.int32)
-    right = np.array([[1, 4], [2, 0], [0, 0], [3, 1], [0, 3], [1, 1], [0, 0], [9, 2]], np.int32)
-    assert _add_up(right, features, n_bins, 2)
-    assert not _add_up(changed(right, (0, 0), 2), features, n_bins, 2)  # the first node's features differ
-    assert not _add_up(changed(right, (2, 1), 1), features, n_bins, 2)
-    assert _add_up(changed(right, (7, 0), 1), features, n_bins, 2)  # the second node has but one
-    below = changed(changed(right, (0, 0), -1), (1, 0), 4)
-    assert not _add_up(below, features, n_bins, 2)
-    assert _add_up(changed(changed(right, (0, 1), -1), (1, 1), 5), features, n_bins, 1)  # sums may be below zero

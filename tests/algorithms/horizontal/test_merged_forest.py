@@ -85,8 +85,8 @@ def test_a_site_is_not_told_about_the_others():
     """How many trees another site gives would tell how many rows it has."""
     seen = []
     fed = federate(uneven())
-    deliver = fed.deliver
-    fed.deliver = lambda messages, verb: (seen.append(messages), deliver(messages, verb))[1]
+    deliver = fed.transport.deliver
+    fed.transport.deliver = lambda messages, verb, wait: (seen.append(messages), deliver(messages, verb, wait))[1]
     merged(fed, n_estimators=10, weights="trees")
     for site, data in seen[-1].items():
         envelope = wire.decode(data, Envelope)
@@ -139,8 +139,10 @@ def test_sites_that_lack_a_class_or_a_column():
 def test_trees_leave_without_counts():
     fed = federate(uneven())
     sent = []
-    deliver = fed.deliver
-    fed.deliver = lambda messages, verb: ((sent.append((s, d)), (s, d))[1] for s, d in deliver(messages, verb))
+    deliver = fed.transport.deliver
+    fed.transport.deliver = lambda messages, verb, wait: (
+        (sent.append((s, d)), (s, d))[1] for s, d in deliver(messages, verb, wait)
+    )
     sv.MergedForest(n_estimators=3).fit(fed)
     for _, data in sent:
         forest = from_bytes(wire.decode(wire.decode(data, Envelope).body, Trees).forest)

@@ -46,12 +46,12 @@ def coefficients(model):
 
 
 def asked(fed, kind):
-    received = [(site, e) for site, way, e in fed.record if way == "received" and e.kind == kind.__name__]
+    received = [(site, e) for site, way, e in fed.transport.record if way == "received" and e.kind == kind.__name__]
     return [(site, wire.decode(e.body, kind)) for site, e in received]
 
 
 def sent(fed, kind):
-    replies = [(site, e) for site, way, e in fed.record if way == "sent" and e.kind == kind.__name__]
+    replies = [(site, e) for site, way, e in fed.transport.record if way == "sent" and e.kind == kind.__name__]
     return [(site, wire.decode(e.body, kind)) for site, e in replies]
 
 
@@ -185,9 +185,9 @@ def test_two_of_several_classes_to_learn_from():
 
 def test_bytes_are_those_delivered():
     fed = federate(split(wide(), 3), Recorded)
-    start = len(fed.data)
+    start = len(fed.transport.data)
     model = sv.VerticalLinear().fit(fed)
-    delivered = sum(map(len, fed.data[start:]))
+    delivered = sum(map(len, fed.transport.data[start:]))
     assert sum(n for ways in model.bytes_.values() for n in ways.values()) == delivered
     n, rows = model.n_iter_, fed.rows["party 0"]
     assert model.bytes_["party 1"]["sent"] < n * (5 * rows + 1500) + 5000  # four bytes a row and step, and a little
@@ -635,7 +635,7 @@ def test_a_finished_study_is_read_from_its_journal(tmp_path, kind):
     model = kind().fit(federate(tables, journal=path))
     fed = federate(tables, Recorded, journal=path)
     again = kind().fit(fed)
-    assert not fed.record
+    assert not fed.transport.record
     assert {name: share.to_bytes() for name, share in again.shares_.items()} == {
         name: share.to_bytes() for name, share in model.shares_.items()
     }

@@ -15,7 +15,8 @@ import silvan as sv
 from silvan.algorithms.private.noisy_levels import exact_level, settle_counts
 from silvan.algorithms.private.noisy_rows import STEPS, disguise
 from silvan.errors import FederationError, FormatError, InputError
-from silvan.federation.site import Part, Site
+from silvan.federation.part import Part
+from silvan.federation.site import Site
 from silvan.privacy.noise.laplace import Noise
 
 SMALL = {"n_estimators": 3, "max_depth": 3, "max_features": None}
@@ -237,7 +238,7 @@ def test_input_needs_bounds():
 
 def test_a_site_with_nonsense_is_named():
     fed = federate()
-    answer = fed.members["site 2"].receive
+    answer = fed.local_sites["site 2"].receive
 
     def lies(data, verb):
         with pytest.MonkeyPatch.context() as patch:
@@ -246,6 +247,6 @@ def test_a_site_with_nonsense_is_named():
             )
             return answer(data, verb)
 
-    fed.members["site 2"].receive = lies
+    fed.local_sites["site 2"].receive = lies
     with pytest.raises(FederationError, match="'site 2'"):
         sv.HistogramForest(epsilon=1.0, private="levels", **SMALL).fit(fed)

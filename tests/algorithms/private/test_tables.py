@@ -175,7 +175,7 @@ def test_figures_are_marked_as_outside():
 def test_a_site_that_is_lost_takes_its_share_of_noise_along(sums, tolerate):
     """What has too little noise is not used, unless that was allowed for."""
     fed = federate(n_sites=5, sums=sums, quorum=3)
-    fed.members["site 4"].receive = lambda data, verb: b"nonsense"
+    fed.local_sites["site 4"].receive = lambda data, verb: b"nonsense"
     learner = sv.HistogramForest(epsilon=1.0, noise="total", tolerate=tolerate)
     if tolerate:
         assert learner.fit(fed).forest_ is not None
@@ -363,7 +363,7 @@ def test_cells_are_shrunk_together():
 
 def test_cells_of_a_number():
     counts = np.array([[1000, 20_000], [1000, -20_000], [0, 0], [1000, 5000]])
-    added = tables_estimates.numbers(counts, 0.0, tables_estimates.prior([2, 2], 0.2, 0.3), 1.0, 100.0)
+    added = tables_estimates.number_values(counts, 0.0, tables_estimates.prior([2, 2], 0.2, 0.3), 1.0, 100.0)
     np.testing.assert_allclose(added[[0, 1, 3]], [20, -20, 5], rtol=0.2)
 
 
@@ -434,7 +434,7 @@ def test_other_questions_that_do_not_hold_together():
 
 def test_a_site_that_answers_nonsense_is_named():
     fed = federate()
-    member = fed.members["site 1"]
+    member = fed.local_sites["site 1"]
     answer = member.receive
 
     def lies(data, verb):
@@ -450,8 +450,10 @@ def test_a_site_that_answers_nonsense_is_named():
 
 def test_every_recipe(without_noise, monkeypatch):
     """Few rows or many: from three public groups a feature to several groupings of large tables."""
-    deal, used = tables._deal, []
-    monkeypatch.setattr(tables, "_deal", lambda groups, cells, rng: used.append(cells) or deal(groups, cells, rng))
+    draw, used = tables._draw_tables, []
+    monkeypatch.setattr(
+        tables, "_draw_tables", lambda groups, cells, rng: used.append(cells) or draw(groups, cells, rng)
+    )
     for (bound, recipe), task in product(tables.RECIPES, TASKS):
         used.clear()
         epsilon = min(bound, 3000.0) * 5 / 600 * (1 if task != "number" else 2) * 0.9

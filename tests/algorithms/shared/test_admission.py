@@ -14,7 +14,7 @@ import silvan as sv
 from silvan.algorithms.bofrf.choose import CandidateTrees, score_candidates
 from silvan.algorithms.bofrf.tree_messages import OwnTrees
 from silvan.algorithms.shared.admission import ODD, POOR, TAKEN, AdmitTrees, Refusals, judge_trees
-from silvan.auditing.attacks.backdoor import find_trigger, poisoned, with_backdoor
+from silvan.auditing.attacks.backdoor import find_trigger, poisoned_federation, with_backdoor
 from silvan.auditing.release import Rows
 from silvan.errors import InputError, RefusedError, SiteError
 from silvan.federation import wire
@@ -161,9 +161,9 @@ def test_backdoored_trees_are_refused_and_reported(learner, kind, word):
     """Without the check a site's poisoned trees are used; with it they are not, and everybody hears of it."""
     n = 8
     open_ = LEARNERS[learner](tau=0.0) if learner == "BOFRF" else LEARNERS[learner]()
-    trusting = open_.fit(poisoned(federate(tables()), trigger(), "stealthy"))
+    trusting = open_.fit(poisoned_federation(federate(tables()), trigger(), "stealthy"))
     assert (trusting.forest_.weights[-n:] > 0).all()
-    fed = poisoned(federate(tables()), trigger(), kind)
+    fed = poisoned_federation(federate(tables()), trigger(), kind)
     with pytest.warns(UserWarning, match=f"8 of 8 trees of site 'site 3' are not used.*8 (odd|{word})"):
         model = LEARNERS[learner](admission=True).fit(fed)
     assert not model.forest_.weights[-n:].any()
@@ -265,7 +265,7 @@ def test_a_site_of_few_rows_does_not_judge():
     frames = tables() | {"site 0": tables()["site 0"][:9]}
     fed = federate(frames, Recorded)
     LEARNERS["merged"](admission=True).fit(fed)
-    replies = [wire.decode(d, Envelope) for s, w, d in fed.record if (s, w) == ("site 0", "sent")]
+    replies = [wire.decode(d, Envelope) for s, w, d in fed.transport.record if (s, w) == ("site 0", "sent")]
     [answer] = [e for e in replies if e.kind == "Admitted"]
     reply = wire.decode(answer.body, AdmitTrees.reply)
     assert not reply.judged

@@ -125,7 +125,7 @@ def test_only_cells_with_enough_rows_are_looked_into():
     x = np.concatenate([np.linspace(1.001, 1.029, FLOOR - 1), np.linspace(100.1, 100.9, FLOOR)])
     fed = federate({"a": (x[::2, None], [0, 1] * 5), "b": (x[1::2, None], [0, 1] * 4 + [0])}, Recorded)
     find_shared_bins(fed, fed.schema, 64)
-    asked = [wire.decode(d, Envelope) for _, way, d in fed.record if way == "received"]
+    asked = [wire.decode(d, Envelope) for _, way, d in fed.transport.record if way == "received"]
     [fine] = {e.body for e in asked if e.kind == "CountFine"}
     cells = wire.decode(fine, CountFine).cells
     middle = Grid.for_columns(1).middle

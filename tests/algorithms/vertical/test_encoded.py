@@ -7,18 +7,19 @@ from helpers.column_studies import ID, SMALL, Recorded, federate, lying, split, 
 from helpers.studies import TASKS, Stop
 
 import silvan as sv
-from silvan.algorithms.vertical.columns import ColumnFederation
+from silvan.algorithms.baselines.in_one_place import joined, own_schema
 from silvan.algorithms.vertical.encoded import FindValues, Sides, SplitNodes, Values
 from silvan.algorithms.vertical.encoded_labels import EncodedLabels, EncodeLabels, open_labels
 from silvan.algorithms.vertical.party_rows import Round
 from silvan.algorithms.vertical.party_shares import KeepShare, LeafValues, ShownShare, share_key
 from silvan.errors import FormatError
 from silvan.federation import wire
+from silvan.federation.transports.in_process import InProcess
 
 
 def asked(fed, kind):
     """All requests of a kind, with the party that got it."""
-    received = [(site, e) for site, way, e in fed.record if way == "received" and e.kind == kind.__name__]
+    received = [(site, e) for site, way, e in fed.transport.record if way == "received" and e.kind == kind.__name__]
     return [(site, wire.decode(e.body, kind)) for site, e in received]
 
 
@@ -46,9 +47,9 @@ def test_nodes_that_draw_again_wait_for_the_next_round():
 def test_bytes_are_those_delivered():
     fed = federate(split(wide(), 2), Recorded)
     before = fed.bytes
-    start = len(fed.data)
+    start = len(fed.transport.data)
     model = sv.VerticalForest(**SMALL).fit(fed)
-    delivered = sum(map(len, fed.data[start:]))
+    delivered = sum(map(len, fed.transport.data[start:]))
     assert sum(n for ways in model.bytes_.values() for n in ways.values()) == delivered
     assert all(fed.bytes[p][w] - before[p][w] == n for p, ways in model.bytes_.items() for w, n in ways.items())
 
@@ -69,8 +70,8 @@ def test_parties_are_asked_about_their_own_columns():
         assert schema.names == fed.schema.names[own.start : own.stop]
         assert schema.label.classes is None
         assert request.ground.settings.class_weight is None
-    names = {name: set(fed.schema.names) - set(fed.schema_of(name).names) for name in fed.sites}
-    for site, way, envelope in fed.record:
+    names = {name: set(fed.schema.names) - set(own_schema(fed, name).names) for name in fed.sites}
+    for site, way, envelope in fed.transport.record:
         if way == "received" and envelope.kind != "Introduce":
             sent = b"".join([envelope.body, *envelope.blobs.values()])
             assert not any(name.encode() in sent for name in names[site] if len(name) > 4)
@@ -103,7 +104,7 @@ def test_last_splits_are_not_told():
     """Rows of splits whose children are leaves are nobody's business."""
     fed = federate(split(wide(), 2), Recorded)
     sv.VerticalForest(n_estimators=4, max_depth=1).fit(fed)
-    for _, way, envelope in fed.record:
+    for _, way, envelope in fed.transport.record:
         if way == "sent" and envelope.kind == "Sides":
             assert len(wire.decode(envelope.body, Sides).bits) == 0
 
@@ -114,12 +115,12 @@ def test_labels_travel_in_code(task):
     sv.VerticalForest(**SMALL).fit(fed)
     [(holder, _)] = asked(fed, EncodeLabels)
     assert holder == "party 1"
-    [sent] = [e for _, way, e in fed.record if way == "sent" and e.kind == "EncodedLabels"]
+    [sent] = [e for _, way, e in fed.transport.record if way == "sent" and e.kind == "EncodedLabels"]
     replies = wire.decode(sent.body, EncodedLabels)
     request = asked(fed, FindValues)[0][1]
     other = fed.party("party 0")
     target = open_labels(other, request.ground.labels, replies.measure, fed.rows["party 0"])
-    y = fed.joined(fed.columns.training).y
+    y = joined(fed, fed.columns.training).y
     if task == "number":
         assert abs(np.corrcoef(target[:, 1], y)[0, 1]) > 1 - 1e-9
         assert (replies.measure.offset, replies.measure.scale) == (0.0, 1.0)
@@ -140,7 +141,7 @@ def test_the_code_is_secret_and_differs():
         sv.VerticalForest(n_estimators=1, max_depth=1).fit(fed)
         request = asked(fed, FindValues)[0][1]
         target = open_labels(fed.party("party 1"), request.ground.labels, request.ground.measure, fed.rows["party 0"])
-        y = fed.joined(fed.columns.training).y
+        y = joined(fed, fed.columns.training).y
         codes.add(tuple(int(target[np.flatnonzero(y == c)[0]]) for c in range(4)))
     assert len(codes) > 6  # of 24
 
@@ -150,7 +151,7 @@ def test_the_coordinator_has_no_thresholds():
     model = sv.VerticalForest(**SMALL).fit(fed)
     share = model.shares_["party 1"]
     assert len(share) > 5
-    sent = b"".join(fed.data)
+    sent = b"".join(fed.transport.data)
     for threshold in share.threshold[~share.categorical]:
         if threshold not in (0.5, 1.5, 2.5, 3.5, 4.5):
             assert np.float32(threshold).tobytes() not in sent
@@ -266,7 +267,7 @@ def test_an_auditor_is_not_deceived():
 # -- a coordinator that asks nonsense
 
 
-class Twisted(ColumnFederation):
+class Twisted(InProcess):
     """Asks something else than the algorithm does."""
 
     twist = staticmethod(lambda request: request)
@@ -371,11 +372,11 @@ def test_a_coordinator_that_was_killed_goes_on(tmp_path, stop):
     tables, path = split(wide(), 2), str(tmp_path / "journal.db")
     whole = sv.VerticalForest(**SMALL).fit(federate(tables)).forest_
 
-    class Killed(ColumnFederation):
+    class Killed(InProcess):
         left = stop
 
-        def deliver(self, messages, verb):
-            for answer in super().deliver(messages, verb):
+        def deliver(self, messages, verb, timeout):
+            for answer in super().deliver(messages, verb, timeout):
                 Killed.left -= 1
                 if Killed.left < 0:
                     raise Stop
@@ -385,10 +386,10 @@ def test_a_coordinator_that_was_killed_goes_on(tmp_path, stop):
         sv.VerticalForest(**SMALL).fit(federate(tables, Killed, journal=path))
     seen = []
 
-    class Counting(ColumnFederation):
-        def deliver(self, messages, verb):
+    class Counting(InProcess):
+        def deliver(self, messages, verb, timeout):
             seen.extend(messages)
-            return super().deliver(messages, verb)
+            return super().deliver(messages, verb, timeout)
 
     fed = federate(tables, Counting, journal=path)
     model = sv.VerticalForest(**SMALL).fit(fed)

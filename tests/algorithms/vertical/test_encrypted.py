@@ -8,13 +8,13 @@ from helpers.studies import TASKS, Stop
 
 import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels
-from silvan.algorithms.vertical.columns import ColumnFederation
 from silvan.algorithms.vertical.encrypted_labels import EncryptedLabels
 from silvan.algorithms.vertical.encrypted_splits import KeepChosen, LeftBits, SplitChosen
 from silvan.algorithms.vertical.encrypted_sums import DecideNodes, Decisions, EncryptedSums, SumLabels
 from silvan.algorithms.vertical.party_shares import LeafValues
 from silvan.algorithms.vertical.prediction import LeafScores
 from silvan.federation import wire
+from silvan.federation.transports.in_process import InProcess
 from silvan.privacy.paillier.cipher import Ciphertexts
 from silvan.privacy.paillier.paillier_keys import generate
 
@@ -32,7 +32,7 @@ def _short_keys(monkeypatch):
 
 def messages(fed, way, kind):
     """All messages of a kind that parties received or sent, with whose they are."""
-    return [(s, wire.decode(e.body, kind)) for s, w, e in fed.record if (w, e.kind) == (way, kind.__name__)]
+    return [(s, wire.decode(e.body, kind)) for s, w, e in fed.transport.record if (w, e.kind) == (way, kind.__name__)]
 
 
 def assert_same(fed, **parameters):
@@ -155,7 +155,7 @@ def test_what_leaves_are_worth_stays_with_the_label_holder(tmp_path):
     assert len(model.shares_["party 0"].value) == 0
     values = {v for v in model.shares_["party 1"].value.ravel().tolist() if v not in (0.0, 1.0, 0.5)}
     assert len(values) > 5
-    everything = b"".join(fed.data)
+    everything = b"".join(fed.transport.data)
     assert not any(np.float64(v).tobytes() in everything for v in values)
     model.save(tmp_path)
     again = sv.VerticalForest.load(tmp_path)
@@ -195,9 +195,9 @@ def test_evaluate():
 def test_labels_are_in_no_message(task):
     fed = federate(split(wide(task, n=90), 2), Recorded)
     sv.VerticalForest(**ENCRYPTED).fit(fed)
-    kinds = {e.kind for _, _, e in fed.record}
+    kinds = {e.kind for _, _, e in fed.transport.record}
     assert kinds.isdisjoint({"EncodeLabels", "FindValues", "SplitNodes", "KeepShare"})
-    for site, way, envelope in fed.record:
+    for site, way, envelope in fed.transport.record:
         if way == "received" and site != "party 0":
             assert envelope.kind not in ("DecideNodes", "LookUp")
             if envelope.kind in ("SumLabels", "SplitChosen", "KeepChosen"):
@@ -302,7 +302,7 @@ def test_a_party_that_answers_nonsense(lie):
 def test_sums_that_do_not_add_up():
     """Sums of other rows than the node's are noticed by the label holder."""
 
-    class Mixed(ColumnFederation):
+    class Mixed(InProcess):
         def ask(self, request, to=None, check=None):
             if isinstance(request, DecideNodes):
                 turned = {
@@ -346,10 +346,10 @@ def test_a_study_that_was_killed_goes_on(tmp_path, stop):
     whole = sv.VerticalForest(**ENCRYPTED).fit(federate(tables))
     left = stop
 
-    class Killed(ColumnFederation):
-        def deliver(self, messages, verb):
+    class Killed(InProcess):
+        def deliver(self, messages, verb, timeout):
             nonlocal left
-            for answer in super().deliver(messages, verb):
+            for answer in super().deliver(messages, verb, timeout):
                 left -= 1
                 if left < 0:
                     raise Stop

@@ -9,6 +9,7 @@ from helpers.column_studies import ID, SMALL, Recorded, federate, lying, split, 
 from helpers.studies import TASKS
 
 import silvan as sv
+from silvan.algorithms.baselines.in_one_place import joined, own_schema
 from silvan.algorithms.vertical import prediction
 from silvan.algorithms.vertical.party_shares import share_key
 from silvan.algorithms.vertical.prediction import Judgement, LeafSets, LeftRows
@@ -64,7 +65,7 @@ def test_many_rows_take_several_messages_and_one_round(monkeypatch):
     before = fed.rounds
     assert model.predict(fed).equals(replies)
     assert fed.rounds == before + 1
-    assert sum(e.kind == "LeafSets" for _, _, e in fed.record) > 6
+    assert sum(e.kind == "LeafSets" for _, _, e in fed.transport.record) > 6
 
 
 def test_a_joined_table_is_answered_by_the_whole_forest():
@@ -330,7 +331,7 @@ def test_evaluate(task):
     assert figures["all", "federated"] == pytest.approx(figures["all", "pooled"], rel=1e-12)
     assert figures["party 0", "local"] != figures["party 1", "local"]
     assert set(table["rows"].to_list()) == {len(fed.columns.test)}
-    part = fed.joined(fed.columns.test)
+    part = joined(fed, fed.columns.test)
     if task == "number":
         errors = model.forest_.predict(part.X) - part.y
         assert figures["all", "federated"] == pytest.approx(np.sqrt((errors**2).mean()))
@@ -340,7 +341,7 @@ def test_evaluate(task):
     local = sv.LocalForest(n_estimators=10, max_depth=5).fit(fed)
     same = local.evaluate(fed).filter(model="local")[first].to_list()
     assert same == [figures["party 0", "local"], figures["party 1", "local"]]
-    assert local.forests_["party 1"].schema.names == fed.schema_of("party 1").names
+    assert local.forests_["party 1"].schema.names == own_schema(fed, "party 1").names
     fresh = wide(task, n=100, seed=8)
     assert set(model.evaluate(fed, fresh)["rows"].to_list()) == {100}
     assert set(sv.PooledForest(**SMALL).fit(fed).evaluate(fed)["model"].to_list()) == set(names)

@@ -10,6 +10,7 @@ from helpers.partition_attack import accuracy, certain, drawn_by, groups, last_r
 from sklearn.metrics import adjusted_rand_score
 
 import silvan as sv
+from silvan.algorithms.baselines.in_one_place import joined
 
 N = 300
 
@@ -27,7 +28,7 @@ def attacked(min_leaf, bootstrap=True, signal=False):
     sv.VerticalForest(**settings).fit(fed)
     rounds, ground = last_rounds(fed, "curious")
     found = groups(rounds, drawn_by(fed, "curious", ground))
-    truth = fed.joined(fed.columns.training).y
+    truth = joined(fed, fed.columns.training).y
     sure = certain(found, N, ground.settings)
     return adjusted_rand_score(truth, sure), accuracy(likely(found, N), truth == 1), fed
 
@@ -59,6 +60,6 @@ def test_the_coordinator_does_not_know_which_rows_a_tree_has():
     """It sees partitions too, but of rows that were drawn with a key it does not have; without draws it knows."""
     *_, fed = attacked(2)
     key = fed.party("curious").row_key.tobytes()
-    assert not any(key in data or fed.party("curious").key in data for data in fed.data)
+    assert not any(key in data or fed.party("curious").key in data for data in fed.transport.data)
     sure, _, _ = attacked(2, bootstrap=False)
     assert sure > 0.95

@@ -10,7 +10,7 @@ from helpers.studies import Recorded, federate
 from silvan.data.schema import MAX_CATEGORIES
 from silvan.errors import AgreementError, InputError, RefusedError, SchemaError, SiteError
 from silvan.federation import wire
-from silvan.federation.describe import BUCKETS, FLOOR, MANY, CountCategories, NameCategories, buckets
+from silvan.federation.agreement.describe import BUCKETS, FLOOR, MANY, CountCategories, NameCategories, buckets
 from silvan.federation.message import Envelope
 
 
@@ -193,7 +193,7 @@ def test_columns_around_zero_are_not_suspected():
 
 def sent(tables, **settings):
     fed = federate(tables, Recorded, **settings)
-    return fed.sent(), fed
+    return fed.transport.sent(), fed
 
 
 def test_rare_categories_are_never_named():
@@ -206,7 +206,7 @@ def test_rare_categories_are_never_named():
     assert ward.other
     assert b"Zyzzyva" in data
     assert b"Abracadabra" not in data
-    assert b"Abracadabra" not in b"".join(d for *_, d in fed.record)
+    assert b"Abracadabra" not in b"".join(d for *_, d in fed.transport.record)
     assert "Abracadabra" not in str(fed.differences)
     assert notes(fed, "ward")[-1] == (f"categories with fewer than {FLOOR} rows in all", "together as 'other'")
     assert fed.site("a").part(fed.schema).X[0, 1] == 3.0  # other
@@ -290,7 +290,7 @@ def test_more_categories_than_can_be_named():
 
 def test_names_do_not_travel_where_no_column_is_text():
     data, fed = sent({"a": plain().drop("ward"), "b": plain().drop("ward")})
-    assert {wire.decode(d, Envelope).kind for *_, d in fed.record} == {"Describe", "Description"}
+    assert {wire.decode(d, Envelope).kind for *_, d in fed.transport.record} == {"Describe", "Description"}
     assert fed.agreement_rounds == 1
     assert b"age" in data
 

@@ -9,7 +9,7 @@ from helpers.studies import federate, parts, table
 
 import silvan as sv
 from silvan.errors import FederationError, InputError, SiteError
-from silvan.federation.describe import CountRows
+from silvan.federation.agreement.describe import CountRows
 from silvan.federation.site import Site
 
 TABLES = parts(table(n=60), 3)
@@ -115,7 +115,7 @@ def stuck():
     Stuck.gate = threading.Event()
     fed = federate(TABLES)
     fed.timeout = 0.25
-    fed.members["site 1"].__class__ = Stuck
+    fed.local_sites["site 1"].__class__ = Stuck
     yield fed
     Stuck.gate.set()
 

@@ -17,7 +17,7 @@ def released(task="several", **policy):
     """The forests that sites send."""
     fed = federate(parts(table(task), 2), Recorded, policy=sv.Policy(**policy))
     sv.MergedForest(n_estimators=6, max_depth=4).fit(fed)
-    sent = [wire.decode(data, Envelope) for _, way, data in fed.record if way == "sent"]
+    sent = [wire.decode(data, Envelope) for _, way, data in fed.transport.record if way == "sent"]
     return [from_bytes(wire.decode(e.body, Trees).forest) for e in sent if e.kind == "Trees"], fed
 
 
@@ -42,9 +42,9 @@ def test_noise_is_the_same_when_a_tree_is_asked_for_again():
     (noisy, *_), fed = released(leaf_noise=0.1)
     (plain, *_), _ = released()
     assert 0.01 < np.abs(noisy.value - plain.value).mean() < 0.3
-    fed.record.clear()
+    fed.transport.record.clear()
     sv.MergedForest(n_estimators=4, max_depth=4).fit(fed)  # another question, in which some trees are the same
-    sent = [wire.decode(data, Envelope) for _, way, data in fed.record if way == "sent"]
+    sent = [wire.decode(data, Envelope) for _, way, data in fed.transport.record if way == "sent"]
     again = next(from_bytes(wire.decode(e.body, Trees).forest) for e in sent if e.kind == "Trees")
     assert again == noisy.take(np.arange(len(again)))
 

@@ -18,10 +18,10 @@ import silvan as sv
 from silvan.algorithms.horizontal.merged_forest import GrowTrees
 from silvan.errors import FormatError, InputError, RefusedError, SiteError
 from silvan.federation import wire
-from silvan.federation.describe import CountRows, Describe
+from silvan.federation.agreement.describe import CountRows, Describe
 from silvan.federation.keys import Key
 from silvan.federation.message import Envelope, shapes
-from silvan.federation.site import _HANDLERS
+from silvan.federation.site import HANDLERS
 from silvan.federation.store import digest
 from silvan.privacy.gate.gate import Gate, Policy
 from silvan.privacy.gate.ledger import HEAD, LEDGER, START, Ledger, Line, read_lines, verify
@@ -60,7 +60,7 @@ def test_every_answer_is_a_line(sums, cold):
     model = sv.HistogramForest(2, max_depth=2).fit(fed)
     model.evaluate(fed)
     for name in fed.sites:
-        sent = [wire.decode(d, Envelope) for s, way, d in fed.record if (s, way) == (name, "sent")]
+        sent = [wire.decode(d, Envelope) for s, way, d in fed.transport.record if (s, way) == (name, "sent")]
         lines = lines_of(fed, name)
         assert [line.answer for line in lines] == [digest(envelope.body) for envelope in sent]
         assert [line.bytes for line in lines] == [len(envelope.body) for envelope in sent]
@@ -87,7 +87,7 @@ def test_every_kind_is_said_in_plain_words(name):
     fed = federate(tables, policy=sv.Policy(**policy), test=0.25)
     learner.fit(fed).evaluate(fed)
     for line in lines_of(fed, "site 0"):
-        words = line.said()
+        words = line.describe()
         assert len(words) > 40
         assert line.what[0].islower() or line.what[0].isdigit()
         assert not re.search(r"[{}<>\[\]]|None|array|dtype|0x|\bnp\b", words), words
@@ -106,7 +106,7 @@ def test_columns_too():
 def test_the_example_of_the_documents():
     fed = federate(TABLES, sums="trusted")
     sv.HistogramForest(6, max_depth=3, max_features=2).fit(fed)
-    said = [line.said() for line in lines_of(fed) if line.kind == "GrowLevel"]
+    said = [line.describe() for line in lines_of(fed) if line.kind == "GrowLevel"]
     assert re.fullmatch(
         r"round 5: counts of (about )?\d+ bins x 2 features x \d+ nodes, "
         r"summed with 3 other sites; whoever adds sees this part",
@@ -114,7 +114,7 @@ def test_the_example_of_the_documents():
     )
     hidden = federate(TABLES, sums="masked")
     sv.HistogramForest(6, max_depth=3, max_features=2).fit(hidden)
-    said = [line.said() for line in lines_of(hidden) if line.kind == "GrowLevel"]
+    said = [line.describe() for line in lines_of(hidden) if line.kind == "GrowLevel"]
     assert any(
         re.search(r"nodes: a site's masked part, .*, summed with 3 other sites, hidden \(masked\)", s) for s in said
     )
@@ -173,7 +173,7 @@ def test_what_a_coordinator_writes_cannot_mislead():
 
 
 def test_shapes_hold_no_values():
-    for kind, _ in _HANDLERS.values():
+    for kind, _ in HANDLERS.values():
         assert issubclass(kind.reply, msgspec.Struct)
     reply = CountRows.reply(rows=86753)
     assert shapes(reply) == "rows"

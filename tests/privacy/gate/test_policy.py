@@ -31,7 +31,7 @@ def approve(fed, *sites, **what):
 
 def test_nothing_is_answered_before_the_owner_approves():
     fed = approving()
-    assert not fed.record  # not even what the columns are called
+    assert not fed.transport.record  # not even what the columns are called
     with pytest.raises(
         RefusedError, match="site 'site 0' refused Describe: the site's owner has not approved this study"
     ):

@@ -10,11 +10,11 @@ import pytest
 from helpers.studies import Recorded, federate
 
 import silvan as sv
-from silvan.algorithms.bofrf.weigh import ScoreTrees, TreeScores
+from silvan.algorithms.bofrf.tree_messages import ScoreTrees, TreeScores
 from silvan.errors import FederationError
 from silvan.federation import wire
 from silvan.federation.message import Envelope, Trouble
-from silvan.federation.site import _HANDLERS
+from silvan.federation.site import HANDLERS
 from silvan.forest.files.silvan_file import to_bytes
 from silvan.forest.forest import Forest, join_forests
 from silvan.tree.split import SET_WORDS
@@ -88,7 +88,7 @@ def test_plain_replies_give_the_patient_away(home):
     """What the attack needs: every site's own matrix, which an adder that cannot be trusted could pass on."""
     fed = federation(home)
     fed.total(question(fed))
-    sent = {site: wire.decode(data, Envelope) for site, way, data in fed.record if way == "sent"}
+    sent = {site: wire.decode(data, Envelope) for site, way, data in fed.transport.record if way == "sent"}
     scores = {site: wire.decode(e.body, TreeScores) for site, e in sent.items() if e.kind == "TreeScores"}
     assert set(scores) == set(SITES)
     assert suspects(scores) == [home]
@@ -97,7 +97,7 @@ def test_plain_replies_give_the_patient_away(home):
 def test_a_site_does_not_answer_it_in_the_clear():
     fed = federation("north")
     fed.total(question(fed))
-    asked = [data for site, way, data in fed.record if way == "received" and site == "north"][-1]
+    asked = [data for site, way, data in fed.transport.record if way == "received" and site == "north"][-1]
     answer = wire.decode(fed.site("north").receive(asked, "ask"), Envelope)
     assert answer.kind == "Trouble"
     assert wire.decode(answer.body, Trouble).code == "refused"
@@ -125,11 +125,11 @@ def test_in_a_ring_no_message_holds_a_matrix_of_one_site(home):
     """The only matrices that can be read are those of the sum, which the ring gives at its end."""
     fed = federation(home, sums="ring")
     replies = fed.total(question(fed))
-    sent = [wire.decode(data, Envelope) for _, way, data in fed.record if way == "sent"]
+    sent = [wire.decode(data, Envelope) for _, way, data in fed.transport.record if way == "sent"]
     scores = [wire.decode(e.body, TreeScores) for e in sent if e.kind == "TreeScores"]
     assert len(scores) == 1
     assert np.array_equal(scores[0].counts, replies.counts)
-    handler = _HANDLERS["ScoreTrees"][1]
+    handler = HANDLERS["ScoreTrees"][1]
     own = {site: handler(fed.site(site), question(fed)).counts for site in SITES}
     assert suspects({site: TreeScores(rows=replies.rows, counts=counts) for site, counts in own.items()}) == [home]
     for envelope in sent:
@@ -142,9 +142,11 @@ def test_the_sneaky_site_itself_learns_only_weights():
     """Of a whole run, what reaches the sneaky site is trees and weights; no message holds a matrix of another site."""
     fed = federation("north", sums="ring", forests={"sneaky": TREES})
     sv.BOFRF(n_estimators=4, max_depth=3, validation=0.2).fit(fed)
-    received = [wire.decode(data, Envelope) for site, way, data in fed.record if (site, way) == ("sneaky", "received")]
+    received = [
+        wire.decode(data, Envelope) for site, way, data in fed.transport.record if (site, way) == ("sneaky", "received")
+    ]
     assert {envelope.kind for envelope in received} <= {"CountRows", "BringTrees", "ScoreTrees", "Choose"}
     for envelope in received:
-        kind = _HANDLERS[envelope.kind][0]
+        kind = HANDLERS[envelope.kind][0]
         request = wire.decode(envelope.body, kind)
         assert not any(name in request.__struct_fields__ for name in ("counts", "rows"))

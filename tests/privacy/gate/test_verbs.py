@@ -8,7 +8,7 @@ from helpers.studies import Recorded, federate, parts, table
 from privacy.gate.test_sneaky_site import SCHEMA, SITES, bait, tables
 
 import silvan as sv
-from silvan.algorithms.bofrf.weigh import ScoreTrees
+from silvan.algorithms.bofrf.tree_messages import ScoreTrees
 from silvan.algorithms.evaluation.evaluate import Contender, Judge
 from silvan.algorithms.horizontal import histogram_forest
 from silvan.algorithms.horizontal.histogram_forest import GrowLevel
@@ -16,7 +16,7 @@ from silvan.algorithms.shared.shared_bins import CountFine, CountGrid, CutPoints
 from silvan.errors import RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Envelope, Trouble
-from silvan.federation.site import _HANDLERS, Outbox
+from silvan.federation.site import HANDLERS, Outbox
 from silvan.forest.files.silvan_file import to_bytes
 from silvan.forest.forest import join_forests
 from silvan.tree.split import SET_WORDS
@@ -46,8 +46,10 @@ def test_no_sum_is_answered_in_the_clear(sums):
     for learner in (sv.HistogramForest(2, max_depth=2), sv.BOFRF(2, max_depth=2), sv.MultBoost(2)):
         learner.fit(fed)
     learner.evaluate(fed)
-    asked = [wire.decode(data, Envelope) for site, way, data in fed.record if (site, way) == ("site 1", "received")]
-    asked = [envelope for envelope in asked if _HANDLERS[envelope.kind][0].verb == "total"]
+    asked = [
+        wire.decode(data, Envelope) for site, way, data in fed.transport.record if (site, way) == ("site 1", "received")
+    ]
+    asked = [envelope for envelope in asked if HANDLERS[envelope.kind][0].verb == "total"]
     assert {e.kind for e in asked} >= {"CountCategories", "CountGrid", "CountFine", "GrowLevel", "ScoreTrees", "Tally"}
     member = fed.site("site 1")
     for envelope in asked:
@@ -157,9 +159,9 @@ def test_an_honest_forest_is_answered_again_word_for_word():
     fed = federate(TABLES, Recorded)
     sv.HistogramForest(3, max_depth=4, max_features=1).fit(fed)
     for site in ("site 0", "site 3"):
-        record = [(way, data) for name, way, data in fed.record if name == site]
+        record = [(way, data) for name, way, data in fed.transport.record if name == site]
         asked, replies = ([d for w, d in record if w == way] for way in ("received", "sent"))
-        assert [fed.site(site).receive(d, _HANDLERS[wire.decode(d, Envelope).kind][0].verb) for d in asked] == replies
+        assert [fed.site(site).receive(d, HANDLERS[wire.decode(d, Envelope).kind][0].verb) for d in asked] == replies
 
 
 def test_what_is_left_of_the_attack():
@@ -168,7 +170,7 @@ def test_what_is_left_of_the_attack():
     for depth, nodes in enumerate([[0], [1, 2], [3, 4], [5, 6], [7, 8]]):
         replies = fed.total(invented(fed, BOX[:depth], nodes))
     assert replies.sums[:4].sum(axis=0).tolist() == [0, 1]
-    said = [line.said() for line in fed.site("north").outbox.ledger.lines() if line.kind == "GrowLevel"]
+    said = [line.describe() for line in fed.site("north").outbox.ledger.lines() if line.kind == "GrowLevel"]
     assert len(said) == 5
     assert "x 2 nodes, summed with 3 other sites" in said[-1]
 
@@ -229,7 +231,9 @@ def test_a_plain_sum_loses_no_site_on_its_way():
     counts_of(fed)
     [asked] = [
         envelope
-        for envelope in (wire.decode(d, Envelope) for s, w, d in fed.record if (s, w) == ("site 0", "received"))
+        for envelope in (
+            wire.decode(d, Envelope) for s, w, d in fed.transport.record if (s, w) == ("site 0", "received")
+        )
         if envelope.kind == "CountGrid"
     ]
     for whole in ("", asked.question):
@@ -260,8 +264,8 @@ def loses(site, after):
     seen = [0]
 
     class Losing(Recorded):
-        def deliver(self, messages, verb):
-            for name, data in super().deliver(messages, verb):
+        def deliver(self, messages, verb, timeout):
+            for name, data in super().deliver(messages, verb, timeout):
                 seen[0] += name == site
                 if name != site or seen[0] <= after:
                     yield name, data
@@ -302,7 +306,7 @@ SETS = {
 def test_sums_that_do_not_name_every_site_once(who):
     fed = federate(TABLES, Recorded)
     counts_of(fed)
-    data = [d for site, way, d in fed.record if (site, way) == ("site 1", "received")][-1]
+    data = [d for site, way, d in fed.transport.record if (site, way) == ("site 1", "received")][-1]
     changed = msgspec.structs.replace(wire.decode(data, Envelope), over=SETS[who], question="another", task="another")
     answer = wire.decode(fed.site("site 1").receive(wire.encode(changed), "total"), Envelope)
     assert wire.decode(answer.body, Trouble).code == "refused"
@@ -382,12 +386,12 @@ def test_models_are_judged_once_in_a_task():
 def test_one_name_for_two_questions():
     fed = federate(TABLES, Recorded)
     counts_of(fed)
-    data = [d for site, way, d in fed.record if (site, way) == ("site 1", "received")][-1]
+    data = [d for site, way, d in fed.transport.record if (site, way) == ("site 1", "received")][-1]
     asked, member = wire.decode(data, Envelope), fed.site("site 1")
     assert wire.decode(member.receive(data, "total"), Envelope).kind == "GridCounts"
     for changes in ({"task": "another"}, {"kind": "CountRows", "body": b"\x80"}, {"whole": "x"}):
         changed = msgspec.structs.replace(asked, **changes)
-        answer = wire.decode(member.receive(wire.encode(changed), _HANDLERS[changed.kind][0].verb), Envelope)
+        answer = wire.decode(member.receive(wire.encode(changed), HANDLERS[changed.kind][0].verb), Envelope)
         assert "something else under this name" in wire.decode(answer.body, Trouble).text
 
 

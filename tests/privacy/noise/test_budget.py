@@ -93,8 +93,7 @@ def test_it_outlives_the_process(tmp_path):
 
 KILLED = """
 import os, sys
-from silvan.privacy.budget import Budget
-from silvan.privacy.masking import Turn
+from silvan.privacy.noise.budget import Budget
 budget = Budget(1.0, sys.argv[1], "here")
 budget.charge("a", 0.7, "cells")
 if sys.argv[2] == "kept":
@@ -337,15 +336,15 @@ def test_a_masked_sum_of_shares_is_opened_once(tmp_path):
 
     def total(lost):
         fed = sv.federate_rows(tables, **settings)
-        deliver = fed.deliver
+        deliver = fed.transport.deliver
 
-        def some(messages, verb):
-            for site, answer in deliver(messages, verb):
+        def some(messages, verb, timeout):
+            for site, answer in deliver(messages, verb, timeout):
                 step = wire.decode(messages[site], Envelope).step
                 if site != lost or step is None or wire.decode(step.body, Turn).what == "key":
                     yield site, answer
 
-        fed.deliver = some
+        fed.transport.deliver = some
         return fed.total(CountPeople(epsilon=0.5, sharers=3)).counts
 
     total(None)
@@ -358,15 +357,15 @@ def test_a_smaller_ring_has_other_shares():
     frame = table(n=900)
     tables = {f"site {i}": frame[i::4] for i in range(4)}
     fed = sv.federate_rows(tables, schema=schema(), sums="ring", n_jobs=1, quorum=3)
-    deliver = fed.deliver
+    deliver = fed.transport.deliver
 
-    def some(messages, verb):
-        for site, answer in deliver(messages, verb):
+    def some(messages, verb, timeout):
+        for site, answer in deliver(messages, verb, timeout):
             step = wire.decode(messages[site], Envelope).step
             if site != "site 3" or not wire.decode(step.body, Hop).ring:
                 yield site, answer
 
-    fed.deliver = some
+    fed.transport.deliver = some
     fed.total(CountPeople(epsilon=0.5, sharers=3))
     assert list(fed.lost) == ["site 3"]
     assert spent(fed).tolist() == [1.0, 1.0, 1.0, 0.5]

@@ -12,7 +12,7 @@ from scipy import stats
 from silvan.errors import InputError, RefusedError
 from silvan.privacy.noise import sampler
 from silvan.privacy.noise.laplace import MAX_EPSILON, Noise
-from silvan.privacy.noise.sampler import noise_shares, random_responses, ranges_below, rounded_up
+from silvan.privacy.noise.sampler import noise_shares, random_responses, ranges_below, round_scale_up
 
 SCALES = [Fraction(1, 5), Fraction(1), Fraction(7, 2), Fraction(64), Fraction(1000, 3), Fraction(10**6)]
 
@@ -48,7 +48,7 @@ def assert_drawn_from(drawn, probability, reach, least=1e-4):
 @pytest.mark.parametrize("sharers", [1, 2, 5, 100])
 def test_shares_equal_their_twin(scale, sharers):
     words = stream(7)(40_000)
-    num, den = rounded_up(scale)
+    num, den = round_scale_up(scale)
     twin = Coins(words)
     expected = [twin.share(num, den, sharers) for _ in range(60)]
     source = iter([words])
@@ -186,7 +186,7 @@ def test_alpha_is_what_the_paper_calls_epsilon():
 
 def test_scales_are_never_rounded_down():
     for scale in SCALES:
-        num, den = rounded_up(scale)
+        num, den = round_scale_up(scale)
         assert scale <= Fraction(num, den) < scale + Fraction(1, den)
         assert 2 ** ranges_below(num, den) >= Fraction(num, den)
 

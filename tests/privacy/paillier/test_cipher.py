@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from silvan.errors import CipherError, FormatError, InputError
 from silvan.federation import wire
 from silvan.privacy.paillier import modular
-from silvan.privacy.paillier.cipher import Ciphertexts, Masks, check, decrypt, encrypt
+from silvan.privacy.paillier.cipher import Ciphertexts, Masks, check_ciphertexts, decrypt, encrypt
 from silvan.privacy.paillier.modular_kernels import LIMB, SQUARE, WORD, has_vectors
 from silvan.privacy.paillier.paillier_keys import PrivateKey, PublicKey, generate
 
@@ -112,13 +112,13 @@ def test_chains_are_those_of_whole_numbers(radix, data, bits):
         return x
 
     modulus = modular.make_modulus(n, radix)
-    inside = modular.enter(modular.to_words(numbers, len(modulus.words)), modulus)
+    inside = modular.to_montgomery(modular.to_words(numbers, len(modulus.words)), modulus)
     starts = np.cumsum([0, *map(len, chains)])
     operations = np.array([i for chain in chains for i in chain], np.int32)
     for threads in (1, 3):
-        out = modular.run(inside, operations, starts, modulus, threads)
-        assert read(modular.leave(out, modulus, threads)) == [result(chain) for chain in chains]
-    assert read(modular.leave(inside, modulus)) == numbers
+        out = modular.run_chains(inside, operations, starts, modulus, threads)
+        assert read(modular.from_montgomery(out, modulus, threads)) == [result(chain) for chain in chains]
+    assert read(modular.from_montgomery(inside, modulus)) == numbers
 
 
 @pytest.mark.parametrize("radix", RADICES)
@@ -126,14 +126,14 @@ def test_long_products_are_made_in_parts(radix):
     rng = np.random.default_rng(0)
     modulus = modular.make_modulus(N, radix)
     numbers = [int.from_bytes(rng.bytes(32), "little") % N for _ in range(500)]
-    inside = modular.enter(modular.to_words(numbers, 4), modulus)
+    inside = modular.to_montgomery(modular.to_words(numbers, 4), modulus)
     listed = rng.permutation(500)
     starts = np.array([0, 1, 70, 199, 200, 500])
     wanted = [math.prod(numbers[i] for i in listed[a:b]) % N for a, b in itertools.pairwise(starts)]
     out = modular.products(inside, listed, starts, modulus, 2)
-    assert read(modular.leave(out, modulus)) == wanted
+    assert read(modular.from_montgomery(out, modulus)) == wanted
     (everything,) = modular.products(inside, np.tile(listed, 12), np.array([0, 6000]), modulus)[:1]
-    assert read(modular.leave(everything[None], modulus)) == [pow(math.prod(numbers), 12, N)]
+    assert read(modular.from_montgomery(everything[None], modulus)) == [pow(math.prod(numbers), 12, N)]
 
 
 @pytest.mark.parametrize("radix", RADICES)
@@ -143,15 +143,15 @@ def test_powers_come_from_a_table(radix):
     powers = modular.Powers.of(squares, 3, modulus)
     digits = np.array([[5, 0, 7, 1], [0, 0, 0, 0], [7, 7, 7, 7]], np.uint8)
     exponents = [5 + 7 * 8**2 + 8**3, 0, 8**4 - 1]
-    assert read(modular.leave(powers.raise_to(digits), modulus)) == [pow(7, e, N) for e in exponents]
+    assert read(modular.from_montgomery(powers.raise_to(digits), modulus)) == [pow(7, e, N) for e in exponents]
 
 
 @pytest.mark.parametrize("radix", RADICES)
 @given(st.lists(st.integers(0, N - 1), max_size=4), st.integers(1, 2**80))
 def test_one_exponent_for_all(radix, numbers, exponent):
     modulus = modular.make_modulus(N, radix)
-    inside = modular.enter(modular.to_words(numbers, 4), modulus)
-    raised = modular.leave(modular.power(inside, exponent, modulus), modulus)
+    inside = modular.to_montgomery(modular.to_words(numbers, 4), modulus)
+    raised = modular.from_montgomery(modular.power(inside, exponent, modulus), modulus)
     assert read(raised) == [pow(x, exponent, N) for x in numbers]
 
 
@@ -209,7 +209,7 @@ def test_randomness_is_fresh():
     both = [encrypt(KEY, [7, 7]), encrypt(KEY, [7, 7])]
     assert len({c for ciphertexts in both for c in numbers(ciphertexts)}) == 4
     masks = Masks(KEY.public)
-    inside = check(KEY.public, both[0])
+    inside = check_ciphertexts(KEY.public, both[0])
     hidden = [masks.hide(inside), masks.hide(inside)]
     assert len({c for ciphertexts in [*hidden, both[0]] for c in numbers(ciphertexts)}) == 6
     assert decrypt(KEY, hidden[0]) == decrypt(KEY, hidden[1]) == [7, 7]
@@ -248,7 +248,7 @@ def test_a_sum_that_is_not_hidden_shows_its_rows_and_a_hidden_one_does_not():
     rest = [sealing(c, m) for c, m in zip(rows, [1, 0, 1], strict=True)]
     plain = rows[0] * rows[2] % N**2
     assert sealing(plain, 2) == rest[0] * rest[2] % N**2
-    (hidden,) = numbers(Masks(KEY.public).hide(check(KEY.public, of(KEY.public, plain))))
+    (hidden,) = numbers(Masks(KEY.public).hide(check_ciphertexts(KEY.public, of(KEY.public, plain))))
     assert textbook_decrypt(hidden) == 2
     products = [math.prod(rest[i] for i in range(3) if code >> i & 1) % N**2 for code in range(8)]
     assert sealing(hidden, 2) not in products
@@ -263,7 +263,7 @@ def test_masks_are_longer_than_the_key():
         asked.append(count)
         return stream(b"m")(count)
 
-    Masks(KEY.public).hide(check(KEY.public, encrypt(KEY, [1, 1])), entropy=entropy)
+    Masks(KEY.public).hide(check_ciphertexts(KEY.public, encrypt(KEY, [1, 1])), entropy=entropy)
     assert asked[0] // 2 * 6 >= 256 + 128  # six bits a byte
 
 
@@ -293,7 +293,7 @@ def test_numbers_that_are_no_ciphertexts(c):
     good = numbers(encrypt(KEY, [1] * 300, n_jobs=1))
     for place in (0, 299):
         with pytest.raises(CipherError, match="out of range"):
-            check(KEY.public, of(KEY.public, *good[:place], c, *good[place + 1 :]))
+            check_ciphertexts(KEY.public, of(KEY.public, *good[:place], c, *good[place + 1 :]))
     with pytest.raises(CipherError, match="out of range"):
         decrypt(KEY, of(KEY.public, c))
 
@@ -317,7 +317,7 @@ def test_another_key():
 )
 def test_other_shapes(data):
     with pytest.raises(CipherError, match="rows of 64 bytes"):
-        check(KEY.public, Ciphertexts(KEY.public.fingerprint, data))
+        check_ciphertexts(KEY.public, Ciphertexts(KEY.public.fingerprint, data))
 
 
 @pytest.mark.parametrize("bits", [0, 512, 1024, 2047, 2176, 4096])

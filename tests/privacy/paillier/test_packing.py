@@ -12,7 +12,16 @@ from silvan.federation import wire
 from silvan.privacy.paillier import modular
 from silvan.privacy.paillier.cipher import Ciphertexts, Masks, decrypt, encrypt
 from silvan.privacy.paillier.modular_kernels import has_vectors
-from silvan.privacy.paillier.packing import Lanes, encrypt_rows, list_cells, read_sums, receive_rows, sum_rows
+from silvan.privacy.paillier.packing import (
+    AskedHistograms,
+    Lanes,
+    RowsByNode,
+    encrypt_rows,
+    list_cells,
+    read_sums,
+    receive_rows,
+    sum_rows,
+)
 from silvan.privacy.paillier.paillier_keys import PrivateKey
 from silvan.tree.histogram import fill_naive
 from silvan.tree.level import fill_bases
@@ -51,6 +60,10 @@ class Study:
     def totals(self):
         return np.stack([self.values[r].sum(axis=0) for r in self.nodes()])
 
+    @property
+    def asked(self):
+        return RowsByNode(self.codes, self.order, self.starts, self.stops), AskedHistograms(self.features, self.n_bins)
+
     def nodes(self):
         return [self.order[a:b] for a, b in zip(self.starts, self.stops, strict=True)]
 
@@ -66,21 +79,10 @@ class Study:
 
     def send(self, n_jobs=1, **options):
         rows = receive_rows(KEY.public, self.lanes, encrypt_rows(KEY, self.lanes, self.values, n_jobs), n_jobs)
-        return sum_rows(
-            rows,
-            MASKS,
-            self.codes,
-            self.order,
-            self.starts,
-            self.stops,
-            self.features,
-            self.n_bins,
-            n_jobs,
-            **options,
-        )
+        return sum_rows(rows, MASKS, *self.asked, n_jobs, **options)
 
     def read(self, counts, sums, n_jobs=1):
-        return read_sums(KEY, self.lanes, self.features, self.n_bins, counts, sums, self.sizes, self.totals, n_jobs)
+        return read_sums(KEY, self.lanes, self.asked[1], counts, sums, self.sizes, self.totals, n_jobs)
 
 
 @st.composite
@@ -120,8 +122,7 @@ def test_both_kernels_give_the_same_bytes(monkeypatch):
 
         encrypted = encrypt_rows(key, study.lanes, study.values, 2, entropy)
         rows = receive_rows(key.public, study.lanes, encrypted)
-        asked = (study.codes, study.order, study.starts, study.stops, study.features, study.n_bins)
-        counts, sums = sum_rows(rows, Masks(key.public, entropy=entropy), *asked, entropy=entropy)
+        counts, sums = sum_rows(rows, Masks(key.public, entropy=entropy), *study.asked, entropy=entropy)
         assert (study.read(counts, sums) == study.plain()).all()
         sent.append([encrypted.data.tobytes(), sums.data.tobytes()])
     assert sent[0] == sent[1]
@@ -147,12 +148,11 @@ def test_sums_are_hidden_anew_each_time():
     study = Study(2)
     encrypted = encrypt_rows(KEY, study.lanes, study.values, 1)
     rows = receive_rows(KEY.public, study.lanes, encrypted, 1)
-    asked = (study.codes, study.order, study.starts, study.stops, study.features, study.n_bins)
-    (_, a), (_, b) = sum_rows(rows, MASKS, *asked), sum_rows(rows, MASKS, *asked)
+    (_, a), (_, b) = sum_rows(rows, MASKS, *study.asked), sum_rows(rows, MASKS, *study.asked)
     assert len(a) > 0
     assert (a.data != b.data).any(axis=1).all()
     assert decrypt(KEY, a) == decrypt(KEY, b)
-    fixed = [sum_rows(rows, MASKS, *asked, n_jobs=n, entropy=lambda count: bytes([7]) * count)[1] for n in (1, 3)]
+    fixed = [sum_rows(rows, MASKS, *study.asked, n_jobs=n, entropy=lambda count: bytes([7]) * count)[1] for n in (1, 3)]
     assert (fixed[0].data == fixed[1].data).all()
 
 
@@ -240,7 +240,7 @@ def test_shifting_is_never_more_work_than_adding(counts, most, fields):
     """And no bin is forgotten or cut: cells of a ciphertext fit a lane, all but the empty and the fullest are there."""
     counts = np.array(counts)
     lanes = Lanes(256, 30_000, fields, most)
-    cells = list_cells(counts, np.zeros((1, 1), np.int32), np.array([len(counts)]), lanes)
+    cells = list_cells(counts, AskedHistograms(np.zeros((1, 1), np.int32), np.array([len(counts)])), lanes)
     left_out = set(range(len(counts))) - set(cells.bin.tolist())
     assert {int(counts[b]) for b in left_out} <= {0, int(counts.max())}
     assert sum(counts[b] > 0 for b in left_out) == (counts.max() > 0)
@@ -363,4 +363,4 @@ def test_masks_of_another_key():
     rows = receive_rows(KEY.public, study.lanes, encrypt_rows(KEY, study.lanes, study.values))
     other = Masks(PrivateKey(0xD59158EC5ADE142E07E960523DB20DDB, 0xD59158EC5ADE142E07E960523DB20DDB + 2).public)
     with pytest.raises(InputError, match="masks are of"):
-        sum_rows(rows, other, study.codes, study.order, study.starts, study.stops, study.features, study.n_bins)
+        sum_rows(rows, other, *study.asked)

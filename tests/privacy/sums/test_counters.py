@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from silvan.errors import RefusedError
-from silvan.privacy.seal import offsets
-from silvan.privacy.sums.counters import WORD, flatten, unflatten
+from silvan.privacy.sums.counters import WORD, flatten, offsets, unflatten
 
 DTYPES = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", ">i4", ">u8"]
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)

@@ -6,6 +6,7 @@ from itertools import combinations
 import msgspec
 import numpy as np
 import pytest
+from helpers.federating import federation_of
 from helpers.masked import Coordinator, masked_of, masked_sites
 from helpers.runs import fitted, silvan, write_study
 from helpers.studies import Recorded, Stop, assert_books, disturbed, federate, parts, table
@@ -23,7 +24,6 @@ from silvan.federation.journal import Journal
 from silvan.federation.message import Envelope
 from silvan.federation.site import Outbox, Site
 from silvan.federation.sums import TrustedSums
-from silvan.federation.transports.in_process import LocalFederation
 from silvan.privacy.gate.gate import Gate, Policy
 from silvan.privacy.sums.masked_coordinator import MaskedSums
 from silvan.privacy.sums.masked_site import Confirmed, Hidden, Kept, MaskCover, Opened, Turn, threshold
@@ -47,7 +47,7 @@ def asked():
 @settings(max_examples=40)
 def test_the_sums_of_trusted(both, cold, neighbours):
     given_parts = [Numbers(x=x, y=y) for x, y in zip(*both, strict=True)]
-    trusted = LocalFederation(members(given_parts, cover=None), TrustedSums()).total(Number())
+    trusted = federation_of(members(given_parts, cover=None), TrustedSums()).total(Number())
     assert same(masked_of(given_parts, cold=cold, neighbours=neighbours).total(Number()), trusted)
 
 
@@ -56,7 +56,7 @@ def test_the_sums_of_trusted(both, cold, neighbours):
 def test_the_sums_of_trusted_where_they_are_known_to_be_small(most, data):
     values = data.draw(st.lists(st.integers(0, most // 4), min_size=1, max_size=30))
     given_parts = [of(*values, y=[most // 4], dtype=np.int64)] * 4
-    trusted = LocalFederation(members(given_parts, cover=None), TrustedSums()).total(Number())
+    trusted = federation_of(members(given_parts, cover=None), TrustedSums()).total(Number())
     assert same(masked_of(given_parts).total(Number(), most=most), trusted)
 
 
@@ -128,11 +128,11 @@ def test_a_missing_blob_is_sent():
     fed = federate(TABLES, Recorded, sums="masked")
     learner = sv.HistogramForest(n_estimators=3, max_depth=3)
     learner.fit(fed)
-    for member in fed.members.values():
+    for member in fed.local_sites.values():
         for key in [k for k in member.store._values if k.startswith("blob")]:
             del member.store._values[key]
     assert learner.fit(fed).forest_.hash == learner.fit(federate(TABLES)).forest_.hash
-    missing = [d for _, way, d in fed.record if way == "sent" and wire.decode(d, Envelope).kind == "Missing"]
+    missing = [d for _, way, d in fed.transport.record if way == "sent" and wire.decode(d, Envelope).kind == "Missing"]
     assert len(missing) == 2 * 4  # the schema, and the bins
     assert_books(fed)
 
@@ -142,7 +142,7 @@ def test_counters_share_words_where_sums_are_known_to_be_small():
     for most in (None, 2**40, 2**32 - 1, 2**20, 2**16 - 1, 255, 1, 0):
         fed = masked_of([of(*[0] * 640)] * 3, Recorded)
         fed.total(Number(), most=most)
-        hidden = [wire.decode(d, Envelope) for _, way, d in fed.record if way == "sent"]
+        hidden = [wire.decode(d, Envelope) for _, way, d in fed.transport.record if way == "sent"]
         sizes[most] = {len(wire.decode(e.body, Hidden).words) for e in hidden if e.kind == "Hidden"}
     assert [s.pop() for s in sizes.values()] == [5120, 5120, 2560, 1712, 1280, 640, 80, 80]
 
@@ -164,7 +164,7 @@ def test_two_sites():
 def many(n, **settings):
     cover = MaskCover(neighbours=4)
     sites = {f"s{i}": Site(f"s{i}", [of(i, dtype=np.int64)], cover=cover) for i in range(n)}
-    return LocalFederation(sites, MaskedSums(4), **settings)
+    return federation_of(sites, MaskedSums(4), **settings)
 
 
 def test_many_sites():
@@ -183,9 +183,9 @@ def test_a_policy_applies_to_what_is_summed():
     for policy, text in ((Policy(min_sites=4), "at least 4 sites"), (Policy(messages=["Describe"]), "allow Number")):
         sites = masked_sites([of(1), of(2), of(3)], outbox=Gate(policy))
         with pytest.raises(RefusedError, match=text):
-            LocalFederation(sites, MaskedSums()).total(Number())
+            federation_of(sites, MaskedSums()).total(Number())
     sites = masked_sites([of(1), of(2), of(3)], outbox=Gate(Policy(messages=["Number"], min_sites=3)))
-    assert LocalFederation(sites, MaskedSums()).total(Number()).x.tolist() == [6]
+    assert federation_of(sites, MaskedSums()).total(Number()).x.tolist() == [6]
 
 
 def test_a_policy_applies_to_the_sites_that_are_left():
@@ -208,7 +208,7 @@ def test_the_outbox_lets_a_part_out_once_and_may_change_it():
             return of(int(reply.x[0]) + 1)
 
     sites = masked_sites([of(1), of(2), of(3)], outbox=Censor())
-    assert LocalFederation(sites, MaskedSums()).total(Number()).x == [9]
+    assert federation_of(sites, MaskedSums()).total(Number()).x == [9]
     assert released == ["a", "b", "c"]
 
 
@@ -354,7 +354,7 @@ def test_all_bytes_are_counted_when_a_site_is_lost(step, tmp_path):
     again = masked_of([of(i) for i in range(4)], Recorded, quorum=3, journal=Journal(tmp_path / "journal"))
     assert same(again.total(Number()), total)
     again.close()
-    assert again.record == []
+    assert again.transport.record == []
     assert (again.traffic, again.lost) == (fed.traffic, fed.lost)
 
 
@@ -474,7 +474,7 @@ def test_stopped_after_some_answers(tmp_path, after):
     assert got == [[6], [60]]
     if after < first + second:  # sites in this process have new keys by then: a sum that was under way starts again
         in_vain = 4 * (8 < after <= first or after > first + 4)  # parts were there: all are asked to go on with them
-        assert len(fed.record) == 2 * (in_vain + (first if after > first else first + second))
+        assert len(fed.transport.record) == 2 * (in_vain + (first if after > first else first + second))
 
 
 def test_a_coordinator_that_comes_back_to_the_same_sites(tmp_path):
@@ -490,7 +490,7 @@ def test_a_coordinator_that_comes_back_to_the_same_sites(tmp_path):
         fed = Recorded(sites, MaskedSums(), journal=Journal(path), cold=True)
         assert fed.total(Number()).x.tolist() == [6]
         fed.close()
-        sent = [[(s, d) for s, way, d in f.record if way == "sent"] for f in (stopped, fed)]
+        sent = [[(s, d) for s, way, d in f.transport.record if way == "sent"] for f in (stopped, fed)]
         again = sent[0][8:] if after > 8 else sent[0]  # the parts that the journal has are not asked for again
         assert sent[1][: len(again)] == again
 
@@ -502,7 +502,7 @@ def test_a_finished_study_asks_nothing(tmp_path):
     again, resumed = outcome.__wrapped__(**settings_)
     resumed.close()
     assert again == got == outcome()[0]
-    assert resumed.record == []
+    assert resumed.transport.record == []
     assert resumed.traffic == fed.traffic
 
 
@@ -512,7 +512,7 @@ def test_a_journal_keeps_the_sum_only(tmp_path):
     total = fed.total(Number())
     fed.close()
     kept = path.read_bytes()
-    bodies = [wire.decode(data, Envelope).body for _, way, data in fed.record if way == "sent"]
+    bodies = [wire.decode(data, Envelope).body for _, way, data in fed.transport.record if way == "sent"]
     assert wire.encode(total) in kept
     assert not any(body in kept for body in bodies)
 
@@ -521,7 +521,7 @@ def test_keys_are_those_of_the_federation():
     """One way of summing may serve several federations, whose sites have the same names."""
     sums = MaskedSums()
     for _ in range(2):
-        fed = LocalFederation(masked_sites([of(1), of(2), of(3)]), sums)
+        fed = federation_of(masked_sites([of(1), of(2), of(3)]), sums)
         assert fed.total(Number()).x.tolist() == [6]
 
 
@@ -551,7 +551,7 @@ def test_turns_are_small():
     """What is repeated in every message is the list of members, not what others sealed."""
     fed = masked_of([of(*range(1000))] * 5, Recorded)
     fed.total(Number())
-    asked_for = [wire.decode(d, Envelope) for _, way, d in fed.record if way == "received"]
+    asked_for = [wire.decode(d, Envelope) for _, way, d in fed.transport.record if way == "received"]
     turns = [wire.decode(e.step.body, Turn) for e in asked_for]
     assert max(len(e.step.body) for e, t in zip(asked_for, turns, strict=True) if t.what != "open") < 500
     assert max(len(e.step.body) for e in asked_for) < 2000

@@ -5,6 +5,7 @@ import secrets
 import msgspec
 import numpy as np
 import pytest
+from helpers.federating import federation_of
 from helpers.masked import Coordinator, masked_of, masked_sites, pair_of, recovered, without, words
 from helpers.studies import Recorded, federate, parts, table
 from helpers.summing import Number, members, numbers_are_asked, of
@@ -14,13 +15,13 @@ from silvan.errors import RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Envelope, Step, Trouble
 from silvan.federation.sums import TrustedSums
-from silvan.federation.transports.in_process import LocalFederation
+from silvan.federation.transports.in_process import InProcess
 from silvan.privacy.gate.gate import Gate, Policy
-from silvan.privacy.seal import offsets, public_key, unseal
+from silvan.privacy.seal import public_key, unseal
 from silvan.privacy.sums import shamir
-from silvan.privacy.sums.counters import mask
+from silvan.privacy.sums.counters import mask, offsets
 from silvan.privacy.sums.masked_coordinator import MaskedSums
-from silvan.privacy.sums.masked_site import SEED, Hidden, MaskCover, Opened, Turn, adds, fingerprint, threshold
+from silvan.privacy.sums.masked_site import SEED, Hidden, MaskCover, Opened, Turn, adds_mask, fingerprint, threshold
 from silvan.privacy.sums.members import Member, Ready
 from silvan.privacy.sums.ring import RingCover
 
@@ -60,7 +61,7 @@ def test_a_coordinator_reads_nothing_in_what_it_is_given():
     assert totals[0] == totals[1] == np.sum(values, axis=0).tolist()
     seen = []
     for fed in feds:
-        sent = [wire.decode(data, Envelope) for _, way, data in fed.record if way == "sent"]
+        sent = [wire.decode(data, Envelope) for _, way, data in fed.transport.record if way == "sent"]
         assert [e.kind for e in sent] == ["Ready"] * 4 + ["Hidden"] * 4 + ["Confirmed"] * 4 + ["Opened"] * 4
         seen += [words(wire.decode(e.body, Hidden)) for e in sent if e.kind == "Hidden"]
     assert len(seen) == 8
@@ -99,8 +100,11 @@ def test_no_part_is_in_any_message_of_a_forest():
     fed = federate(parts(table(n=90), 4), Recorded, sums="masked")
     fed.total(CountGrid(schema=fed.blob(fed.schema.to_json().encode())))
     sums = {"CountCategories", "CountGrid"}
-    asked = {e.question: e.kind for e in (wire.decode(d, Envelope) for _, way, d in fed.record if way == "received")}
-    answered = [wire.decode(d, Envelope) for _, way, d in fed.record if way == "sent"]
+    asked = {
+        e.question: e.kind
+        for e in (wire.decode(d, Envelope) for _, way, d in fed.transport.record if way == "received")
+    }
+    answered = [wire.decode(d, Envelope) for _, way, d in fed.transport.record if way == "sent"]
     kinds = {(asked[e.question], e.kind) for e in answered if asked[e.question] in sums}
     assert {kind for _, kind in kinds} <= {"Ready", "Missing", "Hidden", "Confirmed", "Opened"}
     assert {question for question, _ in kinds} == sums
@@ -128,7 +132,7 @@ def test_a_federation_made_with_masks_refuses_plain_sums():
 @pytest.mark.parametrize("cover", [None, RingCover()])
 def test_sites_of_other_sums_take_no_part(cover):
     with pytest.raises(RefusedError, match="leaves it only"):
-        LocalFederation(members([of(1), of(2), of(3)], cover=cover), MaskedSums()).total(Number())
+        federation_of(members([of(1), of(2), of(3)], cover=cover), MaskedSums()).total(Number())
 
 
 K = b"k" * 32
@@ -307,8 +311,8 @@ def test_both_shares_would_show_the_part():
     given.codes.clear()
     given.confirm(survivors=list("abc"))
     _, shared = recovered({s: given.open(s, list("abc")) for s in "abc"}, given.turn("hide"), list("abc"))
-    plus = [with_d["d"], *(shared[s, "d"] for s in "abc" if adds("d", s))]
-    minus = [shared[s, "d"] for s in "abc" if not adds("d", s)]
+    plus = [with_d["d"], *(shared[s, "d"] for s in "abc" if adds_mask("d", s))]
+    minus = [shared[s, "d"] for s in "abc" if not adds_mask("d", s)]
     assert without(given.hidden["d"], plus, minus).tolist() == list(PARTS["d"])
 
 
@@ -360,8 +364,8 @@ def read_sum(given, survivors):
     """Take off all masks that are left, as a coordinator does."""
     opened = {site: given.open(site, survivors) for site in survivors}
     own, shared = recovered(opened, given.turn("hide"), survivors)
-    plus = [*own.values(), *(seed for pair, seed in shared.items() if adds(*pair))]
-    minus = [seed for pair, seed in shared.items() if not adds(*pair)]
+    plus = [*own.values(), *(seed for pair, seed in shared.items() if adds_mask(*pair))]
+    minus = [seed for pair, seed in shared.items() if not adds_mask(*pair)]
     total = sum(words(given.hidden[site]) for site in survivors)
     mask(total, minus, plus)
     return total.tolist()
@@ -528,9 +532,9 @@ def test_an_old_answer_is_none_to_a_new_sum():
     """What sites answered in the first sum, played again in the second: the coordinator takes none of it."""
     old = []
 
-    class Replaying(LocalFederation):
-        def deliver(self, messages, verb):
-            answers = list(super().deliver(messages, verb))
+    class Replaying(InProcess):
+        def deliver(self, messages, verb, timeout):
+            answers = list(super().deliver(messages, verb, timeout))
             yield from list(old)
             yield from answers
             old.extend(answers)
@@ -540,8 +544,8 @@ def test_an_old_answer_is_none_to_a_new_sum():
 
 
 def test_a_federation_in_which_messages_are_changed():
-    class Tampering(LocalFederation):
-        def deliver(self, messages, verb):
+    class Tampering(InProcess):
+        def deliver(self, messages, verb, timeout):
             for site, data in messages.items():
                 envelope = wire.decode(data, Envelope)
                 turn = wire.decode(envelope.step.body, Turn)
@@ -549,7 +553,7 @@ def test_a_federation_in_which_messages_are_changed():
                     boxes = {n: box[:-1] + bytes([box[-1] ^ 128]) for n, box in turn.boxes.items()}
                     step = Step("masked", wire.encode(msgspec.structs.replace(turn, boxes=boxes)))
                     messages[site] = wire.encode(msgspec.structs.replace(envelope, step=step))
-            yield from super().deliver(messages, verb)
+            yield from super().deliver(messages, verb, timeout)
 
     with pytest.raises(RefusedError, match="site 'c' refused Number: what another site sealed was changed"):
         masked_of([of(i) for i in range(4)], Tampering, quorum=3).total(Number())
@@ -666,12 +670,12 @@ def test_all_neighbours_of_a_site_together_learn_its_part():
         given = here(values, MaskCover(neighbours=neighbours), neighbours=neighbours)
         turn = given.turn("hide")
         names = [member.site for member in turn.members]
-        near = [names[i] for i in turn.near("study")[0]]
+        near = [names[i] for i in turn.neighbour_places("study")[0]]
         seen = split_by(given, near, len(near)).tolist()
         assert seen == [3, 0]
         fewer = here(values, MaskCover(neighbours=neighbours), neighbours=neighbours)
         turn = fewer.turn("hide")
-        near = [names[i] for i in turn.near("study")[0]]
+        near = [names[i] for i in turn.neighbour_places("study")[0]]
         seen = split_by(fewer, near[1:], len(near) - 1)
         assert (seen > 2**40).any()
 

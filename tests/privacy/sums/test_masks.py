@@ -12,14 +12,23 @@ from hypothesis.extra import numpy as arrays
 from privacy.sums.test_counters import DTYPES, SHAPES
 
 from silvan.errors import RefusedError
-from silvan.privacy.seal import offsets
-from silvan.privacy.sums.counters import _PIECE, _TASK, _pack, _unpack, flatten, mask, stretch, unflatten
-from silvan.privacy.sums.neighbours import SECURITY, enough_neighbours, falls_apart, neighbours
+from silvan.privacy.sums.counters import (
+    MASK_PIECE,
+    MASK_TASK,
+    flatten,
+    key_stream,
+    mask,
+    offsets,
+    pack,
+    unflatten,
+    unpack,
+)
+from silvan.privacy.sums.neighbours import SECURITY, disconnection_bound, enough_neighbours, neighbours
 
 # -- streams
 
 
-@pytest.mark.parametrize("n", [0, 1, 7, _PIECE, _PIECE + 1, _TASK, 2 * _TASK + _PIECE + 3])
+@pytest.mark.parametrize("n", [0, 1, 7, MASK_PIECE, MASK_PIECE + 1, MASK_TASK, 2 * MASK_TASK + MASK_PIECE + 3])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_masks_are_what_the_cipher_gives(n, threads):
     """However the words are dealt out, it is one stream, entered at different places."""
@@ -37,7 +46,7 @@ def test_masks_are_what_the_cipher_gives(n, threads):
 
 
 def test_stretching_is_the_same_stream():
-    assert stretch(b"s" * 32, 4001) == offsets(b"s" * 32, 501).tobytes()[:4001]
+    assert key_stream(b"s" * 32, 4001) == offsets(b"s" * 32, 501).tobytes()[:4001]
 
 
 # -- words that several counters share
@@ -60,12 +69,12 @@ INTEGERS = st.sampled_from(DTYPES).flatmap(lambda d: arrays.arrays(np.dtype(d), 
 @settings(max_examples=100)
 def test_packing_is_plain_addition(counters, width):
     """Also of numbers that do not fit, or are below zero: a word depends on its counters by addition alone."""
-    assert _pack(counters, width).tolist() == naive_pack(counters, width)
+    assert pack(counters, width).tolist() == naive_pack(counters, width)
 
 
 def test_packing_over_many_pieces():
     counters = np.random.default_rng(0).integers(0, 2**16, 20_001, np.int32)
-    assert _pack(counters, 21).tolist() == naive_pack(counters, 21)
+    assert pack(counters, 21).tolist() == naive_pack(counters, 21)
 
 
 @st.composite
@@ -100,7 +109,7 @@ def test_a_sum_of_words_too_large_for_its_type():
 
 def test_reading_words():
     counters = np.random.default_rng(0).integers(0, 2**12, 10_007, np.int32)
-    assert np.array_equal(_unpack(_pack(counters, 12), len(counters), 12), counters)
+    assert np.array_equal(unpack(pack(counters, 12), len(counters), 12), counters)
 
 
 # -- who shares a mask with whom
@@ -146,15 +155,15 @@ def test_the_bound_is_one(n, k):
     near = neighbours("study", tuple(KEYS[:n]), k)
     for m in range(n - 1):
         apart = sum(pieces(near, gone) > 1 for gone in combinations(range(n), m))
-        assert apart / comb(n, m) <= falls_apart(n, m, k)
+        assert apart / comb(n, m) <= disconnection_bound(n, m, k)
 
 
 def test_enough_neighbours():
     for n in range(3, 256):
         k = enough_neighbours(n)
         assert k == n - 1 if n <= 50 else k < n - 1
-        assert falls_apart(n, 2 * (n // 3), k) <= 2.0**-SECURITY
-        assert k == n - 1 or k == 2 or falls_apart(n, 2 * (n // 3), k - 2) > 2.0**-SECURITY
+        assert disconnection_bound(n, 2 * (n // 3), k) <= 2.0**-SECURITY
+        assert k == n - 1 or k == 2 or disconnection_bound(n, 2 * (n // 3), k - 2) > 2.0**-SECURITY
     assert enough_neighbours(100) == 54
     assert enough_neighbours(255) < 80
 

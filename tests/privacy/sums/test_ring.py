@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from helpers.federating import federation_of
 from helpers.runs import fitted, silvan, write_study
 from helpers.studies import Recorded, Stop, assert_books, disturbed, federate, from_reply, parts, table
 from helpers.summing import NAMES, Coordinator, Number, Numbers, members, numbers_are_asked, of, ring_of
@@ -19,7 +20,7 @@ from silvan.federation.journal import Journal
 from silvan.federation.message import Envelope
 from silvan.federation.site import Outbox
 from silvan.federation.sums import TrustedSums
-from silvan.federation.transports.in_process import LocalFederation
+from silvan.federation.transports.in_process import InProcess
 from silvan.privacy.gate.gate import Gate, Policy
 from silvan.privacy.sums.ring import Pad, Passed, Ready, RingSums
 
@@ -45,7 +46,7 @@ def same(a, b):
 @settings(max_examples=60)
 def test_the_sums_of_trusted(both, cold):
     given_parts = [Numbers(x=x, y=y) for x, y in zip(*both, strict=True)]
-    trusted = LocalFederation(members(given_parts, cover=None), TrustedSums()).total(Number())
+    trusted = federation_of(members(given_parts, cover=None), TrustedSums()).total(Number())
     assert same(ring_of(given_parts, cold=cold).total(Number()), trusted)
 
 
@@ -69,13 +70,13 @@ def twice(site, data):
     return [(site, data), (site, data), (site, b"\xc1"), ("nobody", data)]
 
 
-class Late(LocalFederation):
+class Late(InProcess):
     """Before its own answers, every wave gets those to the wave before."""
 
     before = ()
 
-    def deliver(self, messages, verb):
-        answers = list(super().deliver(messages, verb))
+    def deliver(self, messages, verb, timeout):
+        answers = list(super().deliver(messages, verb, timeout))
         yield from self.before
         yield from answers
         self.before = answers
@@ -109,11 +110,11 @@ def test_a_missing_blob_is_sent():
     fed = federate(TABLES, Recorded, sums="ring")
     learner = sv.HistogramForest(n_estimators=3, max_depth=3)
     learner.fit(fed)
-    for member in fed.members.values():
+    for member in fed.local_sites.values():
         for key in [k for k in member.store._values if k.startswith("blob")]:
             del member.store._values[key]
     assert learner.fit(fed).forest_.hash == learner.fit(federate(TABLES)).forest_.hash
-    missing = [d for _, way, d in fed.record if way == "sent" and wire.decode(d, Envelope).kind == "Missing"]
+    missing = [d for _, way, d in fed.transport.record if way == "sent" and wire.decode(d, Envelope).kind == "Missing"]
     assert len(missing) == 2 * 4  # the schema, and the bins
     assert_books(fed)
 
@@ -136,9 +137,9 @@ def test_a_policy_applies_to_what_is_summed():
     for policy, text in ((Policy(min_sites=4), "at least 4 sites"), (Policy(messages=["Describe"]), "allow Number")):
         sites = members([of(1), of(2), of(3)], outbox=Gate(policy))
         with pytest.raises(RefusedError, match=text):
-            LocalFederation(sites, RingSums()).total(Number())
+            federation_of(sites, RingSums()).total(Number())
     sites = members([of(1), of(2), of(3)], outbox=Gate(Policy(messages=["Number"], min_sites=3)))
-    assert LocalFederation(sites, RingSums()).total(Number()).x.tolist() == [6]
+    assert federation_of(sites, RingSums()).total(Number()).x.tolist() == [6]
 
 
 def test_the_outbox_lets_a_part_out_once_and_may_change_it():
@@ -152,7 +153,7 @@ def test_the_outbox_lets_a_part_out_once_and_may_change_it():
             released.append(site.name)
             return of(int(reply.x[0]) + 1)
 
-    assert LocalFederation(members([of(1), of(2), of(3)], outbox=Censor()), RingSums()).total(Number()).x == [9]
+    assert federation_of(members([of(1), of(2), of(3)], outbox=Censor()), RingSums()).total(Number()).x == [9]
     assert released == ["a", "b", "c"]
 
 
@@ -238,7 +239,7 @@ def test_all_bytes_are_counted_when_a_site_is_lost(at, tmp_path):
     again = ring_of([of(i) for i in range(4)], Recorded, quorum=3, journal=Journal(tmp_path / "journal"))
     assert same(again.total(Number()), total)
     again.close()
-    assert again.record == []
+    assert again.transport.record == []
     assert (again.traffic, again.lost) == (fed.traffic, fed.lost)
 
 
@@ -290,8 +291,8 @@ def stopping(after):
     class Stopping(Recorded):
         count = 0
 
-        def deliver(self, messages, verb):
-            for site, data in super().deliver(messages, verb):
+        def deliver(self, messages, verb, timeout):
+            for site, data in super().deliver(messages, verb, timeout):
                 yield site, data
                 self.count += 1
                 if self.count == after:
@@ -316,7 +317,7 @@ def test_stopped_after_every_answer_in_turn(tmp_path, after):
     # sites in this process have new keys by then: a sum that was under way starts again, and if it had gone round, its
     # first site is asked for it once more in vain
     in_vain = after == N_ANSWERS
-    assert len(fed.record) == 2 * (in_vain + (N_ANSWERS if after > N_ANSWERS else 2 * N_ANSWERS))
+    assert len(fed.transport.record) == 2 * (in_vain + (N_ANSWERS if after > N_ANSWERS else 2 * N_ANSWERS))
 
 
 def test_a_finished_study_asks_nothing(tmp_path):
@@ -326,7 +327,7 @@ def test_a_finished_study_asks_nothing(tmp_path):
     again, resumed = outcome.__wrapped__(**settings)
     resumed.close()
     assert again == got == outcome()[0]
-    assert resumed.record == []
+    assert resumed.transport.record == []
     assert resumed.traffic == fed.traffic
 
 
@@ -335,7 +336,7 @@ def test_a_journal_keeps_the_sum_only(tmp_path):
     total = fed.total(Number())
     fed.close()
     kept = (tmp_path / "journal").read_bytes()
-    bodies = [wire.decode(data, Envelope).body for _, way, data in fed.record if way == "sent"]
+    bodies = [wire.decode(data, Envelope).body for _, way, data in fed.transport.record if way == "sent"]
     assert wire.encode(total) in kept
     assert sum(body in kept for body in bodies) == 1
 

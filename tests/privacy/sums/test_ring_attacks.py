@@ -3,6 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
+from helpers.federating import federation_of
 from helpers.studies import Recorded, federate, parts, table
 from helpers.summing import Coordinator, Number, Numbers, members, numbers_are_asked, of, overheard, ring_of
 
@@ -11,7 +12,7 @@ from silvan.errors import RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Envelope, Step, Trouble
 from silvan.federation.sums import TrustedSums
-from silvan.federation.transports.in_process import LocalFederation
+from silvan.federation.transports.in_process import InProcess
 from silvan.privacy.seal import public_key
 from silvan.privacy.sums.ring import Hop, Member, Passed, Ready, RingCover, RingSums
 
@@ -39,7 +40,7 @@ def refused(reply):
 
 def hops(fed):
     """All that a coordinator carries from site to site."""
-    opened = [wire.decode(data, Envelope) for _, way, data in fed.record if way == "sent"]
+    opened = [wire.decode(data, Envelope) for _, way, data in fed.transport.record if way == "sent"]
     return [wire.decode(e.body, Passed).sealed for e in opened if e.kind == "Passed"]
 
 
@@ -65,8 +66,11 @@ def test_no_part_is_in_any_message_of_a_forest():
     fed = federate(parts(table(n=90), 3), Recorded, sums="ring")
     sums = {"CountCategories", "CountGrid", "CountFine", "GrowLevel"}
     fed.total(CountGrid(schema=fed.blob(fed.schema.to_json().encode())))
-    asked = {e.question: e.kind for e in (wire.decode(d, Envelope) for _, way, d in fed.record if way == "received")}
-    answered = [wire.decode(d, Envelope) for _, way, d in fed.record if way == "sent"]
+    asked = {
+        e.question: e.kind
+        for e in (wire.decode(d, Envelope) for _, way, d in fed.transport.record if way == "received")
+    }
+    answered = [wire.decode(d, Envelope) for _, way, d in fed.transport.record if way == "sent"]
     kinds = [(asked[e.question], e.kind) for e in answered if asked[e.question] in sums]
     for kind, reply in (("CountCategories", "CategoryCounts"), ("CountGrid", "GridCounts")):
         got = [answer for question, answer in kinds if question == kind]
@@ -103,7 +107,7 @@ def test_a_federation_made_with_ring_refuses_plain_sums():
 
 
 def test_a_site_of_trusted_sums_takes_part_in_no_ring():
-    fed = LocalFederation(members([of(1), of(2), of(3)], cover=None), RingSums())
+    fed = federation_of(members([of(1), of(2), of(3)], cover=None), RingSums())
     with pytest.raises(RefusedError, match="leaves it only as it is"):
         fed.total(Number())
 
@@ -213,8 +217,8 @@ def test_a_box_that_was_changed():
 
 
 def test_a_federation_in_which_a_box_is_changed():
-    class Tampering(LocalFederation):
-        def deliver(self, messages, verb):
+    class Tampering(InProcess):
+        def deliver(self, messages, verb, timeout):
             for site, data in messages.items():
                 envelope = wire.decode(data, Envelope)
                 hop = wire.decode(envelope.step.body, Hop)
@@ -222,7 +226,7 @@ def test_a_federation_in_which_a_box_is_changed():
                     changed = hop.sealed[:-1] + bytes([hop.sealed[-1] ^ 128])
                     step = Step("ring", wire.encode(msgspec.structs.replace(hop, sealed=changed)))
                     messages[site] = wire.encode(msgspec.structs.replace(envelope, step=step))
-            yield from super().deliver(messages, verb)
+            yield from super().deliver(messages, verb, timeout)
 
     with pytest.raises(RefusedError, match="site 'c' refused Number: what another site sealed was changed"):
         ring_of([of(i) for i in range(4)], Tampering, quorum=3).total(Number())
