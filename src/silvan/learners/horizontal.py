@@ -153,17 +153,8 @@ class MergedForest(Learner):
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
         merged_forest.check_influence(settings, self.equal, self.max_trees, self.admission)
-        merged = merged_forest.fit(
-            federation,
-            self.schema_,
-            settings,
-            feature_key,
-            federation.rows,
-            self.weights,
-            equal=self.equal,
-            max_trees=self.max_trees,
-            admission=self.admission,
-        )
+        influence = merged_forest.Influence(self.weights, self.equal, self.max_trees, self.admission)
+        merged = merged_forest.fit(federation, self.schema_, settings, feature_key, influence)
         self.forest_ = merged.forest()
         self.forests_ = dict.fromkeys(federation.active, self.forest_)
         self.refused_: dict[str, dict[str, dict[str, int]]] = {}

@@ -1,10 +1,10 @@
-"""Trees from merged histograms with adaptive bins, as published (``bins="adaptive"``).
+"""Horizontal forests from merged histograms with adaptive bins, as published (``bins="adaptive"``).
 
 At every node each site summarises a feature in at most b bins of (mean value, positives, negatives), merging the two
 nearest when there are more (Eqs 4-5, Alg. 2). The coordinator pools the sites' bins, merges down to b again (Alg. 3)
 and tries the midpoints between neighbours. A categorical feature has one bin a category and is split by category.
 
-Bins are means, and a mean of one row is that row's value: the replies are seen one by one (``ask``), so a site's
+The mean of a bin with one row is that row's value, and the coordinator sees each site's reply (``ask``), so a site's
 policy must name the message. Two classes, no missing values. A level of all trees is one round.
 """
 
@@ -15,11 +15,11 @@ import msgspec
 import numpy as np
 from numba import njit
 
-from silvan.algorithms.horizontal.histogram_forest import check_nodes
+from silvan.algorithms.shared.level_checks import check_nodes
 from silvan.algorithms.shared.level_rules import follow_level
 from silvan.algorithms.shared.requests import MAX_TREES, schema_of
 from silvan.data.bins import Bins, make_bins
-from silvan.data.schema import MAX_BINS, Schema
+from silvan.data.schema import MAX_BINS, Feature, Schema
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
@@ -65,13 +65,13 @@ class AdaptiveLevel(Request, frozen=True, kw_only=True):
     min_leaf: int = 1  # rows that both sides of a split have at least, for the site's policy to judge
 
     def said(self, reply: Any = None) -> str:
-        """Say what is asked for, or answered."""
+        """Describe what is asked for, or answered."""
         each = f"{self.features.shape[1]:,} features x {len(self.nodes):,} nodes"
         n = "" if reply is None else f"{len(reply.means):,} "
         return f"means and counts of {n}small groups of rows, {each}; a group of one row shows its value"
 
     def course(self) -> Course:
-        """Say where the question stands: after all splits."""
+        """Return where the question stands: after all splits."""
         columns = (self.split_node, self.split_feature, self.split_threshold, self.split_words)
         if len({len(c) for c in columns}) != 1:
             raise FormatError("the splits so far do not match")
@@ -79,7 +79,7 @@ class AdaptiveLevel(Request, frozen=True, kw_only=True):
         return Course("forest", tuple(map(digest, made)))
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Fit to the last level: its nodes are split by its features, and their children are next."""
+        """Return a trace if the question follows the last level: its nodes are split by features asked about there."""
         same = [self.schema.hash, self.n_trees, self.bootstrap, self.max_bins, self.min_leaf]
         splits = self.split_node, self.split_feature
         return follow_level(
@@ -94,9 +94,9 @@ class AdaptiveLevel(Request, frozen=True, kw_only=True):
 def add_to_bins(
     means: np.ndarray, counts: np.ndarray, size: int, most: int, mean: float, negatives: int, positives: int
 ) -> int:
-    """Put a bin into a sorted histogram; if there are more than ``most``, merge the two nearest (Eqs 4-5).
+    """Insert a bin into a sorted histogram; if there are more than ``most``, merge the two nearest (Eqs 4-5).
 
-    The arrays have room for one more than ``most``. Returns the number of bins.
+    The arrays have layout for one more than ``most``. Returns the number of bins.
     """
     at = np.searchsorted(means[:size], mean)
     if at < size and means[at] == mean:
@@ -148,7 +148,7 @@ def summarise(
 
 
 def summarise_naive(values: list[float], y: list[int], most: int) -> list[tuple[float, int, int]]:
-    """Do what ``summarise`` does, word for word as published: the twin that tests hold it to."""
+    """Do what ``summarise`` does, literally as published: tests compare the two."""
     histogram: list[tuple[float, int, int]] = []
     for value, positive in zip(values, y, strict=True):
         for j, (r, p, n) in enumerate(histogram):
@@ -178,7 +178,7 @@ def merge_nearest_naive(histogram: list[tuple[float, int, int]]) -> list[tuple[f
 
 @dataclass
 class _Growing:
-    """Rows of each node, and which splits brought them there: a cache."""
+    """Rows of each node, and the splits that were applied so far: a cache."""
 
     rows: list[np.ndarray]
     done: list[tuple[bytes, ...]]
@@ -186,7 +186,7 @@ class _Growing:
 
 @answers(AdaptiveLevel)
 def adaptive_level(site: Site, request: AdaptiveLevel) -> AdaptiveBins:
-    """Bring the rows to the open nodes and summarise them."""
+    """Bring the rows to the open nodes and summarise them in bins."""
     schema = schema_of(site, request.schema)
     part = site.part(schema)
     if np.isnan(part.X).any():
@@ -195,32 +195,34 @@ def adaptive_level(site: Site, request: AdaptiveLevel) -> AdaptiveBins:
         raise FormatError("the number of bins or trees is out of range")
     rows = _rows_of_nodes(site, part, request, schema)
     check_nodes(request.nodes, request.features, len(rows), len(schema.features))
-    y = part.y.astype(np.int64)
-    means, counts = np.zeros(request.max_bins + 1), np.zeros((request.max_bins + 1, 2), np.int64)
-    sizes: list[int] = []
-    all_means: list[np.ndarray] = []
-    all_counts: list[np.ndarray] = []
-    X = part.X.astype(np.float64)
-    for node, features in zip(request.nodes, request.features, strict=True):
-        for f in features[features >= 0]:
-            if schema.features[f].categorical:
-                codes = X[rows[node], f].astype(np.int64)
-                table = np.bincount(2 * codes + y[rows[node]], minlength=2 * schema.features[f].n_codes)
-                all_counts.append(table.reshape(-1, 2))
-                all_means.append(np.arange(len(all_counts[-1]), dtype=np.float64))
-            else:
-                n = summarise(X, y, rows[node], f, request.max_bins, means, counts)
-                all_means.append(means[:n].copy())
-                all_counts.append(counts[:n].copy())
-            sizes.append(len(all_means[-1]))
+    X, y = part.X.astype(np.float64), part.y.astype(np.int64)
+    found = [
+        _bins_of_node(X, y, rows[node], f, schema.features[f], request.max_bins)
+        for node, features in zip(request.nodes, request.features, strict=True)
+        for f in features[features >= 0]
+    ]
     return AdaptiveBins(
-        sizes=np.array(sizes, np.int32),
-        means=np.concatenate([*all_means, np.zeros(0)]),
-        counts=np.concatenate([*all_counts, np.zeros((0, 2), np.int64)]),
+        sizes=np.array([len(means) for means, _ in found], np.int32),
+        means=np.concatenate([*(means for means, _ in found), np.zeros(0)]),
+        counts=np.concatenate([*(counts for _, counts in found), np.zeros((0, 2), np.int64)]),
     )
 
 
+def _bins_of_node(
+    X: np.ndarray, y: np.ndarray, rows: np.ndarray, f: int, feature: Feature, max_bins: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Summarise a node's rows by one feature: means, and counts (bins, 2); a category is a bin of its own."""
+    if feature.categorical:
+        codes = X[rows, f].astype(np.int64)
+        table = np.bincount(2 * codes + y[rows], minlength=2 * feature.n_codes).reshape(-1, 2)
+        return np.arange(len(table), dtype=np.float64), table
+    means, counts = np.zeros(max_bins + 1), np.zeros((max_bins + 1, 2), np.int64)
+    n = summarise(X, y, rows, f, max_bins, means, counts)
+    return means[:n], counts[:n]
+
+
 def _rows_of_nodes(site: Site, part: Part, request: AdaptiveLevel, schema: Schema) -> list[np.ndarray]:
+    """Return the rows of every node, by all splits so far."""
     key = ("adaptive", request.schema.hash, request.n_trees, request.bootstrap)
     columns = (request.split_node, request.split_feature, request.split_threshold, request.split_words)
     if len({len(c) for c in columns}) != 1:
@@ -262,11 +264,11 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
     plan = settings.federated_plan(len(schema.features))
     measure = settings.measure(schema, np.zeros(2, np.int64))
     rule = settings.rule(measure)
-    # as many bins as may come; a category's bin is its code, as everywhere
-    room = make_bins(
+    # as many bins as there may be; a category's bin is its code, as everywhere
+    layout = make_bins(
         schema, [np.zeros(0 if f.categorical else settings.max_bins - 1, np.float32) for f in schema.features]
     )
-    named = federation.blob(schema.to_json().encode())
+    schema_blob = federation.blob(schema.to_json().encode())
     made: list[tuple[np.ndarray, ...]] = []
     pending: dict[str, np.ndarray] = {}
 
@@ -274,7 +276,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
         features = draw_level(frontier, plan)
         replies = federation.ask(
             AdaptiveLevel(
-                schema=named,
+                schema=schema_blob,
                 n_trees=settings.n_estimators,
                 bootstrap=settings.bootstrap,
                 max_bins=settings.max_bins,
@@ -285,9 +287,9 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
             ),
             check=lambda site, reply: _check_bins(reply, features, schema, settings.max_bins),
         )
-        means, counts = pool(replies, features, schema, room, settings.max_bins)
-        splits = choose_level(counts, features, room, rule)
-        pending["threshold"] = _midpoints(means, features, splits, room)
+        means, counts = pool(replies, features, schema, layout, settings.max_bins)
+        splits = choose_level(counts, features, layout, rule)
+        pending["threshold"] = _midpoints(means, features, splits, layout)
         return splits
 
     def apply(nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> None:
@@ -299,13 +301,14 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
 
 
 def _history(made: list[tuple[np.ndarray, ...]]) -> dict[str, np.ndarray]:
+    """Return all splits so far as the fields of a question."""
     names = ("split_node", "split_feature", "split_threshold", "split_words")
     empty = (np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros((0, SET_WORDS), np.uint64))
     return dict(zip(names, (np.concatenate(c) for c in zip(empty, *made, strict=True)), strict=True))
 
 
 def _check_bins(reply: AdaptiveBins, features: np.ndarray, schema: Schema, most: int) -> None:
-    """Refuse bins that cannot be the answer to what was asked."""
+    """Raise ``FormatError`` for bins that cannot be the answer to what was asked."""
     asked = features[features >= 0]
     sizes, means, counts = reply.sizes, reply.means, reply.counts
     if sizes.dtype != np.int32 or means.dtype != np.float64 or counts.dtype != np.int64:
@@ -323,11 +326,11 @@ def _check_bins(reply: AdaptiveBins, features: np.ndarray, schema: Schema, most:
 
 
 def pool(
-    replies: dict[str, AdaptiveBins], features: np.ndarray, schema: Schema, room: Bins, most: int
+    replies: dict[str, AdaptiveBins], features: np.ndarray, schema: Schema, layout: Bins, most: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Merge the sites' bins (Alg. 3): means and counts, laid out as ``choose_level`` reads them."""
     asked = features[features >= 0]
-    starts = np.concatenate([[0], np.cumsum(room.n_bins[asked])])
+    starts = np.concatenate([[0], np.cumsum(layout.n_bins[asked])])
     means, counts = np.full(starts[-1], np.nan), np.zeros((starts[-1], 2), np.int64)
     ends = {site: np.concatenate([[0], np.cumsum(reply.sizes)]) for site, reply in replies.items()}
     for k, f in enumerate(asked):
@@ -347,14 +350,14 @@ def pool(
     return means, counts
 
 
-def _midpoints(means: np.ndarray, features: np.ndarray, splits: Splits, room: Bins) -> np.ndarray:
-    """Give each split's threshold, halfway between two bins; NaN where there is no split."""
-    widths = np.where(features >= 0, room.n_bins[features], 0)
+def _midpoints(means: np.ndarray, features: np.ndarray, splits: Splits, layout: Bins) -> np.ndarray:
+    """Return each split's threshold, halfway between two bins; NaN where there is no split."""
+    widths = np.where(features >= 0, layout.n_bins[features], 0)
     bases = (np.cumsum(widths) - widths.reshape(-1)).reshape(widths.shape)
     threshold = np.full(len(features), np.nan)
     for node in np.flatnonzero(splits.feature >= 0):
         f = splits.feature[node]
-        if room.categorical[f]:
+        if layout.categorical[f]:
             threshold[node] = 0.0
         else:
             at = bases[node, np.flatnonzero(features[node] == f)[0]] + splits.bin[node]

@@ -1,10 +1,9 @@
 """Horizontal forests from summed histograms: exact, a level of all trees a round.
 
-The coordinator grows the trees; sites only add up. A level's question names the open nodes and the features
-drawn at each, and repeats all splits made so far, so that it can be answered by a site that remembers
-nothing. With two rounds for the bins, a forest of any number of trees of depth D takes D + 2 rounds. Every
-sum is of integers and every draw is keyed, so the forest is the one that all rows in one place would have
-given.
+The coordinator grows the trees; sites only add up. A question about a level names the open nodes and the features drawn
+at each, and repeats all splits made so far, so that a site that remembers nothing can answer it. With two rounds for
+the bins, a forest of any number of trees of depth D takes D + 2 rounds. Every sum is of integers and every draw is
+keyed, so the forest is the one that all rows in one place would give.
 """
 
 import math
@@ -15,8 +14,8 @@ from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
-from numba import njit
 
+from silvan.algorithms.shared.level_checks import check_histograms, check_nodes
 from silvan.algorithms.shared.level_rules import follow_level
 from silvan.algorithms.shared.requests import MAX_TREES, schema_of
 from silvan.algorithms.shared.shared_bins import bins_of, find_shared_bins
@@ -61,7 +60,7 @@ class GrowLevel(Request, frozen=True, kw_only=True):
     n_trees: int
     bootstrap: bool
     nodes: np.ndarray  # int32, numbers of the open nodes
-    features: np.ndarray  # int32 (nodes, handful), -1 where a deck ran out
+    features: np.ndarray  # int32 (nodes, drawn), -1 where fewer were left to draw
     # all splits so far, in the order they were made; the k-th made the nodes n_trees + 2k and the next
     round_sizes: np.ndarray
     split_node: np.ndarray
@@ -72,7 +71,7 @@ class GrowLevel(Request, frozen=True, kw_only=True):
     min_leaf: int = 1  # rows that both sides of a split have at least, for the site's policy to judge
 
     def said(self, reply: Any = None) -> str:
-        """Say what is asked for, or answered."""
+        """Describe what is asked for, or answered."""
         each = f"{self.features.shape[1]:,} features x {len(self.nodes):,} nodes"
         what = "sums" if self.measure.scale else "counts"
         if reply is None:
@@ -82,12 +81,12 @@ class GrowLevel(Request, frozen=True, kw_only=True):
         return f"{what} of {'' if bins == int(bins) else 'about '}{bins:.0f} bins x {each}"
 
     def course(self) -> Course:
-        """Say where the question stands: after all rounds of splits."""
+        """Return where the question stands: after all rounds of splits."""
         _check_history(self)
-        return Course("forest", tuple(digest(name) for name, _ in _rounds(self)))
+        return Course("forest", tuple(digest(fingerprint) for fingerprint, _ in _rounds(self)))
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Fit to the last level: its nodes are split by its features, and their children are next."""
+        """Return a trace if the question follows the last level: its nodes are split by features asked about there."""
         same = (self.schema.hash, self.bins.hash, self.measure, self.n_trees, self.bootstrap, self.min_leaf)
         splits = self.split_node, self.split_feature
         return follow_level(
@@ -107,7 +106,7 @@ class _Same(msgspec.Struct, frozen=True):
 
 
 _PLACE_BYTES = 10
-"""What a row takes for every tree while it is on its way down in memory."""
+"""Memory that a row takes for every tree while trees grow."""
 
 _LEVEL_BYTES = 1 << 28
 """Histograms of a level that take more are asked for in several messages."""
@@ -134,30 +133,33 @@ class _Growing:
 
 @answers(GrowLevel)
 def grow_level(site: Site, request: GrowLevel) -> Histograms:
-    """Bring the rows to the open nodes and add up their histograms."""
+    """Add up the histograms of the open nodes."""
+    return Histograms(sums=level_histograms(site, request))
+
+
+def level_histograms(site: Site, request: GrowLevel, part: Part | None = None, name: str = "") -> np.ndarray:
+    """Bring the rows to the open nodes and add up their histograms.
+
+    ``part`` are rows to take instead of the site's own, for private forests; ``name`` tells them from any others.
+    """
     schema = schema_of(site, request.schema)
     bins = bins_of(site, request.bins, schema)
     _check(request, schema, bins)
-    key = (
-        "growing",
-        request.schema.hash,
-        request.bins.hash,
-        request.measure,
-        request.n_trees,
-        request.bootstrap,
-    )
+    forest = request.schema.hash, request.bins.hash, request.measure, request.n_trees, request.bootstrap
+    key = ("growing", name, *forest)
     rounds = _rounds(request)
     growing: _Growing | None = site.cache.get(key)
-    if growing is None or growing.done != [name for name, _ in rounds[: len(growing.done)]]:
-        growing = site.cache[key] = _Growing(_rows(site, site.part(schema), bins, request), [])
-    for name, splits in rounds[len(growing.done) :]:
+    if growing is None or growing.done != [fingerprint for fingerprint, _ in rounds[: len(growing.done)]]:
+        rows = site.part(schema) if part is None else part
+        growing = site.cache[key] = _Growing(_rows(site, rows, bins, request), [])
+    for fingerprint, splits in rounds[len(growing.done) :]:
         growing.rows.apply(*splits, np.ones(len(splits[0]), np.bool_), thread_count(site.n_jobs))
-        growing.done.append(name)
-    return Histograms(sums=growing.rows.fill(request.nodes, request.features, thread_count(site.n_jobs)))
+        growing.done.append(fingerprint)
+    return growing.rows.fill(request.nodes, request.features, thread_count(site.n_jobs))
 
 
 def _rows(site: Site, part: Part, bins: Bins, request: GrowLevel) -> Rows | RoutedRows:
-    """Begin at the roots: with all rows in memory if they fit, else with pieces of them."""
+    """Put the rows at the roots: all of them in memory if they fit, else in pieces."""
     measure, key, n_trees = request.measure, site.sampling_key, request.n_trees
     if isinstance(part, StoredPart):
         codes = part.binned(bins, thread_count(site.n_jobs))
@@ -176,26 +178,26 @@ def _rows(site: Site, part: Part, bins: Bins, request: GrowLevel) -> Rows | Rout
 
 
 def binned(part: Part, bins: Bins, measure: Measure, n_jobs: int | None) -> Binned:
-    """Bin training rows and measure their target."""
+    """Return training rows with binned features and measured target."""
     codes = bins.apply(part.X, thread_count(n_jobs))
     return Binned(codes, measure.rows(part.y), part.row_keys, bins, measure.n_stats)
 
 
 def _rounds(request: GrowLevel) -> list[tuple[bytes, tuple[np.ndarray, Splits]]]:
-    """Cut the history into rounds, each with a name that tells it from any other."""
+    """Cut the splits so far into rounds: the bytes of each, which tell it from any other, and its splits."""
     columns = [getattr(request, name) for name in _SPLIT_TYPES]
     rounds, start = [], 0
     for size in request.round_sizes.tolist():
         node, feature, bin_, missing_left, words = (c[start : start + size] for c in columns)
         splits = Splits(feature, bin_, missing_left, words, *(np.zeros((size, 0), np.int64),) * 2, np.zeros(size))
-        name = b"".join(c[start : start + size].tobytes() for c in columns)
-        rounds.append((name, (node, splits)))
+        fingerprint = b"".join(c[start : start + size].tobytes() for c in columns)
+        rounds.append((fingerprint, (node, splits)))
         start += size
     return rounds
 
 
 def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
-    """Refuse a question that does not hold together: kernels trust what they are given."""
+    """Raise ``FormatError`` for a question that contradicts itself: kernels trust what they are given."""
     _check_measure(request.measure, schema)
     if not 1 <= request.n_trees <= MAX_TREES:
         raise FormatError(f"the trees must be 1 to {MAX_TREES}")
@@ -221,7 +223,7 @@ def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
 
 
 def _check_history(request: GrowLevel) -> None:
-    """Refuse splits that cannot be cut into rounds."""
+    """Raise ``FormatError`` for splits that cannot be cut into rounds."""
     sizes, columns = request.round_sizes, [getattr(request, name) for name in _SPLIT_TYPES]
     if any(c.ndim == 0 for c in columns) or len({len(c) for c in columns}) != 1:
         raise FormatError("the splits so far do not match")
@@ -231,30 +233,13 @@ def _check_history(request: GrowLevel) -> None:
 
 
 def _check_measure(measure: Measure, schema: Schema) -> None:
-    """Refuse statistics that are not those of the label."""
+    """Raise ``FormatError`` for statistics that are not those of the label."""
     if schema.n_classes:
         fits = (measure.n_stats, measure.lead, measure.scale) == (schema.n_classes, 0, 0.0)
     else:
         fits = (measure.n_stats, measure.lead) == (2, 1) and 0.0 < measure.scale < math.inf
     if not fits or not math.isfinite(measure.offset):
         raise FormatError("the statistics are not those of the label")
-
-
-def check_nodes(nodes: np.ndarray, features: np.ndarray, n_nodes: int, n_features: int) -> None:
-    """Refuse a question about nodes or features that do not exist, or come twice."""
-    if nodes.ndim != 1 or features.ndim != 2 or len(features) != len(nodes):
-        raise FormatError("features do not match nodes")
-    if nodes.dtype != np.int32 or features.dtype != np.int32:
-        raise FormatError("nodes or features are of another type")
-    if nodes.min(initial=0) < 0 or nodes.max(initial=0) >= n_nodes or len(np.unique(nodes)) < len(nodes):
-        raise FormatError("an open node does not exist, or comes twice")
-    if not 1 <= features.shape[1] <= n_features or features.min(initial=0) < -1:
-        raise FormatError("features do not match nodes")
-    if features.max(initial=0) >= n_features:
-        raise FormatError("a feature does not exist")
-    before, after = features[:, :-1], features[:, 1:]
-    if not ((after == -1) | ((before >= 0) & (after > before))).all():
-        raise FormatError("features must rise, and those that are lacking come last")
 
 
 # -- at the coordinator
@@ -267,9 +252,9 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
     measure = settings.measure(schema, label)
     rule = settings.rule(measure)
     schema_blob = federation.blob(schema.to_json().encode())
-    history = _History(settings.n_estimators, int(label.sum()))
+    history = SplitHistory(settings.n_estimators, int(label.sum()))
 
-    def find_some(nodes: np.ndarray, features: np.ndarray) -> Splits:
+    def find_splits(nodes: np.ndarray, features: np.ndarray) -> Splits:
         reply: Histograms = federation.total(
             GrowLevel(
                 schema=schema_blob,
@@ -282,7 +267,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
                 features=features,
                 **history.columns(),
             ),
-            check=lambda site, reply: _check_sums(reply.sums, features, bins, measure),
+            check=lambda site, reply: check_histograms(reply.sums, features, bins, measure),
             most=None if measure.scale else int(history.rows[nodes].max()),
         )
         return choose_level(reply.sums, features, bins, rule)
@@ -290,7 +275,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
     def find(frontier: Frontier) -> Splits:
         nodes, features = frontier.node.astype(np.int32), draw_level(frontier, plan)
         with federation.one_round():
-            parts = [find_some(nodes[some], features[some]) for some in _messages(features, bins, measure)]
+            parts = [find_splits(nodes[some], features[some]) for some in _messages(features, bins, measure)]
         return Splits(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     trees = np.arange(settings.n_estimators)
@@ -299,62 +284,29 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
 
 
 def _messages(features: np.ndarray, bins: Bins, measure: Measure) -> list[slice]:
-    """Cut a level into stretches of nodes whose histograms fit a message; nearly always it is one."""
+    """Cut a level into slices of nodes whose histograms fit a message; nearly always it is one."""
     widths = np.where(features >= 0, bins.n_bins[features], 0).sum(axis=1)
     ends = np.cumsum(widths) * measure.n_stats * (8 if measure.scale else 4)
     bounds = [0, *np.flatnonzero(np.diff(ends // _LEVEL_BYTES)) + 1, len(features)]
     return [slice(a, b) for a, b in pairwise(bounds)]
 
 
-def _check_sums(sums: np.ndarray, features: np.ndarray, bins: Bins, measure: Measure) -> None:
-    """Refuse histograms that no rows can have: a site may be wrong, and kernels trust what they are given."""
-    size = int(bins.n_bins[features[features >= 0]].sum())
-    if sums.shape != (size, measure.n_stats) or sums.dtype != (np.int64 if measure.scale else np.int32):
-        raise FormatError("its histograms are of another size than asked for")
-    if not _add_up(sums, features, bins.n_bins, measure.lead or measure.n_stats):
-        raise FormatError("its histograms do not add up")
-
-
-@njit(nogil=True, cache=True)
-def _add_up(sums: np.ndarray, features: np.ndarray, n_bins: np.ndarray, n_counts: int) -> bool:
-    """Whether no count is below zero, and all features of a node have the same rows."""
-    first, here = np.zeros(sums.shape[1], np.int64), np.zeros(sums.shape[1], np.int64)
-    at = 0
-    for node in range(features.shape[0]):
-        for j in range(features.shape[1]):
-            if features[node, j] < 0:
-                break
-            here[:] = 0
-            for _ in range(n_bins[features[node, j]]):
-                for s in range(sums.shape[1]):
-                    if s < n_counts and sums[at, s] < 0:
-                        return False
-                    here[s] += sums[at, s]
-                at += 1
-            for s in range(sums.shape[1]):
-                if j == 0:
-                    first[s] = here[s]
-                elif first[s] != here[s]:
-                    return False
-    return True
-
-
-class _History:
-    """The splits made so far, as questions repeat them, and at most how many rows each node has."""
+class SplitHistory:
+    """The splits made so far, as questions repeat them, and a bound on the rows of each node."""
 
     def __init__(self, n_trees: int, rows: int) -> None:
         self.rounds: list[tuple[np.ndarray, ...]] = []
         self.rows = np.full(n_trees, rows)
 
     def add(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> None:
-        """Note a round's splits."""
+        """Add a round's splits."""
         columns = (splits.feature, splits.bin, splits.missing_left, splits.words)
         self.rounds.append((nodes.astype(np.int32), *columns))
         children = np.stack([splits.left, splits.total - splits.left], axis=1)
         self.rows = np.concatenate([self.rows, children.sum(axis=2).reshape(-1)])
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Give all rounds as the fields of a question."""
+        """Return all rounds as the fields of a question."""
         shapes = {"split_words": (0, SET_WORDS)}
         empty: list[np.ndarray] = [np.zeros(shapes.get(name, (0,)), dtype) for name, dtype in _SPLIT_TYPES.items()]
         joined = [np.concatenate(column) for column in zip(empty, *self.rounds, strict=True)]

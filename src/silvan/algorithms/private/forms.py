@@ -1,4 +1,4 @@
-"""Forests with differential privacy: which form, and what must be public for it."""
+"""Training of a differentially private forest, in one of three forms: tables, levels or input."""
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def fit_private(
     n_rows: int | None,
     tolerate: int | None,
 ) -> tuple[Forest, Privacy]:
-    """Fit a private forest; also the account of what it may have told."""
+    """Fit a private forest; return it and the account of what its answers may tell of a row."""
     if form not in FORMS:
         raise InputError(f"private must be one of {', '.join(map(repr, FORMS))}, got {form!r}")
     check_rows(n_rows)

@@ -1,10 +1,13 @@
 """The published private forest: noise on the histograms of every level (geometric mechanism, Eq. 6).
 
-The trees grow as in ``histogram.py``, from sums in which every count has noise. A row is in one bin of each feature
-asked about, once a tree and level, so the epsilon of the forest is shared by all levels, and that of a level by its
-trees and features. Bins come from the schema; a node's size is only ever known with noise. Every tree sees all rows:
-which rows a tree draws depends on their places, so one row more could change what others count for. Eq. 6's
-epsilon is alpha = exp(-epsilon).
+The trees grow as in ``histogram_forest.py``, from sums in which every count has noise. A row is in one bin of each
+feature asked about, once a tree and level, so the levels share the epsilon of the forest, and the trees and features of
+a level share that of the level. Bins come from the schema; a node's size is only ever known with noise. Every tree sees
+all rows: which rows a tree draws depends on their places, so one row more could change what others count for. What Eq.
+6 calls epsilon is alpha = exp(-epsilon).
+
+The search for splits expects counts: none below zero, and the same rows in every feature of a node. ``settle_counts``
+makes noisy histograms so, from noisy integers alone, which costs no privacy.
 """
 
 from collections.abc import Callable
@@ -15,10 +18,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numba import njit
 
-from silvan.algorithms.horizontal.histogram_forest import GrowLevel, _History, grow_level
-from silvan.algorithms.private.noisy_rounds import Rounds, stand_in, warn_if_small
+from silvan.algorithms.horizontal.histogram_forest import GrowLevel, SplitHistory, level_histograms
+from silvan.algorithms.private.noisy_counts import MOST, NoisyCounts, answer_with_noise, histogram_noises
+from silvan.algorithms.private.noisy_rounds import Rounds, warn_if_small
 from silvan.algorithms.private.public_cuts import public_cuts
-from silvan.algorithms.private.tables_messages import MOST, NoisyCounts
 from silvan.algorithms.shared.requests import schema_of
 from silvan.algorithms.shared.shared_bins import CutPoints
 from silvan.data.bins import Bins, make_bins
@@ -30,15 +33,15 @@ from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.noise.laplace import Noise
-from silvan.privacy.noise.noisy_request import Noisy, drawn_once
+from silvan.privacy.noise.noisy_request import Noisy
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.grow import Frontier, grow
 from silvan.tree.level import choose_level, draw_level
 from silvan.tree.split import Splits
 from silvan.tree.target import Measure, class_measure
 
-_ROWS_OF_BOTH = Fraction(2, 5)
 _MOST_COUNTERS = 1 << 24
+"""Most statistics that a level's histograms may have."""
 
 # -- messages
 
@@ -52,20 +55,12 @@ class NoisyLevel(Noisy, frozen=True, kw_only=True):
     level: GrowLevel
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
-        """Allow for one more in an open node of every tree, there in one bin of every feature."""
-        times = histograms(self.level)
-        if schema.n_classes:
-            return (self.noise(times),)
-        return self.noise(times, _ROWS_OF_BOTH), self.noise(times * MOST, 1 - _ROWS_OF_BOTH)
+        """Return the noise: one more row is in one open node of every tree, there in one bin of every feature."""
+        return histogram_noises(self, self.level.n_trees * self.level.features.shape[1], schema)
 
     def said(self, reply: Any = None) -> str:
-        """Say what is asked for."""
+        """Describe what is asked for."""
         return f"{self.level.said()}, with noise for epsilon {self.epsilon:.4g}"
-
-
-def histograms(level: GrowLevel) -> int:
-    """Count the histograms of a level that one row may be in."""
-    return level.n_trees * level.features.shape[1]
 
 
 # -- at a site
@@ -73,33 +68,26 @@ def histograms(level: GrowLevel) -> int:
 
 @answers(NoisyLevel)
 def noisy_level(site: Site, request: NoisyLevel) -> NoisyCounts:
-    """Add up the histograms, and noise to them."""
+    """Add up the histograms and add noise."""
     schema = schema_of(site, request.level.schema)
-    return drawn_once(
-        site,
-        request,
-        NoisyCounts,
-        lambda: exact_level(site, request, schema),
-        lambda counts: NoisyCounts(counts=request.add(counts, schema)),
-    )
+    return answer_with_noise(site, request, schema, lambda: exact_level(site, request, schema))
 
 
 def exact_level(site: Site, request: NoisyLevel, schema: Schema) -> np.ndarray:
-    """Add up the histograms, without noise: this never leaves."""
+    """Return the histograms without noise, which never leave the site."""
     if request.level.bootstrap:
         raise FormatError("trees of noisy histograms see all rows: draws go by the places of rows, which move")
-    if not schema.n_classes:
-        if schema.label.bounds is None or request.level.measure != public_measure(schema):
-            raise FormatError("the statistics are not those of a number within its bounds")
-        part = site.part(schema)
-        clipped = Part(part.X, np.clip(part.y, *schema.label.bounds), part.row_keys)
-        site = stand_in(site, f"clipped {schema.hash}", clipped)
-    replies: Any = grow_level(site, request.level)
-    return np.asarray(replies.sums, np.int64)
+    if schema.n_classes:
+        return level_histograms(site, request.level).astype(np.int64)
+    if schema.label.bounds is None or request.level.measure != public_measure(schema):
+        raise FormatError("the statistics are not those of a number within its bounds")
+    part = site.part(schema)
+    clipped = Part(part.X, np.clip(part.y, *schema.label.bounds), part.row_keys)
+    return level_histograms(site, request.level, clipped, f"clipped {schema.hash}").astype(np.int64)
 
 
 def public_measure(schema: Schema) -> Measure:
-    """Measure a number by its public bounds: whole numbers between plus and minus ``MOST``."""
+    """Return the measure of a number by its public bounds: whole numbers between plus and minus ``MOST``."""
     low, high = schema.label.bounds or (-1.0, 1.0)
     return Measure(2, 1, (1,), 1, low / 2 + high / 2, MOST / (high / 2 - low / 2))
 
@@ -136,7 +124,7 @@ def fit(rounds: Rounds, settings: Settings, key: np.ndarray, n_rows: int | None)
 
 @dataclass(frozen=True)
 class PublicPlan:
-    """What growing needs that is known without any look at the rows: bins from the schema, and how to measure."""
+    """What growing needs and is known without any look at the rows: bins from the schema, and how to measure."""
 
     rounds: Rounds
     bins: Bins
@@ -161,11 +149,11 @@ class PublicPlan:
     def grow(
         self, settings: Settings, measure: Measure, key: np.ndarray, ask: Callable[[GrowLevel, int], np.ndarray]
     ) -> Forest:
-        """Grow a forest; ``ask`` gives the summed histograms of a level, of so many bins."""
-        schema, bins, history = self.rounds.schema, self.bins, _History(settings.n_estimators, 0)
+        """Grow a forest; ``ask`` returns the summed histograms of a level, given how many bins they have in all."""
+        schema, bins, history = self.rounds.schema, self.bins, SplitHistory(settings.n_estimators, 0)
         points = CutPoints(np.array([len(c) for c in bins.cuts], np.int64), np.concatenate(bins.cuts))
-        named: dict[str, Any] = {
-            "schema": self.rounds.named,
+        same: dict[str, Any] = {
+            "schema": self.rounds.schema_blob,
             "bins": self.rounds.federation.blob(wire.encode(points)),
             "measure": measure,
             "n_trees": settings.n_estimators,
@@ -175,7 +163,7 @@ class PublicPlan:
 
         def find(frontier: Frontier) -> Splits:
             features = draw_level(frontier, plan)
-            asked: dict[str, Any] = {**named, **history.columns()}
+            asked: dict[str, Any] = {**same, **history.columns()}
             level = GrowLevel(nodes=frontier.node.astype(np.int32), features=features, **asked)
             size = int(bins.n_bins[features[features >= 0]].sum())
             return choose_level(ask(level, size), features, bins, rule)
@@ -183,6 +171,9 @@ class PublicPlan:
         trees = np.arange(settings.n_estimators)
         grown = grow(trees, key, plan, rule, find, history.add)
         return assemble([(grown, bins.cut(grown.feature, grown.bin))], schema, measure).bare()
+
+
+# -- noisy histograms made consistent
 
 
 @njit(nogil=True, cache=True)
@@ -213,9 +204,10 @@ def _scale(column: np.ndarray, total: int) -> None:
 
 @njit(nogil=True, cache=True)
 def settle_counts(hist: np.ndarray, features: np.ndarray, n_bins: np.ndarray, lead: int, most: int) -> None:
-    """Settle the histograms of a level in place: (bins of all, statistics), int64.
+    """Make the histograms of a level consistent, in place: (bins of all, statistics), int64.
 
-    Without ``lead`` the statistics are counts by class, with it rows and a sum of numbers of at most ``most`` each.
+    All features of a node are brought to the same totals, the mean of theirs. Without ``lead`` the statistics are
+    counts by class, with it rows and a sum of numbers of at most ``most`` each.
     """
     size = hist.shape[1]
     n_counts = lead if lead else size
@@ -236,7 +228,7 @@ def settle_counts(hist: np.ndarray, features: np.ndarray, n_bins: np.ndarray, le
         for s in range(n_counts):
             totals[s] = max(totals[s], 0)
             rows += totals[s]
-        if rows == 0:  # a node that noise emptied knows nothing, but it is there
+        if rows == 0:  # noise left no rows, but the node is there
             totals[:n_counts] = 1
         if lead:
             totals[1] = min(max(totals[1], -most * totals[0]), most * totals[0])
@@ -253,7 +245,7 @@ def settle_counts(hist: np.ndarray, features: np.ndarray, n_bins: np.ndarray, le
 
 @njit(nogil=True, cache=True)
 def _share_sums(part: np.ndarray, total: int, most: int) -> None:
-    """Bring the sums of a feature's bins to a total, none beyond what its rows can have."""
+    """Change the sums of a feature's bins so that they add up to a total, none beyond what its rows can have."""
     left = total
     for b in range(part.shape[0]):
         reach = most * part[b, 0]

@@ -1,9 +1,9 @@
-"""Asking with noise: where the noise is added, how an epsilon is split, and the account of it."""
+"""Sums with noise: at which sites noise is added, whom that protects against, and the account of what was asked."""
 
 import warnings
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 
@@ -11,9 +11,6 @@ from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply
-from silvan.federation.part import Part
-from silvan.federation.site import Site
-from silvan.federation.site_table import Cache
 from silvan.privacy.noise.accounting import EpsilonSplit, Privacy, Query
 from silvan.privacy.noise.laplace import check_epsilon
 from silvan.privacy.noise.noisy_request import Noisy
@@ -21,7 +18,7 @@ from silvan.privacy.noise.noisy_request import Noisy
 NoiseAt = Literal["total", "site"]
 
 ROWS_SHARE = Fraction(1, 20)
-"""Of epsilon, for the number of rows, where that is not public."""
+"""Part of epsilon that is spent on the number of rows, where that is not public."""
 
 LARGEST = 1 << 52
 """No noisy count is larger: floats hold them exactly."""
@@ -37,7 +34,7 @@ _ALONE = "; not against the other sites, each of which knows its own share of th
 
 @dataclass(frozen=True)
 class Placing:
-    """Where noise is added, over so many sites; ``sharers`` shares of it are enough."""
+    """Where noise is added, over so many sites; ``sharers`` shares of it are enough for the guarantee."""
 
     at: NoiseAt
     sums: str
@@ -46,12 +43,12 @@ class Placing:
 
     @property
     def factor(self) -> float:
-        """How much larger the variance of a sum's noise is than one noise's."""
+        """Variance of the noise on a sum, as a multiple of what the guarantee needs."""
         return self.n_sites / self.sharers
 
     @property
     def seen_by(self) -> str:
-        """Say whom the guarantee holds against."""
+        """Whom the guarantee holds against, as a sentence."""
         if self.at == "site" or self.sharers == 1:
             return _SEEN_BY["site"]
         text = _SEEN_BY["total" if self.sums == "trusted" else "hidden"]
@@ -65,7 +62,7 @@ class Placing:
 
 
 def place(federation: Federation, noise: str | None, tolerate: int | None) -> Placing:
-    """Decide where noise is added: by default on the total where nobody sees the parts, at every site if not.
+    """Decide where noise is added: by default on the total where sums hide their parts, else at every site.
 
     A site knows its own share of a total's noise, so by default the others' are enough without it.
     """
@@ -83,7 +80,7 @@ def place(federation: Federation, noise: str | None, tolerate: int | None) -> Pl
 
 
 class Rounds:
-    """Questions with noise to all sites, and the account of them."""
+    """Asks all sites with noise, and keeps the account of it."""
 
     def __init__(self, federation: Federation, schema: Schema, epsilon: float, placing: Placing) -> None:
         check_epsilon(epsilon)
@@ -91,10 +88,10 @@ class Rounds:
         self.split_epsilon = EpsilonSplit(epsilon)
         self.queries: list[Query] = []
         self.public: list[str] = []
-        self.named: Blob = federation.blob(schema.to_json().encode())
+        self.schema_blob: Blob = federation.blob(schema.to_json().encode())
 
     def total(self, request: Noisy, what: str, times: int, shape: tuple[int, ...]) -> np.ndarray:
-        """Ask, note what it costs, and give the noisy counts of all sites together."""
+        """Return the noisy counts of all sites in sum, and add what they cost to the account."""
 
         def check(site: str, reply: Reply) -> None:
             counts: np.ndarray = reply.counts  # type: ignore[attr-defined]
@@ -113,7 +110,7 @@ class Rounds:
         return np.asarray(reply.counts, np.int64)
 
     def rows(self, n_rows: int | None, request: Noisy | None) -> int:
-        """Give the number of rows: as it is publicly known, or counted with noise."""
+        """Return the number of rows: as it is publicly known, or counted with noise."""
         if n_rows is not None:
             self.public.append(f"{n_rows} rows to learn from, as n_rows says")
             return int(n_rows)
@@ -123,24 +120,24 @@ class Rounds:
         return max(counted, 1)
 
     def account(self, outside: tuple[str, ...] = ()) -> Privacy:
-        """Give the account of all that was asked."""
-        replies = [
+        """Return the account of all that was asked."""
+        not_covered = [
             "evaluate, whose figures are exact",
             "that a site answers at all: one whose table does not fit the schema says so",
         ]
         if self.federation.rows:
-            replies.append("each site's number of rows, which it told when the federation was made")
+            not_covered.append("each site's number of rows, which it told when the federation was made")
         declared = (
             "the schema: names, bounds or edges, categories, classes; parameters and random_state; which rows are kept "
             "for judging"
         )
         return Privacy(
-            self.epsilon, tuple(self.queries), self.placing.seen_by, (declared, *self.public), (*replies, *outside)
+            self.epsilon, tuple(self.queries), self.placing.seen_by, (declared, *self.public), (*not_covered, *outside)
         )
 
 
 def check_rows(n_rows: Any) -> None:
-    """Refuse a number of rows that means nothing."""
+    """Raise ``InputError`` for a number of rows that is not a whole number above 0."""
     if n_rows is not None and not (_whole(n_rows) and n_rows >= 1):
         raise InputError(f"n_rows must be a whole number of at least 1, or None, got {n_rows!r}")
 
@@ -150,32 +147,10 @@ def _whole(value: Any) -> bool:
 
 
 def warn_if_small(n: int, epsilon: float, least: float) -> None:
-    """Say so where noise is likely to drown what there is."""
+    """Warn where noise is likely to be larger than the counts."""
     if n * epsilon < least:
         warnings.warn(
             f"rows times epsilon is {n * epsilon:.3g}, below {least:g}: expect little better than guessing; "
             "more rows, a larger epsilon or noise once on the total ('ring' sums) would help",
             stacklevel=2,
         )
-
-
-class _StandIn:
-    """Answers as the site would if these were its rows; caches apart."""
-
-    def __init__(self, site: Site, part: Part, cache: Cache) -> None:
-        self._site, self._part, self.cache = site, part, cache
-
-    def part(self, schema: Schema) -> Part:
-        """Give the rows."""
-        return self._part
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._site, name)
-
-
-def stand_in(site: Site, name: str, part: Part) -> Site:
-    """Let a site answer with other rows; ``name`` tells them from any others."""
-    key = ("stand-in", name)
-    if key not in site.cache:
-        site.cache[key] = Cache()
-    return cast("Site", _StandIn(site, part, site.cache[key]))

@@ -1,11 +1,11 @@
-"""The published input perturbation: every row is disguised at its site, once, and the forest grows on disguises.
+"""The published input perturbation: every row is perturbed at its site, once, and the forest grows on noisy rows.
 
-Numbers get discrete Laplace noise on a public grid of their bounds, categories and classes are replaced at random (the
-exponential mechanism where any answer but the true one is equally bad). Every column of a row, the label included, gets
-an equal part of epsilon. The disguised rows are kept; whatever is asked of them afterwards is free.
+Numbers get discrete Laplace noise on a public grid between their bounds, categories and classes are replaced at random
+(the exponential mechanism, where all answers but the true one are equally bad). Every column of a row, the label
+included, gets an equal part of epsilon. The noisy rows are kept; whatever is asked of them afterwards costs nothing.
 
-The unit is one row replaced by another: how many rows there are is not hidden. Which of the disguised rows each tree
-draws is as free as all else.
+The guarantee is for one row replaced by another: how many rows there are is not hidden. Which of the noisy rows a tree
+draws costs nothing either.
 """
 
 from fractions import Fraction
@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from silvan.algorithms.horizontal.histogram_forest import GrowLevel, Histograms, _check_sums, grow_level
+from silvan.algorithms.horizontal.histogram_forest import GrowLevel, Histograms, level_histograms
 from silvan.algorithms.private.noisy_levels import PublicPlan
-from silvan.algorithms.private.noisy_rounds import Rounds, stand_in
+from silvan.algorithms.private.noisy_rounds import Rounds
+from silvan.algorithms.shared.level_checks import check_histograms
 from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError
@@ -33,7 +34,7 @@ from silvan.tree.fit import Settings
 from silvan.tree.target import Measure, number_measure
 
 STEPS = 1000
-"""Numbers are disguised on a grid of so many steps between their bounds."""
+"""Noise on numbers is added on a grid of so many steps between their bounds."""
 
 _MANY_ROWS = 1 << 24
 """Fixed-point sums of the target leave room for so many rows."""
@@ -50,11 +51,11 @@ class DisguisedLevel(Noisy, frozen=True, kw_only=True):
     level: GrowLevel
 
     def draws(self) -> Any:
-        """All levels, trees and forests of one schema and epsilon look at one disguise."""
+        """Return what is drawn: one set of noisy rows for all levels, trees and forests of a schema and epsilon."""
         return ["disguised rows", self.level.schema.hash, self.epsilon]
 
     def said(self, reply: Any = None) -> str:
-        """Say what is asked for."""
+        """Describe what is asked for."""
         return f"rows disguised for epsilon {self.epsilon:.4g}, once; then statistics of the disguises"
 
 
@@ -70,20 +71,19 @@ class Disguise(msgspec.Struct, frozen=True):
 
 @answers(DisguisedLevel)
 def disguised_level(site: Site, request: DisguisedLevel) -> Histograms:
-    """Add up the histograms of the disguised rows."""
+    """Add up the histograms of the noisy rows."""
     if request.sharers != 1:
         raise FormatError("disguises have all the noise")
     schema = schema_of(site, request.level.schema)
     check_bounds(schema)
     part = site.part(schema)
-    worn = drawn_once(site, request, Disguise, lambda: part, lambda rows: disguise(rows, schema, request.epsilon))
+    noisy = drawn_once(site, request, Disguise, lambda: part, lambda rows: disguise(rows, schema, request.epsilon))
     name = digest(msgspec.json.encode(request.draws()))
-    replies: Any = grow_level(stand_in(site, name, Part(worn.X, worn.y, part.row_keys)), request.level)
-    return Histograms(sums=replies.sums)
+    return Histograms(sums=level_histograms(site, request.level, Part(noisy.X, noisy.y, part.row_keys), name))
 
 
 def disguise(part: Part, schema: Schema, epsilon: float) -> Disguise:
-    """Disguise every cell of every row, the label included."""
+    """Return the rows with noise in every column, the label included."""
     each = Fraction(epsilon) / (len(schema.features) + 1)
     X = np.empty_like(part.X)
     for f, feature in enumerate(schema.features):
@@ -94,14 +94,14 @@ def disguise(part: Part, schema: Schema, epsilon: float) -> Disguise:
             codes = np.where(known, np.nan_to_num(column), n - 1 if feature.other else 0).astype(np.int64)
             X[:, f] = random_responses(codes, n, each)
         else:
-            X[:, f] = _disguised_numbers(column, feature.bounds, each)
+            X[:, f] = _noisy_numbers(column, feature.bounds, each)
     if schema.n_classes:
         return Disguise(X, random_responses(part.y.astype(np.int64), schema.n_classes, each).astype(np.int32))
-    return Disguise(X, _disguised_numbers(part.y, schema.label.bounds, each))
+    return Disguise(X, _noisy_numbers(part.y, schema.label.bounds, each))
 
 
-def _disguised_numbers(values: np.ndarray, bounds: tuple[float, float] | None, epsilon: Fraction) -> np.ndarray:
-    """Put numbers on the grid of their bounds, missing ones in its middle, add noise, and keep to the bounds."""
+def _noisy_numbers(values: np.ndarray, bounds: tuple[float, float] | None, epsilon: Fraction) -> np.ndarray:
+    """Round numbers to the grid of their bounds, missing ones to its middle, add noise, and clip to the bounds."""
     low, high = bounds or (0.0, 1.0)
     places = (np.clip(values.astype(np.float64), low, high) - low) / (high - low) * STEPS
     steps = np.rint(np.where(np.isnan(places), STEPS / 2, places)).astype(np.int64)
@@ -109,7 +109,7 @@ def _disguised_numbers(values: np.ndarray, bounds: tuple[float, float] | None, e
 
 
 def check_bounds(schema: Schema) -> None:
-    """Refuse numbers without bounds: edges do not say how far a value may be."""
+    """Raise ``InputError`` for numbers without bounds: edges do not say how large a value may be."""
     lacking = [f.name for f in schema.features if not f.categorical and f.bounds is None]
     if lacking:
         raise InputError(
@@ -121,7 +121,7 @@ def check_bounds(schema: Schema) -> None:
 
 
 def fit(rounds: Rounds, settings: Settings, key: np.ndarray) -> tuple[Forest, Privacy]:
-    """Grow a forest on disguised rows."""
+    """Grow a forest on noisy rows."""
     schema = rounds.schema
     check_bounds(schema)
     plan = PublicPlan.of(rounds, settings)
@@ -129,7 +129,7 @@ def fit(rounds: Rounds, settings: Settings, key: np.ndarray) -> tuple[Forest, Pr
 
     def ask(level: GrowLevel, size: int) -> np.ndarray:
         def check(site: str, reply: Histograms) -> None:
-            _check_sums(reply.sums, level.features, plan.bins, measure)
+            check_histograms(reply.sums, level.features, plan.bins, measure)
 
         request = DisguisedLevel(epsilon=rounds.epsilon, level=level)
         reply: Histograms = rounds.federation.total(request, check=check)
@@ -146,19 +146,19 @@ def _measure(schema: Schema) -> Measure:
 
 
 def _account(rounds: Rounds, schema: Schema) -> Privacy:
-    """Every column of a row is disguised, one after the other."""
+    """Return the account: noise on every column of a row, one after the other."""
     each = Fraction(rounds.epsilon) / (len(schema.features) + 1)
     noise = Noise(STEPS, each)
     numbers = sum(not f.categorical for f in schema.features) + (not schema.n_classes)
-    words = len(schema.features) + 1 - numbers
+    categories = len(schema.features) + 1 - numbers
     queries = []
     if numbers:
         what = f"noise on {numbers} numbers of a row"
         queries.append(Query(what, rounded_down(each * numbers), numbers, STEPS, float(noise.scale), noise.alpha))
-    if words:
-        what = f"random answers for {words} categories of a row"
+    if categories:
+        what = f"random answers for {categories} categories of a row"
         alpha = float(np.exp(-float(each)))
-        queries.append(Query(what, rounded_down(each * words), words, 1, float(1 / each), alpha))
+        queries.append(Query(what, rounded_down(each * categories), categories, 1, float(1 / each), alpha))
     account = rounds.account()
     return Privacy(
         rounds.epsilon,

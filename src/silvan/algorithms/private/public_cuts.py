@@ -1,12 +1,13 @@
-"""What is public of a table before anything is asked: cells of numeric columns from declared bounds.
+"""Cut points of numeric columns that follow from a public schema alone, without any look at the rows.
 
-A schema with bounds, edges and categories is all that a private forest knows of columns in advance, so whatever
-it does not declare is an error here, not a question to the sites.
+A schema with bounds, edges and categories is all that a private forest knows of columns in advance, so what it does not
+declare is an error here, not a question to the sites.
 """
 
 import numpy as np
 
 from silvan.data.schema import Feature, Schema
+from silvan.data.table import listed
 from silvan.errors import InputError
 
 LINEAR = 16
@@ -20,17 +21,17 @@ _NEAR_ZERO = 6
 
 
 def check_public(schema: Schema) -> None:
-    """Refuse a schema that leaves to the data what must be known without them."""
+    """Raise ``InputError`` for a schema without bounds, categories or classes that must be public."""
     lacking = [f.name for f in schema.features if not f.categorical and f.bounds is None and f.edges is None]
     if lacking:
         raise InputError(
-            f"epsilon needs public bounds, and the schema has none for {_listed(lacking)}: pass "
+            f"epsilon needs public bounds, and the schema has none for {listed(lacking, 5)}: pass "
             f"schema=sv.Schema.of([sv.Feature({lacking[0]!r}, bounds=(low, high)), ...]) with the smallest and largest "
             "values that are possible (values beyond count as these), not those in the tables"
         )
     unnamed = [f.name for f in schema.features if f.categorical and not f.n_codes]
     if unnamed:
-        raise InputError(f"epsilon needs public categories, and the schema names none for {_listed(unnamed)}")
+        raise InputError(f"epsilon needs public categories, and the schema names none for {listed(unnamed, 5)}")
     label = schema.label
     if label.classes is None and label.bounds is None:
         raise InputError(
@@ -41,13 +42,8 @@ def check_public(schema: Schema) -> None:
         raise InputError(f"the label {label.name!r} has one class; there is nothing to predict")
 
 
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(map(repr, names[:5]))
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
-
-
 def public_cuts(feature: Feature, most: int | None = None) -> np.ndarray:
-    """Give the cut points of a numeric column that follow from the schema alone: float32, rising.
+    """Return the cut points of a numeric column that follow from the schema alone: float32, rising.
 
     Given edges, or 16 bins between the bounds, finer towards the lower bound, which has a bin of its own, and
     around zero. With ``most`` bins they are thinned evenly.
@@ -73,7 +69,7 @@ def public_cuts(feature: Feature, most: int | None = None) -> np.ndarray:
 
 
 def even_cuts(feature: Feature, n_groups: int) -> np.ndarray:
-    """Cut a numeric column into groups without any look at it: of equal width, or of equally many given edges."""
+    """Return cut points of a numeric column into groups of equal width, or of equally many given edges."""
     if feature.edges is not None or feature.bounds is None:
         return public_cuts(feature, n_groups)
     low, high = feature.bounds
@@ -81,7 +77,7 @@ def even_cuts(feature: Feature, n_groups: int) -> np.ndarray:
 
 
 def bin_widths(feature: Feature, cuts: np.ndarray) -> np.ndarray:
-    """Say how wide the bins above the first cut are; all alike where there are no bounds to end the last one."""
+    """Return the widths of the bins above the first cut; all 1 where there are no bounds to end the last one."""
     if feature.bounds is None or feature.edges is not None:
         return np.ones(len(cuts))
     widths = np.diff(np.append(cuts.astype(np.float64), feature.bounds[1]))

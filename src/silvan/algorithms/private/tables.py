@@ -1,10 +1,11 @@
 """A private forest of small tables: three noisy sums, whatever the number of trees.
 
-Each tree is oblivious: a contingency table of a few features, drawn at random and cut into a few groups. Round A
-counts rows in public bins of numeric columns and says where to cut; round B counts classes in the cells of all tables;
-round C counts classes by score and calibrates. All else is made of these noisy counts and costs nothing. Which
+Each tree is oblivious: a contingency table of a few features, drawn at random and cut into a few groups. Round A counts
+rows in public bins of numeric columns and says where to cut; round B counts classes in the cells of all tables; round C
+counts classes by score and calibrates. All else is computed from these noisy counts and costs no epsilon. Which
 features, tables and questions there are depends on public numbers only, and a row adds one to one cell of each
-histogram. The questions themselves, and the site's half, are in ``private_counts.py``.
+histogram. The questions and how sites answer them are in ``tables_messages.py``, what is computed from noisy counts in
+``tables_estimates.py``.
 """
 
 from collections.abc import Sequence
@@ -15,12 +16,12 @@ from math import prod
 
 import numpy as np
 
-from silvan.algorithms.private import tables_estimates as tables
+from silvan.algorithms.private import tables_estimates as estimates
+from silvan.algorithms.private.noisy_counts import MOST
 from silvan.algorithms.private.noisy_rounds import ROWS_SHARE, Rounds, warn_if_small
 from silvan.algorithms.private.public_cuts import bin_widths, check_public, even_cuts, public_cuts
 from silvan.algorithms.private.tables_forest import Group, table_forest
 from silvan.algorithms.private.tables_messages import (
-    MOST,
     CountColumns,
     CountPeople,
     CountScores,
@@ -73,52 +74,42 @@ def fit(rounds: Rounds, key: np.ndarray, n_rows: int | None) -> Forest:
     """Ask for noisy counts and make a forest of them."""
     schema, split_epsilon, placing = rounds.schema, rounds.split_epsilon, rounds.placing
     check_public(schema)
-    sharers = placing.sharers
-    people = None if n_rows is not None else CountPeople(epsilon=split_epsilon.take(ROWS_SHARE), sharers=sharers)
-    n = rounds.rows(n_rows, people)
+    request = None
+    if n_rows is None:
+        request = CountPeople(epsilon=split_epsilon.take(ROWS_SHARE), sharers=placing.sharers)
+    n = rounds.rows(n_rows, request)
     # noise at every site is noisier by the root of their number
+    epsilon = float(split_epsilon.left) / np.sqrt(placing.factor)
+    warn_if_small(n, epsilon, 50.0 if schema.n_classes else _LEAST_NUMBERS)
     strength = n * float(split_epsilon.left) / np.sqrt(placing.factor)
-    warn_if_small(n, float(split_epsilon.left) / np.sqrt(placing.factor), 50.0 if schema.n_classes else _LEAST_NUMBERS)
     rng = np.random.default_rng(key)
     m = int(np.clip(strength // _ROWS_A_FEATURE, _LEAST_FEATURES, len(schema.features)))
     features = np.sort(rng.permutation(len(schema.features))[:m])
-    # sums are noisier than counts
-    each = strength / len(features) / (1 if schema.n_classes else 2)
-    recipe = next(recipe for bound, recipe in RECIPES if each < bound)
+    recipe = _recipe(strength / len(features), bool(schema.n_classes))
     for_cuts = _CLASS_SHARES[0] if schema.n_classes else _NUMBER_SHARES[0]
-    groups = _cut(rounds, features, recipe, n, for_cuts if strength >= _FOR_CUTS else None)
-    listed = [table for _ in range(recipe.groupings) for table in _deal(groups, recipe.cells, rng)]
+    groups = _group_features(rounds, features, recipe, n, for_cuts if strength >= _FOR_CUTS else None)
+    tables = [table for _ in range(recipe.groupings) for table in _draw_tables(groups, recipe.cells, rng)]
     if schema.n_classes:
         calibrated = strength >= _FOR_CALIBRATION * (1 if schema.n_classes == 2 else schema.n_classes)
-        return _classes(rounds, recipe, groups, listed, calibrated)
-    return _numbers(rounds, recipe, groups, listed, n)
+        return _fit_classes(rounds, recipe, groups, tables, calibrated)
+    return _fit_number(rounds, recipe, groups, tables, n)
 
 
-def _cut(rounds: Rounds, features: np.ndarray, recipe: Recipe, n: int, share: Fraction | None) -> list[Group]:
-    """Round A: cut every feature into groups, at public places or where noisy counts say."""
+def _recipe(strength: float, classes: bool) -> Recipe:
+    """Choose how finely to cut and count, by rows times epsilon a feature."""
+    each = strength / (1 if classes else 2)  # sums are noisier than counts
+    return next(recipe for bound, recipe in RECIPES if each < bound)
+
+
+def _group_features(
+    rounds: Rounds, features: np.ndarray, recipe: Recipe, n: int, share: Fraction | None
+) -> list[Group]:
+    """Round A: cut every feature into groups, at public places or, for a share of epsilon, where noisy counts say."""
     schema, q = rounds.schema, recipe.groups
     bins = {f: public_cuts(schema.features[f], recipe.bins) for f in features if not schema.features[f].categorical}
-    asked = [f for f, cuts in bins.items() if len(cuts) + 1 > q] if share is not None else []
     found: dict[int, Group] = {}
-    if asked and share is not None:
-        sizes = np.array([len(bins[f]) for f in asked], np.int64)
-        request = CountColumns(
-            epsilon=rounds.split_epsilon.take(share),
-            sharers=rounds.placing.sharers,
-            schema=rounds.named,
-            columns=np.array(asked, np.int32),
-            sizes=sizes,
-            cuts=np.concatenate([bins[f] for f in asked]),
-        )
-        counts = rounds.total(request, f"bins of {len(asked)} columns", len(asked), (int((sizes + 2).sum()),))
-        variance = _variance(rounds, request)
-        ends = np.cumsum(sizes + 2)
-        for f, here in zip(asked, np.split(counts, ends[:-1]), strict=True):
-            # missing values and the lowest bin stand alone
-            mass = tables.smooth(here, n, variance, 2, bin_widths(schema.features[f], bins[f]))
-            cuts = bins[f][tables.cut_evenly(mass[1:] ** recipe.power, q)]
-            own = mass[0] >= n / (2 * q)
-            found[f] = Group(int(f), 0, cuts, len(cuts) + 1 if own else 0)
+    if share is not None:
+        found = _group_by_counts(rounds, {f: cuts for f, cuts in bins.items() if len(cuts) + 1 > q}, recipe, n, share)
     for f in features.tolist():
         feature = schema.features[f]
         if feature.categorical:
@@ -129,58 +120,85 @@ def _cut(rounds: Rounds, features: np.ndarray, recipe: Recipe, n: int, share: Fr
     return [found[f] for f in features.tolist()]
 
 
-def _deal(groups: Sequence[Group], cells: int, rng: np.random.Generator) -> list[list[int]]:
-    """Deal features out to tables at random: each goes to the first that has room."""
-    dealt: list[list[int]] = []
+def _group_by_counts(
+    rounds: Rounds, bins: dict[int, np.ndarray], recipe: Recipe, n: int, share: Fraction
+) -> dict[int, Group]:
+    """Count rows in bins of columns, and cut each column into groups of about equally many."""
+    if not bins:
+        return {}
+    sizes = np.array([len(cuts) for cuts in bins.values()], np.int64)
+    request = CountColumns(
+        epsilon=rounds.split_epsilon.take(share),
+        sharers=rounds.placing.sharers,
+        schema=rounds.schema_blob,
+        columns=np.array(list(bins), np.int32),
+        sizes=sizes,
+        cuts=np.concatenate(list(bins.values())),
+    )
+    counts = rounds.total(request, f"bins of {len(bins)} columns", len(bins), (int((sizes + 2).sum()),))
+    variance = _variance(rounds, request)
+    found = {}
+    for (f, edges), here in zip(bins.items(), np.split(counts, np.cumsum(sizes + 2)[:-1]), strict=True):
+        # missing values and the lowest bin stand alone
+        mass = estimates.smooth(here, n, variance, 2, bin_widths(rounds.schema.features[f], edges))
+        cuts = edges[estimates.cut_evenly(mass[1:] ** recipe.power, recipe.groups)]
+        own = mass[0] >= n / (2 * recipe.groups)
+        found[f] = Group(int(f), 0, cuts, len(cuts) + 1 if own else 0)
+    return found
+
+
+def _draw_tables(groups: Sequence[Group], cells: int, rng: np.random.Generator) -> list[list[int]]:
+    """Assign features to tables in random order: each goes to the first table that has room."""
+    tables: list[list[int]] = []
     for i in rng.permutation(len(groups)).tolist():
-        for table in dealt:
+        for table in tables:
             if len(table) < MOST_COLUMNS and prod(groups[j].n for j in table) * groups[i].n <= cells:
                 table.append(i)
                 break
         else:
-            dealt.append([i])
-    return dealt
+            tables.append([i])
+    return tables
 
 
-def _ask_tables(
-    rounds: Rounds, epsilon: float, groups: Sequence[Group], listed: list[list[int]]
+def _count_cells(
+    rounds: Rounds, epsilon: float, groups: Sequence[Group], tables: list[list[int]]
 ) -> tuple[list[np.ndarray], CountTables]:
     """Round B: count classes, or rows and sums, in all cells."""
     request = CountTables(
         epsilon=epsilon,
         sharers=rounds.placing.sharers,
-        schema=rounds.named,
+        schema=rounds.schema_blob,
         columns=np.array([g.feature for g in groups], np.int32),
         sizes=np.array([len(g.cuts) for g in groups], np.int64),
         cuts=np.concatenate([g.cuts for g in groups]),
         missing=np.array([g.missing for g in groups], np.int64),
-        table_sizes=np.array([len(table) for table in listed], np.int64),
-        table_columns=np.concatenate(listed).astype(np.int64),
+        table_sizes=np.array([len(table) for table in tables], np.int64),
+        table_columns=np.concatenate(tables).astype(np.int64),
     )
-    sizes = [prod(groups[i].n for i in table) for table in listed]
+    sizes = [prod(groups[i].n for i in table) for table in tables]
     shape = sum(sizes), rounds.schema.n_classes or 2
-    counts = rounds.total(request, f"cells of {len(listed)} tables", len(listed), shape)
+    counts = rounds.total(request, f"cells of {len(tables)} tables", len(tables), shape)
     return [counts[a:b] for a, b in pairwise([0, *np.cumsum(sizes).tolist()])], request
 
 
-def _classes(
-    rounds: Rounds, recipe: Recipe, groups: Sequence[Group], listed: list[list[int]], calibrated: bool
+def _fit_classes(
+    rounds: Rounds, recipe: Recipe, groups: Sequence[Group], tables: list[list[int]], calibrated: bool
 ) -> Forest:
-    """Ask for classes in cells, then by score: log-odds of cells, and what sums of them mean."""
+    """Fit a forest of classes: count them in cells, make log-odds of the counts, and calibrate their sums."""
     schema, split_epsilon = rounds.schema, rounds.split_epsilon
     for_scores = split_epsilon.take(_CLASS_SHARES[1]) if calibrated else 0.0
-    counts, request = _ask_tables(rounds, split_epsilon.rest(), groups, listed)
+    counts, request = _count_cells(rounds, split_epsilon.rest(), groups, tables)
     variance = _variance(rounds, request)
-    shares = tables.class_shares(counts)
+    shares = estimates.class_shares(counts)
     kernels: dict[tuple[int, ...], np.ndarray] = {}
     values = []
-    for table, here in zip(listed, counts, strict=True):
+    for table, here in zip(tables, counts, strict=True):
         shape = tuple(groups[i].n for i in table)
         if shape not in kernels:
-            kernels[shape] = tables.prior(shape, recipe.pairs, recipe.alone)
-        values.append(tables.log_odds(here, shares, kernels[shape], variance))
+            kernels[shape] = estimates.prior(shape, recipe.pairs, recipe.alone)
+        values.append(estimates.log_odds(here, shares, kernels[shape], variance))
     odds = np.log(shares / (1.0 - shares))[:, None]
-    trees = [[groups[i] for i in table] for table in listed]
+    trees = [[groups[i] for i in table] for table in tables]
     knots = np.tile([-1.0, 1.0], (schema.n_classes, 1))
     forest = table_forest(
         schema,
@@ -193,10 +211,10 @@ def _classes(
     )
     if not calibrated:
         return forest
-    return _calibrated(rounds, for_scores, forest, counts, values, recipe.groupings)
+    return _calibrate(rounds, for_scores, forest, counts, values, recipe.groupings)
 
 
-def _calibrated(
+def _calibrate(
     rounds: Rounds,
     epsilon: float,
     forest: Forest,
@@ -204,42 +222,42 @@ def _calibrated(
     values: Sequence[np.ndarray],
     groupings: int,
 ) -> Forest:
-    """Round C: count classes by score, and read probabilities off."""
+    """Round C: count classes by score, and calibrate probabilities."""
     schema = rounds.schema
     judged = [1] if schema.n_classes == 2 else list(range(schema.n_classes))
-    edges = np.array([tables.score_edges(counts, values, k, groupings) for k in judged])
+    edges = np.array([estimates.score_edges(counts, values, k, groupings) for k in judged])
     request = CountScores(
         epsilon=epsilon,
         sharers=rounds.placing.sharers,
-        schema=rounds.named,
+        schema=rounds.schema_blob,
         model=rounds.federation.blob(to_bytes(forest)),
         edges=edges,
     )
-    shape = len(judged), tables.SCORE_BINS, 2
-    replies = rounds.total(request, f"scores of {len(judged)} class{'es' * (len(judged) > 1)}", len(judged), shape)
+    shape = len(judged), estimates.SCORE_BINS, 2
+    counted = rounds.total(request, f"scores of {len(judged)} class{'es' * (len(judged) > 1)}", len(judged), shape)
     variance = _variance(rounds, request)
-    knots = np.array([tables.knots_of(row) for row in edges])
-    odds = np.array([tables.calibrate(rows, at, variance) for rows, at in zip(replies, knots, strict=True)])
+    knots = np.array([estimates.knots_of(row) for row in edges])
+    odds = np.array([estimates.calibrate(rows, at, variance) for rows, at in zip(counted, knots, strict=True)])
     if schema.n_classes == 2:
         knots, odds = np.stack([-knots[0, ::-1], knots[0]]), np.stack([-odds[0, ::-1], odds[0]])
     return replace(forest, knots=knots, odds=odds)
 
 
-def _numbers(rounds: Rounds, recipe: Recipe, groups: Sequence[Group], listed: list[list[int]], n: int) -> Forest:
-    """Ask for a number: its mean, what cells add to it, and how much of that to believe."""
+def _fit_number(rounds: Rounds, recipe: Recipe, groups: Sequence[Group], tables: list[list[int]], n: int) -> Forest:
+    """Fit a forest of a number: its mean, what cells add to it, and by how much to shrink that."""
     schema, split_epsilon, sharers = rounds.schema, rounds.split_epsilon, rounds.placing.sharers
     _, for_mean, for_slope = _NUMBER_SHARES
-    asked = SumTargets(epsilon=split_epsilon.take(for_mean), sharers=sharers, schema=rounds.named)
+    asked = SumTargets(epsilon=split_epsilon.take(for_mean), sharers=sharers, schema=rounds.schema_blob)
     first = rounds.total(asked, "sum of the target", 1, (1,))[0] / n, _variance(rounds, asked) / n**2
-    mean = tables.believed([first])
+    mean = estimates.posterior_mean([first])
     slope_epsilon = split_epsilon.take(for_slope)
-    counts, request = _ask_tables(rounds, split_epsilon.rest(), groups, listed)
+    counts, request = _count_cells(rounds, split_epsilon.rest(), groups, tables)
     row_noise, sum_noise = (noise.variance * rounds.placing.factor for noise in request.noises(schema))
     values = []
-    for table, here in zip(listed, counts, strict=True):
-        kernel = tables.prior([groups[i].n for i in table], recipe.pairs, recipe.alone)
-        values.append(tables.numbers(here, mean, kernel, row_noise, sum_noise))
-    trees = [[groups[i] for i in table] for table in listed]
+    for table, here in zip(tables, counts, strict=True):
+        kernel = estimates.prior([groups[i].n for i in table], recipe.pairs, recipe.alone)
+        values.append(estimates.number_values(here, mean, kernel, row_noise, sum_noise))
+    trees = [[groups[i] for i in table] for table in tables]
     low, high = schema.label.bounds or (-1.0, 1.0)
     middle, unit = low / 2 + high / 2, (high / 2 - low / 2) / MOST
 
@@ -248,29 +266,29 @@ def _numbers(rounds: Rounds, recipe: Recipe, groups: Sequence[Group], listed: li
         added = [offset + slope * value * len(trees) / recipe.groupings for value in values]
         return table_forest(schema, trees, [middle + unit * a[:, None] for a in added], weights=np.ones(len(trees)))
 
-    reach = 2.0 * unit * max(_spread(counts, values, recipe.groupings), 1.0)
+    reach = 2.0 * unit * max(_score_spread(counts, values, recipe.groupings), 1.0)
     asked_slope = SumSlopes(
         epsilon=slope_epsilon,
         sharers=sharers,
-        schema=rounds.named,
+        schema=rounds.schema_blob,
         model=rounds.federation.blob(to_bytes(forest(mean, 1.0))),
         centre=middle + unit * mean,
         reach=reach,
     )
     sums = rounds.total(asked_slope, "slope of the target", 4, (4,)) / n
     spread = _variance(rounds, asked_slope) / n**2
-    mean = tables.believed([first, (sums[1], spread)])
-    slope, shift = tables.slope_of(sums, mean, spread, reach / (unit * MOST))
+    mean = estimates.posterior_mean([first, (sums[1], spread)])
+    slope, shift = estimates.slope_of(sums, mean, spread, reach / (unit * MOST))
     return forest(mean - shift, slope)
 
 
 def _variance(rounds: Rounds, request: Noisy) -> float:
-    """Give the variance of the noise on a sum over all sites."""
+    """Return the variance of the noise on a sum over all sites."""
     return request.noises(rounds.schema)[0].variance * rounds.placing.factor
 
 
-def _spread(counts: Sequence[np.ndarray], values: Sequence[np.ndarray], groupings: int) -> float:
-    """Guess how far sums over tables spread, from the noisy tables alone."""
+def _score_spread(counts: Sequence[np.ndarray], values: Sequence[np.ndarray], groupings: int) -> float:
+    """Estimate how far sums over tables spread, from the noisy tables alone."""
     variance = 0.0
     for here, value in zip(counts, values, strict=True):
         mass = np.maximum(here[:, 0], 0.0)

@@ -1,6 +1,6 @@
-"""What is made of noisy counts, at no cost: smooth histograms, groups of bins, values of cells, calibration.
+"""Estimates from noisy counts: smooth histograms, groups of bins, values of cells, calibration.
 
-All of it looks at noisy integers and public numbers only.
+All of it uses noisy integers and public numbers only, so it costs no epsilon.
 """
 
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from scipy.linalg import cho_factor, cho_solve
 _HEIGHTS = (0.2, 0.6, 2.0, 5.0)
 _LENGTHS = (1.0, 3.0, 8.0)
 _BY_WIDTH = (0.0, 0.8)
-"""How much of a column's rows may be spread by the width of bins, which are narrow near the lower bound."""
+"""Parts of a column's rows that are taken to be spread by the width of bins, which are narrow near the lower bound."""
 
 _SPIKE = 16.0
-"""How much more a bin that stands alone may differ from the others."""
+"""Prior variance of a bin that stands alone, as a multiple of that of the others."""
 
 
 def smooth(counts: np.ndarray, rows: float, variance: float, spikes: int, widths: np.ndarray) -> np.ndarray:
-    """Take noise off a histogram by a Gaussian process; the first ``spikes`` bins stand alone.
+    """Remove noise from a histogram by a Gaussian process; the first ``spikes`` bins stand alone.
 
-    Before anything is counted, bins have as many rows as others, or nearly as many as they are wide; neighbours
-    are alike. Which of it, by how much and how far is what makes the counts most likely. ``widths`` are those of the
-    bins that do not stand alone.
+    The prior: bins have equally many rows, or nearly in proportion to their width, and neighbours are alike. Which of
+    both, by how much and how far is chosen by the likelihood of the counts. ``widths`` are those of the bins that do
+    not stand alone.
     """
     n = len(counts)
     place = np.arange(n - spikes)
@@ -46,7 +46,7 @@ def smooth(counts: np.ndarray, rows: float, variance: float, spikes: int, widths
 
 
 def cut_evenly(mass: np.ndarray, n_groups: int) -> np.ndarray:
-    """Say after which bins to cut so that groups have about equal mass; a heavy bin leaves less to the others."""
+    """Return after which bins to cut so that groups have about equal mass; a heavy bin leaves less to the others."""
     cuts = []
     left, groups, here = float(mass.sum()), n_groups, 0.0
     for i in range(len(mass) - 1):
@@ -68,16 +68,16 @@ def shared_coordinates(groups: Sequence[int]) -> np.ndarray:
 
 
 def prior(groups: Sequence[int], pairs: float, alone: float) -> np.ndarray:
-    """Say how alike the values of two cells are before anything is counted."""
+    """Return the prior covariance of the values of cells: (cells, cells)."""
     shared = shared_coordinates(groups).astype(np.float64)
     return 0.3 * (shared + pairs * shared * (shared - 1.0) / 2.0 + alone * np.eye(len(shared)))
 
 
 def log_odds(counts: np.ndarray, shares: np.ndarray, kernel: np.ndarray, variance: float) -> np.ndarray:
-    """Give the log-odds that each cell adds for each class, shrunk jointly: (cells, classes).
+    """Return the log-odds that each cell adds for each class, shrunk jointly: (cells, classes).
 
-    One step from the class's share in all rows: the residual C - pi n has slope pi (1 - pi) n, the variance that
-    classes have by chance, and that of the noise.
+    One Newton step from the class's share in all rows: the residual C - pi n has slope pi (1 - pi) n, and the variance
+    that classes have by chance plus that of the noise.
     """
     rows = counts.sum(axis=1)
     used = np.flatnonzero(rows > 1.0)
@@ -99,33 +99,33 @@ def log_odds(counts: np.ndarray, shares: np.ndarray, kernel: np.ndarray, varianc
 def _posterior(
     kernel: np.ndarray, used: np.ndarray, slope: np.ndarray, residual: np.ndarray, spread: np.ndarray
 ) -> np.ndarray:
-    """Give the mean of w, if residual = slope w + noise of variance spread, and w has covariance kernel."""
+    """Return the mean of w, if residual = slope w + noise of variance spread, and w has covariance kernel."""
     among = kernel[np.ix_(used, used)]
     matrix = slope[:, None] * among * slope[None, :] + np.diag(spread)
     return kernel[:, used] @ (slope * _solve(matrix, residual)[0])
 
 
 def _solve(matrix: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, float]:
-    """Solve by a matrix that is a covariance; also how likely the right side is by it, but for a constant."""
+    """Solve by a covariance matrix; return also the log-likelihood of the right side, up to a constant."""
     factor = cho_factor(matrix, lower=True)
     solved = cho_solve(factor, right)
     return solved, float(-0.5 * right @ solved - np.log(np.diag(factor[0])).sum())
 
 
 def class_shares(tables: Sequence[np.ndarray]) -> np.ndarray:
-    """Give each class's share in all rows, from every table's counts; few cells are less noisy than many."""
+    """Return each class's share in all rows, from every table's counts; tables of few cells count more."""
     weights = np.array([1.0 / len(counts) for counts in tables])
     totals = np.array([counts.sum(axis=0) for counts in tables], np.float64)
     total = np.maximum((weights[:, None] * totals).sum(axis=0) / weights.sum(), 0.5)
     return np.clip(total / total.sum(), 1e-3 / len(total), 1.0 - 1e-3)
 
 
-def numbers(
+def number_values(
     counts: np.ndarray, mean: float, kernel: np.ndarray, row_variance: float, sum_variance: float
 ) -> np.ndarray:
-    """Give what each cell adds to the mean of a number, shrunk jointly.
+    """Return what each cell adds to the mean of a number, shrunk jointly.
 
-    How much rows differ within cells and cells from each other is what makes the noisy sums most likely.
+    The deviations of rows within cells and of cells from each other are chosen by the likelihood of the noisy sums.
     """
     rows, sums = counts[:, 0].astype(np.float64), counts[:, 1].astype(np.float64)
     used = np.flatnonzero(rows > 1.0)
@@ -149,20 +149,20 @@ _WITHIN = (12.0, 25.0, 50.0)
 _BETWEEN = (0.15, 0.4, 1.0)
 
 
-def believed(replies: Sequence[tuple[float, float]]) -> float:
-    """Give the mean of a number from noisy ones, each with its variance; it is likely near the middle of its bounds."""
-    weight = 1.0 / _MIDDLING**2 + sum(1.0 / variance for _, variance in replies)
-    return float(sum(value / variance for value, variance in replies) / weight)
+def posterior_mean(measured: Sequence[tuple[float, float]]) -> float:
+    """Return the mean of a number from noisy means and their variances; the prior is the middle of its bounds."""
+    weight = 1.0 / _MEAN_DEVIATION**2 + sum(1.0 / variance for _, variance in measured)
+    return float(sum(value / variance for value, variance in measured) / weight)
 
 
 def slope_of(sums: np.ndarray, mean: float, variance: float, unit: float) -> tuple[float, float]:
-    """Give by how much to stretch what tables add, and what that shifts the mean by.
+    """Return the factor by which to scale what tables add, and by how much that shifts the mean.
 
     ``sums`` are means over rows of score, target, score times target and score squared, noisy, in whole numbers up to
-    127; a score counts ``unit`` in the target's. Sums of tables that go along with each other say too much, so a
-    slope of a third is as likely as any.
+    127; a score counts ``unit`` in the target's. Sums of tables that are correlated are too large, so a factor of a
+    third is the prior mean.
     """
-    score = sums[0] / (1.0 + variance / _MIDDLING**2)
+    score = sums[0] / (1.0 + variance / _MEAN_DEVIATION**2)
     across = 127.0 * sums[2] - score * mean
     along = max(127.0 * sums[3] - score**2, 0.0) + 127.0 * np.sqrt(variance)
     noise = 127.0**2 * variance
@@ -172,8 +172,8 @@ def slope_of(sums: np.ndarray, mean: float, variance: float, unit: float) -> tup
     return slope, slope * float(score) * unit
 
 
-_MIDDLING = 40.0
-"""How far the mean of a target is from the middle of its bounds, in 127ths of the way to them."""
+_MEAN_DEVIATION = 40.0
+"""Prior deviation of a target's mean from the middle of its bounds, in 127ths of the way to them."""
 
 
 # -- round C: from summed log-odds to probabilities
@@ -185,7 +185,7 @@ _MOST_ODDS = 20.0
 
 
 def score_edges(tables: Sequence[np.ndarray], values: Sequence[np.ndarray], k: int, groupings: int) -> np.ndarray:
-    """Choose where to cut the summed log-odds of a class, from the noisy tables alone."""
+    """Return where to cut the summed log-odds of a class, from the noisy tables alone."""
     mean = variance = 0.0
     for counts, value in zip(tables, values, strict=True):
         mass = np.maximum(counts.sum(axis=1), 0.0)
@@ -198,14 +198,14 @@ def score_edges(tables: Sequence[np.ndarray], values: Sequence[np.ndarray], k: i
 
 
 def knots_of(edges: np.ndarray) -> np.ndarray:
-    """Give a score that stands for each bin."""
+    """Return a score that stands for each bin."""
     inner = (edges[1:] + edges[:-1]) / 2.0
     first, last = edges[1] - edges[0], edges[-1] - edges[-2]
     return np.concatenate([[edges[0] - first / 2.0], inner, [edges[-1] + last / 2.0]])
 
 
 def calibrate(counts: np.ndarray, knots: np.ndarray, variance: float) -> np.ndarray:
-    """Give the log-odds at each knot, from noisy rows (bins, outside or inside the class): rising, not too flat."""
+    """Return the log-odds at each knot, from noisy rows (bins, outside or inside the class): rising, not too flat."""
     rows = np.maximum(counts.astype(np.float64), 0.0)
     total = rows.sum(axis=1)
     a, b = _platt(rows, knots)
@@ -235,7 +235,7 @@ def _platt(rows: np.ndarray, knots: np.ndarray) -> tuple[float, float]:
 
 
 def _isotonic(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Pool neighbours that fall until all rise."""
+    """Return the isotonic regression: neighbours that fall are pooled until all rise."""
     blocks: list[list[float]] = []
     for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
         blocks.append([value, weight, 1])

@@ -1,4 +1,4 @@
-"""A contingency table as an ordinary tree: halving the groups of one feature after the other leads to its cell."""
+"""Contingency tables as ordinary trees: the groups of one feature after the other are halved down to a cell."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from silvan.forest.forest import Forest
 from silvan.tree.split import SET_WORDS
 
 _ALL = float(np.finfo(np.float32).max)
-"""A threshold that every value is below."""
+"""A threshold that no value is above."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Group:
 
     @property
     def n(self) -> int:
-        """How many groups there are."""
+        """Number of groups."""
         return self.n_codes or max(len(self.cuts) + 1, self.missing + 1)
 
     def of(self, X: np.ndarray) -> np.ndarray:
-        """Give the group of every row of an encoded table."""
+        """Return the group of every row of an encoded table."""
         column = X[:, self.feature]
         if self.n_codes:
             known = (column >= 0) & (column < self.n_codes)  # false for NaN

@@ -1,15 +1,15 @@
-"""Counts with noise: the questions of a private forest of tables, and the site's half.
+"""The questions of a private forest of tables, and how a site answers them.
 
-A site works out by itself how much one row can change an answer, from the question alone: a row adds one to one
-cell of every histogram that is asked for.
+A site works out by itself how much one row can change an answer, from the question alone: a row adds one to one cell of
+every histogram that is asked for.
 """
 
-from fractions import Fraction
 from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
+from silvan.algorithms.private.noisy_counts import MOST, NoisyCounts, answer_with_noise, histogram_noises
 from silvan.algorithms.private.tables_forest import Group
 from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import MAX_BINS, Schema
@@ -26,19 +26,7 @@ from silvan.privacy.noise.noisy_request import Noisy, drawn_once
 MAX_CELLS = 1 << 20
 MAX_TABLES = 1 << 12
 
-MOST = 127
-"""A number to predict is kept as a whole number between plus and minus this."""
-
-_ROWS_OF_BOTH = Fraction(2, 5)
-"""Of a question for rows and sums, the part of epsilon that goes to the rows."""
-
 # -- messages
-
-
-class NoisyCounts(Reply, frozen=True, kw_only=True):
-    """Counts with noise."""
-
-    counts: np.ndarray
 
 
 class CountPeople(Noisy, frozen=True, kw_only=True):
@@ -48,7 +36,7 @@ class CountPeople(Noisy, frozen=True, kw_only=True):
     reply: ClassVar[type[Reply]] = NoisyCounts
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
-        """Allow for one more."""
+        """Return the noise: one more row adds 1."""
         return (self.noise(1),)
 
 
@@ -64,11 +52,11 @@ class CountColumns(Noisy, frozen=True, kw_only=True):
     cuts: np.ndarray  # float32, column after column
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
-        """Allow for one more in a bin of every column."""
+        """Return the noise: one more row is in a bin of every column."""
         return (self.noise(len(self.columns)),)
 
     def said(self, reply: Any = None) -> str:
-        """Say what is asked for."""
+        """Describe what is asked for."""
         return f"rows in public bins of {len(self.columns)} columns, with noise for epsilon {self.epsilon:.4g}"
 
 
@@ -87,14 +75,11 @@ class CountTables(Noisy, frozen=True, kw_only=True):
     table_columns: np.ndarray  # int64, places in ``columns``, table after table
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
-        """Allow for one more in a cell of every table, and for a sum that is larger by ``MOST``."""
-        times = len(self.table_sizes)
-        if schema.n_classes:
-            return (self.noise(times),)
-        return self.noise(times, _ROWS_OF_BOTH), self.noise(times * MOST, 1 - _ROWS_OF_BOTH)
+        """Return the noise: one more row is in a cell of every table."""
+        return histogram_noises(self, len(self.table_sizes), schema)
 
     def said(self, reply: Any = None) -> str:
-        """Say what is asked for."""
+        """Describe what is asked for."""
         return f"rows by class in cells of {len(self.table_sizes)} tables, with noise for epsilon {self.epsilon:.4g}"
 
 
@@ -109,7 +94,7 @@ class CountScores(Noisy, frozen=True, kw_only=True):
     edges: np.ndarray  # float64 (classes, edges), rising
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
-        """Allow for one more in a bin of every class's scores."""
+        """Return the noise: one more row is in a bin of every class's scores."""
         return (self.noise(len(self.edges)),)
 
 
@@ -122,7 +107,7 @@ class SumTargets(Noisy, frozen=True, kw_only=True):
     schema: Blob
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
-        """Allow for a sum that is larger by ``MOST``."""
+        """Return the noise: one more row adds at most ``MOST``."""
         return (self.noise(MOST),)
 
 
@@ -138,7 +123,7 @@ class SumSlopes(Noisy, frozen=True, kw_only=True):
     reach: float
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
-        """Allow for four sums that are larger by ``MOST``."""
+        """Return the noise: one more row adds at most ``MOST`` to each of four sums."""
         return (self.noise(4 * MOST),)
 
 
@@ -156,13 +141,7 @@ def count_people(site: Site, request: CountPeople) -> NoisyCounts:
 
 def _answer(site: Site, request: Any) -> NoisyCounts:
     schema = schema_of(site, request.schema)
-    return drawn_once(
-        site,
-        request,
-        NoisyCounts,
-        lambda: exact_counts(site, request, schema),
-        lambda counts: NoisyCounts(counts=request.add(counts, schema)),
-    )
+    return answer_with_noise(site, request, schema, lambda: exact_counts(site, request, schema))
 
 
 for _kind in (CountColumns, CountTables, CountScores, SumTargets, SumSlopes):
@@ -170,7 +149,7 @@ for _kind in (CountColumns, CountTables, CountScores, SumTargets, SumSlopes):
 
 
 def exact_counts(site: Site, request: Noisy, schema: Schema) -> np.ndarray:
-    """Count what a question asks for, without noise: this never leaves."""
+    """Return what a question asks for without noise, which never leaves the site."""
     part = site.part(schema)
     if isinstance(request, CountColumns):
         return _count_columns(part, request, schema)
@@ -217,7 +196,7 @@ def _count_tables(part: Part, request: CountTables, schema: Schema) -> np.ndarra
 
 def _count_scores(part: Part, request: CountScores, schema: Schema, forest: Forest, n_jobs: int | None) -> np.ndarray:
     edges = request.edges
-    # the scores of two classes mirror each other, so one histogram tells all
+    # the scores of two classes mirror each other, so one histogram is enough
     n = 1 if schema.n_classes == 2 else schema.n_classes
     if edges.ndim != 2 or edges.dtype != np.float64 or len(edges) != n or not 1 <= edges.shape[1] <= MAX_BINS:
         raise FormatError("the edges of scores do not match the classes")
@@ -236,8 +215,8 @@ def _count_scores(part: Part, request: CountScores, schema: Schema, forest: Fore
 def _sum_slopes(part: Part, request: SumSlopes, schema: Schema, forest: Forest, n_jobs: int | None) -> np.ndarray:
     if schema.n_classes or not (np.isfinite(request.centre) and 0.0 < request.reach < np.inf):
         raise FormatError("slopes are for numbers, around a centre and within a reach")
-    replies = (forest.scores(part.X, n_jobs)[:, 0] - request.centre) / request.reach
-    score = np.rint(np.clip(np.nan_to_num(replies), -1.0, 1.0) * MOST).astype(np.int64)
+    predicted = (forest.scores(part.X, n_jobs)[:, 0] - request.centre) / request.reach
+    score = np.rint(np.clip(np.nan_to_num(predicted), -1.0, 1.0) * MOST).astype(np.int64)
     target = whole_target(part.y, schema)
     products = np.rint(score * target / MOST), np.rint(score * score / MOST)
     return np.array([score.sum(), target.sum(), *(int(p.sum()) for p in products)], np.int64)
@@ -260,7 +239,7 @@ def _model(site: Site, blob: Blob, schema: Schema) -> Forest:
 
 
 def _cuts(request: CountColumns | CountTables, schema: Schema) -> list[np.ndarray]:
-    """Take the cut points apart, refusing columns that do not exist and cuts that do not rise."""
+    """Return the cut points of each column; raise ``FormatError`` for no such columns, or cuts that do not rise."""
     columns, sizes, values = request.columns, request.sizes, request.cuts
     if columns.ndim != 1 or columns.dtype != np.int32 or not 1 <= len(columns) <= len(schema.features):
         raise FormatError("the columns do not match the schema")
@@ -277,7 +256,7 @@ def _cuts(request: CountColumns | CountTables, schema: Schema) -> list[np.ndarra
 
 
 def _tables(request: CountTables, schema: Schema) -> tuple[list[Group], list[list[int]]]:
-    """Take a question about tables apart, refusing what does not hold together."""
+    """Return the groups of each column and the columns of each table; raise ``FormatError`` where they do not match."""
     cuts, missing = _cuts(request, schema), request.missing
     if missing.shape != request.columns.shape or missing.dtype != np.int64:
         raise FormatError("the groups of missing values do not match the columns")

@@ -1,4 +1,4 @@
-"""Encrypted sums of labels by bin, from every party to the label holder, who reads them and decides who splits what."""
+"""Encrypted sums of labels by bin: parties add up ciphertexts, the label holder reads them and decides every node."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -6,7 +6,7 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
-from silvan.algorithms.horizontal.histogram_forest import check_nodes
+from silvan.algorithms.shared.level_checks import check_nodes
 from silvan.algorithms.vertical.encrypted_labels import (
     Encryption,
     Truth,
@@ -130,7 +130,7 @@ def sum_labels(site: Site, request: SumLabels) -> EncryptedSums:
 
 @answers(DecideNodes)
 def decide_nodes(site: Site, request: DecideNodes) -> Decisions:
-    """Read all parties' sums and choose the best split of every node."""
+    """Decrypt all parties' sums and choose the best split of every node."""
     party = party_of(site)
     descent = descend(party, request.ground)
     truth = truth_of(party, request.ground.rows, request.label, weighted(request.ground.settings, request.class_weight))
@@ -146,18 +146,21 @@ def decide_nodes(site: Site, request: DecideNodes) -> Decisions:
     totals = add_nodes(rows, nodes)
     found: dict[str, tuple[np.ndarray, Splits]] = {}
     if len(request.which):
-        which = _places(request.which, n)
+        which = _check_places(request.which, n)
         descent.check(nodes[which], request.features)
         found[party.name] = which, find_listed(rows, nodes[which], request.features, truth.rule, descent.threads)
     for name, offer in request.offers.items():
         if name not in request.parties or name == party.name:
             raise FormatError("an offer of nobody")
-        which = _places(offer.which, n)
-        found[name] = which, _read(party, request, offer, truth, rows, totals[which], nodes[which], descent.threads)
+        which = _check_places(offer.which, n)
+        found[name] = (
+            which,
+            _splits_of(party, request, offer, truth, rows, totals[which], nodes[which], descent.threads),
+        )
     return _decide(party, request, truth, found, totals, (rows.stops - rows.starts)[nodes])
 
 
-def _places(which: np.ndarray, n: int) -> np.ndarray:
+def _check_places(which: np.ndarray, n: int) -> np.ndarray:
     if which.ndim != 1 or which.dtype != np.int64 or (np.diff(which) <= 0).any():
         raise FormatError("the nodes do not match")
     if which.min(initial=0) < 0 or which.max(initial=0) >= n:
@@ -165,7 +168,7 @@ def _places(which: np.ndarray, n: int) -> np.ndarray:
     return which
 
 
-def _read(
+def _splits_of(
     party: Party,
     request: DecideNodes,
     offer: Offer,
@@ -175,7 +178,7 @@ def _read(
     nodes: np.ndarray,
     threads: int,
 ) -> Splits:
-    """Decrypt a party's sums and find its best splits."""
+    """Decrypt a party's sums and return its best splits."""
     key = private_key(party, request.encryption.lanes.bits, offer.sums.key)
     layout = wire.decode(unseal(party.key_for("layout of sums"), offer.layout), Layout)
     n_bins, categorical = layout.n_bins, layout.categorical

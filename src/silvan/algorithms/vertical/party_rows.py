@@ -1,7 +1,7 @@
-"""A party's rows on their way down the trees of a vertical forest.
+"""A party's rows, sent down the trees of a vertical forest by the partitions so far.
 
-Every question about growing trees repeats what they grow on and all partitions so far, as blobs, so that it can be
-answered by a party that remembers nothing. What a party remembers is a cache.
+Every question about growing trees repeats what they grow on and all partitions so far, as blobs, so that a party that
+remembers nothing can answer it. What a party remembers is a cache.
 """
 
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
-from silvan.algorithms.horizontal.histogram_forest import check_nodes
+from silvan.algorithms.shared.level_checks import check_nodes
 from silvan.algorithms.shared.requests import MAX_TREES, schema_of
 from silvan.algorithms.vertical.columns import encode_rows
 from silvan.algorithms.vertical.encoded_labels import check_measure, open_labels
@@ -67,11 +67,11 @@ class Growing(Request, frozen=True, kw_only=True):
         return self.ground.settings.min_samples_leaf
 
     def course(self) -> Course:
-        """Say where the question stands: after all partitions. A party may have no column in the first draws."""
+        """Return where the question stands: after all partitions. A party may have no column in the first draws."""
         return Course("forest", tuple(blob.hash for blob in self.ground.rounds), anywhere=True)
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Grow on the same ground as before; a level takes several questions."""
+        """Return a trace if trees grow on the same rows and settings as before; a level takes several questions."""
         same = digest(wire.encode(msgspec.structs.replace(self.ground, rounds=[]))).encode()
         return same if all(trace == same for trace in traces) else None
 
@@ -89,12 +89,12 @@ class Descent:
     made: list[tuple[np.ndarray, Splits]] = field(default_factory=list)
 
     def check(self, nodes: np.ndarray, features: np.ndarray) -> None:
-        """Refuse a question about nodes or features that do not exist."""
+        """Raise ``FormatError`` for nodes or features that do not exist."""
         check_nodes(nodes, features, len(self.is_split), len(self.rows.table.bins.n_bins))
 
     @property
     def rule(self) -> Rule:
-        """What makes a split good, if the party knows labels in code."""
+        """How splits are judged, if the party has labels in code."""
         if self.given_rule is None:
             raise RefusedError("the party has no labels to judge splits by")
         return self.given_rule
@@ -105,7 +105,7 @@ class Descent:
         return find_listed(self.rows, nodes, features, self.rule, self.threads)
 
     def apply(self, level: Round) -> None:
-        """Send rows where a round's bits say."""
+        """Send rows left or right by a round's bits."""
         nodes, needed, bits = level.nodes, level.needed, level.bits
         if nodes.dtype != np.int32 or needed.dtype != np.bool_ or bits.dtype != np.uint8:
             raise FormatError("a partition is of another type")
@@ -126,7 +126,7 @@ class Descent:
 
 
 def descend(party: Party, ground: GrowingContext) -> Descent:
-    """Bring the rows to where the partitions so far send them."""
+    """Return the rows at the nodes to which the partitions so far send them."""
     key = ("descent", digest(wire.encode(msgspec.structs.replace(ground, rounds=[]))))
     hashes = [blob.hash for blob in ground.rounds]
     descent: Descent | None = party.cache.get(key)
@@ -139,7 +139,7 @@ def descend(party: Party, ground: GrowingContext) -> Descent:
 
 
 def _begin(party: Party, ground: GrowingContext) -> Descent:
-    """Put every row that a tree has drawn at its root."""
+    """Place every row that a tree has drawn at its root."""
     settings, measure = ground.settings, ground.measure
     schema = schema_of(party, ground.schema)
     if not 1 <= settings.n_estimators <= MAX_TREES or settings.class_weight is not None:
