@@ -13,7 +13,13 @@ from silvan.algorithms.baselines.in_one_place import alone_at, joined, own_schem
 from silvan.algorithms.evaluation.figures import FEDERATED, LOCAL, Answer, Row, compared, figures_of
 from silvan.algorithms.evaluation.intervals import intervals
 from silvan.algorithms.linear import linear_fit
-from silvan.algorithms.linear.linear_shares import LinearModel, LinearShare, hand_out_linear, linear_share_of, predict
+from silvan.algorithms.linear.linear_shares import (
+    LinearModel,
+    LinearShare,
+    linear_share_of,
+    predict,
+    restore_linear_shares,
+)
 from silvan.algorithms.linear.linear_steps import fit_joined_rows
 from silvan.algorithms.vertical.columns import columns_of
 from silvan.algorithms.vertical.prediction import judge
@@ -157,7 +163,7 @@ class VerticalLinear(FederatedEstimator):
         return replies.with_answers({"prediction": decided(replies.scores)})
 
     def predict_proba(self, X: Any, incomplete: bool = False) -> Any:
-        """Give class probabilities as ``predict`` gives classes: a data frame of ids and a column a class."""
+        """Return class probabilities as ``predict`` gives classes: a data frame of ids and a column a class."""
         classes = self._fitted().schema.label.classes
         if classes is None:
             raise InputError("predict_proba is for classification; this model predicts a number")
@@ -175,7 +181,7 @@ class VerticalLinear(FederatedEstimator):
     def _scores(self, federation: Federation, digests: np.ndarray) -> np.ndarray:
         model = self._fitted()
         if federation.local_sites:
-            hand_out_linear(federation, model, self.shares_)
+            restore_linear_shares(federation, model, self.shares_)
         with federation.working_on(f"predicting by {type(self).__name__}"):
             return predict(federation, model, digests)
 

@@ -10,7 +10,7 @@ import numpy as np
 from silvan.algorithms.evaluation.figures import FEDERATED, Row
 from silvan.algorithms.vertical import encoded, encrypted
 from silvan.algorithms.vertical.columns import columns_of
-from silvan.algorithms.vertical.party_shares import hand_out, share_of, show_shares
+from silvan.algorithms.vertical.party_shares import restore_forest_shares, share_of, show_shares
 from silvan.algorithms.vertical.prediction import find_leaves, find_leaves_classically, judge, score_leaves
 from silvan.errors import InputError
 from silvan.federation.federation import OVERALL, Federation
@@ -152,7 +152,7 @@ class VerticalForest(Learner, _InShares):
         return replies.with_answers({"prediction": answers})
 
     def predict_proba(self, X: Any, site: str | None = None, **how: Any) -> Any:
-        """Give class probabilities as ``predict`` gives classes: a data frame of ids and a column a class."""
+        """Return class probabilities as ``predict`` gives classes: a data frame of ids and a column a class."""
         if not isinstance(X, Federation):
             return super().predict_proba(X, site)
         classes = self._fitted().schema.label.classes
@@ -172,7 +172,7 @@ class VerticalForest(Learner, _InShares):
             raise InputError(f"method must be 'one round' or 'classical', got {method!r}")
         structure = self._fitted()
         if federation.local_sites:
-            hand_out(federation, structure, self.shares_)
+            restore_forest_shares(federation, structure, self.shares_)
         find = find_leaves if method == "one round" else find_leaves_classically
         return score_leaves(federation, structure, find(federation, structure, digests))
 

@@ -13,14 +13,14 @@ import numpy as np
 from silvan.algorithms.linear.design_matrix import Design
 from silvan.algorithms.linear.solver import class_probabilities
 from silvan.algorithms.vertical.columns import encode_rows, rows_blob
+from silvan.algorithms.vertical.kept_shares import check_parties, read_share, restore_shares
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError, RefusedError
+from silvan.errors import FormatError, RefusedError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import SHARE as KEPT
-from silvan.federation.store import digest
 from silvan.forest.files.tensors import read_tensors, write_tensors
 from silvan.forest.model_in_shares import VERSION, ModelInShares, require
 from silvan.util.threads import algebra_threads
@@ -173,14 +173,7 @@ def linear_key(model: str) -> str:
 
 def linear_share_of(party: Party, model: str) -> LinearShare:
     """Read a party's share of a model."""
-    data = party.store.get(linear_key(model))
-    if data is None:
-        raise RefusedError("the party has no share of this model: it never had one, or deleted it")
-    key = ("linear share", model, digest(data))
-    if key not in party.cache:
-        party.cache[key] = LinearShare.from_bytes(data)
-    share: LinearShare = party.cache[key]
-    return share
+    return read_share(party, linear_key(model), LinearShare.from_bytes)
 
 
 @answers(SumPredictors)
@@ -198,12 +191,7 @@ def sum_predictors(site: Site, request: SumPredictors) -> Predictors:
 
 def predict(federation: Federation, model: LinearModel, digests: np.ndarray) -> np.ndarray:
     """Score rows: probabilities (rows, classes), or numbers (rows, 1). One round."""
-    absent = [party for party in model.parties if party not in federation.active]
-    if absent:
-        raise InputError(
-            f"party {absent[0]!r} has a share of this model and is not in the federation; without it no row can be "
-            "scored"
-        )
+    check_parties(federation, model.parties)
 
     def check(site: str, reply: Predictors) -> None:
         if reply.parts.shape != (len(digests), model.width) or reply.parts.dtype != np.int64:
@@ -214,8 +202,6 @@ def predict(federation: Federation, model: LinearModel, digests: np.ndarray) -> 
     return model.scores(total.parts * 2.0**-FINE)
 
 
-def hand_out_linear(federation: Federation, model: LinearModel, shares: Mapping[str, LinearShare]) -> None:
-    """Put the shares that are known here into the stores of parties in this process that lack theirs."""
-    for party, share in shares.items():
-        if party in federation.local_sites and federation.party(party).store.get(linear_key(model.model)) is None:
-            federation.party(party).store.put(linear_key(model.model), share.to_bytes())
+def restore_linear_shares(federation: Federation, model: LinearModel, shares: Mapping[str, LinearShare]) -> None:
+    """Put shares that are known here into the stores of parties in this process that lack theirs."""
+    restore_shares(federation, linear_key(model.model), shares)

@@ -1,7 +1,7 @@
-"""What the coordinator of a vertical forest keeps while trees grow, however labels are kept secret.
+"""What the coordinator of a vertical forest does, whether labels are encoded or encrypted.
 
-It draws features, deals them out to the parties that hold them, puts the winners' partitions in the order of the nodes
-so that nobody learns who won which, and numbers the nodes for good at the end.
+It draws features, sends each party those that it holds, puts the winners' partitions in the order of the nodes so that
+nobody learns who won which, and numbers the nodes for good at the end.
 """
 
 from abc import ABC, abstractmethod
@@ -34,7 +34,7 @@ Drawn = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 class VerticalCoordinator(ABC):
-    """The coordinator's books; how a level's splits are found depends on how labels are kept secret."""
+    """Grows a vertical forest; subclasses find a level's splits, which depends on how labels are kept secret."""
 
     keeping: ClassVar[type[Keeping]] = KeepShare
     model_prefix: ClassVar[str]  # hashed into the id of a model, so it never changes
@@ -56,7 +56,7 @@ class VerticalCoordinator(ABC):
         self.contexts: dict[str, GrowingContext] = {}
 
     def make_contexts(self, **labels: Any) -> None:
-        """Say what trees grow on."""
+        """Note for every party what its trees grow on."""
         for party in self.parties:
             own = self.owners[party]
             schema = Schema(self.schema.features[own.start : own.stop], Label(self.schema.label.name))
@@ -68,29 +68,29 @@ class VerticalCoordinator(ABC):
                 **labels,
             )
 
-    def ground(self, party: str) -> GrowingContext:
-        """Give what a party is told with every question."""
+    def context(self, party: str) -> GrowingContext:
+        """Return what a party is told with every question: what trees grow on, and all partitions so far."""
         return msgspec.structs.replace(self.contexts[party], rounds=list(self.rounds))
 
     # -- growing
 
     def grow(self, feature_key: np.ndarray) -> Structure:
-        """Grow all trees; gives their structure, every party keeps its share."""
+        """Grow all trees; return their structure, while every party keeps its share."""
         trees = np.arange(self.settings.n_estimators)
         grown = grow(trees, feature_key, self.plan, self.rule(), self._find, self._apply)
         return self._finish(grown, feature_key)
 
     @abstractmethod
     def rule(self) -> Any:
-        """Say which nodes may be split, given what ``decide`` tells of them."""
+        """Return the rule by which nodes may be split, given the statistics that ``decide`` returns."""
 
     @abstractmethod
     def decide(self, nodes: np.ndarray, drawn: Drawn, deeper: np.ndarray) -> Splits:
-        """Decide every open node; ``feature`` is the winner's number, -1 where there is no split."""
+        """Return a split for every open node; ``feature`` is the winning party's number, -1 where there is none."""
 
     @abstractmethod
-    def leaves(self, grown: Grown, nodes: np.ndarray) -> dict[str, dict[str, Any]]:
-        """Say what parties are told at the end to learn what the leaves are worth; leaves from left to right."""
+    def keeping_fields(self, grown: Grown, nodes: np.ndarray) -> dict[str, dict[str, Any]]:
+        """Return, by party, what the last question says beside its splits; ``nodes`` are leaves, from left to right."""
 
     def _find(self, frontier: Frontier) -> Splits:
         features = draw_level(frontier, self.plan)
@@ -101,7 +101,7 @@ class VerticalCoordinator(ABC):
         return self.decide(frontier.node.astype(np.int32), drawn, more & (frontier.depth + 1 < limit))
 
     def won(self, nodes: np.ndarray, drawn: Drawn, splits: Splits) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Say which nodes of a level each party won, and by which of its columns it may split them."""
+        """Return, by party, which nodes of a level it won and by which of its columns it may split them."""
         found = {}
         for k, party in enumerate(self.parties):
             place = np.flatnonzero(splits.feature == k)
@@ -115,7 +115,7 @@ class VerticalCoordinator(ABC):
     def join_bits(
         self, found: np.ndarray, needed: np.ndarray, rows: np.ndarray, bits: dict[str, tuple[np.ndarray, np.ndarray]]
     ) -> None:
-        """Put the parties' bits in the order of the nodes: who won which is nobody's business."""
+        """Put the parties' bits in the order of the nodes, so that nobody learns who won which."""
         lengths = np.where(needed, (rows + 7) >> 3, 0)
         begin = np.cumsum(lengths) - lengths
         joined = np.empty(int(lengths.sum()), np.uint8)
@@ -124,7 +124,7 @@ class VerticalCoordinator(ABC):
         self.level = needed[found], joined
 
     def _apply(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> None:
-        """Note a level's partitions for the next question."""
+        """Add a level's partitions to those that the next question repeats."""
         expected, bits = self.level
         assert np.array_equal(expected, needed)  # noqa: S101  or parties and coordinator grow different trees
         if len(nodes):
@@ -133,17 +133,34 @@ class VerticalCoordinator(ABC):
     # -- the end
 
     def _finish(self, grown: Grown, feature_key: np.ndarray) -> Structure:
-        """Give the nodes their final numbers, have every party keep its share and learn what the leaves are worth."""
+        """Return the structure: nodes get their final numbers, and every party is asked to keep its share."""
         nodes, split_of = level_order(grown)
+        structure = self._structure(grown, split_of, feature_key)
+        place = np.empty(len(nodes), np.int64)
+        place[nodes] = np.arange(len(nodes))
+        fields = self.keeping_fields(grown, nodes[structure.leaves])
+        replies: dict[str, LeafValues] = self.federation.ask(
+            {party: self._keep(structure, party, place, fields.get(party, {})) for party in self.parties},
+            check=lambda site, reply: self.check_values(reply.value, structure, site),
+        )
+        value = replies[self.holder].value
+        if len(value):
+            # they come from left to right; a forest has them in the order of its nodes
+            structure = replace(structure, value=value[structure.spans[0][structure.owner < 0]])
+        structure.check()
+        return structure
+
+    def _structure(self, grown: Grown, split_of: np.ndarray, feature_key: np.ndarray) -> Structure:
+        """Return the structure of the forest, without leaf values; its id is a digest of all that determines it."""
         inner = split_of >= 0
-        owner, gain = np.full(len(nodes), -1, np.int32), np.zeros(len(nodes))
+        owner, gain = np.full(len(split_of), -1, np.int32), np.zeros(len(split_of))
         owner[inner], gain[inner] = grown.feature[split_of[inner]], grown.gain[split_of[inner]]
         drew = self.drew(grown.stats[: grown.n_trees])
         if not drew.any():
             raise InputError("no tree drew any row: there are too few rows in common; set bootstrap=False")
         determined = [self.federation.study, self.schema.hash, repr(self.settings), feature_key.tobytes().hex()]
         rounds = [blob.hash for blob in self.rounds]
-        structure = Structure(
+        return Structure(
             model=digest(msgspec.json.encode([*determined, self.model_prefix, self.rows.hash, *rounds])),
             schema=self.schema,
             parties=tuple(self.parties),
@@ -155,30 +172,17 @@ class VerticalCoordinator(ABC):
             weights=np.where(drew, 1.0, 0.0),
             value=np.zeros((0, max(self.schema.n_classes, 1))),
         )
-        place = np.empty(len(nodes), np.int64)
-        place[nodes] = np.arange(len(nodes))
-        told = self.leaves(grown, nodes[structure.leaves])
-        replies: dict[str, LeafValues] = self.federation.ask(
-            {party: self._keep(structure, party, place, told.get(party, {})) for party in self.parties},
-            check=lambda site, reply: self.check_values(reply.value, structure, site),
-        )
-        value = replies[self.holder].value
-        if len(value):
-            # told from left to right; a forest has them in the order of its nodes
-            structure = replace(structure, value=value[structure.spans[0][owner < 0]])
-        structure.check()
-        return structure
 
     @abstractmethod
     def drew(self, roots: np.ndarray) -> np.ndarray:
-        """Say which trees have drawn any row."""
+        """Return which trees have drawn any row, given the statistics of their roots."""
 
     @abstractmethod
     def check_values(self, value: np.ndarray, structure: Structure, site: str) -> None:
-        """Refuse leaf values that are none, or that a party should not tell."""
+        """Raise ``FormatError`` for leaf values that are not possible, or that a party should not send."""
 
-    def _keep(self, structure: Structure, party: str, place: np.ndarray, replies: dict[str, Any]) -> Keeping:
-        """Tell a party where in the forest its splits are."""
+    def _keep(self, structure: Structure, party: str, place: np.ndarray, fields: dict[str, Any]) -> Keeping:
+        """Return the question that tells a party where in the forest its splits are."""
         made = self.made[party]
         width = max((features.shape[1] for _, features in made), default=1)
         padded = [np.pad(f, ((0, 0), (0, width - f.shape[1])), constant_values=-1) for _, f in made]
@@ -186,7 +190,7 @@ class VerticalCoordinator(ABC):
         first, past = structure.spans
         node = place[nodes]
         return self.keeping(
-            ground=self.ground(party),
+            ground=self.context(party),
             nodes=nodes,
             features=np.concatenate([np.zeros((0, width), np.int32), *padded]),
             model=structure.model,
@@ -195,12 +199,12 @@ class VerticalCoordinator(ABC):
             first=first[node],
             middle=first[structure.left[node] + 1],
             last=past[node],
-            **replies,
+            **fields,
         )
 
 
 def own_columns(features: np.ndarray, own: range) -> tuple[np.ndarray, np.ndarray]:
-    """Pick a party's columns of each node's draw: which nodes have any, and which they are, counted from its first."""
+    """Return which nodes drew any of a party's columns, and which these are, counted from its first."""
     mine = (features >= own.start) & (features < own.stop)
     counts = mine.sum(axis=1)
     which = np.flatnonzero(counts)
@@ -211,7 +215,7 @@ def own_columns(features: np.ndarray, own: range) -> tuple[np.ndarray, np.ndarra
 
 
 def check_leaf_values(value: np.ndarray, structure: Structure) -> None:
-    """Refuse what cannot be the values of a forest's leaves."""
+    """Raise ``FormatError`` for what cannot be the values of a forest's leaves."""
     shape = (structure.n_leaves, max(structure.schema.n_classes, 1))
     if value.shape != shape or value.dtype != np.float64 or not np.isfinite(value).all():
         raise FormatError("its leaf values are not as many as the leaves")

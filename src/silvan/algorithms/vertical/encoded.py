@@ -1,10 +1,11 @@
-"""Vertical forests: parties hold other columns of the same rows, one holds the label. Federated Forest, a level a time.
+"""Vertical forests with encoded labels: Federated Forest, all trees a level at a time.
 
-The coordinator draws every open node's features and sends each party its own columns of the draw. One exchange brings
-the best value that each party can offer at each node, a second one the row partitions of those that won, as bits; they
-travel on with the next level's question. Only the winner knows by which column and where a node is split. The label
-holder sends its label once, encoded (``encoded.py``). A forest of any number of trees of depth D takes at most
-2 D + 2 rounds, and is node for node the one that a joined table would have given.
+Parties hold different columns of the same rows, one holds the label. The coordinator draws every open node's features
+and sends each party its own columns of the draw. In one exchange each party says how good its best split of each node
+is; in a second the winners send the row partitions as bits, which travel on with the next level's question. Only the
+winner knows by which column and where a node is split. The label holder sends its label once, encoded
+(``encoded_labels.py``). A forest of any number of trees of depth D takes at most 2 D + 2 rounds, and is node for node
+the one of the joined table.
 """
 
 from typing import Any, ClassVar
@@ -68,7 +69,7 @@ class SplitNodes(Growing, frozen=True, kw_only=True):
 
 @answers(FindValues)
 def find_values(site: Site, request: FindValues) -> Values:
-    """Say what the party's columns could do for each node."""
+    """Return how good the party's best split of each node is."""
     descent = descend(party_of(site), request.ground)
     splits = descent.find(request.nodes, request.features)
     descent.found = (request.nodes, request.features, splits)
@@ -82,7 +83,7 @@ def find_values(site: Site, request: FindValues) -> Values:
 
 @answers(SplitNodes)
 def split_nodes(site: Site, request: SplitNodes) -> Sides:
-    """Split nodes as the party found best."""
+    """Split nodes by the party's best splits; return the left sides."""
     nodes, deeper = request.nodes, request.deeper
     if deeper.shape != nodes.shape or deeper.dtype != np.bool_:
         raise FormatError("the nodes do not match")
@@ -95,7 +96,7 @@ def split_nodes(site: Site, request: SplitNodes) -> Sides:
 
 
 def _found(descent: Descent, request: SplitNodes) -> Splits:
-    """Give splits that were found just before; find them again if the party was restarted since."""
+    """Return the splits that were found just before; find them again if the party was restarted since."""
     descent.check(request.nodes, request.features)
     splits = None
     if descent.found is not None:
@@ -116,7 +117,7 @@ def _found(descent: Descent, request: SplitNodes) -> Splits:
 
 
 def _open_below(left: np.ndarray, total: np.ndarray, rule: Rule) -> np.ndarray:
-    """Say whether either side of a split might be split again."""
+    """Return whether either side of each split might be split again."""
     return rule.open_nodes(left) | rule.open_nodes(total - left)
 
 
@@ -126,33 +127,33 @@ def _open_below(left: np.ndarray, total: np.ndarray, rule: Rule) -> np.ndarray:
 def fit(
     federation: Federation, columns: Columns, schema: Schema, settings: Settings, feature_key: np.ndarray
 ) -> Structure:
-    """Grow the forest of all parties' columns; gives its structure, every party keeps its share."""
+    """Grow the forest of all parties' columns; return its structure, while every party keeps its share."""
     return EncodedCoordinator(federation, columns, schema, settings).grow(feature_key)
 
 
 class EncodedCoordinator(VerticalCoordinator):
-    """The coordinator where labels are encoded: it knows every node's statistics, in code."""
+    """Grows a forest with encoded labels: the coordinator knows every node's statistics, in code."""
 
     model_prefix: ClassVar[str] = "EncodedBooks"
 
     def __init__(self, federation: Federation, columns: Columns, schema: Schema, settings: Settings) -> None:
         super().__init__(federation, columns, schema, settings)
-        replies: EncodedLabels = federation.ask(
+        reply: EncodedLabels = federation.ask(
             EncodeLabels(rows=self.rows, label=schema.label, settings=settings),
             to=[self.holder],
             check=lambda _, reply: check_measure(reply.measure, schema.n_classes),
         )[self.holder]
-        self.measure: Measure = replies.measure
-        self._rule: Rule = settings.rule(replies.measure)
-        self.stats = np.zeros((0, replies.measure.n_stats), np.int64)  # of every node so far
-        self.make_contexts(labels=federation.blob(replies.labels), measure=replies.measure)
+        self.measure: Measure = reply.measure
+        self._rule: Rule = settings.rule(reply.measure)
+        self.stats = np.zeros((0, reply.measure.n_stats), np.int64)  # of every node so far
+        self.make_contexts(labels=federation.blob(reply.labels), measure=reply.measure)
 
     def rule(self) -> Rule:
-        """Say which nodes may be split by their statistics."""
+        """Return the rule by which nodes may be split, given their statistics."""
         return self._rule
 
     def decide(self, nodes: np.ndarray, drawn: Drawn, deeper: np.ndarray) -> Splits:
-        """Ask all parties for their best, and the best of them for the sides."""
+        """Ask all parties for their best values, and the winners for the sides."""
         offers = self._offers(nodes, drawn)
         splits = Splits.empty(len(nodes), self.measure.n_stats)
         splits.total[:] = self.stats[nodes]
@@ -167,7 +168,7 @@ class EncodedCoordinator(VerticalCoordinator):
         return splits
 
     def _offers(self, nodes: np.ndarray, drawn: Drawn) -> np.ndarray:
-        """Ask what each party's best split is worth: (parties, nodes)."""
+        """Ask how good each party's best split is: (parties, nodes)."""
         asked = {party: which for party, (which, _) in drawn.items() if len(which)}
         first = self.levels == 1
 
@@ -182,7 +183,7 @@ class EncodedCoordinator(VerticalCoordinator):
                 raise FormatError("its statistics are not possible")
 
         requests = {
-            party: FindValues(ground=self.ground(party), nodes=nodes[which], features=drawn[party][1], totals=first)
+            party: FindValues(ground=self.context(party), nodes=nodes[which], features=drawn[party][1], totals=first)
             for party, which in asked.items()
         }
         replies: dict[str, Values] = self.federation.ask(requests, check=check)
@@ -194,7 +195,7 @@ class EncodedCoordinator(VerticalCoordinator):
         return offers
 
     def _roots(self, n: int, asked: dict[str, np.ndarray], replies: dict[str, Values]) -> np.ndarray:
-        """Take the roots' statistics from whoever told them; all who did must agree."""
+        """Return the roots' statistics; raise ``FederationError`` if parties count differently."""
         stats, known = np.zeros((n, self.measure.n_stats), np.int64), np.zeros(n, np.bool_)
         for party, reply in replies.items():
             which = asked[party]
@@ -210,7 +211,7 @@ class EncodedCoordinator(VerticalCoordinator):
         """Ask the winners for the sides of the nodes they won."""
         won = self.won(nodes, drawn, splits)
         requests = {
-            party: SplitNodes(ground=self.ground(party), nodes=nodes[place], features=own, deeper=deeper[place])
+            party: SplitNodes(ground=self.context(party), nodes=nodes[place], features=own, deeper=deeper[place])
             for party, (place, own) in won.items()
         }
 
@@ -234,7 +235,7 @@ class EncodedCoordinator(VerticalCoordinator):
         return bool((stats[:, : self.measure.lead or None] < 0).any())
 
     def _check_sides(self, reply: Sides, total: np.ndarray, value: np.ndarray, deeper: np.ndarray) -> None:
-        """Refuse sides that are not worth what was promised, or not as many rows as they are said to be."""
+        """Raise ``FormatError`` for sides without the value that was promised, or without the rows that are claimed."""
         left, rule = reply.left, self._rule
         if left.shape != total.shape or left.dtype != np.int64 or reply.bits.dtype != np.uint8:
             raise FormatError("its sides do not match the nodes")
@@ -253,17 +254,17 @@ class EncodedCoordinator(VerticalCoordinator):
             raise FormatError("a partition that does not match its statistics")
 
     def drew(self, roots: np.ndarray) -> np.ndarray:
-        """Say which trees have drawn any row."""
+        """Return which trees have drawn any row."""
         drew: np.ndarray = self._rows(roots) > 0
         return drew
 
-    def leaves(self, grown: Grown, nodes: np.ndarray) -> dict[str, dict[str, Any]]:
-        """Ask the label holder to decode the leaves' statistics."""
+    def keeping_fields(self, grown: Grown, nodes: np.ndarray) -> dict[str, dict[str, Any]]:
+        """Return the leaves' statistics for the label holder, who decodes them."""
         code = LeafCode(self.schema.label, self.settings.class_weight, grown.stats[nodes])
         return {self.holder: {"leaves": code}}
 
     def check_values(self, value: np.ndarray, structure: Structure, site: str) -> None:
-        """Only the label holder tells what leaves are worth."""
+        """Check that leaf values come from the label holder, and only from it."""
         if site == self.holder:
             check_leaf_values(value, structure)
         elif len(value):

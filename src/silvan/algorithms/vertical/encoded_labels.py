@@ -1,9 +1,9 @@
-"""Encoded labels: classes under other numbers, or a number up to its sign, scale and origin.
+"""Encoded labels: classes under secret numbers, or a number up to its sign, scale and origin.
 
-The label holder renumbers the classes by a permutation that it alone knows, or gives numbers in fixed point with a
-secret sign, and seals them for the parties: the coordinator carries what it cannot read. Neither renumbering nor
-turning the sign changes what a split is worth, so the trees are the same. It hides little from parties: they see which
-rows are of one class, and of two classes the rarer one is soon guessed (see docs/vertical.md).
+The label holder renumbers the classes by a permutation that it alone knows, or writes numbers in fixed point with a
+secret sign, and seals them for the parties: the coordinator carries what it cannot read. Neither changes the gain of a
+split, so the trees are the same. It hides little from parties: they see which rows are of one class, and of two classes
+the rarer one is soon guessed (see docs/vertical.md).
 """
 
 from dataclasses import replace
@@ -68,19 +68,20 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def measured(party: Party, rows: Blob, label: Label, settings: Settings) -> tuple[np.ndarray, Measure]:
-    """Give the label of every row, and how it is measured where all rows are at hand."""
+    """Return the label of every row, and its measure as if all rows were in one place."""
     schema = Schema((), label)
     y = encode_labels(party, label, rows)
     return y, settings.measure(schema, label_counts(y, schema))
 
 
 def _permutation(party: Party, rows: Blob, n: int) -> np.ndarray:
-    """Give the secret number of each class: always the same for the same rows."""
+    """Return the secret number of each class, always the same for the same rows."""
     words = [party.secret_for(f"class {code} of rows {rows.hash}") for code in range(n)]
     return np.argsort(np.argsort(np.array(words, object)))
 
 
 def _sign(party: Party, rows: Blob) -> int:
+    """Return the secret sign of a number, 1 or -1, always the same for the same rows."""
     return 1 - 2 * (party.secret_for(f"sign of rows {rows.hash}")[0] & 1)
 
 
@@ -101,7 +102,7 @@ def encode(site: Site, request: EncodeLabels) -> EncodedLabels:
 
 
 def decode_leaves(party: Party, rows: Blob, settings: Settings, leaves: LeafCode) -> np.ndarray:
-    """Say what leaves are worth, given their statistics in code."""
+    """Return leaf values, given the leaves' statistics in code."""
     stats = leaves.stats
     _, measure = measured(party, rows, leaves.label, replace(settings, class_weight=leaves.class_weight))
     if stats.ndim != 2 or stats.shape[1] != measure.n_stats or stats.dtype != np.int64:
@@ -115,7 +116,7 @@ def decode_leaves(party: Party, rows: Blob, settings: Settings, leaves: LeafCode
 
 
 def open_labels(party: Party, blob: Blob, measure: Measure, n_rows: int) -> np.ndarray:
-    """Open the labels, in code, in the layout that histograms take."""
+    """Unseal and check the encoded labels; return them in the layout that histograms take."""
     target = wire.decode(unseal(party.key_for("labels"), party.blob(blob.hash)), Target).target
     if target.shape != (n_rows,) or target.dtype != (np.int64 if measure.scale else np.uint16):
         raise FormatError("the labels are not as many as the rows")
@@ -127,7 +128,7 @@ def open_labels(party: Party, blob: Blob, measure: Measure, n_rows: int) -> np.n
 
 
 def check_measure(measure: Measure, n_classes: int | None = None) -> None:
-    """Refuse statistics that are neither those of classes nor those of a number."""
+    """Raise ``FormatError`` for statistics that are neither those of classes nor those of a number."""
     n = len(measure.class_weight)
     if measure.scale:
         fits = (measure.n_stats, measure.lead, n, measure.offset, measure.scale) == (2, 1, 1, 0.0, 1.0)

@@ -1,10 +1,11 @@
 """Vertical forests with encrypted labels: parties add up ciphertexts, only the label holder can read the sums.
 
 Three exchanges a level. Parties send the packed, encrypted sums of every bin of their columns at each open node; the
-label holder reads them and says who splits which node, sealing where for the winner; the winners send the partitions.
-The coordinator carries all of this and learns who splits which node, what it is worth, and which rows go left. What the
-leaves are worth stays with the label holder. It keeps no notes: what it will need at the end it hands the coordinator,
-sealed. The trees are, node for node, those of encoded labels; a forest of depth D takes at most 3 D + 2 rounds.
+label holder reads them and says who splits which node, with the split itself sealed for the winner; the winners send
+the partitions. The coordinator carries all of this and learns who splits which node, the gain, and which rows go left.
+Leaf values stay with the label holder. It stores nothing meanwhile: what it will need at the end it hands the
+coordinator, sealed. The trees are, node for node, those of encoded labels; a forest of depth D takes at most 3 D + 2
+rounds.
 """
 
 from typing import Any, ClassVar
@@ -46,21 +47,21 @@ def fit(
     feature_key: np.ndarray,
     key_bits: int,
 ) -> Structure:
-    """Grow the forest of all parties' columns; gives its structure, every party keeps its share."""
+    """Grow the forest of all parties' columns; return its structure, while every party keeps its share."""
     return EncryptedCoordinator(federation, columns, schema, settings, key_bits).grow(feature_key)
 
 
-class _Told:
-    """Which nodes may be split, where only the label holder knows: it says so, in the second column."""
+class _HolderRule:
+    """The rule by which nodes may be split where only the label holder knows it: the second column is its answer."""
 
     def open_nodes(self, stats: np.ndarray) -> np.ndarray:
-        """Read what was told."""
-        replies: np.ndarray = stats[:, 1] > 0
-        return replies
+        """Return which nodes may be split."""
+        is_open: np.ndarray = stats[:, 1] > 0
+        return is_open
 
 
 class EncryptedCoordinator(VerticalCoordinator):
-    """The coordinator where labels are encrypted: of a node it knows how many rows it has, and whether it is open."""
+    """Grows a forest with encrypted labels: of a node the coordinator knows its number of rows, and if it is open."""
 
     model_prefix: ClassVar[str] = "EncryptedBooks"
     keeping: ClassVar[type[Keeping]] = KeepChosen
@@ -71,36 +72,36 @@ class EncryptedCoordinator(VerticalCoordinator):
         super().__init__(federation, columns, schema, settings)
         if key_bits not in SIZES and not encrypted_labels.TESTING:
             raise InputError(f"key_bits must be {' or '.join(map(str, SIZES))}, got {key_bits!r}")
-        replies: EncryptedLabels = federation.ask(
+        reply: EncryptedLabels = federation.ask(
             EncryptLabels(rows=self.rows, label=schema.label, settings=settings, key_bits=key_bits),
             to=[self.holder],
             check=lambda _, reply: check_labels(reply, len(columns.training), schema.n_classes, key_bits),
         )[self.holder]
-        self.public = read_key(replies.public)
-        self.encryption = Encryption(federation.blob(replies.labels), replies.public, replies.lanes)
+        self.public = read_key(reply.public)
+        self.encryption = Encryption(federation.blob(reply.labels), reply.public, reply.lanes)
         self.make_contexts()
         self.choices: dict[str, list[bytes]] = {party: [] for party in self.parties}
         self.notes: list[bytes] = []
 
     def rule(self) -> Any:
-        """Say which nodes may be split as the label holder told."""
-        return _Told()
+        """Return the rule that goes by what the label holder says."""
+        return _HolderRule()
 
     def decide(self, nodes: np.ndarray, drawn: Drawn, deeper: np.ndarray) -> Splits:
-        """Gather sums, have the label holder decide, and ask the winners for the sides."""
-        replies = self._decisions(nodes, drawn, deeper, self._sums(nodes, drawn))
+        """Ask parties for encrypted sums, the label holder for decisions, and the winners for the sides."""
+        decisions = self._decisions(nodes, drawn, deeper, self._sums(nodes, drawn))
         splits = Splits.empty(len(nodes), 2)
-        splits.feature[:], splits.gain[:] = replies.winner, replies.gain
-        splits.total[:, 0], splits.total[:, 1] = replies.rows, replies.is_open.sum(axis=1)
-        splits.left[:, 1] = replies.is_open[:, 0]
-        self.notes.append(replies.note)
-        self._split(nodes, drawn, replies, splits)
+        splits.feature[:], splits.gain[:] = decisions.winner, decisions.gain
+        splits.total[:, 0], splits.total[:, 1] = decisions.rows, decisions.is_open.sum(axis=1)
+        splits.left[:, 1] = decisions.is_open[:, 0]
+        self.notes.append(decisions.note)
+        self._split(nodes, drawn, decisions, splits)
         return splits
 
     def _sums(self, nodes: np.ndarray, drawn: Drawn) -> dict[str, Offer]:
         requests = {
             party: SumLabels(
-                ground=self.ground(party), nodes=nodes[which], features=features, encryption=self.encryption
+                ground=self.context(party), nodes=nodes[which], features=features, encryption=self.encryption
             )
             for party, (which, features) in drawn.items()
             if len(which) and party != self.holder
@@ -119,7 +120,7 @@ class EncryptedCoordinator(VerticalCoordinator):
             self._check_decisions(reply, len(nodes), drawn, deeper)
 
         request = DecideNodes(
-            ground=self.ground(self.holder),
+            ground=self.context(self.holder),
             label=self.schema.label,
             class_weight=self.settings.class_weight,
             encryption=self.encryption,
@@ -133,65 +134,69 @@ class EncryptedCoordinator(VerticalCoordinator):
         reply: Decisions = self.federation.ask(request, to=[self.holder], check=check)[self.holder]
         return reply
 
-    def _check_decisions(self, replies: Decisions, n: int, drawn: Drawn, deeper: np.ndarray) -> None:
+    def _check_decisions(self, decisions: Decisions, n: int, drawn: Drawn, deeper: np.ndarray) -> None:
+        """Raise ``FormatError`` for decisions that are not possible."""
         shapes = {"winner": ((n,), np.int32), "gain": ((n,), np.float64), "rows": ((n,), np.int64)}
         for name, (shape, dtype) in {**shapes, "is_open": ((n, 2), np.bool_)}.items():
-            if getattr(replies, name).shape != shape or getattr(replies, name).dtype != dtype:
+            if getattr(decisions, name).shape != shape or getattr(decisions, name).dtype != dtype:
                 raise FormatError("its decisions are not as many as the nodes")
-        if not np.isfinite(replies.gain).all() or (replies.gain < 0).any() or (replies.rows < 0).any():
+        if not np.isfinite(decisions.gain).all() or (decisions.gain < 0).any() or (decisions.rows < 0).any():
             raise FormatError("its decisions are not possible")
-        if (replies.is_open[replies.winner >= 0] & ~deeper[replies.winner >= 0, None]).any():
+        if (decisions.is_open[decisions.winner >= 0] & ~deeper[decisions.winner >= 0, None]).any():
             raise FormatError("it goes on where trees must end")
-        for k in np.unique(replies.winner[replies.winner >= 0]).tolist():
+        for k in np.unique(decisions.winner[decisions.winner >= 0]).tolist():
             party = self.parties[k] if k < len(self.parties) else ""
-            if party not in replies.choices or not np.isin(np.flatnonzero(replies.winner == k), drawn[party][0]).all():
+            if (
+                party not in decisions.choices
+                or not np.isin(np.flatnonzero(decisions.winner == k), drawn[party][0]).all()
+            ):
                 raise FormatError("it has a node split by a party without a column there")
-        if replies.winner.min(initial=-1) < -1:
+        if decisions.winner.min(initial=-1) < -1:
             raise FormatError("its decisions are not possible")
 
-    def _split(self, nodes: np.ndarray, drawn: Drawn, told: Decisions, splits: Splits) -> None:
+    def _split(self, nodes: np.ndarray, drawn: Drawn, decisions: Decisions, splits: Splits) -> None:
         """Ask the winners for the sides of the nodes whose children may be split again."""
         won = self.won(nodes, drawn, splits)
-        found = told.winner >= 0
-        needed = found & told.is_open.any(axis=1)
+        found = decisions.winner >= 0
+        needed = found & decisions.is_open.any(axis=1)
         requests = {}
         for party, (place, own) in won.items():
-            self.choices[party].append(told.choices[party])
+            self.choices[party].append(decisions.choices[party])
             if needed[place].any():
                 requests[party] = SplitChosen(
-                    ground=self.ground(party),
+                    ground=self.context(party),
                     nodes=nodes[place],
                     features=own,
-                    choice=told.choices[party],
+                    choice=decisions.choices[party],
                     needed=needed[place],
                 )
 
         def check(site: str, reply: LeftBits) -> None:
             place = won[site][0]
-            if reply.bits.dtype != np.uint8 or count_sides(reply.bits, told.rows[place][needed[place]]) is None:
+            if reply.bits.dtype != np.uint8 or count_sides(reply.bits, decisions.rows[place][needed[place]]) is None:
                 raise FormatError("a partition with the wrong number of bits")
 
         replies: dict[str, LeftBits] = self.federation.ask(requests, check=check) if requests else {}
         bits = {party: (won[party][0], reply.bits) for party, reply in replies.items()}
-        self.join_bits(found, needed, told.rows, bits)
+        self.join_bits(found, needed, decisions.rows, bits)
 
     def drew(self, roots: np.ndarray) -> np.ndarray:
-        """Say which trees have drawn any row."""
+        """Return which trees have drawn any row."""
         drew: np.ndarray = roots[:, 0] > 0
         return drew
 
-    def leaves(self, grown: Grown, nodes: np.ndarray) -> dict[str, dict[str, Any]]:
-        """Hand the label holder its notes back, and every winner what was chosen for it."""
-        replies: dict[str, dict[str, Any]] = {party: {"choices": self.choices[party]} for party in self.parties}
-        replies[self.holder] |= {
+    def keeping_fields(self, grown: Grown, nodes: np.ndarray) -> dict[str, dict[str, Any]]:
+        """Return the label holder's notes for it, and for every winner what was chosen for it."""
+        fields: dict[str, dict[str, Any]] = {party: {"choices": self.choices[party]} for party in self.parties}
+        fields[self.holder] |= {
             "label": self.schema.label,
             "class_weight": self.settings.class_weight,
             "leaves": nodes,
             "notes": tuple(self.notes),
         }
-        return replies
+        return fields
 
     def check_values(self, value: np.ndarray, structure: Structure, site: str) -> None:
-        """Nobody tells what leaves are worth."""
+        """Check that nobody sends leaf values."""
         if len(value):
             raise FormatError("it speaks of leaf values")

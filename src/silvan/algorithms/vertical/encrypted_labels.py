@@ -1,7 +1,7 @@
 """Encrypted labels: Paillier's encryption of every row's label, which parties add up and only the label holder reads.
 
-Classes are encrypted as a 1 and zeros, numbers in fixed point above the least one. What is drawn at random here comes
-from a party's secret and from all that it is used for, so a question asked again has the same answer to the byte.
+Classes are encrypted one-hot, numbers in fixed point above the smallest. Random bytes are derived from a party's secret
+and from all that they are used for, so a question asked again has the same answer to the byte.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from silvan.tree.gain import Rule
 from silvan.tree.target import Measure
 
 TESTING = False
-"""Admits short keys, which protect nothing; tests set it."""
+"""Whether short keys are allowed, which protect nothing; tests set it."""
 
 # -- messages
 
@@ -71,7 +71,7 @@ class Encryption(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Truth:
-    """The label as its holder knows it: the target of every row, how it is measured, and how it is encrypted."""
+    """The label as its holder knows it: the target of every row, its measure, and what of it is encrypted."""
 
     target: np.ndarray
     measure: Measure
@@ -80,16 +80,16 @@ class Truth:
     low: int
 
     def histograms(self, counts: np.ndarray, sums: np.ndarray) -> np.ndarray:
-        """Turn sums of what was encrypted into histograms of the target."""
+        """Convert sums of what was encrypted to histograms of the target."""
         return np.stack([counts, sums[:, 0] + self.low * counts], axis=1) if self.measure.scale else sums
 
     def encrypted_totals(self, totals: np.ndarray) -> np.ndarray:
-        """Turn sums of the target into sums of what was encrypted."""
+        """Convert sums of the target to sums of what was encrypted."""
         return totals[:, 1:] - self.low * totals[:, :1] if self.measure.scale else totals
 
 
 def truth_of(party: Party, rows: Blob, label: Label, settings: Settings) -> Truth:
-    """Look the label up."""
+    """Return the label of all rows, from the label holder's table."""
     key = ("truth", rows.hash, msgspec.json.encode(label), repr(settings))
     if key not in party.cache:
         y, measure = measured(party, rows, label, settings)
@@ -107,10 +107,10 @@ def truth_of(party: Party, rows: Blob, label: Label, settings: Settings) -> Trut
 
 
 def private_key(party: Party, bits: int, fingerprint: bytes | None = None) -> PrivateKey:
-    """Give the label holder's key, drawn when it is first needed; refuse if another one is wanted.
+    """Return the label holder's key, drawn when it is first needed; raise an error if another one is wanted.
 
-    Where the party's secret was given, as in a study that can be repeated, the key follows from it: a study that was
-    interrupted goes on with the same one.
+    Where the party's secret was given, as in a study that can be repeated, the key is derived from it: a study that was
+    interrupted goes on with the same key.
     """
     named = f"paillier key {bits}"
     key = (named, party.name)
@@ -150,14 +150,14 @@ def encrypt_labels(site: Site, request: EncryptLabels) -> EncryptedLabels:
 
 
 def stream(party: Party, purpose: str) -> Callable[[int], bytes]:
-    """Draw bytes that only the party can tell from random ones, the same for the same purpose."""
+    """Return a source of pseudo-random bytes that only the party can know, the same for the same purpose."""
     secret = party.secret_for(purpose)
     flow = Cipher(ChaCha20(secret[:32], secret[32:48]), mode=None).encryptor()
     return lambda n: flow.update(bytes(n))
 
 
 def received_rows(party: Party, cipher: Encryption, n_rows: int) -> EncryptedRows:
-    """Take the rows' ciphertexts, checked."""
+    """Return the rows' ciphertexts, checked."""
     key = ("encrypted rows", cipher.labels.hash, cipher.public)
     if key not in party.cache:
         if cipher.lanes.rows != n_rows:
@@ -169,7 +169,7 @@ def received_rows(party: Party, cipher: Encryption, n_rows: int) -> EncryptedRow
 
 
 def masks_for(party: Party, public: PublicKey) -> Masks:
-    """Give what hides sums."""
+    """Return the masks that re-randomise sums under a key."""
     key = ("masks", public.fingerprint)
     if key not in party.cache:
         party.cache[key] = Masks(public, party.n_jobs, stream(party, f"masks for {public.fingerprint.hex()}"))
@@ -178,7 +178,7 @@ def masks_for(party: Party, public: PublicKey) -> Masks:
 
 
 def weighted(settings: Settings, class_weight: str | list[float] | None) -> Settings:
-    """Put back the weights of classes, which only the label holder is told."""
+    """Return settings with the weights of classes, which only the label holder is told."""
     return replace(settings, class_weight=class_weight)
 
 
@@ -190,9 +190,9 @@ def read_key(data: bytes) -> PublicKey:
     return PublicKey.from_bytes(data, testing=TESTING)
 
 
-def check_labels(replies: EncryptedLabels, n_rows: int, n_classes: int, key_bits: int) -> None:
-    """Refuse labels that are not encrypted as agreed."""
-    lanes = replies.lanes
+def check_labels(reply: EncryptedLabels, n_rows: int, n_classes: int, key_bits: int) -> None:
+    """Raise ``FormatError`` for labels that are not encrypted as agreed."""
+    lanes = reply.lanes
     if (lanes.bits, lanes.rows, lanes.fields, lanes.one_hot) != (key_bits, n_rows, n_classes or 1, bool(n_classes)):
         raise FormatError("its labels are not encrypted as agreed")
-    receive_rows(read_key(replies.public), lanes, wire.decode(replies.labels, Ciphertexts))
+    receive_rows(read_key(reply.public), lanes, wire.decode(reply.labels, Ciphertexts))

@@ -1,7 +1,7 @@
-"""Splits that the label holder chose: a winner opens what was sealed for it, sends the partition, keeps its share.
+"""Splits that the label holder chose: a winner unseals its choice, sends the partition and keeps its share.
 
-What the label holder will need at the end to say what leaves are worth, it hands the coordinator as notes, sealed for
-itself alone.
+What the label holder will need at the end to work out leaf values it hands the coordinator as notes, sealed for itself
+alone.
 """
 
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ import numpy as np
 
 from silvan.algorithms.vertical.encrypted_labels import truth_of, weighted
 from silvan.algorithms.vertical.party_rows import Growing, GrowingContext, descend
-from silvan.algorithms.vertical.party_shares import Keeping, LeafValues, keep
+from silvan.algorithms.vertical.party_shares import Keeping, LeafValues, store_share
 from silvan.data.schema import Label
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
@@ -72,13 +72,13 @@ class KeepChosen(Keeping, frozen=True, kw_only=True):
 
 @answers(SplitChosen)
 def split_chosen(site: Site, request: SplitChosen) -> LeftBits:
-    """Split nodes as the label holder chose."""
+    """Split nodes as the label holder chose; return the left sides where they are needed."""
     party, nodes, needed = party_of(site), request.nodes, request.needed
     descent = descend(party, request.ground)
     descent.check(nodes, request.features)
     if needed.shape != nodes.shape or needed.dtype != np.bool_:
         raise FormatError("the nodes do not match")
-    splits = _chosen(party, request.ground, nodes, [request.choice])
+    splits = _open_choices(party, request.ground, nodes, [request.choice])
     some = np.flatnonzero(needed)
     bits = pack_sides(descent.rows, nodes[some], Splits(*(column[some] for column in splits)), descent.threads)
     sizes = (descent.rows.stops - descent.rows.starts)[nodes[some]]
@@ -88,8 +88,8 @@ def split_chosen(site: Site, request: SplitChosen) -> LeftBits:
     return LeftBits(bits=bits)
 
 
-def _chosen(party: Party, ground: GrowingContext, nodes: np.ndarray, sealed: list[bytes]) -> Splits:
-    """Open what the label holder chose for this party, and make sure that it can be done."""
+def _open_choices(party: Party, ground: GrowingContext, nodes: np.ndarray, sealed: list[bytes]) -> Splits:
+    """Unseal the splits that the label holder chose for this party, and check them against its columns."""
     choices = [wire.decode(unseal(_choice_key(party, party.name), box), Choice) for box in sealed]
     empty = Choice(*(np.zeros(shape, dtype) for shape, dtype in _CHOICE.values()))
     joined = {name: np.concatenate([getattr(c, name) for c in (empty, *choices)]) for name in _CHOICE}
@@ -120,21 +120,10 @@ _CHOICE: dict[str, tuple[tuple[int, ...], Any]] = {
 
 @answers(KeepChosen)
 def keep_chosen(site: Site, request: KeepChosen) -> LeafValues:
-    """Keep the party's share, and if it holds the label, what the leaves are worth."""
-    party, value = party_of(site), None
-    splits = _chosen(party, request.ground, request.nodes, request.choices)
-    if request.label is not None and request.leaves is not None:
-        settings = weighted(request.ground.settings, request.class_weight)
-        truth = truth_of(party, request.ground.rows, request.label, settings)
-        notes = [wire.decode(unseal(party.secret_for("notes"), box), Note) for box in request.notes]
-        if not notes:
-            raise FormatError("there are no notes of what the leaves are worth")
-        stats = np.concatenate([part for note in notes for part in (note.roots, note.sides)])
-        leaves = request.leaves
-        if leaves.shape != (request.n_leaves,) or not 0 <= leaves.min(initial=0) <= leaves.max(initial=0) < len(stats):
-            raise FormatError("the leaves do not match the notes")
-        value = truth.measure.leaf_values(stats[leaves])
-    keep(party, request, splits, value)
+    """Write the party's share to its store, with the leaf values if it holds the label."""
+    party = party_of(site)
+    splits = _open_choices(party, request.ground, request.nodes, request.choices)
+    store_share(party, request, splits, _leaf_values(party, request))
     return LeafValues(value=np.zeros((0, 1)))
 
 
@@ -145,11 +134,27 @@ def _choice_key(party: Party, name: str) -> bytes:
     return party.key_for(f"choices for {name}")
 
 
+def _leaf_values(party: Party, request: KeepChosen) -> np.ndarray | None:
+    """Return the leaf values from the label holder's own notes; None at other parties."""
+    if request.label is None or request.leaves is None:
+        return None
+    settings = weighted(request.ground.settings, request.class_weight)
+    truth = truth_of(party, request.ground.rows, request.label, settings)
+    notes = [wire.decode(unseal(party.secret_for("notes"), sealed), Note) for sealed in request.notes]
+    if not notes:
+        raise FormatError("there are no notes of what the leaves are worth")
+    stats = np.concatenate([part for note in notes for part in (note.roots, note.sides)])
+    leaves = request.leaves
+    if leaves.shape != (request.n_leaves,) or not 0 <= leaves.min(initial=0) <= leaves.max(initial=0) < len(stats):
+        raise FormatError("the leaves do not match the notes")
+    return truth.measure.leaf_values(stats[leaves])
+
+
 def seal_choice(party: Party, winner: str, choice: Choice) -> bytes:
     """Seal for a winner how to split what it won."""
     return seal(_choice_key(party, winner), wire.encode(choice))
 
 
 def seal_note(party: Party, note: Note) -> bytes:
-    """Seal what the label holder wants to be told again at the end."""
+    """Seal what the label holder needs again at the end."""
     return seal(party.secret_for("notes"), wire.encode(note))

@@ -1,7 +1,7 @@
 """Shares of a vertical forest: every party keeps the details of its own splits, and shows them only to an auditor.
 
-A party that has forgotten its splits finds them again from the question, so an interrupted study loses none. Deleting
-a share is final: nobody else can say how the party split its nodes.
+A party that has forgotten its splits finds them again from the question, so an interrupted study loses none. Deleting a
+share is final: nobody else knows how the party split its nodes.
 """
 
 from collections.abc import Mapping
@@ -11,13 +11,14 @@ import numpy as np
 
 from silvan.algorithms.shared.requests import schema_of
 from silvan.algorithms.vertical.encoded_labels import LeafCode, decode_leaves
+from silvan.algorithms.vertical.kept_shares import read_share, restore_shares
 from silvan.algorithms.vertical.party_rows import Growing, descend
 from silvan.errors import FormatError, RefusedError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Reply, Request, Verb
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
-from silvan.federation.store import SHARE, digest
+from silvan.federation.store import SHARE
 from silvan.forest.forest_shares import Share, Structure
 from silvan.tree.split import Splits
 
@@ -69,17 +70,17 @@ class ShowShare(Request, frozen=True, kw_only=True):
 
 @answers(KeepShare)
 def keep_share(site: Site, request: KeepShare) -> LeafValues:
-    """Keep the party's share of the forest for good."""
+    """Write the party's share of the forest to its store; the label holder returns the leaf values."""
     party = party_of(site)
-    keep(party, request, _made(party, request) if len(request.nodes) else Splits.empty(0, 1))
+    store_share(party, request, _own_splits(party, request) if len(request.nodes) else Splits.empty(0, 1))
     leaves, ground = request.leaves, request.ground
     if leaves is None:
         return LeafValues(value=np.zeros((0, 1)))
     return LeafValues(value=decode_leaves(party, ground.rows, ground.settings, leaves))
 
 
-def keep(party: Party, request: Keeping, splits: Splits, value: np.ndarray | None = None) -> None:
-    """Write a party's share to its store: its splits, and what the leaves are worth if it keeps that to itself."""
+def store_share(party: Party, request: Keeping, splits: Splits, value: np.ndarray | None = None) -> None:
+    """Write a party's share to its store: its splits, and the leaf values if it keeps these to itself."""
     n, places = len(request.nodes), (request.node, request.first, request.middle, request.last)
     if any(place.shape != (n,) or place.dtype != np.int64 for place in places):
         raise FormatError("the places do not match the nodes")
@@ -106,8 +107,8 @@ def keep(party: Party, request: Keeping, splits: Splits, value: np.ndarray | Non
     party.store.put(share_key(request.model), share.to_bytes())
 
 
-def _made(party: Party, request: KeepShare) -> Splits:
-    """Collect the splits that the party made; those it does not remember it finds again."""
+def _own_splits(party: Party, request: KeepShare) -> Splits:
+    """Return the splits that the party made; those it does not remember are found again."""
     descent = descend(party, request.ground)
     descent.check(request.nodes, request.features)
     out = Splits.empty(len(request.nodes), descent.rows.table.n_stats)
@@ -134,27 +135,20 @@ def show_share(site: Site, request: ShowShare) -> ShownShare:
 
 
 def share_key(model: str) -> str:
-    """Where a party's store has its share of a model."""
+    """Return the key under which a party's store keeps its share of a model."""
     return f"{SHARE}{model}"
 
 
 def share_of(party: Party, model: str) -> Share:
     """Read a party's share of a model."""
-    data = party.store.get(share_key(model))
-    if data is None:
-        raise RefusedError("the party has no share of this model: it never had one, or deleted it")
-    key = ("share", model, digest(data))
-    if key not in party.cache:
-        party.cache[key] = Share.from_bytes(data)
-    share: Share = party.cache[key]
-    return share
+    return read_share(party, share_key(model), Share.from_bytes)
 
 
 # -- at the coordinator
 
 
 def show_shares(federation: Federation, structure: Structure) -> dict[str, Share]:
-    """Have every party show its share, for an auditor: one round."""
+    """Ask every party for its share, for an auditor: one round."""
 
     def check(site: str, reply: ShownShare) -> None:
         structure.check_share(Share.from_bytes(reply.share), site)
@@ -163,8 +157,6 @@ def show_shares(federation: Federation, structure: Structure) -> dict[str, Share
     return {party: Share.from_bytes(reply.share) for party, reply in replies.items()}
 
 
-def hand_out(federation: Federation, structure: Structure, shares: Mapping[str, Share]) -> None:
-    """Give parties in this process the shares that are theirs, if they are new parties about new rows."""
-    for party, share in shares.items():
-        if party in federation.local_sites and federation.party(party).store.get(share_key(structure.model)) is None:
-            federation.party(party).store.put(share_key(structure.model), share.to_bytes())
+def restore_forest_shares(federation: Federation, structure: Structure, shares: Mapping[str, Share]) -> None:
+    """Put shares that are known here into the stores of parties in this process that lack theirs."""
+    restore_shares(federation, share_key(structure.model), shares)

@@ -1,7 +1,10 @@
-"""Prediction by a forest in shares: one round for any number of trees and rows, or the classical way, node by node.
+"""Prediction by a forest in shares, and evaluation of the scores by the label holder.
 
-In one round every party says which leaves each row can reach as far as it knows; where all sets meet, the row falls
-(Algs 3 and 4 of Federated Forest). The classical way asks the owner of one node after the other which rows go left.
+In one round, for any number of trees and rows, every party says which leaves each row can reach as far as it knows; the
+row falls into the leaf that all sets have in common (Algs 3 and 4 of Federated Forest). The classical way asks the
+owner of one node after the other which rows go left. Where only the label holder knows the leaf values, it is asked for
+the scores, one round more. To judge a model, rows are scored in the same way, and the label holder compares the scores
+with its labels.
 """
 
 from typing import ClassVar
@@ -10,9 +13,10 @@ import numpy as np
 
 from silvan import metrics
 from silvan.algorithms.vertical.columns import encode_labels, encode_rows, rows_blob
+from silvan.algorithms.vertical.kept_shares import check_parties
 from silvan.algorithms.vertical.party_shares import share_of
 from silvan.data.schema import Label, Schema
-from silvan.errors import FederationError, FormatError, InputError, RefusedError
+from silvan.errors import FederationError, FormatError, RefusedError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.party import Party, party_of
@@ -80,11 +84,32 @@ class LookUp(Request, frozen=True, kw_only=True):
     weights: np.ndarray  # of the trees
 
 
+class Judgement(Reply, frozen=True, kw_only=True):
+    """Figures of merit, in the order of ``metrics.CLASSIFICATION``, or moments where a number is predicted."""
+
+    figures: np.ndarray
+
+
+class JudgeScores(Request, frozen=True, kw_only=True):
+    """How well scores fit the labels of rows that were kept for judging."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = Judgement
+
+    rows: Blob
+    label: Label
+    scores: np.ndarray
+
+    def course(self) -> Course:
+        """Return a course of a single question: scores that differ for one row would show its label."""
+        return Course(self.kind())
+
+
 # -- at a party
 
 
 def _scored(site: Site, model: str, rows: Blob) -> tuple[Party, Share, np.ndarray]:
-    """Give a party's share of a model, and its columns of the rows to score."""
+    """Return a party, its share of a model, and its columns of the rows to score."""
     party = party_of(site)
     share = share_of(party, model)
     return party, share, encode_rows(party, share.schema, rows)
@@ -92,7 +117,7 @@ def _scored(site: Site, model: str, rows: Blob) -> tuple[Party, Share, np.ndarra
 
 @answers(ReachLeaves)
 def reach(site: Site, request: ReachLeaves) -> LeafSets:
-    """Rule out leaves."""
+    """Return the leaves that each row can reach, as far as the party's columns tell."""
     party, share, X = _scored(site, request.model, request.rows)
     if not 0 <= request.start < request.stop <= len(X):
         raise FormatError("there are no such rows")
@@ -101,7 +126,7 @@ def reach(site: Site, request: ReachLeaves) -> LeafSets:
 
 @answers(GoLeft)
 def go_left(site: Site, request: GoLeft) -> LeftRows:
-    """Send rows left or right at one node."""
+    """Return which rows go left at one node."""
     _, share, X = _scored(site, request.model, request.rows)
     which = request.which
     if which.ndim != 1 or which.dtype != np.int64 or which.min(initial=0) < 0 or which.max(initial=0) >= len(X):
@@ -112,9 +137,12 @@ def go_left(site: Site, request: GoLeft) -> LeftRows:
     return LeftRows(bits=np.packbits(goes_left(share, int(at[0]), X[which]), bitorder="little"))
 
 
+# -- at the label holder
+
+
 @answers(LookUp)
 def look_up(site: Site, request: LookUp) -> LeafScores:
-    """Look leaves up."""
+    """Return the mean leaf value of each row."""
     share = share_of(party_of(site), request.model)
     leaves, weights = request.leaves, request.weights
     if not len(share.value):
@@ -128,36 +156,30 @@ def look_up(site: Site, request: LookUp) -> LeafScores:
     return LeafScores(scores=leaf_scores(leaves, share.value, weights))
 
 
+@answers(JudgeScores)
+def judge_scores(site: Site, request: JudgeScores) -> Judgement:
+    """Compare scores with labels, if the party's policy allows figures of so few rows."""
+    y = encode_labels(party_of(site), request.label, request.rows)
+    scores, width = request.scores, len(request.label.classes or (0,))
+    if scores.shape != (len(y), width) or scores.dtype != np.float64 or not np.isfinite(scores).all():
+        raise FormatError("the scores do not match the rows")
+    if not policy_of(site).allows_figures(y, len(request.label.classes or ())):
+        raise RefusedError(
+            "the rows kept for judging are fewer than the party's policy lets figures of merit leave for"
+        )
+    if request.label.classes is None:
+        return Judgement(figures=metrics.moments(scores[:, 0], y))
+    if ((scores < 0) | (scores > 1)).any():
+        raise FormatError("the scores are no shares")
+    return Judgement(figures=np.array(list(metrics.classification(scores, y).values()), np.float64))
+
+
 # -- at the coordinator
-
-
-def score_leaves(federation: Federation, structure: Structure, leaves: np.ndarray) -> np.ndarray:
-    """Average what the leaves are worth; if only the label holder knows, that is one more round."""
-    if len(structure.value):
-        return leaf_scores(structure.leaf_row[leaves], structure.value, structure.weights)
-    holder, step = structure.label_holder, max(1, _REPLY_BYTES // (4 * len(structure)))
-
-    def some(start: int) -> np.ndarray:
-        part = leaves[start : start + step]
-        reply: LeafScores = federation.ask(
-            LookUp(model=structure.model, leaves=part, weights=structure.weights),
-            to=[holder],
-            check=lambda _, reply: _check_scores(reply.scores, (len(part), structure.value.shape[1])),
-        )[holder]
-        return reply.scores
-
-    with federation.one_round():
-        return np.concatenate([some(start) for start in range(0, len(leaves), step)])
-
-
-def _check_scores(scores: np.ndarray, shape: tuple[int, int]) -> None:
-    if scores.shape != shape or scores.dtype != np.float64 or not np.isfinite(scores).all():
-        raise FormatError("its scores are not as many as the rows")
 
 
 def find_leaves(federation: Federation, structure: Structure, digests: np.ndarray) -> np.ndarray:
     """Find every row's leaf in every tree, by number from left to right: one round, (rows, trees)."""
-    _check_present(federation, structure)
+    check_parties(federation, structure.parties)
     rows = rows_blob(federation, digests)
     step = max(1, _REPLY_BYTES // row_bytes(structure.n_leaves))
 
@@ -188,7 +210,7 @@ def _check_sets(bits: np.ndarray, n_rows: int, n_leaves: int) -> None:
 
 def find_leaves_classically(federation: Federation, structure: Structure, digests: np.ndarray) -> np.ndarray:
     """Find every row's leaf in every tree by asking the owner of one node after the other: a round a node."""
-    _check_present(federation, structure)
+    check_parties(federation, structure.parties)
     rows = rows_blob(federation, digests)
     first = structure.spans[0]
 
@@ -218,66 +240,34 @@ def _check_left(bits: np.ndarray, n_rows: int) -> None:
         raise FormatError("a partition with the wrong number of bits")
 
 
-def _check_present(federation: Federation, structure: Structure) -> None:
-    left = [party for party in structure.parties if party not in federation.active]
-    if left:
-        raise InputError(
-            f"party {left[0]!r} has a share of this model and is not in the federation; without it no row can be scored"
-        )
+def score_leaves(federation: Federation, structure: Structure, leaves: np.ndarray) -> np.ndarray:
+    """Return mean leaf values, given the rows' leaves; one more round if only the label holder has the values."""
+    if len(structure.value):
+        return leaf_scores(structure.leaf_row[leaves], structure.value, structure.weights)
+    holder, step = structure.label_holder, max(1, _REPLY_BYTES // (4 * len(structure)))
+
+    def some(start: int) -> np.ndarray:
+        part = leaves[start : start + step]
+        reply: LeafScores = federation.ask(
+            LookUp(model=structure.model, leaves=part, weights=structure.weights),
+            to=[holder],
+            check=lambda _, reply: _check_scores(reply.scores, (len(part), structure.value.shape[1])),
+        )[holder]
+        return reply.scores
+
+    with federation.one_round():
+        return np.concatenate([some(start) for start in range(0, len(leaves), step)])
 
 
-# -- messages
-
-
-class Judgement(Reply, frozen=True, kw_only=True):
-    """Figures of merit, in the order of ``metrics.CLASSIFICATION``, or moments where a number is predicted."""
-
-    figures: np.ndarray
-
-
-class JudgeScores(Request, frozen=True, kw_only=True):
-    """How well scores fit the labels of rows that were kept for judging."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Judgement
-
-    rows: Blob
-    label: Label
-    scores: np.ndarray
-
-    def course(self) -> Course:
-        """Judge once: scores that differ for one row show its label."""
-        return Course(self.kind())
-
-
-# -- at the label holder
-
-
-@answers(JudgeScores)
-def judge_scores(site: Site, request: JudgeScores) -> Judgement:
-    """Compare scores with labels."""
-    y = encode_labels(party_of(site), request.label, request.rows)
-    scores, width = request.scores, len(request.label.classes or (0,))
-    if scores.shape != (len(y), width) or scores.dtype != np.float64 or not np.isfinite(scores).all():
-        raise FormatError("the scores do not match the rows")
-    if not policy_of(site).judges(y, len(request.label.classes or ())):
-        raise RefusedError(
-            "the rows kept for judging are fewer than the party's policy lets figures of merit leave for"
-        )
-    if request.label.classes is None:
-        return Judgement(figures=metrics.moments(scores[:, 0], y))
-    if ((scores < 0) | (scores > 1)).any():
-        raise FormatError("the scores are no shares")
-    return Judgement(figures=np.array(list(metrics.classification(scores, y).values()), np.float64))
-
-
-# -- at the coordinator
+def _check_scores(scores: np.ndarray, shape: tuple[int, int]) -> None:
+    if scores.shape != shape or scores.dtype != np.float64 or not np.isfinite(scores).all():
+        raise FormatError("its scores are not as many as the rows")
 
 
 def judge(
     federation: Federation, label_holder: str, schema: Schema, digests: np.ndarray, scores: np.ndarray
 ) -> dict[str, float]:
-    """Have the label holder judge scores; counted apart from training."""
+    """Ask the label holder for figures of merit of scores; the round is not counted as training."""
     width = len(metrics.CLASSIFICATION) if schema.n_classes else 4
 
     def check(site: str, reply: Judgement) -> None:

@@ -1,0 +1,52 @@
+"""Shares of a model that parties keep in their stores: read there, put there again for new parties, needed from all."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol, TypeVar
+
+from silvan.errors import InputError, RefusedError
+from silvan.federation.federation import Federation
+from silvan.federation.party import Party
+from silvan.federation.store import digest
+
+
+class Writable(Protocol):
+    """Anything that can be written as the bytes of a file."""
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes of the file."""
+        ...
+
+
+S = TypeVar("S", bound=Writable)
+
+
+def read_share(party: Party, key: str, read: Callable[[bytes], S]) -> S:
+    """Read the share that a party's store has under a key; refuse if there is none."""
+    data = party.store.get(key)
+    if data is None:
+        raise RefusedError("the party has no share of this model: it never had one, or deleted it")
+    cached = ("share", key, digest(data))
+    if cached not in party.cache:
+        party.cache[cached] = read(data)
+    share: S = party.cache[cached]
+    return share
+
+
+def restore_shares(federation: Federation, key: str, shares: Mapping[str, Writable]) -> None:
+    """Put shares that are known here into the stores of parties in this process that lack theirs.
+
+    A federation of new rows has new parties, whose stores are empty.
+    """
+    for name, share in shares.items():
+        if name in federation.local_sites and federation.party(name).store.get(key) is None:
+            federation.party(name).store.put(key, share.to_bytes())
+
+
+def check_parties(federation: Federation, parties: Iterable[str]) -> None:
+    """Raise ``InputError`` if a party of a model is not in the federation."""
+    absent = [party for party in parties if party not in federation.active]
+    if absent:
+        raise InputError(
+            f"party {absent[0]!r} has a share of this model and is not in the federation; without it no row can be "
+            "scored"
+        )
