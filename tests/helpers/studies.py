@@ -7,7 +7,9 @@ import numpy as np
 import polars as pl
 
 import silvan as sv
+from silvan.federation import wire
 from silvan.federation.federation import Federation
+from silvan.federation.message import Envelope
 from silvan.federation.transports.in_process import InProcess
 
 TASKS = ("binary", "several", "number")
@@ -66,6 +68,11 @@ class Recorded(InProcess):
         return b"\0".join(data for _, way, data in self.record if way == "sent")
 
 
+def envelopes(fed: Federation, way: str, site: str | None = None) -> list[Envelope]:
+    """Messages that sites have "received" or "sent", opened; of one site, if it is named."""
+    return [wire.decode(d, Envelope) for s, w, d in fed.transport.record if w == way and site in (None, s)]
+
+
 def assert_books(fed: Federation) -> None:
     """Every byte that was delivered is counted, once."""
     for way in ("sent", "received"):
@@ -93,6 +100,43 @@ def disturbed(twist: Twist) -> type[InProcess]:
                 yield from twist(site, data)
 
     return Disturbed
+
+
+def twice(site: str, data: bytes) -> list[tuple[str, bytes]]:
+    """Every answer comes twice, and nonsense and strangers with it."""
+    return [(site, data), (site, data), (site, b"\xc1"), ("nobody", data)]
+
+
+class Late(InProcess):
+    """Before its own answers, every question gets those to the question before."""
+
+    before: Iterable[tuple[str, bytes | Exception]] = ()
+
+    def deliver(
+        self, messages: dict[str, bytes], verb: str, timeout: float | None
+    ) -> Iterator[tuple[str, bytes | Exception]]:
+        answers = list(super().deliver(messages, verb, timeout))
+        yield from self.before
+        yield from answers
+        self.before = answers
+
+
+def stopping(after: int) -> type[Recorded]:
+    """Make a kind of federation whose coordinator is killed when so many answers have arrived."""
+
+    class Stopping(Recorded):
+        count = 0
+
+        def deliver(
+            self, messages: dict[str, bytes], verb: str, timeout: float | None
+        ) -> Iterator[tuple[str, bytes | Exception]]:
+            for site, data in super().deliver(messages, verb, timeout):
+                yield site, data
+                self.count += 1
+                if self.count == after:
+                    raise Stop
+
+    return Stopping
 
 
 def from_reply(number: int, do: Twist) -> Twist:

@@ -1,4 +1,4 @@
-"""Sites whose part of a sum is given, and a coordinator that carries a ring by hand."""
+"""Sites whose part of a sum is given, arrays to sum, and a coordinator that carries a ring by hand."""
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -7,6 +7,8 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 from helpers.federating import federation_of
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 
 from silvan.federation import wire
 from silvan.federation.message import Envelope, Reply, Request, Step, Trouble, Verb
@@ -18,6 +20,9 @@ from silvan.privacy.sums.counters import WORD
 from silvan.privacy.sums.ring import Hop, Member, Passed, Ready, RingCover, RingSums, Running
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
+
+DTYPES = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", ">i4", ">u8"]
+SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 
 
 class Numbers(Reply, frozen=True, kw_only=True):
@@ -54,6 +59,21 @@ def numbers_are_asked():
         yield calls
     finally:
         del HANDLERS["Number"]
+
+
+@st.composite
+def fields(draw, n):
+    """A field of so many parts of one type and shape, small enough to be added."""
+    dtype, shape = np.dtype(draw(st.sampled_from(DTYPES))), draw(SHAPES)
+    most = int(np.iinfo(dtype).max) // n
+    values = st.integers(-most if dtype.kind == "i" else 0, most)
+    return [draw(arrays.arrays(dtype, shape, elements=values)) for _ in range(n)]
+
+
+def same(a, b):
+    return all(
+        getattr(a, f).dtype == getattr(b, f).dtype and np.array_equal(getattr(a, f), getattr(b, f)) for f in "xy"
+    )
 
 
 def of(*values, y=(), dtype=np.int32):

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from helpers.studies import Recorded, federate, parts, table
+from helpers.studies import Recorded, envelopes, federate, parts, table
 
 import silvan as sv
 from silvan.algorithms.horizontal.merged_forest import Trees
 from silvan.errors import InputError
 from silvan.federation import wire
-from silvan.federation.message import Envelope
 from silvan.forest.files.silvan_file import from_bytes
 from silvan.privacy.gate.leaf_noise import rounded
 
@@ -17,7 +16,7 @@ def released(task="several", **policy):
     """The forests that sites send."""
     fed = federate(parts(table(task), 2), Recorded, policy=sv.Policy(**policy))
     sv.MergedForest(n_estimators=6, max_depth=4).fit(fed)
-    sent = [wire.decode(data, Envelope) for _, way, data in fed.transport.record if way == "sent"]
+    sent = envelopes(fed, "sent")
     return [from_bytes(wire.decode(e.body, Trees).forest) for e in sent if e.kind == "Trees"], fed
 
 
@@ -44,7 +43,7 @@ def test_noise_is_the_same_when_a_tree_is_asked_for_again():
     assert 0.01 < np.abs(noisy.value - plain.value).mean() < 0.3
     fed.transport.record.clear()
     sv.MergedForest(n_estimators=4, max_depth=4).fit(fed)  # another question, in which some trees are the same
-    sent = [wire.decode(data, Envelope) for _, way, data in fed.transport.record if way == "sent"]
+    sent = envelopes(fed, "sent")
     again = next(from_bytes(wire.decode(e.body, Trees).forest) for e in sent if e.kind == "Trees")
     assert again == noisy.take(np.arange(len(again)))
 

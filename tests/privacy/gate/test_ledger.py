@@ -12,7 +12,7 @@ from helpers.asking import MARKS, SECRET, frame, schema_blob, send, site, troubl
 from helpers.column_studies import federate as federate_by_columns
 from helpers.column_studies import split, wide
 from helpers.runs import silvan
-from helpers.studies import Recorded, federate, parts, table
+from helpers.studies import Recorded, envelopes, federate, parts, table
 
 import silvan as sv
 from silvan.algorithms.horizontal.merged_forest import GrowTrees
@@ -60,7 +60,7 @@ def test_every_answer_is_a_line(sums, cold):
     model = sv.HistogramForest(2, max_depth=2).fit(fed)
     model.evaluate(fed)
     for name in fed.sites:
-        sent = [wire.decode(d, Envelope) for s, way, d in fed.transport.record if (s, way) == (name, "sent")]
+        sent = envelopes(fed, "sent", name)
         lines = lines_of(fed, name)
         assert [line.answer for line in lines] == [digest(envelope.body) for envelope in sent]
         assert [line.bytes for line in lines] == [len(envelope.body) for envelope in sent]

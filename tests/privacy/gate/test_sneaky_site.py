@@ -5,66 +5,16 @@ sums over sites learns that some site has the patient, and nothing of which.
 """
 
 import numpy as np
-import polars as pl
 import pytest
-from helpers.studies import Recorded, federate
+from helpers.sneaky_site import SCHEMA, SITES, TREES, score_trees, tables
+from helpers.studies import Recorded, envelopes, federate
 
 import silvan as sv
-from silvan.algorithms.bofrf.tree_messages import ScoreTrees, TreeScores
+from silvan.algorithms.bofrf.tree_messages import TreeScores
 from silvan.errors import FederationError
 from silvan.federation import wire
 from silvan.federation.message import Envelope, Trouble
 from silvan.federation.site import HANDLERS
-from silvan.forest.files.silvan_file import to_bytes
-from silvan.forest.forest import Forest, join_forests
-from silvan.tree.split import SET_WORDS
-
-PATIENT = {"age": 71.5, "dose": 3.25, "label": "yes"}
-SITES = ("sneaky", "north", "south", "west")
-SCHEMA = sv.Schema.of(["age", "dose"], sv.Label("label", ("no", "yes")))
-
-
-def tables(home):
-    """Tables of all sites, all the same but for the one patient's home."""
-    rng = np.random.default_rng(0)
-    frames = {}
-    for site in SITES:
-        n = 40 - (site == home)  # as many rows everywhere, so that not even a count tells
-        age, dose = rng.integers(20, 70, 40)[:n] + 0.25, rng.integers(1, 6, 40)[:n] + 0.5
-        frame = pl.DataFrame({"age": age, "dose": dose, "label": rng.choice(["no", "yes"], 40)[:n]})
-        frames[site] = pl.concat([frame, pl.DataFrame([PATIENT])]) if site == home else frame
-    return frames
-
-
-def bait(answer):
-    """A tree that says "no" to everybody, and to the patient what is asked for: boxes around one known row."""
-    low = {name: np.float32(value) - np.float32(0.125) for name, value in PATIENT.items() if name != "label"}
-    high = {name: np.float32(value) + np.float32(0.125) for name, value in PATIENT.items() if name != "label"}
-    leaf = [1.0, 0.0] if answer == "no" else [0.0, 1.0]
-    return Forest(
-        schema=SCHEMA,
-        offsets=[0, 9],
-        feature=[0, -1, 0, 1, -1, -1, 1, -1, -1],  # age above, age below, dose above, dose below
-        threshold=[low["age"], 0, high["age"], low["dose"], 0, 0, high["dose"], 0, 0],
-        missing_left=np.zeros(9, bool),
-        sets=np.zeros((0, SET_WORDS)),
-        value=[[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], leaf, [1.0, 0.0]],
-        weights=[1.0],
-    )
-
-
-TREES = join_forests([bait("no"), bait("yes")])
-
-
-def question(fed):
-    """Ask how the sneaky site's two trees do."""
-    return ScoreTrees(
-        schema=fed.blob(SCHEMA.to_json().encode()),
-        forests=[fed.blob(to_bytes(TREES))],
-        validation=0.0,
-        offset=0.0,
-        scale=1.0,
-    )
 
 
 def suspects(scores):
@@ -87,22 +37,21 @@ def test_the_trees_differ_on_the_patient_alone():
 def test_plain_replies_give_the_patient_away(home):
     """What the attack needs: every site's own matrix, which an adder that cannot be trusted could pass on."""
     fed = federation(home)
-    fed.total(question(fed))
-    sent = {site: wire.decode(data, Envelope) for site, way, data in fed.transport.record if way == "sent"}
-    scores = {site: wire.decode(e.body, TreeScores) for site, e in sent.items() if e.kind == "TreeScores"}
+    fed.total(score_trees(fed))
+    scores = {e.sender: wire.decode(e.body, TreeScores) for e in envelopes(fed, "sent") if e.kind == "TreeScores"}
     assert set(scores) == set(SITES)
     assert suspects(scores) == [home]
 
 
 def test_a_site_does_not_answer_it_in_the_clear():
     fed = federation("north")
-    fed.total(question(fed))
+    fed.total(score_trees(fed))
     asked = [data for site, way, data in fed.transport.record if way == "received" and site == "north"][-1]
     answer = wire.decode(fed.site("north").receive(asked, "ask"), Envelope)
     assert answer.kind == "Trouble"
     assert wire.decode(answer.body, Trouble).code == "refused"
     with pytest.raises(FederationError, match="ScoreTrees is for 'total', not for 'ask'"):
-        fed.ask(question(fed))
+        fed.ask(score_trees(fed))
 
 
 @pytest.mark.parametrize("sums", ["trusted", "ring"])
@@ -110,7 +59,7 @@ def test_the_sum_tells_that_the_patient_is_there_and_not_where(sums):
     replies = []
     for home in SITES[1:]:
         fed = federation(home, sums=sums)
-        replies.append(fed.total(question(fed)))
+        replies.append(fed.total(score_trees(fed)))
     for one in replies:
         # some site has the patient: this much a sum does tell
         assert suspects({"all": one}) == ["all"]
@@ -124,13 +73,13 @@ def test_the_sum_tells_that_the_patient_is_there_and_not_where(sums):
 def test_in_a_ring_no_message_holds_a_matrix_of_one_site(home):
     """The only matrices that can be read are those of the sum, which the ring gives at its end."""
     fed = federation(home, sums="ring")
-    replies = fed.total(question(fed))
-    sent = [wire.decode(data, Envelope) for _, way, data in fed.transport.record if way == "sent"]
+    replies = fed.total(score_trees(fed))
+    sent = envelopes(fed, "sent")
     scores = [wire.decode(e.body, TreeScores) for e in sent if e.kind == "TreeScores"]
     assert len(scores) == 1
     assert np.array_equal(scores[0].counts, replies.counts)
     handler = HANDLERS["ScoreTrees"][1]
-    own = {site: handler(fed.site(site), question(fed)).counts for site in SITES}
+    own = {site: handler(fed.site(site), score_trees(fed)).counts for site in SITES}
     assert suspects({site: TreeScores(rows=replies.rows, counts=counts) for site, counts in own.items()}) == [home]
     for envelope in sent:
         for counts in own.values():
@@ -142,9 +91,7 @@ def test_the_sneaky_site_itself_learns_only_weights():
     """Of a whole run, what reaches the sneaky site is trees and weights; no message holds a matrix of another site."""
     fed = federation("north", sums="ring", forests={"sneaky": TREES})
     sv.BOFRF(n_estimators=4, max_depth=3, validation=0.2).fit(fed)
-    received = [
-        wire.decode(data, Envelope) for site, way, data in fed.transport.record if (site, way) == ("sneaky", "received")
-    ]
+    received = envelopes(fed, "received", "sneaky")
     assert {envelope.kind for envelope in received} <= {"CountRows", "BringTrees", "ScoreTrees", "Choose"}
     for envelope in received:
         kind = HANDLERS[envelope.kind][0]

@@ -4,11 +4,10 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
-from helpers.studies import Recorded, federate, parts, table
-from privacy.gate.test_sneaky_site import SCHEMA, SITES, bait, tables
+from helpers.sneaky_site import SCHEMA, SITES, TREES, bait, score_trees, tables
+from helpers.studies import Recorded, envelopes, federate, parts, table
 
 import silvan as sv
-from silvan.algorithms.bofrf.tree_messages import ScoreTrees
 from silvan.algorithms.evaluation.evaluate import Contender, Judge
 from silvan.algorithms.horizontal import histogram_forest
 from silvan.algorithms.horizontal.histogram_forest import GrowLevel
@@ -46,9 +45,7 @@ def test_no_sum_is_answered_in_the_clear(sums):
     for learner in (sv.HistogramForest(2, max_depth=2), sv.BOFRF(2, max_depth=2), sv.MultBoost(2)):
         learner.fit(fed)
     learner.evaluate(fed)
-    asked = [
-        wire.decode(data, Envelope) for site, way, data in fed.transport.record if (site, way) == ("site 1", "received")
-    ]
+    asked = envelopes(fed, "received", "site 1")
     asked = [envelope for envelope in asked if HANDLERS[envelope.kind][0].verb == "total"]
     assert {e.kind for e in asked} >= {"CountCategories", "CountGrid", "CountFine", "GrowLevel", "ScoreTrees", "Tally"}
     member = fed.site("site 1")
@@ -315,24 +312,13 @@ def test_sums_that_do_not_name_every_site_once(who):
 # -- one set of trees
 
 
-def scored(fed, trees, validation=0.0):
-    request = ScoreTrees(
-        schema=fed.blob(SCHEMA.to_json().encode()),
-        forests=[fed.blob(to_bytes(trees))],
-        validation=validation,
-        offset=0.0,
-        scale=1.0,
-    )
-    return fed.total(request)
-
-
-def ward_trees():
-    return join_forests([bait("no"), bait("yes")])
+def scored(fed, trees=TREES, validation=0.0):
+    return fed.total(score_trees(fed, trees, validation))
 
 
 def test_without_the_rule_shares_of_rows_tell_which_are_split_off():
     fed = lenient(federate(tables("north"), schema=SCHEMA))
-    whole, some = scored(fed, ward_trees()), scored(fed, ward_trees(), 0.2)
+    whole, some = scored(fed), scored(fed, validation=0.2)
     held = whole.counts - some.counts
     assert 0 < held.sum() < whole.counts.sum()
 
@@ -342,11 +328,11 @@ def test_trees_are_scored_once_in_a_task(cold):
     """Other shares of rows, single trees changed, and trees added are all refused; word for word it is answered."""
     fed = federate(tables("north"), schema=SCHEMA, cold=cold)
     with fed.working_on("BOFRF"):
-        first = scored(fed, ward_trees())
-        for trees, share in ((ward_trees(), 0.2), (bait("no"), 0.0), (join_forests([ward_trees(), bait("no")]), 0.0)):
+        first = scored(fed)
+        for trees, share in ((TREES, 0.2), (bait("no"), 0.0), (join_forests([TREES, bait("no")]), 0.0)):
             with pytest.raises(RefusedError, match=r"refused ScoreTrees: .* in another form"):
                 scored(fed, trees, share)
-        assert np.array_equal(scored(fed, ward_trees()).counts, first.counts)
+        assert np.array_equal(scored(fed).counts, first.counts)
 
 
 def test_a_policy_limits_how_many_tasks_there_are():
@@ -410,4 +396,4 @@ def test_rules_hold_when_messages_come_at_once():
 
     gate.note = late
     with pytest.raises(RefusedError, match="in another form"):
-        scored(fed, ward_trees())
+        scored(fed)

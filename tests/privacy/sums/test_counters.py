@@ -2,25 +2,12 @@
 
 import numpy as np
 import pytest
-from helpers.summing import Numbers, of
+from helpers.summing import Numbers, fields, of
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 
 from silvan.errors import RefusedError
 from silvan.privacy.sums.counters import WORD, flatten, offsets, unflatten
-
-DTYPES = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", ">i4", ">u8"]
-SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
-
-
-@st.composite
-def fields(draw, n):
-    """A field of so many parts of one type and shape, small enough to be added."""
-    dtype, shape = np.dtype(draw(st.sampled_from(DTYPES))), draw(SHAPES)
-    most = int(np.iinfo(dtype).max) // n
-    values = st.integers(-most if dtype.kind == "i" else 0, most)
-    return [draw(arrays.arrays(dtype, shape, elements=values)) for _ in range(n)]
 
 
 @given(st.integers(1, 6).flatmap(lambda n: st.tuples(fields(n), fields(n))), st.binary(min_size=32, max_size=32))

@@ -1,6 +1,5 @@
 """Masked sums: the sums that plain addition gives, whatever is lost, late, restarted or resumed on the way."""
 
-from functools import cache
 from itertools import combinations
 
 import msgspec
@@ -8,21 +7,17 @@ import numpy as np
 import pytest
 from helpers.federating import federation_of
 from helpers.masked import Coordinator, masked_of, masked_sites
-from helpers.runs import fitted, silvan, write_study
-from helpers.studies import Recorded, Stop, assert_books, disturbed, federate, parts, table
-from helpers.summing import NAMES, Number, Numbers, members, numbers_are_asked, of
+from helpers.studies import Recorded, Stop, assert_books, disturbed, envelopes, federate, parts, stopping, table
+from helpers.summing import NAMES, Number, members, numbers_are_asked, of, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privacy.sums.test_counters import fields
-from privacy.sums.test_ring import Late, same, stopping, twice
 
 import silvan as sv
-from silvan.errors import FederationError, FormatError, InputError, RefusedError, SiteError
+from silvan.errors import FederationError, InputError, RefusedError, SiteError
 from silvan.federation import wire
-from silvan.federation.federation import OVERALL
 from silvan.federation.journal import Journal
 from silvan.federation.message import Envelope
-from silvan.federation.site import Outbox, Site
+from silvan.federation.site import Site
 from silvan.federation.sums import TrustedSums
 from silvan.privacy.gate.gate import Gate, Policy
 from silvan.privacy.sums.masked_coordinator import MaskedSums
@@ -38,17 +33,7 @@ def asked():
         yield calls
 
 
-# -- the same sums
-
-
-@given(
-    st.integers(3, 6).flatmap(lambda n: st.tuples(fields(n), fields(n))), st.booleans(), st.sampled_from([None, 2, 4])
-)
-@settings(max_examples=40)
-def test_the_sums_of_trusted(both, cold, neighbours):
-    given_parts = [Numbers(x=x, y=y) for x, y in zip(*both, strict=True)]
-    trusted = federation_of(members(given_parts, cover=None), TrustedSums()).total(Number())
-    assert same(masked_of(given_parts, cold=cold, neighbours=neighbours).total(Number()), trusted)
+# -- the same sums; what they have in common with sums in a ring is in test_hidden_sums.py
 
 
 @given(st.integers(0, 2**62), st.data())
@@ -58,22 +43,6 @@ def test_the_sums_of_trusted_where_they_are_known_to_be_small(most, data):
     given_parts = [of(*values, y=[most // 4], dtype=np.int64)] * 4
     trusted = federation_of(members(given_parts, cover=None), TrustedSums()).total(Number())
     assert same(masked_of(given_parts).total(Number(), most=most), trusted)
-
-
-@cache
-def outcome(task="binary", **given):
-    fed = federate(parts(table(task, n=90), 4), Recorded, test=0.25, **given)
-    model = sv.HistogramForest(n_estimators=3, max_depth=3).fit(fed)
-    figures = repr(model.evaluate(fed).rows())
-    return [model.forest_.hash, figures, fed.schema.to_json(), model.rounds_, fed.agreement_rounds], fed
-
-
-@pytest.mark.parametrize("task", ["binary", "several", "number"])
-@pytest.mark.parametrize("cold", [False, True])
-def test_the_same_forest(task, cold):
-    got, fed = outcome(task, sums="masked", cold=cold)
-    assert got == outcome(task)[0]
-    assert_books(fed)
 
 
 def test_the_same_forest_when_a_site_is_lost():
@@ -99,13 +68,6 @@ def test_the_same_forest_when_a_site_is_lost():
         assert learner.fit(federate(TABLES, lossy(kind), **given)).forest_.hash == later
 
 
-@pytest.mark.parametrize("kind", [disturbed(twice), Late], ids=["twice", "late"])
-def test_answers_that_change_nothing(kind):
-    fed = masked_of([of(1), of(20), of(300)], kind)
-    assert [fed.total(Number()).x.tolist() for _ in range(2)] == [[321], [321]]
-    assert not fed.lost
-
-
 def test_waves_and_rounds(asked):
     fed = masked_of([of(i) for i in range(5)])
     fed.total(Number())
@@ -116,34 +78,13 @@ def test_waves_and_rounds(asked):
     assert asked == [*NAMES[:5], "a", "c", "e"]  # every part is worked out once
 
 
-def test_questions_by_site_and_over_some():
-    fed = masked_of([[of(1), of(2)], [of(10), of(20)], [of(100), of(200)], [of(1000), of(2000)]])
-    assert fed.total(Number(which=1)).x.tolist() == [2222]
-    assert fed.total(Number(), over=["b", "c", "d"]).x.tolist() == [1110]
-    by_site = {name: Number(which=i % 2, apart=True) for i, name in enumerate("abcd")}
-    assert fed.total(by_site).x.tolist() == [2121]
-
-
-def test_a_missing_blob_is_sent():
-    fed = federate(TABLES, Recorded, sums="masked")
-    learner = sv.HistogramForest(n_estimators=3, max_depth=3)
-    learner.fit(fed)
-    for member in fed.local_sites.values():
-        for key in [k for k in member.store._values if k.startswith("blob")]:
-            del member.store._values[key]
-    assert learner.fit(fed).forest_.hash == learner.fit(federate(TABLES)).forest_.hash
-    missing = [d for _, way, d in fed.transport.record if way == "sent" and wire.decode(d, Envelope).kind == "Missing"]
-    assert len(missing) == 2 * 4  # the schema, and the bins
-    assert_books(fed)
-
-
 def test_counters_share_words_where_sums_are_known_to_be_small():
     sizes = {}
     for most in (None, 2**40, 2**32 - 1, 2**20, 2**16 - 1, 255, 1, 0):
         fed = masked_of([of(*[0] * 640)] * 3, Recorded)
         fed.total(Number(), most=most)
-        hidden = [wire.decode(d, Envelope) for _, way, d in fed.transport.record if way == "sent"]
-        sizes[most] = {len(wire.decode(e.body, Hidden).words) for e in hidden if e.kind == "Hidden"}
+        sent = envelopes(fed, "sent")
+        sizes[most] = {len(wire.decode(e.body, Hidden).words) for e in sent if e.kind == "Hidden"}
     assert [s.pop() for s in sizes.values()] == [5120, 5120, 2560, 1712, 1280, 640, 80, 80]
 
 
@@ -151,8 +92,6 @@ def test_counters_share_words_where_sums_are_known_to_be_small():
 
 
 def test_two_sites():
-    with pytest.raises(InputError, match="fewer than 3 sites, got 'masked' and 2: with two, each learns"):
-        federate(parts(table(n=60), 2), sums="masked")
     fed = masked_of([of(1), of(2), of(3)])
     with pytest.raises(FederationError, match="Number cannot be summed over 2 sites: masked sums take 3 to 255"):
         fed.total(Number(), over=["a", "c"])
@@ -179,55 +118,15 @@ def test_neighbours_that_cannot_be():
             MaskedSums(wrong)
 
 
-def test_a_policy_applies_to_what_is_summed():
-    for policy, text in ((Policy(min_sites=4), "at least 4 sites"), (Policy(messages=["Describe"]), "allow Number")):
-        sites = masked_sites([of(1), of(2), of(3)], outbox=Gate(policy))
-        with pytest.raises(RefusedError, match=text):
-            federation_of(sites, MaskedSums()).total(Number())
-    sites = masked_sites([of(1), of(2), of(3)], outbox=Gate(Policy(messages=["Number"], min_sites=3)))
-    assert federation_of(sites, MaskedSums()).total(Number()).x.tolist() == [6]
-
-
 def test_a_policy_applies_to_the_sites_that_are_left():
     """Five are asked, one is lost: a site that wants five in a sum does not confirm four."""
     sites = masked_sites([of(i) for i in range(5)], outbox=Gate(Policy(min_sites=5)))
     kind = losing({"b": "hide"})
     with pytest.raises(RefusedError, match="at least 5 sites"):
-        kind(sites, MaskedSums(), quorum=3).total(Number())
-
-
-def test_the_outbox_lets_a_part_out_once_and_may_change_it():
-    released = []
-
-    class Censor(Outbox):
-        def admit(self, site, request, envelope):
-            assert (type(request), envelope.over) == (Number, ["a", "b", "c"])
-
-        def release(self, site, request, reply):
-            released.append(site.name)
-            return of(int(reply.x[0]) + 1)
-
-    sites = masked_sites([of(1), of(2), of(3)], outbox=Censor())
-    assert federation_of(sites, MaskedSums()).total(Number()).x == [9]
-    assert released == ["a", "b", "c"]
+        federation_of(sites, MaskedSums(), kind, quorum=3).total(Number())
 
 
 # -- what a coordinator can check
-
-
-def test_the_sum_is_checked_in_place_of_its_parts():
-    replies = []
-    masked_of([of(1), of(2), of(3)]).total(Number(), check=lambda site, reply: replies.append((site, reply.x.tolist())))
-    assert replies == [(OVERALL, [6])]
-
-
-def test_a_sum_that_cannot_be_right():
-    def check(site, reply):
-        if reply.x.sum() > 5:
-            raise FormatError("its rows are more than there are")
-
-    with pytest.raises(FederationError, match=r"sum for Number is unusable: its rows are .* whose part is at fault"):
-        masked_of([of(1), of(2), of(3)], quorum=3).total(Number(), check=check)
 
 
 @pytest.mark.parametrize(
@@ -483,27 +382,16 @@ def test_a_coordinator_that_comes_back_to_the_same_sites(tmp_path):
     for after in range(1, whole):
         sites = masked_sites([of(i) for i in range(4)])
         path = tmp_path / f"journal {after}"
-        stopped = stopping(after)(sites, MaskedSums(), journal=Journal(path))
+        stopped = federation_of(sites, MaskedSums(), stopping(after), journal=Journal(path))
         with pytest.raises(Stop):
             stopped.total(Number())
         stopped.close()
-        fed = Recorded(sites, MaskedSums(), journal=Journal(path), cold=True)
+        fed = federation_of(sites, MaskedSums(), Recorded, journal=Journal(path), cold=True)
         assert fed.total(Number()).x.tolist() == [6]
         fed.close()
         sent = [[(s, d) for s, way, d in f.transport.record if way == "sent"] for f in (stopped, fed)]
         again = sent[0][8:] if after > 8 else sent[0]  # the parts that the journal has are not asked for again
         assert sent[1][: len(again)] == again
-
-
-def test_a_finished_study_asks_nothing(tmp_path):
-    settings_ = {"sums": "masked", "journal": str(tmp_path / "journal")}
-    got, fed = outcome.__wrapped__(**settings_)
-    fed.close()
-    again, resumed = outcome.__wrapped__(**settings_)
-    resumed.close()
-    assert again == got == outcome()[0]
-    assert resumed.transport.record == []
-    assert resumed.traffic == fed.traffic
 
 
 def test_a_journal_keeps_the_sum_only(tmp_path):
@@ -512,7 +400,7 @@ def test_a_journal_keeps_the_sum_only(tmp_path):
     total = fed.total(Number())
     fed.close()
     kept = path.read_bytes()
-    bodies = [wire.decode(data, Envelope).body for _, way, data in fed.transport.record if way == "sent"]
+    bodies = [envelope.body for envelope in envelopes(fed, "sent")]
     assert wire.encode(total) in kept
     assert not any(body in kept for body in bodies)
 
@@ -525,33 +413,14 @@ def test_keys_are_those_of_the_federation():
         assert fed.total(Number()).x.tolist() == [6]
 
 
-# -- from a study file
-
-
-def test_a_study_file(tmp_path):
-    for sums in ("masked", "trusted"):
-        (tmp_path / sums).mkdir()
-    records = [fitted(tmp_path / sums, more=f'sums = "{sums}"') for sums in ("masked", "trusted")]
-    assert [record.sums for record in records] == ["masked", "trusted"]
-    assert records[0].models[0].hash == records[1].models[0].hash == records[0].pooled_hash
-    assert records[0].evaluation == records[1].evaluation
-    pages = [(tmp_path / sums / "run" / "report.html").read_text() for sums in ("masked", "trusted")]
-    assert ["hidden by masks" in page for page in pages] == [True, False]
-
-
-def test_a_study_file_of_two_sites(tmp_path):
-    path = write_study(tmp_path, parts(table(n=60), 2), more='sums = "masked"')
-    result = silvan("fit", path, "--output", tmp_path / "run", ok=False)
-    assert result.exit_code != 0
-    said = " ".join((result.output + result.stderr).split())
-    assert "study.toml:4: sums must be 'trusted' for fewer than 3 sites" in said
+# -- what travels
 
 
 def test_turns_are_small():
     """What is repeated in every message is the list of members, not what others sealed."""
     fed = masked_of([of(*range(1000))] * 5, Recorded)
     fed.total(Number())
-    asked_for = [wire.decode(d, Envelope) for _, way, d in fed.transport.record if way == "received"]
+    asked_for = envelopes(fed, "received")
     turns = [wire.decode(e.step.body, Turn) for e in asked_for]
     assert max(len(e.step.body) for e, t in zip(asked_for, turns, strict=True) if t.what != "open") < 500
     assert max(len(e.step.body) for e in asked_for) < 2000

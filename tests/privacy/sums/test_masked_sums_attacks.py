@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers.federating import federation_of
 from helpers.masked import Coordinator, masked_of, masked_sites, pair_of, recovered, without, words
-from helpers.studies import Recorded, federate, parts, table
+from helpers.studies import Recorded, envelopes, federate, parts, table
 from helpers.summing import Number, members, numbers_are_asked, of
 
 from silvan.algorithms.shared.shared_bins import CountGrid
@@ -61,7 +61,7 @@ def test_a_coordinator_reads_nothing_in_what_it_is_given():
     assert totals[0] == totals[1] == np.sum(values, axis=0).tolist()
     seen = []
     for fed in feds:
-        sent = [wire.decode(data, Envelope) for _, way, data in fed.transport.record if way == "sent"]
+        sent = envelopes(fed, "sent")
         assert [e.kind for e in sent] == ["Ready"] * 4 + ["Hidden"] * 4 + ["Confirmed"] * 4 + ["Opened"] * 4
         seen += [words(wire.decode(e.body, Hidden)) for e in sent if e.kind == "Hidden"]
     assert len(seen) == 8
@@ -100,11 +100,8 @@ def test_no_part_is_in_any_message_of_a_forest():
     fed = federate(parts(table(n=90), 4), Recorded, sums="masked")
     fed.total(CountGrid(schema=fed.blob(fed.schema.to_json().encode())))
     sums = {"CountCategories", "CountGrid"}
-    asked = {
-        e.question: e.kind
-        for e in (wire.decode(d, Envelope) for _, way, d in fed.transport.record if way == "received")
-    }
-    answered = [wire.decode(d, Envelope) for _, way, d in fed.transport.record if way == "sent"]
+    asked = {e.question: e.kind for e in envelopes(fed, "received")}
+    answered = envelopes(fed, "sent")
     kinds = {(asked[e.question], e.kind) for e in answered if asked[e.question] in sums}
     assert {kind for _, kind in kinds} <= {"Ready", "Missing", "Hidden", "Confirmed", "Opened"}
     assert {question for question, _ in kinds} == sums

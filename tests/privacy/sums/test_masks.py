@@ -5,11 +5,10 @@ from math import comb
 
 import numpy as np
 import pytest
-from helpers.summing import Numbers, of
+from helpers.summing import DTYPES, SHAPES, Numbers, of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from privacy.sums.test_counters import DTYPES, SHAPES
 
 from silvan.errors import RefusedError
 from silvan.privacy.sums.counters import (

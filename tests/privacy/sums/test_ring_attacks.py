@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 from helpers.federating import federation_of
-from helpers.studies import Recorded, federate, parts, table
+from helpers.studies import Recorded, envelopes, federate, parts, table
 from helpers.summing import Coordinator, Number, Numbers, members, numbers_are_asked, of, overheard, ring_of
 
 from silvan.algorithms.shared.shared_bins import CountGrid
@@ -40,8 +40,7 @@ def refused(reply):
 
 def hops(fed):
     """All that a coordinator carries from site to site."""
-    opened = [wire.decode(data, Envelope) for _, way, data in fed.transport.record if way == "sent"]
-    return [wire.decode(e.body, Passed).sealed for e in opened if e.kind == "Passed"]
+    return [wire.decode(e.body, Passed).sealed for e in envelopes(fed, "sent") if e.kind == "Passed"]
 
 
 def test_a_coordinator_reads_nothing_in_what_it_carries():
@@ -66,11 +65,8 @@ def test_no_part_is_in_any_message_of_a_forest():
     fed = federate(parts(table(n=90), 3), Recorded, sums="ring")
     sums = {"CountCategories", "CountGrid", "CountFine", "GrowLevel"}
     fed.total(CountGrid(schema=fed.blob(fed.schema.to_json().encode())))
-    asked = {
-        e.question: e.kind
-        for e in (wire.decode(d, Envelope) for _, way, d in fed.transport.record if way == "received")
-    }
-    answered = [wire.decode(d, Envelope) for _, way, d in fed.transport.record if way == "sent"]
+    asked = {e.question: e.kind for e in envelopes(fed, "received")}
+    answered = envelopes(fed, "sent")
     kinds = [(asked[e.question], e.kind) for e in answered if asked[e.question] in sums]
     for kind, reply in (("CountCategories", "CategoryCounts"), ("CountGrid", "GridCounts")):
         got = [answer for question, answer in kinds if question == kind]
