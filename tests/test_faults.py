@@ -27,7 +27,8 @@ from silvan.errors import FederationError, RefusedError, SilvanError
 from silvan.federate.options import make_sums
 from silvan.federation import site as site_module
 from silvan.federation import wire
-from silvan.federation.agreement.agree import Differences, agree
+from silvan.federation.agreement.agree import agree
+from silvan.federation.agreement.agreement import Agreement
 from silvan.federation.federation import Federation
 from silvan.federation.journal import LOST
 from silvan.federation.keys import COORDINATOR, Key, Roster
@@ -152,9 +153,9 @@ def build(plan: Plan, world: World, folder: Path) -> None:
 def study(plan: Plan, fed) -> list:
     """Settle on a schema, learn, and judge if that is planned; give all that must come out alike."""
     if plan.agree:
-        fed.schema, fed.differences, fed.rows = agree(fed, "label")
+        fed.agreement = agree(fed, "label")
     else:
-        fed.schema, fed.differences, fed.rows, fed.agreed = SCHEMA, Differences(), {}, False
+        fed.agreement = Agreement(SCHEMA, by_asking=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # so few rows drown in noise
         model = LEARNERS[plan.learner]().fit(fed)

@@ -22,7 +22,10 @@ def study(kind, task="binary"):
 
 
 # messages of other algorithms are lied about beside the tests of these
-ALGORITHMS = (f"silvan.algorithms.{name}" for name in ("evaluate", "histogram", "merge", "shared_bins"))
+ALGORITHMS = (
+    f"silvan.algorithms.{name}"
+    for name in ("evaluation.evaluate", "horizontal.histogram_forest", "horizontal.merged_forest", "shared.shared_bins")
+)
 KINDS = [kind for kind in replies_in("silvan.federation.agreement.describe", *ALGORITHMS) if kind != "Size"]
 CASES = [(kind, "binary") for kind in KINDS] + [(kind, "number") for kind in ("Figures", "GridCounts", "Histograms")]
 

@@ -92,21 +92,23 @@ def watched() -> Iterator[Callable[[], None]]:
 # -- real messages
 
 
-def listened(fed: Federation) -> Federation:
-    """Also keep the questions by their names, with what the coordinator checks of answers."""
-    exchange, fed.questions = fed.exchange, {}
+@contextmanager
+def _questions_kept() -> Iterator[None]:
+    """Have federations keep their questions by name, with what the coordinator checks of answers."""
+    exchange = Federation.exchange
 
-    def noted(question: Asked) -> Iterator[Any]:
-        fed.questions[question.wave] = question
-        return exchange(question)
+    def noted(self: Federation, question: Asked) -> Iterator[Any]:
+        vars(self).setdefault("questions", {})[question.wave] = question
+        return exchange(self, question)
 
-    fed.exchange = noted
-    return fed
+    with mock.patch.object(Federation, "exchange", noted):
+        yield
 
 
 def studies(signed: bool) -> list[Federation]:
     """Small studies, of which all messages are kept; together they have every kind of message."""
-    return [*_by_rows(signed), *_private(signed), *_by_columns(signed)]
+    with _questions_kept():
+        return [*_by_rows(signed), *_private(signed), *_by_columns(signed)]
 
 
 def _by_rows(signed: bool) -> list[Federation]:
@@ -121,7 +123,7 @@ def _by_rows(signed: bool) -> list[Federation]:
         "ring": [sv.HistogramForest(2, max_depth=2), sv.MultBoost(2)],
         "masked": [sv.HistogramForest(2, max_depth=2), sv.BOFRF(2, personal=True)],
     }.items():
-        fed = listened(federate(tables, Recorded, sums=sums, signed=signed, test=0.25))
+        fed = federate(tables, Recorded, sums=sums, signed=signed, test=0.25)
         if signed:
             share_sampling_key(fed)
         for learner in learners:
@@ -129,7 +131,7 @@ def _by_rows(signed: bool) -> list[Federation]:
         learners[0].evaluate(fed)
         made.append(fed)
     numbers = parts(table(n=60).select("dose", "noise", "label"), 3)  # what adaptive bins can take
-    fed = listened(federate(numbers, Recorded, signed=signed, policy=sv.Policy(messages=("*", "AdaptiveLevel"))))
+    fed = federate(numbers, Recorded, signed=signed, policy=sv.Policy(messages=("*", "AdaptiveLevel")))
     sv.HistogramForest(2, max_depth=2, bins="adaptive").fit(fed)
     return [*made, fed]
 
@@ -139,7 +141,7 @@ def _private(signed: bool) -> list[Federation]:
     made = []
     for task, forms in {"binary": ("tables", "levels", "input"), "number": ("tables",)}.items():
         tables = parts(table(task, n=60), 3)
-        fed = listened(federate(tables, Recorded, sums="masked", signed=signed, schema=public_schema(task)))
+        fed = federate(tables, Recorded, sums="masked", signed=signed, schema=public_schema(task))
         for form in forms:
             sv.HistogramForest(2, max_depth=2, epsilon=50.0, private=form).fit(fed)
         made.append(fed)
@@ -148,7 +150,7 @@ def _private(signed: bool) -> list[Federation]:
 
 def _by_columns(signed: bool) -> list[Federation]:
     tables = split(wide(n=60), 2)
-    fed = listened(federate_by_columns(tables, Recorded, signed=signed, test=0.25, random_state=None))
+    fed = federate_by_columns(tables, Recorded, signed=signed, test=0.25, random_state=None)
     model = sv.VerticalForest(2, max_depth=2, auditor=True).fit(fed)
     model.evaluate(fed)
     model.predict(fed, method="classical")
@@ -159,7 +161,7 @@ def _by_columns(signed: bool) -> list[Federation]:
     except ImportError:
         return made
     with mock.patch.object(encrypted_labels, "TESTING", True):
-        fed = listened(federate_by_columns(tables, Recorded, signed=signed, test=0.25))
+        fed = federate_by_columns(tables, Recorded, signed=signed, test=0.25)
         sv.VerticalForest(2, max_depth=2, labels="encrypted", key_bits=256).fit(fed).predict(fed)
     return [*made, fed]
 

@@ -53,8 +53,10 @@ def lies_about(value: Any) -> Iterator[Any]:
 
 
 def replies_in(*modules: str) -> list[str]:
-    """Kinds of replies to the messages that some modules answer."""
-    return sorted(kind.reply.__name__ for kind, handler in HANDLERS.values() if handler.__module__ in modules)
+    """Kinds of replies to the messages that some modules answer; every module must answer some."""
+    found = {(handler.__module__, kind.reply.__name__) for kind, handler in HANDLERS.values()}
+    assert set(modules) <= {module for module, _ in found}
+    return sorted({reply for module, reply in found if module in modules})
 
 
 def first_replies(study: Study) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The twin of the kernels in ``coins``: the same words read in the same way, with Python's own whole numbers."""
+"""The twin of the kernels in ``sampler.py``: the same words read in the same way, with Python's own whole numbers."""
 
 from fractions import Fraction
 
@@ -83,6 +83,6 @@ class Coins:
 
     def response(self, code, n_codes, num, den):
         while True:
-            replies = self.below(n_codes)
-            if replies == code or self.exp_coin(num, den):
-                return replies
+            drawn = self.below(n_codes)
+            if drawn == code or self.exp_coin(num, den):
+                return drawn

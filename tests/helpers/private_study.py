@@ -75,29 +75,20 @@ def spent(fed):
 # -- the questions of all private forms, with their exact answers
 
 
-def questions(task, frame, epsilon, sharers=1):
-    """Give (name, question, exact answer) of every kind, on a table that one site holds."""
-    known = schema(task)
-    blobs = [known.to_json().encode(), wire.encode(POINTS)]
-    cells = {
-        "columns": np.array([0, 1, 2, 3, 4], np.int32),
-        "sizes": np.array([2, 1, 0, 0, 3], np.int64),
-        "cuts": np.array([40, 60, 2.5, 10, 20, 30], np.float32),
-        "missing": np.array([3, 0, 0, 3, 0], np.int64),
-        "table_sizes": np.array([2, 3, 1], np.int64),
-        "table_columns": np.array([0, 3, 1, 2, 4, 0], np.int64),
-    }
+def table_model(known):
+    """A small model of tables, as private forests have them."""
     groups = [Group(0, 0, np.array([40, 60], np.float32), 0), Group(3, 4, np.zeros(0, np.float32), 3)]
     rng = np.random.default_rng(0)
-    if known.n_classes:
-        combined = {"combine": "log_odds", "knots": np.tile([-1.0, 1.0], (known.n_classes, 1))}
-        combined["odds"] = combined["knots"]
-        model = table_forest(known, [groups], [rng.normal(size=(12, known.n_classes))], weights=np.ones(1), **combined)
-    else:
-        model = table_forest(known, [groups], [1075 + 20 * rng.normal(size=(12, 1))], weights=np.ones(1))
-    blobs.append(to_bytes(model))
-    schema_blob, bins, forest = (Blob(digest(data)) for data in blobs)
-    level = GrowLevel(
+    if not known.n_classes:
+        return table_forest(known, [groups], [1075 + 20 * rng.normal(size=(12, 1))], weights=np.ones(1))
+    knots = np.tile([-1.0, 1.0], (known.n_classes, 1))
+    values = [rng.normal(size=(12, known.n_classes))]
+    return table_forest(known, [groups], values, weights=np.ones(1), combine="log_odds", knots=knots, odds=knots)
+
+
+def grow_level(known, schema_blob, bins):
+    """The question for a level of two trees."""
+    return GrowLevel(
         schema=schema_blob,
         bins=bins,
         measure=class_measure(np.ones(known.n_classes, np.int64), None) if known.n_classes else public_measure(known),
@@ -112,31 +103,43 @@ def questions(task, frame, epsilon, sharers=1):
         split_missing_left=np.array([True]),
         split_words=np.zeros((1, 4), np.uint64),
     )
-    shared = {"epsilon": epsilon, "sharers": sharers}
-    asked = [
-        (
-            "columns",
-            CountColumns(
-                schema=schema_blob,
-                columns=np.array([0, 1, 4], np.int32),
-                sizes=np.array([2, 1, 1], np.int64),
-                cuts=np.array([40, 60, 2.5, 20], np.float32),
-                **shared,
-            ),
-        ),
-        ("tables", CountTables(schema=schema_blob, **cells, **shared)),
-        ("level", NoisyLevel(level=level, **shared)),
-    ]
+
+
+COLUMNS = {
+    "columns": np.array([0, 1, 4], np.int32),
+    "sizes": np.array([2, 1, 1], np.int64),
+    "cuts": np.array([40, 60, 2.5, 20], np.float32),
+}
+CELLS = {
+    "columns": np.array([0, 1, 2, 3, 4], np.int32),
+    "sizes": np.array([2, 1, 0, 0, 3], np.int64),
+    "cuts": np.array([40, 60, 2.5, 10, 20, 30], np.float32),
+    "missing": np.array([3, 0, 0, 3, 0], np.int64),
+    "table_sizes": np.array([2, 3, 1], np.int64),
+    "table_columns": np.array([0, 3, 1, 2, 4, 0], np.int64),
+}
+
+
+def questions(task, frame, epsilon, sharers=1):
+    """Give (name, question, exact answer) of every kind, on a table that one site holds."""
+    known, shared = schema(task), {"epsilon": epsilon, "sharers": sharers}
+    blobs = [known.to_json().encode(), wire.encode(POINTS), to_bytes(table_model(known))]
+    schema_blob, bins, forest = (Blob(digest(data)) for data in blobs)
+    asked = {
+        "columns": CountColumns(schema=schema_blob, **COLUMNS, **shared),
+        "tables": CountTables(schema=schema_blob, **CELLS, **shared),
+        "level": NoisyLevel(level=grow_level(known, schema_blob, bins), **shared),
+    }
     if known.n_classes:
         edges = np.tile([-1.0, 0.0, 1.0], (1 if known.n_classes == 2 else known.n_classes, 1))
-        asked.append(("scores", CountScores(schema=schema_blob, model=forest, edges=edges, **shared)))
+        asked["scores"] = CountScores(schema=schema_blob, model=forest, edges=edges, **shared)
     else:
-        asked.append(("targets", SumTargets(schema=schema_blob, **shared)))
-        asked.append(("slopes", SumSlopes(schema=schema_blob, model=forest, centre=1075.0, reach=40.0, **shared)))
+        asked["targets"] = SumTargets(schema=schema_blob, **shared)
+        asked["slopes"] = SumSlopes(schema=schema_blob, model=forest, centre=1075.0, reach=40.0, **shared)
     site = site_with(frame, blobs)
     answered = [
         (name, request, exact_level(site, request, known) if name == "level" else exact_counts(site, request, known))
-        for name, request in asked
+        for name, request in asked.items()
     ]
     return [*answered, ("people", CountPeople(**shared), np.array([site.n_train]))]
 
@@ -185,10 +188,10 @@ def rows_scored(task, row, draws, epsilon):
     worn = disguise(Part(np.tile(ends[row], (draws, 1)), y, np.zeros(draws, np.uint64)), known, epsilon)
     each, score = epsilon / 6, np.zeros(draws)
     for f, feature in enumerate([*known.features, known.label]):
-        replies = worn.X[:, f] if f < 5 else worn.y
+        values = worn.X[:, f] if f < 5 else worn.y
         low, high = (ends[0, f], ends[1, f]) if f < 5 else labels
         if getattr(feature, "categorical", task != "number"):
-            score += each * ((replies == high).astype(float) - (replies == low))
+            score += each * ((values == high).astype(float) - (values == low))
         else:
-            score += each * (2 * (replies - low) / (high - low) - 1)
+            score += each * (2 * (values - low) / (high - low) - 1)
     return score

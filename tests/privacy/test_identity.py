@@ -78,8 +78,8 @@ def test_private_set_intersection_shows_no_other_rows():
         everything = b"".join(fed.transport.data)
         for name, table in tables.items():
             digests = digest_ids(KEY, "whole numbers", map(str, table[ID].to_list()))
-            replies = sum(row.astype(">u8").tobytes() in everything or row.tobytes() in everything for row in digests)
-            assert replies <= len(known), name
+            shown = sum(row.astype(">u8").tobytes() in everything or row.tobytes() in everything for row in digests)
+            assert shown <= len(known), name
         assert fed.agreement_rounds == 5
     with pytest.raises(sv.AgreementError, match="'shop' has no rows in common with party 'bank'"):
         pair([1, 2], [3, 4], match="psi")

@@ -25,13 +25,13 @@ def keys(fed):
 
 def test_all_sites_draw_by_one_key_that_is_new(fed):
     before = keys(fed)
-    voting = []
+    carried = []
     deliver = fed.transport.deliver
 
     def listen(messages, verb, timeout):
-        voting.extend(messages.values())
+        carried.extend(messages.values())
         for site, data in deliver(messages, verb, timeout):
-            voting.append(data)
+            carried.append(data)
             yield site, data
 
     fed.transport.deliver = listen
@@ -41,7 +41,7 @@ def test_all_sites_draw_by_one_key_that_is_new(fed):
     assert len(keys(fed)) == 1
     assert keys(fed) != before
     key = np.array(next(iter(keys(fed))), "<u8").tobytes()
-    assert not any(key in data for data in voting)
+    assert not any(key in data for data in carried)
     model = sv.HistogramForest(4, max_depth=3).fit(fed)
     assert model.forest_.hash == sv.PooledForest(4, max_depth=3).fit(fed).forest_.hash
 

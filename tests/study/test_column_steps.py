@@ -77,8 +77,8 @@ def test_the_run_is_that_of_the_library(run):
     figure = next(iter(record.evaluation[0].figures))
     mine = {(r.site, r.model): (r.figures[figure], r.gain, r.gain_low, r.use) for r in record.evaluation}
     for row in model.evaluate(fed).to_dicts():
-        replies = (row[figure], row["gain"], row["gain_low"], row["use"])
-        assert mine.pop((row["site"], row["model"])) == pytest.approx(replies)
+        theirs = (row[figure], row["gain"], row["gain_low"], row["use"])
+        assert mine.pop((row["site"], row["model"])) == pytest.approx(theirs)
     assert not mine
     assert {p.name for p in (folder / "run" / "model").iterdir()} >= {"bank.share.silvan", "shop.share.silvan"}
     page = (folder / "run" / "report.html").read_text()
@@ -90,18 +90,18 @@ def test_the_run_is_that_of_the_library(run):
 def test_new_rows_are_predicted_by_id(run):
     folder, task, kind, _ = run
     frame, words = new_rows(folder, task)
-    replies = read(silvan("predict", folder / "run", *words).stdout)
+    predicted = read(silvan("predict", folder / "run", *words).stdout)
     model = getattr(sv, kind).load(folder / "run" / "model")
     by_id = dict(zip(frame[ID].to_list(), model.predict(frame).tolist(), strict=True))
-    assert len(replies) == len(frame)
-    for row in replies:
+    assert len(predicted) == len(frame)
+    for row in predicted:
         expected = by_id[int(row[ID])]
         assert (
             row["prediction"] == expected if task != "number" else float(row["prediction"]) == pytest.approx(expected)
         )
     if task == "binary":
         shares = {i: p for i, (_, p) in zip(frame[ID].to_list(), model.predict_proba(frame).tolist(), strict=True)}
-        assert all(float(row["probability_yes"]) == pytest.approx(shares[int(row[ID])], abs=1e-5) for row in replies)
+        assert all(float(row["probability_yes"]) == pytest.approx(shares[int(row[ID])], abs=1e-5) for row in predicted)
 
 
 def test_judged_again(run):
@@ -132,9 +132,9 @@ def test_rows_that_a_party_lacks(tmp_path, kind):
     shop = tmp_path / "new shop.csv"
     pl.read_csv(shop).filter(pl.col(ID).is_in(frame[ID].to_list()[5:])).write_csv(shop)
     assert len(read(silvan("predict", tmp_path / "run", *words).stdout)) == 25
-    replies = read(silvan("predict", tmp_path / "run", *words, "--fill").stdout)
-    assert [row["lacking"] for row in replies].count("shop") == 5
-    assert len(replies) == 30
+    predicted = read(silvan("predict", tmp_path / "run", *words, "--fill").stdout)
+    assert [row["lacking"] for row in predicted].count("shop") == 5
+    assert len(predicted) == 30
 
 
 WRONG = [

@@ -8,12 +8,12 @@ from decimal import Decimal
 
 import polars as pl
 import pytest
-import studies
+from helpers import studies
 
 import silvan as sv
-from silvan.data import credentials
-from silvan.data.csv_rows import Rows, last_end
-from silvan.data.postgres import _place
+from silvan.data.sources import password
+from silvan.data.sources.csv_pieces import Rows, last_end
+from silvan.data.sources.postgres import _place
 from silvan.data.table import read_table
 from silvan.errors import InputError, SchemaError
 
@@ -132,32 +132,32 @@ def test_query_and_table_together_are_refused(clinic):
 
 
 def test_where_passwords_are_looked_for(tmp_path, monkeypatch):
-    for name in ("PGPASSWORD", "PGPASSFILE", credentials.PASSWORD, credentials.PASSWORD_FILE):
+    for name in ("PGPASSWORD", "PGPASSFILE", password.PASSWORD, password.PASSWORD_FILE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     here = ("host", 5432, "db", "me")
-    assert credentials.find_password(*here) is None
+    assert password.find_password(*here) is None
     lines = (
         "# a comment\nother:*:*:*:wrong\nhost:5432:db:you:wrong\n*:5432:db:me:with\\:colon\\\\and:more\n*:*:*:*:late\n"
     )
     pgpass = tmp_path / ".pgpass"
     pgpass.write_text(lines)
     pgpass.chmod(0o600)
-    assert credentials.find_password(*here) == "with:colon\\and:more"
-    assert credentials.find_password("host", 1, "db", "me") == "late"
+    assert password.find_password(*here) == "with:colon\\and:more"
+    assert password.find_password("host", 1, "db", "me") == "late"
     monkeypatch.setenv("PGPASSWORD", "second")
-    assert credentials.find_password(*here) == "second"
+    assert password.find_password(*here) == "second"
     own = tmp_path / "own"
     own.write_text("first\n")
-    monkeypatch.setenv(credentials.PASSWORD_FILE, str(own))
+    monkeypatch.setenv(password.PASSWORD_FILE, str(own))
     own.chmod(0o644)
     with pytest.raises(InputError, match="others may read it; run: chmod 600"):
-        credentials.find_password(*here)
+        password.find_password(*here)
     own.chmod(0o600)
-    assert credentials.find_password(*here) == "first"
-    monkeypatch.setenv(credentials.PASSWORD_FILE, str(tmp_path / "gone"))
-    with pytest.raises(InputError, match=f"{credentials.PASSWORD_FILE} names a file .* cannot be read"):
-        credentials.find_password(*here)
+    assert password.find_password(*here) == "first"
+    monkeypatch.setenv(password.PASSWORD_FILE, str(tmp_path / "gone"))
+    with pytest.raises(InputError, match=f"{password.PASSWORD_FILE} names a file .* cannot be read"):
+        password.find_password(*here)
 
 
 # -- CSV in pieces
@@ -215,8 +215,8 @@ def allowed(hospital, monkeypatch):
         "PGHOST",
         "PGPORT",
         "PGSSLMODE",
-        credentials.PASSWORD,
-        credentials.PASSWORD_FILE,
+        password.PASSWORD,
+        password.PASSWORD_FILE,
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PGPASSWORD", hospital.password)
@@ -292,7 +292,7 @@ def test_postgres_cannot_be_reached(allowed, monkeypatch):
     def nowhere(*_):
         raise socket.gaierror
 
-    monkeypatch.setattr("silvan.data.postgres.socket.create_connection", nowhere)
+    monkeypatch.setattr("silvan.data.sources.postgres.socket.create_connection", nowhere)
     refused("postgresql://reader@host.invalid/db?table=t", "there is no host 'host.invalid'")
 
 

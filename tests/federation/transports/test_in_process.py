@@ -137,7 +137,7 @@ def test_a_late_site_and_a_quorum(stuck):
 
 def test_all_are_late(stuck):
     stuck.quorum = 1
-    for member in stuck.members.values():
+    for member in stuck.local_sites.values():
         member.__class__ = Stuck
     with pytest.raises(FederationError, match="0 of 3 sites are left at CountRows, the quorum is 1"):
         stuck.ask(CountRows())

@@ -1,5 +1,7 @@
 """Leaf values of trees that leave a site: rounded or noised, the same however often they are asked for."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 from helpers.studies import Recorded, envelopes, federate, parts, table
@@ -20,11 +22,15 @@ def released(task="several", **policy):
     return [from_bytes(wire.decode(e.body, Trees).forest) for e in sent if e.kind == "Trees"], fed
 
 
+@cache
+def plain_forests(task="several"):
+    return released(task)[0]
+
+
 @pytest.mark.parametrize("task", ["binary", "several"])
 def test_shares_are_rounded_and_still_add_up(task):
-    plain, _ = released(task)
     blurred, _ = released(task, leaf_digits=2)
-    for before, after in zip(plain, blurred, strict=True):
+    for before, after in zip(plain_forests(task), blurred, strict=True):
         assert np.array_equal(before.threshold, after.threshold)
         assert np.allclose(after.value * 100, np.rint(after.value * 100))
         assert np.allclose(after.value.sum(axis=1), 1)
@@ -39,7 +45,7 @@ def test_numbers_are_rounded_to_significant_digits():
 
 def test_noise_is_the_same_when_a_tree_is_asked_for_again():
     (noisy, *_), fed = released(leaf_noise=0.1)
-    (plain, *_), _ = released()
+    plain = plain_forests()[0]
     assert 0.01 < np.abs(noisy.value - plain.value).mean() < 0.3
     fed.transport.record.clear()
     sv.MergedForest(n_estimators=4, max_depth=4).fit(fed)  # another question, in which some trees are the same
@@ -68,7 +74,7 @@ def test_trees_leave_without_counts_or_gains_and_on_the_grid():
         part = fed.site(name).part(fed.schema)
         for f in range(len(fed.schema.features)):
             if not fed.schema.features[f].categorical:
-                replies = forest.threshold[forest.feature == f]
-                replies = replies[replies < np.finfo(np.float32).max]
+                cuts = forest.threshold[forest.feature == f]
+                cuts = cuts[cuts < np.finfo(np.float32).max]
                 column = part.X[:, f]
-                assert not np.isin(replies, column[column != np.rint(column)]).any()
+                assert not np.isin(cuts, column[column != np.rint(column)]).any()

@@ -19,7 +19,7 @@ from silvan.federation.site import HANDLERS
 
 def suspects(scores):
     """Where exactly one row changes sides between the two trees."""
-    return [site for site, replies in scores.items() if np.abs(replies.counts[1] - replies.counts[0]).sum() == 2]
+    return [site for site, score in scores.items() if np.abs(score.counts[1] - score.counts[0]).sum() == 2]
 
 
 def federation(home, kind=Recorded, **settings):
@@ -56,16 +56,16 @@ def test_a_site_does_not_answer_it_in_the_clear():
 
 @pytest.mark.parametrize("sums", ["trusted", "ring"])
 def test_the_sum_tells_that_the_patient_is_there_and_not_where(sums):
-    replies = []
+    sums_of = []
     for home in SITES[1:]:
         fed = federation(home, sums=sums)
-        replies.append(fed.total(score_trees(fed)))
-    for one in replies:
+        sums_of.append(fed.total(score_trees(fed)))
+    for one in sums_of:
         # some site has the patient: this much a sum does tell
         assert suspects({"all": one}) == ["all"]
-    assert len({one.counts.sum() for one in replies}) == 1
+    assert len({one.counts.sum() for one in sums_of}) == 1
     # for any two homes the two matrices differ by the same one row: there is nothing to tell homes apart by
-    change = [one.counts[1] - one.counts[0] for one in replies]
+    change = [one.counts[1] - one.counts[0] for one in sums_of]
     assert all(np.array_equal(change[0], other) for other in change)
 
 
@@ -73,14 +73,14 @@ def test_the_sum_tells_that_the_patient_is_there_and_not_where(sums):
 def test_in_a_ring_no_message_holds_a_matrix_of_one_site(home):
     """The only matrices that can be read are those of the sum, which the ring gives at its end."""
     fed = federation(home, sums="ring")
-    replies = fed.total(score_trees(fed))
+    total = fed.total(score_trees(fed))
     sent = envelopes(fed, "sent")
     scores = [wire.decode(e.body, TreeScores) for e in sent if e.kind == "TreeScores"]
     assert len(scores) == 1
-    assert np.array_equal(scores[0].counts, replies.counts)
+    assert np.array_equal(scores[0].counts, total.counts)
     handler = HANDLERS["ScoreTrees"][1]
     own = {site: handler(fed.site(site), score_trees(fed)).counts for site in SITES}
-    assert suspects({site: TreeScores(rows=replies.rows, counts=counts) for site, counts in own.items()}) == [home]
+    assert suspects({site: TreeScores(rows=total.rows, counts=counts) for site, counts in own.items()}) == [home]
     for envelope in sent:
         for counts in own.values():
             assert wire.pack_array(counts) not in envelope.body

@@ -105,8 +105,8 @@ PERSON = 7
 
 def test_without_the_rule_an_invented_tree_tells_a_patients_class():
     fed = lenient(federate(wards(), schema=SCHEMA))
-    replies = fed.total(invented(fed, BOX, [PERSON]))
-    of_age = replies.sums[: len(replies.sums) // 2]
+    total = fed.total(invented(fed, BOX, [PERSON]))
+    of_age = total.sums[: len(total.sums) // 2]
     assert of_age.sum(axis=0).tolist() == [0, 1]  # one person, "yes"
 
 
@@ -165,8 +165,8 @@ def test_what_is_left_of_the_attack():
     """Level by level, each split one that could be honest, the path can still be walked: the ledger shows it."""
     fed = federate(wards(), schema=SCHEMA)
     for depth, nodes in enumerate([[0], [1, 2], [3, 4], [5, 6], [7, 8]]):
-        replies = fed.total(invented(fed, BOX[:depth], nodes))
-    assert replies.sums[:4].sum(axis=0).tolist() == [0, 1]
+        total = fed.total(invented(fed, BOX[:depth], nodes))
+    assert total.sums[:4].sum(axis=0).tolist() == [0, 1]
     said = [line.describe() for line in fed.site("north").outbox.ledger.lines() if line.kind == "GrowLevel"]
     assert len(said) == 5
     assert "x 2 nodes, summed with 3 other sites" in said[-1]

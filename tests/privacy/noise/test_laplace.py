@@ -85,7 +85,7 @@ def test_whole_numbers_below_a_bound_are_alike():
     """Bounds just above a power of two favour some numbers, if nothing is thrown away."""
     for bound in (3, (1 << 31) + 1, (1 << 63) + 1):
         at, words = np.zeros(1, np.int64), stream(2)(200_000)
-        drawn = np.array([sampler._below(np.uint64(bound), words, at) for _ in range(30_000)], np.float64)
+        drawn = np.array([sampler.draw_below(np.uint64(bound), words, at) for _ in range(30_000)], np.float64)
         thirds = np.bincount((drawn * 3 / bound).astype(int), minlength=3)[:3]
         assert stats.chisquare(thirds).pvalue > 1e-4
         assert drawn.max() < bound
@@ -131,11 +131,9 @@ def test_far_jumps_are_drawn():
 
 @pytest.mark.parametrize(("epsilon", "n_codes"), [(0.5, 3), (3.0, 8)])
 def test_responses_favour_the_truth_by_exp_epsilon(epsilon, n_codes):
-    replies = np.bincount(
-        random_responses(np.full(60_000, 1), n_codes, Fraction(epsilon), stream(9)), minlength=n_codes
-    )
+    counts = np.bincount(random_responses(np.full(60_000, 1), n_codes, Fraction(epsilon), stream(9)), minlength=n_codes)
     weights = np.where(np.arange(n_codes) == 1, math.exp(epsilon), 1.0)
-    assert stats.chisquare(replies, weights / weights.sum() * replies.sum()).pvalue > 1e-4
+    assert stats.chisquare(counts, weights / weights.sum() * counts.sum()).pvalue > 1e-4
 
 
 def test_the_wrong_distribution_is_noticed():

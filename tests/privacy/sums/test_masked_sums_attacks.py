@@ -239,8 +239,8 @@ def test_all_sites_are_asked_alike():
     given.confirm("a")
     assert "has hidden no part" in refused(given.confirm("b"))
     for site in "bc":
-        replies = given.send(site, given.turn("confirm", survivors=list("abc")), which=1)
-        given.codes[site] = replies.codes
+        confirmed = given.send(site, given.turn("confirm", survivors=list("abc")), which=1)
+        given.codes[site] = confirmed.codes
     assert "another site has not confirmed" in refused(given.open("a"))
 
 

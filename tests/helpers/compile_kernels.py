@@ -1,0 +1,72 @@
+"""Compiles the kernels that most tests need, so that they find them compiled.
+
+Two processes that begin to test at the same time compile the same kernels, each for itself; so do four processes of a
+real federation. ``conftest.py`` runs this before, in two processes that mostly need different kernels:
+
+    NUMBA_CACHE_DIR=... python -m helpers.compile_kernels rows
+"""
+
+import sys
+import warnings
+from collections.abc import Callable
+
+import silvan as sv
+from helpers import column_studies, private_study
+from helpers.studies import parts, table
+
+SMALL = {"n_estimators": 2, "max_depth": 3}
+
+
+def _rows(task: str) -> None:
+    fed = sv.federate_rows(parts(table(task, 90), 3), test=0.2, n_jobs=1)
+    forest = sv.HistogramForest(**SMALL).fit(fed)
+    forest.evaluate(fed)
+    for learner in (sv.MergedForest(**SMALL), sv.BOFRF(**SMALL), sv.BOFRF(**SMALL, personal=True)):
+        learner.fit(fed).evaluate(fed)
+    sv.LocalForest(**SMALL).fit(fed)
+    sv.HistogramForest(**SMALL).fit(sv.federate_rows(parts(table(task, 90), 2), n_jobs=1, memory=5000))
+
+
+def _sums() -> None:
+    """Sums that hide their parts, and noise."""
+    for sums in ("masked", "ring"):
+        sv.HistogramForest(**SMALL).fit(sv.federate_rows(parts(table(n=90), 3), sums=sums, n_jobs=1))
+    for form in ("tables", "levels", "input"):
+        sv.HistogramForest(**SMALL, epsilon=50.0, private=form).fit(private_study.federate(n=90, sums="masked"))
+
+
+def _boosting() -> None:
+    fed = sv.federate_rows(parts(table(n=90), 3), n_jobs=1)
+    for learner in (sv.BOPPID(2), sv.MultBoost(2), sv.AdaBoostPL(2)):
+        learner.fit(fed)
+    numbers = parts(table(n=90).select("dose", "noise", "label"), 3)
+    fed = sv.federate_rows(numbers, n_jobs=1, policy=sv.Policy(messages=("*", "AdaptiveLevel")))
+    sv.HistogramForest(**SMALL, bins="adaptive").fit(fed)
+
+
+def _columns(labels: str) -> None:
+    tables = column_studies.split(column_studies.wide(n=90), 2)
+    for task in ("binary", "number") if labels == "encoded" else ("binary",):
+        tables = column_studies.split(column_studies.wide(task, n=90), 2)
+        fed = column_studies.federate(tables, test=0.2)
+        sv.VerticalForest(**SMALL, labels=labels).fit(fed).evaluate(fed)
+
+
+GROUPS: dict[str, list[Callable[[], None]]] = {
+    "rows": [lambda: _rows("binary"), _boosting, lambda: _columns("encoded")],
+    "others": [lambda: _columns("encrypted"), _sums, lambda: _rows("number")],
+}
+
+
+def main(group: str) -> None:
+    """Compile one group; what fails here fails in a test, which says more."""
+    warnings.simplefilter("ignore")
+    for compile_some in GROUPS[group]:
+        try:
+            compile_some()
+        except Exception as error:
+            print(f"{group}: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

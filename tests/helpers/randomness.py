@@ -1,0 +1,50 @@
+"""Where randomness of tests comes from: a seed of each test, or the operating system in ``make explore``.
+
+The library draws what must be secret from ``os.urandom`` and ``secrets.token_bytes``; both are replaced here. The noise
+that a site adds by itself is opendp's, which takes no seed, so silvan's own sampler of the same distribution is used
+instead, except in tests with the mark ``system_randomness``. Keys made by OpenSSL are not seeded: nothing that is
+tested depends on them.
+"""
+
+import os
+import random
+import secrets
+
+import numpy as np
+
+_from_system = os.urandom
+_seeded: random.Random | None = None
+
+
+def install() -> None:
+    """Replace the functions that the library calls; to be done before the library is imported."""
+    os.urandom = _draw
+    secrets.token_bytes = _draw
+
+
+def _draw(n: int | None = None) -> bytes:
+    n = 32 if n is None else n
+    return _from_system(n) if _seeded is None else _seeded.randbytes(n)
+
+
+def begin(seed: str | None) -> None:
+    """Draw from this seed from now on; None: from the operating system."""
+    global _seeded  # noqa: PLW0603
+    _seeded = None if seed is None else random.Random(seed)  # noqa: S311
+    _seed_noise()
+
+
+def _seed_noise() -> None:
+    """Have sites that add noise by themselves draw it where all other noise comes from."""
+    from silvan.privacy.noise.laplace import Noise
+
+    if "original" not in vars(_seed_noise):
+        vars(_seed_noise)["original"] = Noise.add
+    Noise.add = vars(_seed_noise)["original"] if _seeded is None else _add
+
+
+def _add(noise: "Noise", counts: np.ndarray) -> np.ndarray:  # noqa: F821
+    from silvan.privacy.noise.sampler import noise_shares
+
+    exact = np.ascontiguousarray(counts, np.int64)
+    return exact + noise_shares(exact.size, noise.scale, noise.sharers).reshape(exact.shape)
