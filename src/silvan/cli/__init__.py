@@ -1,1 +1,1 @@
-"""The command line: one file a command, heavy imports inside the commands."""
+"""The command line: one file for each command; heavy imports are inside the commands, so that help is quick."""

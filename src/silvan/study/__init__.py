@@ -1,1 +1,1 @@
-"""Studies: the study file, its values, the steps of a run, and the folder that a run leaves."""
+"""Studies: reading study files, the steps of a run, and the run folder."""
