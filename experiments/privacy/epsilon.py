@@ -2,10 +2,10 @@
 
     python -m experiments.privacy.epsilon --draws 100000
 
-Two tables that differ in one far row are told with noise so many times, by every question of every private form, at one
-site and in shares of three; also all questions of a form together, and rows in disguise. A bound (Clopper-Pearson, 95 %
-for all audits together) above what is claimed would prove the account wrong. Writes ``epsilon.csv``; ``table.py`` makes
-tables of it.
+Every question of every private form, about two tables that differ in one far row, is answered with noise so many times,
+at one site and in shares of three; also all questions of a form together, and rows in disguise. A bound
+(Clopper-Pearson, 95 % for all audits together) above what is claimed would prove the account wrong. Writes
+``epsilon.csv``; ``table.py`` makes tables of it.
 """
 
 import argparse
@@ -21,8 +21,8 @@ from unittest import mock
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))  # the study that the tests audit, with fewer draws
 
-from privacy.private_study import composed, one_more, questions, rows_scored, schema  # noqa: E402
-from studies import table  # noqa: E402
+from helpers.private_study import composed, one_more, questions, rows_scored, schema  # noqa: E402
+from helpers.studies import table  # noqa: E402
 
 from silvan.auditing.measured_epsilon import Bound, audit_all, audit_counts, audit_rows  # noqa: E402
 from silvan.privacy.noise.laplace import Noise  # noqa: E402
@@ -54,7 +54,7 @@ class Case:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Tell it from all others."""
+        """What identifies the case."""
         return self.account, self.mechanism, self.task, self.noise, f"{self.claimed:g}"
 
 
@@ -64,11 +64,11 @@ def cases() -> Iterator[Case]:
         if task == "binary" or epsilon == MIDDLE:
             places = PLACES if (task, epsilon) == ("binary", MIDDLE) else PLACES[:1]
             yield from asked_alone(task, epsilon, places)
-            replies = len(schema(task).features) + 1
-            yield Case("right", "disguised rows", task, AT_A_SITE, replies, epsilon, _rows(task, epsilon, epsilon))
+            columns = len(schema(task).features) + 1
+            yield Case("right", "disguised rows", task, AT_A_SITE, columns, epsilon, _rows(task, epsilon, epsilon))
     for form in ("tables", "levels"):
         asked, _ = composed(form, table(n=120), MIDDLE)
-        yield Case("right", f"all of {form}", "binary", AT_A_SITE, _told(asked), MIDDLE, _all(asked, MIDDLE))
+        yield Case("right", f"all of {form}", "binary", AT_A_SITE, _differ(asked), MIDDLE, _all(asked, MIDDLE))
     yield from wrong(MIDDLE)
 
 
@@ -79,8 +79,8 @@ def asked_alone(task: str, epsilon: float, places: tuple[Any, ...]) -> Iterator[
     for place, sharers, sites in places:
         pair = questions(task, far, epsilon, sharers), questions(task, frame, epsilon, sharers)
         for (name, request, a), (_, _, b) in zip(*pair, strict=True):
-            replies = _told([(request, a, b)])
-            yield Case("right", name, task, place, replies, epsilon, _counts(request, task, a, b, sites))
+            counters = _differ([(request, a, b)])
+            yield Case("right", name, task, place, counters, epsilon, _counts(request, task, a, b, sites))
 
 
 def wrong(epsilon: float) -> Iterator[Case]:
@@ -99,13 +99,14 @@ def wrong(epsilon: float) -> Iterator[Case]:
         ("half the noise", "people", AT_A_SITE, [found["people"]], _patched(halved, _counts_of(found["people"]))),
         ("half the shares lost", "people", "4 shares of 4 sites, 2 lost", [lost], _counts_of(lost, 2)),
     ]
-    for account, name, place, replies, audit in some:
-        yield Case(account, name, "binary", place, _told(replies), epsilon, audit)
+    for account, name, place, answers, audit in some:
+        yield Case(account, name, "binary", place, _differ(answers), epsilon, audit)
     audit = _rows("binary", 6 * epsilon, epsilon)
     yield Case("columns as parallel", "disguised rows", "binary", AT_A_SITE, 6, epsilon, audit)
 
 
-def _told(asked: list[Any]) -> int:
+def _differ(asked: list[Any]) -> int:
+    """Count the counters that differ by a row."""
     return sum(int((a != b).sum()) for _, a, b in asked)
 
 

@@ -178,7 +178,7 @@ def test_shapes_hold_no_values():
         assert issubclass(kind.reply, msgspec.Struct)
     reply = CountRows.reply(rows=86753)
     assert shapes(reply) == "rows"
-    assert "86753" not in CountRows().said(reply)
+    assert "86753" not in CountRows().describe(reply)
 
 
 # -- a chain

@@ -245,16 +245,16 @@ def _describe(site: Site, envelope: Envelope, request: Request | None, reply: ms
     if request is None:
         return f"a message of a kind that the site does not know, {envelope.kind!r}", getattr(reply, "text", "")
     if isinstance(reply, Trouble):
-        return request.said(), reply.text
+        return request.describe(), reply.text
     if isinstance(reply, Missing):
         return f"which data the site lacks to answer {envelope.kind}", "shown to the coordinator"
     if request.verb == "ask":
-        return request.said(reply), "shown to the coordinator"
+        return request.describe(reply), "shown to the coordinator"
     n = envelope.among - 1
     others = "no other site" if n < 1 else "1 other site" if n == 1 else f"{n} other sites"
     if site.cover is None:
-        return request.said(reply), f"summed with {others}; whoever adds sees this part"
+        return request.describe(reply), f"summed with {others}; whoever adds sees this part"
     step = (type(reply).__doc__ or type(reply).__name__).split("\n")[0].rstrip(".")
     if type(reply) is request.reply:
-        return request.said(reply), f"the sum with {others}, as the last step of it"
-    return f"{request.said()}: {step[0].lower()}{step[1:]}", f"summed with {others}, hidden ({site.cover.name})"
+        return request.describe(reply), f"the sum with {others}, as the last step of it"
+    return f"{request.describe()}: {step[0].lower()}{step[1:]}", f"summed with {others}, hidden ({site.cover.name})"

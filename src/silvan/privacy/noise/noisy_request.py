@@ -86,7 +86,7 @@ def drawn_once(site: Site, request: Noisy, kind: type[T], count: Callable[[], An
     if known is None:
         budget.check(name, request.epsilon)
         exact = count()
-        budget.charge(name, request.epsilon, request.said())
+        budget.charge(name, request.epsilon, request.describe())
         known = budget.keep(name, wire.encode(draw(exact)))
     return wire.decode(known, kind)
 

@@ -49,7 +49,7 @@ def _word(words: np.ndarray, at: np.ndarray) -> np.uint64:
 
 
 @njit(nogil=True, cache=True)
-def _below(n: np.uint64, words: np.ndarray, at: np.ndarray) -> np.uint64:
+def draw_below(n: np.uint64, words: np.ndarray, at: np.ndarray) -> np.uint64:
     """Draw a whole number below n uniformly, by rejection."""
     if n <= U(0xFFFFFFFF):
         # the upper half of a product is the number; few lower halves need a second look (Lemire 2019)
@@ -70,7 +70,7 @@ def _below(n: np.uint64, words: np.ndarray, at: np.ndarray) -> np.uint64:
 @njit(nogil=True, cache=True)
 def _coin(a: int, n: int, words: np.ndarray, at: np.ndarray) -> bool:
     """Return True with probability a / n."""
-    return bool(_below(U(n), words, at) < U(a))
+    return bool(draw_below(U(n), words, at) < U(a))
 
 
 @njit(nogil=True, cache=True)
@@ -118,7 +118,7 @@ def _small_poisson(a: int, n: int, words: np.ndarray, at: np.ndarray) -> int:
 @njit(nogil=True, cache=True)
 def _jump(ranges: int, num: int, den: int, words: np.ndarray, at: np.ndarray) -> int:
     """Draw one proposed jump: its size with a random sign, 0 if it is not kept. The scale is num / den."""
-    m: int = np.int64(_below(U(ranges + 1), words, at))  # type: ignore[assignment]
+    m: int = np.int64(draw_below(U(ranges + 1), words, at))  # type: ignore[assignment]
     beyond = 0
     if m == ranges:
         # 2^M >= b, so exp(-j / b) 2^beyond is a probability: so many coins of bias 2/e, and exp of what is left
@@ -167,9 +167,9 @@ def _responses(
     at = np.zeros(1, np.int64)
     begun = 0
     for i in range(out.shape[0]):
-        code = np.int64(_below(U(n_codes), words, at))
+        code = np.int64(draw_below(U(n_codes), words, at))
         while code != codes[i] and at[0] <= words.shape[0] and not _exp_coin(num, den, words, at):
-            code = np.int64(_below(U(n_codes), words, at))
+            code = np.int64(draw_below(U(n_codes), words, at))
         if at[0] > words.shape[0]:
             return i, begun
         out[i] = code
