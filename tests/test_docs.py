@@ -1,6 +1,7 @@
 """The README's code runs, links lead somewhere, and the public names are documented with examples that hold."""
 
 import doctest
+import importlib.util
 import re
 from pathlib import Path
 
@@ -41,3 +42,27 @@ def test_decisions_are_listed():
     pages = [p.name for p in (ROOT / "docs/decisions").glob("[0-9]*.md")]
     assert len(pages) >= 7
     assert all(f"({page})" in index for page in pages)
+
+
+def writer():
+    """The script that lists all modules in the architecture page."""
+    spec = importlib.util.spec_from_file_location("write_architecture", ROOT / "tools" / "write_architecture.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_map_is_true():
+    tool = writer()
+    page = tool.PAGE.read_text(encoding="utf-8")
+    assert page == tool.render(page), "run make docs"
+    everything = set(tool.SOURCES.rglob("*.py")) - {tool.SOURCES / "__init__.py"}
+    assert everything <= tool.placed(), "say in LAYERS of tools/write_architecture.py where a new package belongs"
+
+
+def test_the_map_names_files_that_are_there():
+    by_hand = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("## All modules")[0]
+    named = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?|[a-z_]+\.py)`", by_hand)
+    assert len(named) > 50
+    roots = (ROOT, ROOT / "src" / "silvan")
+    assert [name for name in named if not any((root / name).exists() for root in roots)] == []

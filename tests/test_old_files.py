@@ -160,7 +160,7 @@ def test_a_ledger_goes_on(old, silvan):
     assert sv.MergedForest(**SMALL).fit(fed).forest_.hash == expected["hash"]
     for site in fed.sites:
         before, lines = expected["lines"][site], fed.site(site).outbox.ledger.lines()
-        assert [line.said() for line in lines[: len(before)]] == before
+        assert [line.describe() for line in lines[: len(before)]] == before
         assert len(lines) > len(before)
         said = silvan("site", "ledger", f"sites/{site}", "--noted", expected["digests"][site])
         assert f"The ledger is whole: {len(lines)} lines" in said

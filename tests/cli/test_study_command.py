@@ -29,7 +29,7 @@ def hub(folder):
             yield found
 
 
-def said(result):
+def describe(result):
     return " ".join((result.output + result.stderr).split())
 
 

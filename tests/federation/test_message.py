@@ -55,7 +55,7 @@ def test_what_is_asked_for_is_said_in_plain_words(kind):
     assert line.endswith(".")
     assert "Args" not in line
     if not msgspec.structs.fields(kind):
-        assert kind().said() == line[0].lower() + line[1:-1]
+        assert kind().describe() == line[0].lower() + line[1:-1]
 
 
 def test_names_of_replies_are_told_apart():

@@ -122,7 +122,7 @@ def federate_rows(
         )
 
     def agree() -> Agreement:
-        agreement = agree_on(federation, label, task, schema, count_rows=protection.policy.tells("CountRows"))
+        agreement = agree_on(federation, label, task, schema, count_rows=protection.policy.allows_exact("CountRows"))
         for text in agreement.differences.warnings:
             warnings.warn(text, stacklevel=4)
         check_excluded(exclude, federation.local_sites, "at any site")

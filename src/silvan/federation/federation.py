@@ -36,7 +36,7 @@ class Sums(Protocol):
     least: int  # fewest sites that a sum may be over
 
     def total(self, federation: "Federation", question: Asked) -> tuple[Reply, dict[str, Entry]]:
-        """Give the sum over the sites, and each site's traffic as entries without a body."""
+        """Return the sum over the sites, and each site's traffic as entries without a body."""
 
 
 class Federation:
@@ -139,7 +139,7 @@ class Federation:
         return reply
 
     def blob(self, data: bytes) -> Blob:
-        """Let requests refer to something large, so that it travels once to each site."""
+        """Return a reference to something large, for requests; it travels once to each site."""
         name = digest(data)
         self._blobs[name] = data
         return Blob(name)
@@ -211,6 +211,11 @@ class Federation:
         if name not in self.local_sites:
             raise InputError(f"there is no site {name!r}; the sites are {', '.join(self.sites)}")
         return self.local_sites[name]
+
+    @property
+    def limited(self) -> bool:
+        """Whether a site in this process may not have all of its rows in memory."""
+        return any(site.memory is not None for site in self.local_sites.values())
 
     def party(self, name: str) -> Party:
         """Return a party's own object; an error where parties live elsewhere."""
@@ -346,7 +351,7 @@ class Federation:
             self.task = before
 
     def watch(self, watcher: Callable[[Event], None]) -> None:
-        """Have a function told of every event; the library itself prints nothing."""
+        """Call a function with every event; the library itself prints nothing."""
         self._watchers.append(watcher)
 
     def close(self) -> None:
@@ -362,7 +367,7 @@ class Federation:
             watcher(event)
 
     def _question(self, request: Question, verb: Verb, to: Iterable[str] | None, check: Check | None) -> Asked:
-        """Give a question its number, and a name by all that determines its answers."""
+        """Return a question with its number, and a name by all that determines its answers."""
         wanted = list(request) if isinstance(request, dict) else (self.sites if to is None else list(to))
         unknown = [s for s in wanted if s not in self.sites]
         if unknown:
@@ -389,7 +394,7 @@ class Federation:
         return Asked(digest(b"\n".join([named, *map(wire.encode, parts)])), kind, requests, check)
 
     def _recall(self, question: Asked) -> dict[str, Entry]:
-        """Give what the journal knows of a question, and count it as if it had come now."""
+        """Return what the journal knows of a question, and count it as if it had come now."""
         known = self.journal.find(question.name)
         for site, entry in known.items():
             if entry.kind == LOST:

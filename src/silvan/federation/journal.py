@@ -96,7 +96,7 @@ class Journal:
             )
 
     def find(self, question: str) -> dict[str, Entry]:
-        """Give what is known of a question, by site."""
+        """Return what is known of a question, by site."""
         if self._db is None:
             return {}
         with self._using() as db:
@@ -121,7 +121,7 @@ class Journal:
             )
 
     def store(self, site: str) -> MemoryStore:
-        """Give a store to a site of this process.
+        """Return a store for a site of this process.
 
         What it holds a coordinator to goes with the journal, or it would take a resumed study for one that begins in
         the middle; so do a party's shares of models, which it would not be asked to keep again.
@@ -138,7 +138,7 @@ class Journal:
             db.executemany("INSERT OR REPLACE INTO memory VALUES (?, ?, ?)", rows)
 
     def remembered(self, site: str) -> dict[str, bytes]:
-        """Give what a site of this process remembers."""
+        """Return what a site of this process remembers."""
         if self._db is None:
             return {}
         with self._using() as db:

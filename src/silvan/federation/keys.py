@@ -87,7 +87,7 @@ class Key:
 
 
 def is_signed(public: bytes, signature: bytes, data: bytes) -> bool:
-    """Whether a signature is that of a key."""
+    """Check whether a signature is that of a key."""
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, data)
     except (InvalidSignature, ValueError):
@@ -143,7 +143,7 @@ class Roster:
             raise InputError(f"the roster has a key of {(unknown or [COORDINATOR])[0]!r}, which is no site of it")
 
     def key_of(self, name: str) -> bytes | None:
-        """Give a party's key, or None if it is not known."""
+        """Return a party's key, or None if it is not known."""
         return self.coordinator if name == COORDINATOR else self.sites.get(name)
 
     def save(self, path: str | Path) -> None:

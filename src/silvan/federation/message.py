@@ -40,15 +40,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         """Name of the message on the wire."""
         return cls.__name__
 
-    def said(self, reply: Any = None) -> str:
-        """Say in plain words what is asked for, or what is answered; the ledger shows it to the site's owner."""
+    def describe(self, reply: Any = None) -> str:
+        """Describe in plain words what is asked for, or what is answered; the ledger shows it to the site's owner."""
         asked = (self.__doc__ or self.kind()).split("\n")[0].rstrip(".")
         return f"{asked[0].lower()}{asked[1:]}" + ("" if reply is None else f" ({shapes(reply)})")
 
     # -- what a site holds a coordinator to, see privacy/gate/conduct.py
 
     def course(self) -> Course | None:
-        """Say where the question stands; None: it may be asked any number of times, in any form. A sum: once."""
+        """Return where the question stands in a course; None: it may be asked any number of times. A sum: once."""
         return Course(self.kind()) if self.verb == "total" else None
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
@@ -59,7 +59,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return b"" if further else None
 
     def alike(self) -> bytes | None:
-        """Give what all sites in a sum must be asked alike, so that it adds up; None: everything."""
+        """Return what all sites in a sum must be asked alike, so that it adds up; None: everything."""
         return None
 
 
@@ -121,7 +121,7 @@ _ELEMENTS = {"i": "whole numbers", "u": "whole numbers", "f": "numbers", "b": "t
 
 
 def shapes(reply: msgspec.Struct) -> str:
-    """Say what is in a reply and how large it is, without a single value of it."""
+    """Describe what is in a reply and how large it is, without a single value of it."""
     said = []
     for name in reply.__struct_fields__:
         value, words = getattr(reply, name), name.replace("_", " ")

@@ -30,7 +30,7 @@ class Part:
         return len(self.X)
 
     def pieces(self) -> "Iterator[Part]":
-        """Give the rows in pieces that fit into memory: here in one."""
+        """Yield the rows in pieces that fit into memory: here in one."""
         yield self
 
 
@@ -71,13 +71,13 @@ class StoredPart(Part):
             yield start, min(start + rows, len(self))
 
     def pieces(self) -> Iterator[Part]:
-        """Give the rows in pieces that fit into memory."""
+        """Yield the rows in pieces that fit into memory."""
         X, y = self.files
         for start, stop in self.stretches(X.row_bytes + 32):
             yield Part(X.window(start, stop), y.window(start, stop), self.keys(start, stop))
 
     def keys(self, start: int, stop: int) -> np.ndarray:
-        """Give the keys of consecutive rows."""
+        """Return the keys of consecutive rows."""
         return row_keys(self.site, stop - start, start)
 
     def binned(self, bins: Bins, threads: int) -> Stored:

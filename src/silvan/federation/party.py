@@ -111,7 +111,7 @@ class Party(Site):
         raise RefusedError("the party holds columns of rows that others hold too; learn with VerticalForest")
 
     def rows_at(self, places: np.ndarray) -> Frame:
-        """Give some rows of the table, in the order asked for."""
+        """Return some rows of the table, in the order asked for."""
         frame: Frame = self.frame[places, :]
         return frame
 
@@ -144,7 +144,7 @@ class Party(Site):
 
 
 def party_of(site: Site) -> Party:
-    """Take a site as a party; one that holds whole rows refuses."""
+    """Return a site as a party; raise ``RefusedError`` for one that holds whole rows."""
     if not isinstance(site, Party):
         raise RefusedError("the site is not a party of a federation by columns")
     return site

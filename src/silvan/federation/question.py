@@ -65,7 +65,7 @@ class Tries:
     def over(
         self, kind: str, again: list[str], unreached: Mapping[str, UnreachedError], seconds: float
     ) -> dict[str, Exception]:
-        """Give the sites that are given up, and why."""
+        """Return the sites that are given up, and why."""
         self._missing.update(again)
         self._stale.update(site for site, error in unreached.items() if isinstance(error, StaleError))
         failed: dict[str, Exception] = {}
@@ -80,7 +80,7 @@ class Tries:
         return failed
 
     def waits(self, unreached: Mapping[str, UnreachedError]) -> float:
-        """Give the seconds to wait before the next time: more each time, up to two; none at first where all is stale.
+        """Return the seconds to wait before the next time: more each time, up to two; none at first where all is stale.
 
         What stays stale was sent by a coordinator whose clock went back when it was restarted: that takes time.
         """
@@ -119,7 +119,7 @@ class Asked:
         return digest(f"{self.name} ".encode() + b"".join(step.body for step in steps))
 
     def step_of(self, site: str) -> Step | None:
-        """Give a site's step."""
+        """Return a site's step."""
         return self.step[site] if isinstance(self.step, Mapping) else self.step
 
     def read(self, site: str, data: bytes | Exception) -> tuple[Reply, bytes] | Missing | Exception | None:

@@ -44,7 +44,7 @@ class SignedMessage(msgspec.Struct, frozen=True):
     signature: bytes = b""
 
     def signed_bytes(self) -> bytes:
-        """Give what is signed."""
+        """Return the bytes that are signed."""
         head = [self.sender, self.to, self.study, self.verb, self.at, self.nonce, hashlib.sha256(self.body).digest()]
         return b"silvan message\0" + msgspec.msgpack.encode(head)
 
@@ -91,7 +91,7 @@ class Signer:
         return self._sign(to, study, verb, self._open[to], body)
 
     def read(self, site: str, study: str, data: bytes) -> bytes | None:
-        """Give what a site answered to the last message; None if it is not that."""
+        """Return what a site answered to the last message; None if it is no answer to that."""
         try:
             signed = wire.decode(data, SignedMessage)
         except ValueError:

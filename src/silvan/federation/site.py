@@ -40,7 +40,7 @@ class Outbox:
         """Refuse a request before anything is computed, by raising ``RefusedError``."""
 
     def release(self, site: "Site", request: Request, reply: Reply) -> Reply:
-        """Let a reply leave, changed if need be, or raise ``RefusedError``."""
+        """Return the reply as it may leave, changed if need be, or raise ``RefusedError``."""
         return reply
 
     def note(
@@ -102,7 +102,7 @@ class Site(SiteTable):
         return {}
 
     def blob(self, hash_: str) -> bytes:
-        """Give a blob that a request refers to."""
+        """Return a blob that a request refers to."""
         data = self.store.get(f"blob {hash_}")
         if data is None:
             raise KeyError(hash_)
@@ -154,7 +154,7 @@ class Site(SiteTable):
         return wire.encode(Envelope(envelope.study, envelope.question, self.name, type(reply).__name__, body))
 
     def _fail(self, envelope: Envelope, request: Request | None, trouble: Trouble) -> bytes:
-        """Tell of trouble, noted if that can be: it says nothing of the data."""
+        """Return an answer that names the trouble and nothing of the data; note it in the ledger if that can be."""
         try:
             return self._leave(envelope, request, trouble)
         except Exception:
@@ -201,7 +201,7 @@ class Site(SiteTable):
 
 
 def _answer_to(data: bytes, site: str, trouble: Trouble) -> bytes:
-    """Tell of trouble with a message that was not taken, so that whoever sent it knows which."""
+    """Return an answer about a message that could not be read, so that its sender knows which."""
     try:
         asked = wire.decode(data, Envelope)
     except FormatError:
@@ -252,7 +252,7 @@ class Own:
         self.site.cache.pop(self._key, None)
 
     def release(self) -> Reply:
-        """Give the part as the outbox lets it leave, to be hidden."""
+        """Return the part as the outbox lets it leave, to be hidden."""
         outbox = self.site.outbox
         reply = self.site.cache[self._key] if self._key in self.site.cache else self.handler(self.site, self.request)
         return reply if outbox is None else outbox.release(self.site, self.request, reply)

@@ -119,7 +119,7 @@ class SiteTable:
         return hold_out(self.table, self.label, self.test, seed, self.folder)
 
     def part(self, schema: Schema, test: bool = False) -> Part:
-        """Give the training rows, or those kept for judging, encoded by a schema."""
+        """Return the training rows, or those kept for judging, encoded by a schema."""
         key = ("part", schema.hash, test)
         if key not in self.cache:
             if self.memory is not None:
@@ -140,7 +140,7 @@ class SiteTable:
         return part
 
     def absent(self, schema: Schema) -> np.ndarray:
-        """Say which of a schema's features the table lacks as whole columns: bool (features,)."""
+        """Return which of a schema's features the table lacks as whole columns: bool (features,)."""
         present = set(self.table.names)
         return np.array([name not in present for name in schema.names], np.bool_)
 

@@ -26,7 +26,7 @@ class Store(Protocol):
     """A small durable map; ``MemoryStore`` for tests and federations in one process."""
 
     def get(self, key: str) -> bytes | None:
-        """Give what was put, or None."""
+        """Return what was put, or None."""
 
     def put(self, key: str, value: bytes) -> None:
         """Keep a value for good."""
@@ -47,7 +47,7 @@ class MemoryStore:
         self._room = room
 
     def get(self, key: str) -> bytes | None:
-        """Give what was put, or None."""
+        """Return what was put, or None."""
         return self._values.get(key)
 
     def put(self, key: str, value: bytes) -> None:
@@ -102,7 +102,7 @@ class FileStore:
             raise
 
     def get(self, key: str) -> bytes | None:
-        """Give what was put, or None."""
+        """Return what was put, or None."""
         with self._using() as db:
             row = db.execute("SELECT value FROM kept WHERE key = ?", (key,)).fetchone()
         return None if row is None else bytes(row[0])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from silvan.algorithms.baselines.in_one_place import alone, alone_at, test_rows
+from silvan.algorithms.baselines.in_one_place import alone, alone_at, rows_for_judging
 from silvan.algorithms.baselines.pooled_forest import pooled_forest
 from silvan.algorithms.evaluation.evaluate import evaluate
 from silvan.algorithms.evaluation.figures import Row, on_rows, on_table
@@ -147,7 +147,7 @@ class Learner(_Fitted):
         return self._forest_for(site).predict(X)
 
     def predict_proba(self, X: Any, site: str | None = None) -> np.ndarray:
-        """Give class probabilities by the global forest, or by the one that a site should use."""
+        """Return class probabilities by the global forest, or by the one that a site should use."""
         return self._forest_for(site).predict_proba(X)
 
     def evaluate(self, federation: Federation, table: Any = None) -> "pl.DataFrame":
@@ -175,7 +175,7 @@ class Learner(_Fitted):
         A ``Settings`` among them stands for what each site grows by itself.
         """
         federated = self._federated()  # says so if there is none yet
-        if any(site.memory is not None for site in federation.local_sites.values()):
+        if federation.limited:
             return [("federated", federated)]  # what is grown at one place needs all of its rows in memory
         settings = self.forest_settings(self.schema_)
         listed: list[tuple[str, object]] = [("local", settings), ("federated", federated)]
@@ -214,7 +214,7 @@ class Learner(_Fitted):
 
     def _figures_on_test_rows(self, federation: Federation, contenders: list[tuple[str, object]]) -> list[Row]:
         """Judge models on the rows that parties have in common and kept for judging."""
-        rows, models = test_rows(federation), self._grown(federation, contenders)
+        rows, models = rows_for_judging(federation), self._grown(federation, contenders)
         absent = np.zeros(len(self.schema_.features), np.bool_)
         return on_rows(self.schema_, models, alone_at(federation), rows.X, rows.y, absent, self.feature_key())
 

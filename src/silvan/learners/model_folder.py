@@ -19,7 +19,7 @@ class Written(Protocol):
     """Something that can be written to a file."""
 
     def to_bytes(self) -> bytes:
-        """Give the bytes of the file."""
+        """Return the bytes of the file."""
 
 
 def write_model(
@@ -35,7 +35,7 @@ def write_model(
 
 
 def share_file(folder: str | Path, party: str) -> Path:
-    """Say where a party's share is."""
+    """Return the path of a party's share."""
     return Path(folder) / (quote(party, safe=" ") + _SHARE)
 
 

@@ -74,7 +74,7 @@ def joined(federation: Federation, digests: np.ndarray) -> Part:
     return Part(np.ascontiguousarray(np.concatenate(columns, axis=1)), y, digests[:, 0].copy())
 
 
-def test_rows(federation: Federation) -> Part:
+def rows_for_judging(federation: Federation) -> Part:
     """Return the rows kept for judging, of all columns."""
     _need_label(federation)
     columns = columns_of(federation)

@@ -77,7 +77,7 @@ class Choose(Request, frozen=True, kw_only=True):
     equal: bool = False  # whether the trees of one site have as much say together as those of another
     dropped: np.ndarray | None = None  # trees that most sites refuse, if sites look at them: then at this one, too
 
-    def said(self, reply: Any = None) -> str:
+    def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         return f"which ensemble the site will use, and rounded figures of {2 * len(self.taus):,} on its own rows"
 

@@ -37,7 +37,7 @@ class BringTrees(Request, frozen=True, kw_only=True):
         """Fewest rows of a leaf, which the site's policy judges."""
         return self.settings.min_samples_leaf
 
-    def said(self, reply: Any = None) -> str:
+    def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         size = "" if reply is None else f" ({len(reply.forest):,} bytes)"
         return (
@@ -73,7 +73,7 @@ class ScoreTrees(Request, frozen=True, kw_only=True):
     offset: float
     scale: float
 
-    def said(self, reply: Any = None) -> str:
+    def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         trees = "the trees" if reply is None else f"{len(reply.rows):,} trees"
         each = "" if reply is None else f": {' x '.join(f'{n:,}' for n in reply.counts.shape[1:])} numbers a tree"

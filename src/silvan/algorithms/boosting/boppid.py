@@ -44,7 +44,7 @@ class PickModels(Request, frozen=True, kw_only=True):
     tau: float
     printed: bool
 
-    def said(self, reply: Any = None) -> str:
+    def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         return f"which of {len(self.models):,} sites' classifiers do about as well on the site's rows as its own"
 

@@ -84,7 +84,7 @@ class FindStump(Request, frozen=True, kw_only=True):
         """Fewest rows of a leaf, which the site's policy judges."""
         return self.settings.min_samples_leaf
 
-    def said(self, reply: Any = None) -> str:
+    def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         return f"the best stump for the site's rows, weighted by what {len(self.merged.sizes):,} stages got wrong"
 
@@ -113,7 +113,7 @@ class WeighStage(Request, frozen=True, kw_only=True):
     rows: int
     merged: Merged
 
-    def said(self, reply: Any = None) -> str:
+    def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         return f"how much of the rows' weight stage {len(self.merged.sizes):,} gets right, wrong and neither: 3 numbers"
 

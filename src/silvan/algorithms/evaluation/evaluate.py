@@ -62,7 +62,7 @@ class Judge(Request, frozen=True, kw_only=True):
     feature_key: np.ndarray
     against: int = -1  # the one that gains are measured against, if any
 
-    def said(self, reply: Any = None) -> str:
+    def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         n = len(self.contenders)
         if reply is None:
@@ -95,7 +95,7 @@ class Tally(Request, frozen=True, kw_only=True):
     contenders: list[Contender]
     feature_key: np.ndarray
 
-    def said(self, reply: Any = None) -> str:
+    def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         return f"counts of test rows by score on a grid and by class, of {len(self.contenders):,} models"
 

@@ -64,7 +64,7 @@ class AdaptiveLevel(Request, frozen=True, kw_only=True):
     split_words: np.ndarray
     min_leaf: int = 1  # rows that both sides of a split have at least, for the site's policy to judge
 
-    def said(self, reply: Any = None) -> str:
+    def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         each = f"{self.features.shape[1]:,} features x {len(self.nodes):,} nodes"
         n = "" if reply is None else f"{len(reply.means):,} "

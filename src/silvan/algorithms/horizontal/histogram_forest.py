@@ -70,7 +70,7 @@ class GrowLevel(Request, frozen=True, kw_only=True):
     split_words: np.ndarray
     min_leaf: int = 1  # rows that both sides of a split have at least, for the site's policy to judge
 
-    def said(self, reply: Any = None) -> str:
+    def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         each = f"{self.features.shape[1]:,} features x {len(self.nodes):,} nodes"
         what = "sums" if self.measure.scale else "counts"

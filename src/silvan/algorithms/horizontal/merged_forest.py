@@ -56,7 +56,7 @@ class GrowTrees(Request, frozen=True, kw_only=True):
         """Rows a leaf has at least, for the site's policy to judge."""
         return self.settings.min_samples_leaf
 
-    def said(self, reply: Any = None) -> str:
+    def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         size = "" if reply is None else f" ({len(reply.forest):,} bytes)"
         return f"{self.n_trees:,} trees of the site's own{size}: splits and leaf values, no counts; its number of rows"

@@ -58,9 +58,9 @@ class NoisyLevel(Noisy, frozen=True, kw_only=True):
         """Return the noise: one more row is in one open node of every tree, there in one bin of every feature."""
         return histogram_noises(self, self.level.n_trees * self.level.features.shape[1], schema)
 
-    def said(self, reply: Any = None) -> str:
+    def describe(self, reply: Any = None) -> str:
         """Describe what is asked for."""
-        return f"{self.level.said()}, with noise for epsilon {self.epsilon:.4g}"
+        return f"{self.level.describe()}, with noise for epsilon {self.epsilon:.4g}"
 
 
 # -- at a site

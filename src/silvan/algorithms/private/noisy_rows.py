@@ -54,7 +54,7 @@ class DisguisedLevel(Noisy, frozen=True, kw_only=True):
         """Return what is drawn: one set of noisy rows for all levels, trees and forests of a schema and epsilon."""
         return ["disguised rows", self.level.schema.hash, self.epsilon]
 
-    def said(self, reply: Any = None) -> str:
+    def describe(self, reply: Any = None) -> str:
         """Describe what is asked for."""
         return f"rows disguised for epsilon {self.epsilon:.4g}, once; then statistics of the disguises"
 

@@ -55,7 +55,7 @@ class CountColumns(Noisy, frozen=True, kw_only=True):
         """Return the noise: one more row is in a bin of every column."""
         return (self.noise(len(self.columns)),)
 
-    def said(self, reply: Any = None) -> str:
+    def describe(self, reply: Any = None) -> str:
         """Describe what is asked for."""
         return f"rows in public bins of {len(self.columns)} columns, with noise for epsilon {self.epsilon:.4g}"
 
@@ -78,7 +78,7 @@ class CountTables(Noisy, frozen=True, kw_only=True):
         """Return the noise: one more row is in a cell of every table."""
         return histogram_noises(self, len(self.table_sizes), schema)
 
-    def said(self, reply: Any = None) -> str:
+    def describe(self, reply: Any = None) -> str:
         """Describe what is asked for."""
         return f"rows by class in cells of {len(self.table_sizes)} tables, with noise for epsilon {self.epsilon:.4g}"
 

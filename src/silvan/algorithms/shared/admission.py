@@ -66,7 +66,7 @@ class AdmitTrees(Request, frozen=True, kw_only=True):
     forests: list[Blob]
     own: int  # which of them is the site's
 
-    def said(self, reply: Any = None) -> str:
+    def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         if reply is None:
             return f"which trees of {len(self.forests) - 1} other sites the site refuses to use"

@@ -40,7 +40,7 @@ class CountGrid(Request, frozen=True, kw_only=True):
 
     schema: Blob
 
-    def said(self, reply: Any = None) -> str:
+    def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         if reply is None:
             return "counts of rows in the coarse cells of the public grid, column by column, and of the label"
@@ -65,7 +65,7 @@ class CountFine(Request, frozen=True, kw_only=True):
     cells: np.ndarray  # its number, ascending within the column
     shifts: np.ndarray  # how closely it is looked into
 
-    def said(self, reply: Any = None) -> str:
+    def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         n = "" if reply is None else f"{len(reply.cells):,} "
         return f"counts of {n}fine cells inside {len(self.cells):,} coarse cells of the public grid"

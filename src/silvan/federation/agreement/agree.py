@@ -54,7 +54,7 @@ def agree(federation: Federation, label: str, task: Task | None = None) -> Agree
 
 
 def ask_rows(federation: Federation) -> dict[str, int]:
-    """Learn how many rows each site has, where a schema is agreed already."""
+    """Ask how many rows each site has, where a schema is agreed already."""
 
     def check(site: str, reply: Size) -> None:
         if not 1 <= reply.rows < MAX_ROWS:
@@ -77,7 +77,7 @@ def _check_description(site: str, replies: Description) -> None:
 
 
 def _kinds(replies: dict[str, Description], differences: Differences) -> dict[str, bool]:
-    """Give every column of any site, in the order of the sites, and whether it is categorical."""
+    """Return every column of any site, in the order of the sites, and whether it is categorical."""
     kinds: dict[str, dict[str, bool]] = {}
     for site, description in replies.items():
         for name, categorical in zip(description.names, description.categorical, strict=True):

@@ -53,8 +53,8 @@ class Describe(Request, frozen=True, kw_only=True):
 
     task: Task | None = None
 
-    def said(self, reply: Any = None) -> str:
-        """Say what is asked for, or answered."""
+    def describe(self, reply: Any = None) -> str:
+        """Describe what is asked for, or answered."""
         n = "" if reply is None else f"{len(reply.names):,} "
         return f"names and kinds of {n}columns, coarse cells of medians, classes of the label, how many rows there are"
 
@@ -86,8 +86,8 @@ class CountCategories(Request, frozen=True, kw_only=True):
 
     names: list[str]
 
-    def said(self, reply: Any = None) -> str:
-        """Say what is asked for, or answered."""
+    def describe(self, reply: Any = None) -> str:
+        """Describe what is asked for, or answered."""
         return f"counts of rows under {2 * BUCKETS:,} hashes of category names x {len(self.names):,} columns"
 
 
@@ -106,8 +106,8 @@ class NameCategories(Request, frozen=True, kw_only=True):
     names: list[str]
     common: list[np.ndarray]
 
-    def said(self, reply: Any = None) -> str:
-        """Say what is asked for, or answered."""
+    def describe(self, reply: Any = None) -> str:
+        """Describe what is asked for, or answered."""
         n = "" if reply is None else f"{sum(map(len, reply.names)):,} "
         return f"names of {n}common categories of {len(self.names):,} columns"
 

@@ -1,6 +1,6 @@
-"""Messages in parcels: what is too large to travel at once is cut, carried piece by piece, and put together again.
+"""Messages in chunks: what is too large to travel at once is cut, carried piece by piece, and put together again.
 
-Whoever carries a parcel brings back a slip. The last parcel of a message is answered; a long answer is fetched piece
+Every chunk gets a reply. The last chunk of a message is answered; a long answer is fetched piece
 by piece. Both ends keep one message at a time, and a site that was restarted in between says that it lacks what came
 before: the message is then sent again.
 """
@@ -23,7 +23,7 @@ PIECE = 8 << 20
 
 
 PING = ""
-"""Names a parcel that only finds out whether the site is there."""
+"""Names a chunk that only finds out whether the site is there."""
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -92,14 +92,14 @@ def _piece(reply: ChunkReply) -> bytes:
 
 
 class ChunkServer:
-    """Takes parcels in at a site, and hands out answers; one message after the other.
+    """Takes chunks in at a site, and hands out answers; one message after the other.
 
     Parameters
     ----------
     receive
         Answers a message that came by a verb.
     ready
-        Says, by a slip, why the site does not answer yet, or at all; None if it does.
+        Returns a reply that says why the site does not answer yet, or at all; None if it does.
     size
         Bytes of an answer that leave at once.
     """
@@ -116,7 +116,7 @@ class ChunkServer:
         self._leaving: tuple[str, list[bytes]] = ("", [])
 
     def take(self, data: bytes) -> bytes:
-        """Take a parcel and give the slip; raises ``FormatError`` for anything else."""
+        """Take a chunk and return the reply to it; raise ``FormatError`` for anything else."""
         chunk = wire.decode(data, Chunk)
         if chunk.id == PING:  # answered at once, however busy the site is
             return wire.encode(ChunkReply("kept"))
@@ -128,7 +128,7 @@ class ChunkServer:
         if held is not None:
             return held
         if not (1 <= chunk.count <= wire.MAX_MESSAGE // self._size + 1 and 0 <= chunk.index < chunk.count):
-            raise FormatError("a parcel says that it is of too many, or is not one of them")
+            raise FormatError("a chunk says that it is of too many, or is not one of them")
         name, come = self._coming
         if name != chunk.id or chunk.index == 0:
             self._coming = name, come = chunk.id, {}

@@ -121,7 +121,7 @@ class FlareTransport(Transport):
             yield site, answer
 
     def _look_after(self, sites: set[str]) -> None:
-        """Tell sites that are slow from those that have left the job, which never come back to it."""
+        """Raise ``AbortedError`` for a site that has left the job; one that is only slow answers a ping."""
 
         def look(site: str) -> None:
             with contextlib.suppress(UnreachedError):
@@ -170,10 +170,10 @@ class Controlling(Controller):
         """Do the work, given the server's workspace."""
 
     def start_controller(self, fl_ctx: Any) -> None:
-        """Have nothing to prepare."""
+        """Do nothing: there is nothing to prepare."""
 
     def stop_controller(self, fl_ctx: Any) -> None:
-        """Have nothing to clear up."""
+        """Do nothing: there is nothing to clear up."""
 
     def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
         """Run the study; what goes wrong is written down by ``work``."""
@@ -225,13 +225,13 @@ class Answering(Executor):
         """Make what takes messages, given the site's workspace."""
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
-        """Be ready for messages when the job starts."""
+        """Register for messages when the job starts."""
         if event_type == EventType.START_RUN:
             self._server = self.make_server(Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_ROOT)))
             fl_ctx.get_engine().register_aux_message_handler(TOPIC, self._take)
 
     def execute(self, task_name: str, shareable: Any, fl_ctx: Any, abort_signal: Any) -> Any:
-        """Have no tasks: all is asked by messages."""
+        """Refuse tasks: everything is asked by messages."""
         return make_reply(ReturnCode.TASK_UNKNOWN)
 
     def _take(self, topic: str, request: Any, fl_ctx: Any) -> Any:
@@ -264,7 +264,7 @@ class Session:
             self._session = _trying(lambda: new_secure_session(user, str(kit), timeout=timeout))
 
     def sites(self) -> dict[str, float]:
-        """Give the sites that are connected, and when each was last heard of (seconds since 1970)."""
+        """Return the connected sites, and when each last answered (seconds since 1970)."""
         return {c.name: float(c.last_connect_time or 0) for c in _trying(self._session.get_connected_client_list)}
 
     def submit(self, job: Path) -> str:
@@ -272,7 +272,7 @@ class Session:
         return str(_trying(lambda: self._session.submit_job(str(job))))
 
     def status(self, job: str) -> str:
-        """Say how a job stands, by FLARE's words."""
+        """Return the status of a job, in FLARE's words."""
         return str(_trying(lambda: self._session.get_job_status(job)) or "")
 
     def abort(self, job: str) -> None:
