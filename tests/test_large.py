@@ -247,8 +247,8 @@ def test_rows_kept_for_judging(share):
         frame = pl.DataFrame({"label": values})
         for tables in (Whole(read_table(frame)), Batched(frame, "label", 1600)):
             held = hold_out(tables, "label", share, [3, 4])
-            np.testing.assert_array_equal(held.among(0, 333), expected)
-            np.testing.assert_array_equal(held.among(13, 99), expected[13:99])
+            np.testing.assert_array_equal(held.between(0, 333), expected)
+            np.testing.assert_array_equal(held.between(13, 99), expected[13:99])
             assert held.kept == expected.sum()
 
 

@@ -24,7 +24,7 @@ def z_test(a: pl.Series, b: pl.Series) -> float:
     return erfc(abs(a.mean() - b.mean()) / error / sqrt(2)) if error else 1.0
 
 
-def said(values: pl.Series, spread: bool = True) -> str:
+def describe(values: pl.Series, spread: bool = True) -> str:
     """Write a mean, and the standard deviation; shares with three digits, errors with two."""
     values = values.drop_nulls()
     digits = 3 if values.max() <= 1 else 2

@@ -17,7 +17,7 @@
         └── SiteError                a site failed, stalled or answered nonsense; ``site`` names it
 
 An error names the parameter, column or field, what was received, and what to do. ``InputError`` means that
-you can mend it here; ``FormatError`` that whoever made the file or message has to; ``FederationError`` that
+you can correct it here; ``FormatError`` that whoever made the file or message has to; ``FederationError`` that
 another site is involved.
 """
 
@@ -39,7 +39,7 @@ class ExportError(InputError):
 
 
 class FormatError(SilvanError, ValueError):
-    """A file or message from outside is damaged, doctored or of another kind."""
+    """A file or message from outside is damaged, forged or of another kind."""
 
 
 class VersionError(FormatError):

@@ -26,20 +26,20 @@ from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.forest.forest import Forest
 from silvan.forest.predict import as_matrix, scores
-from silvan.tree.draw import make_key, rows_of_trees
+from silvan.tree.draw import DrawKeys, make_key, rows_of_trees
 from silvan.tree.fit import Settings, fit_forest
 from silvan.tree.target import Target, class_target, number_target
 
 
 class _Fitted(BaseEstimator):
-    """What is there after ``fit``; not parameters, so not fields of the dataclasses below."""
+    """Attributes that ``fit`` sets; not parameters, so not fields of the dataclasses below."""
 
     forest_: Forest
 
 
 @dataclass(repr=False, eq=False)
 class _Forest(_Fitted):
-    """What both estimators share: parameters, reading tables, growing, scoring."""
+    """The common part of both estimators: parameters, reading tables, growing, scoring."""
 
     n_estimators: int = 100
     criterion: str = "gini"
@@ -69,7 +69,7 @@ class _Forest(_Fitted):
         return Settings(**{name: getattr(self, name) for name in names})
 
     def _read_table(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Check the table to fit on and describe its columns: X as float32 (rows, features), y as it is."""
+        """Check the table to fit on and describe its columns; return X as float32 (rows, features), and y as it is."""
         frame = _mixed_frame(X)
         _check_present(y)
         if frame is None:
@@ -102,8 +102,8 @@ class _Forest(_Fitted):
     def _grow(self, X: np.ndarray, target: Target, classes: tuple[Any, ...] | None = None) -> None:
         self._seed = _seed(self.random_state)
         schema = Schema(self._features, Label(_label_name(self._features), classes))
-        keys = make_key(self._seed, "rows"), make_key(self._seed, "features")
-        self.forest_ = fit_forest(X, target, schema, self._settings(), *keys, n_jobs=self.n_jobs)
+        keys = DrawKeys(make_key(self._seed, "rows"), make_key(self._seed, "features"))
+        self.forest_ = fit_forest(X, target, schema, self._settings(), keys, n_jobs=self.n_jobs)
 
     def _scores(self, X: Any) -> np.ndarray:
         matrix = self._read(X)
@@ -190,11 +190,11 @@ class ForestClassifier(ClassifierMixin, _Forest):
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Give class probabilities, columns in the order of ``classes_``."""
+        """Return class probabilities, columns in the order of ``classes_``."""
         return self._scores(X)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Give the most probable class."""
+        """Return the most probable class."""
         votes = self._scores(X).argmax(axis=1)
         return self.classes_[votes]
 
@@ -237,12 +237,12 @@ class ForestRegressor(RegressorMixin, _Forest):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Give the mean of the trees' leaves."""
+        """Return the mean of the trees' leaves."""
         return self._scores(X)[:, 0]
 
 
 def _mixed_frame(X: Any) -> nw.DataFrame[Any] | None:
-    """Take X as a data frame if it is one with columns that are not numbers."""
+    """Return X as a data frame if it is one with columns that are not numbers, None if not."""
     if not nw.dependencies.is_into_dataframe(X):
         return None
     frame = read_table(X)
@@ -250,7 +250,7 @@ def _mixed_frame(X: Any) -> nw.DataFrame[Any] | None:
 
 
 def _check_present(y: Any) -> None:
-    """Refuse a label with gaps; other errors in it are left to scikit-learn's checks."""
+    """Raise ``InputError`` if labels are missing; other errors are left to scikit-learn's checks."""
     labels = np.asarray(y)
     if labels.dtype.kind == "U" and not isinstance(y, np.ndarray):
         labels = np.asarray(y, object)  # in a list of text, NaN would become "nan"
@@ -269,7 +269,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def _label_name(features: tuple[Feature, ...]) -> str:
-    """Call the label something that no column is called."""
+    """Return a name for the label that no column has."""
     name = "y"
     while any(feature.name == name for feature in features):
         name += "_"
@@ -287,7 +287,7 @@ def _numbers(y: np.ndarray) -> np.ndarray:
 
 
 def _used(X: np.ndarray, weight: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """Say which rows count, and their weights: a row of weight zero is as good as absent."""
+    """Return which rows count, and their weights: a row of weight zero is left out."""
     if weight is None:
         return np.ones(len(X), np.bool_), None
     weight = _check_sample_weight(weight, X, dtype=np.float64)
@@ -300,7 +300,7 @@ def _used(X: np.ndarray, weight: Any) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def _spread(values: np.ndarray, used: np.ndarray) -> np.ndarray:
-    """Put the values of the rows that were used at their places, NaN elsewhere."""
+    """Return the values of the rows that were used at their places, NaN elsewhere."""
     out = np.full((len(used), *values.shape[1:]), np.nan)
     out[used] = values
     return out

@@ -1,8 +1,8 @@
-"""Figures of merit from counts.
+"""Metrics from counts: ranking, confusion, calibration, and errors of numbers.
 
 Ranking metrics need, for each score from high to low, how many positives and negatives have it; everything
-else needs a confusion matrix. With one entry a distinct score the result is exact; with scores on a grid it
-is what can be known from counts that sites may add up. The positive class of two is the second.
+else needs a confusion matrix. With one entry for each distinct score the result is exact; with scores on a grid it
+is what can be computed from counts that sites may add up. The positive class of two is the second.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ GRID = 1024
 """Cells of the grid of scores."""
 
 BANDS = 10
-"""Bands of probability in which calibration is judged."""
+"""Bands of probability for calibration."""
 
 
 def count_scores(proba: np.ndarray, y: np.ndarray, exact: bool) -> list[np.ndarray]:
@@ -37,7 +37,7 @@ def count_scores(proba: np.ndarray, y: np.ndarray, exact: bool) -> list[np.ndarr
 
 
 def confusion(proba: np.ndarray, y: np.ndarray, votes: np.ndarray | None = None) -> np.ndarray:
-    """Count rows by true class (rows) and decided class (columns): the most probable one unless ``votes`` say."""
+    """Count rows by true class (rows) and decided class (columns): the most probable one, or ``votes`` if given."""
     n = proba.shape[1]
     if votes is None:
         votes = proba.argmax(axis=1) if len(proba) else np.zeros(0, np.int64)
@@ -67,7 +67,7 @@ def from_counts(scores: list[np.ndarray], matrix: np.ndarray, bands: np.ndarray)
 
 
 def roc_auc(negatives: np.ndarray, positives: np.ndarray) -> float:
-    """Area under the ROC curve; a tie counts half. NaN with one class only."""
+    """Return the area under the ROC curve; a tie counts half. NaN with one class only."""
     n, p = int(negatives.sum()), int(positives.sum())
     if n == 0 or p == 0:
         return np.nan
@@ -76,14 +76,14 @@ def roc_auc(negatives: np.ndarray, positives: np.ndarray) -> float:
 
 
 def roc_curve(negatives: np.ndarray, positives: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Points of the ROC curve: false and true positive rate."""
+    """Return the points of the ROC curve: false and true positive rate."""
     start = np.zeros(1)
     x = np.concatenate([start, np.cumsum(negatives) / max(negatives.sum(), 1)])
     return x, np.concatenate([start, np.cumsum(positives) / max(positives.sum(), 1)])
 
 
 def average_precision(negatives: np.ndarray, positives: np.ndarray) -> float:
-    """Area under the precision-recall curve, as average precision. NaN without positives."""
+    """Return the area under the precision-recall curve, as average precision. NaN without positives."""
     p = int(positives.sum())
     if p == 0:
         return np.nan
@@ -92,14 +92,14 @@ def average_precision(negatives: np.ndarray, positives: np.ndarray) -> float:
 
 
 def f1(matrix: np.ndarray) -> float:
-    """F1 of the second of two classes, or the mean over the classes that occur or are voted for."""
+    """Return F1 of the second of two classes, or the mean over the classes that occur or are voted for."""
     size = matrix.sum(axis=0) + matrix.sum(axis=1)
     here = size > 0 if len(matrix) != 2 else np.array([False, size[1] > 0])
     return float((2 * np.diag(matrix)[here] / size[here]).mean()) if here.any() else np.nan
 
 
 def mcc(matrix: np.ndarray) -> float:
-    """Matthews correlation, for more than two classes Gorodkin's R_K.
+    """Return the Matthews correlation, for more than two classes Gorodkin's R_K.
 
     NaN if the rows are all of one class; 0 if all votes are for one.
     """
@@ -113,7 +113,7 @@ def mcc(matrix: np.ndarray) -> float:
 
 
 def classification(proba: np.ndarray, y: np.ndarray, votes: np.ndarray | None = None) -> dict[str, float]:
-    """Judge probabilities exactly, with the rows at hand, and the classes decided on if those are others.
+    """Compute all classification metrics exactly from rows; ``votes`` are the classes decided on, if given.
 
     A model that does not answer (NaN) has no figures.
     """
@@ -123,12 +123,12 @@ def classification(proba: np.ndarray, y: np.ndarray, votes: np.ndarray | None = 
 
 
 def regression(predicted: np.ndarray, y: np.ndarray) -> dict[str, float]:
-    """Judge numbers exactly, with the rows at hand."""
+    """Compute all regression metrics exactly from rows."""
     return from_moments(moments(predicted, y))
 
 
 def moments(predicted: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Sum up what RMSE and R2 need: rows, squared error, mean of y, squared distance of y from its mean.
+    """Return the sums that RMSE and R2 need: rows, squared error, mean of y, squared distance of y from its mean.
 
     Sums of squares of y itself would leave nothing of the spread of large numbers. Of a model that does not answer
     (NaN) they are of no rows.

@@ -31,7 +31,7 @@ def folder(tmp_path, monkeypatch):
 def nothing(monkeypatch):
     """No folder and no package."""
     monkeypatch.delenv("SILVAN_DATA", raising=False)
-    monkeypatch.setattr(datasets, "_has_package", lambda: False)
+    monkeypatch.setattr(datasets, "has_package", lambda: False)
 
 
 def check_usable(data):

@@ -9,7 +9,7 @@ from helpers.studies import Recorded, federate, parts
 import silvan as sv
 from silvan.federation import wire
 from silvan.federation.message import Envelope
-from silvan.forest.files.silvan_file import from_bytes
+from silvan.forest.forest import Forest
 
 NAMES = ["Zyzzyva", "Abracadabra"]  # too rare to be told
 
@@ -31,7 +31,7 @@ def numbers(value):
     if isinstance(value, np.ndarray):
         yield from value.ravel().tolist()
     elif isinstance(value, bytes) and b"silvan forest" in value:
-        forest = from_bytes(value)
+        forest = Forest.from_bytes(value)
         yield from numbers([forest.threshold, forest.value, forest.weights])
     elif isinstance(value, dict):
         yield from numbers(list(value.values()))

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from silvan.data.schema import Label, Schema
 from silvan.errors import ExportError, FormatError, InputError, SchemaError
 from silvan.forest import predict
-from silvan.forest.forest import ARRAYS, Forest, join_forests
+from silvan.forest.arrays import ARRAYS
+from silvan.forest.forest import Forest, join_forests
 
 schemas = st.sampled_from([NUMBERS, MIXED])
 kinds = st.sampled_from(list(CLASSES))

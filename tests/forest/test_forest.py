@@ -9,8 +9,9 @@ from helpers.forests import CLASSES, MIXED, NUMBERS, random_forest, random_rows
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import FormatError, InputError
 from silvan.forest import predict
-from silvan.forest.check import DEPTH_CAP, known_bins, set_bits
-from silvan.forest.forest import ARRAYS, Forest
+from silvan.forest.arrays import ARRAYS, DEPTH_CAP
+from silvan.forest.category_set import known_bins, set_bits
+from silvan.forest.forest import Forest
 
 
 def naive_structure(forest):

@@ -7,13 +7,13 @@ import pytest
 from helpers.tables import random_table
 
 from silvan.errors import FormatError
+from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
 from silvan.forest.forest_shares import Share, Structure, put_together
 from silvan.forest.predict import scores
 from silvan.forest.reach import goes_left, leaf_scores, meet, reach_leaves, reach_naive, row_bytes
-from silvan.tree.draw import make_key
+from silvan.tree.draw import DrawKeys, make_key
 from silvan.tree.fit import Settings, fit_forest
-from silvan.tree.split import SET_WORDS
 
 FIELDS = ("node", "feature", "threshold", "missing_left", "words", "first", "middle", "last")
 
@@ -65,7 +65,8 @@ def grown(n_classes, seed, n_estimators=5, max_depth=None):
     X, schema, target = random_table(seed, n_rows=90, n_features=6, n_classes=n_classes)
     criterion = "gini" if n_classes else "squared_error"
     settings = Settings(n_estimators=n_estimators, max_depth=max_depth, criterion=criterion)
-    forest = fit_forest(X, target, schema, settings, make_key(seed, "rows"), make_key(seed, "features"), n_jobs=1)
+    keys = DrawKeys(make_key(seed, "rows"), make_key(seed, "features"))
+    forest = fit_forest(X, target, schema, settings, keys, n_jobs=1)
     return X, forest
 
 

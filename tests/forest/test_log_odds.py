@@ -9,9 +9,9 @@ import pytest
 from helpers.forests import random_forest, random_rows
 
 from silvan.errors import ExportError, FormatError, InputError
+from silvan.forest.arrays import CALIBRATION_ARRAYS
 from silvan.forest.check import ODDS_CAP
-from silvan.forest.files.silvan_file import from_bytes, to_bytes
-from silvan.forest.forest import CALIBRATION_ARRAYS, Forest, join_forests
+from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import goes_left, scores
 
 PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
@@ -71,21 +71,21 @@ def test_sums_far_beyond_the_knots():
 
 def test_file_of_version_3():
     forest = added()
-    data = to_bytes(forest)
+    data = forest.to_bytes()
     assert b'"version":"3"' in data
-    again = from_bytes(data)
+    again = Forest.from_bytes(data)
     assert again == forest
     for name in CALIBRATION_ARRAYS:
         np.testing.assert_array_equal(getattr(again, name), getattr(forest, name))
-    assert to_bytes(again) == data
-    assert b'"version":"1"' in to_bytes(random_forest(0))
+    assert again.to_bytes() == data
+    assert b'"version":"1"' in random_forest(0).to_bytes()
 
 
 @pytest.mark.parametrize("version", [b"1", b"2"])
 def test_older_versions_have_no_log_odds(version):
-    data = to_bytes(added()).replace(b'"version":"3"', b'"version":"' + version + b'"')
+    data = added().to_bytes().replace(b'"version":"3"', b'"version":"' + version + b'"')
     with pytest.raises(FormatError):
-        from_bytes(data)
+        Forest.from_bytes(data)
 
 
 def test_the_hash_tells_calibrations_apart():

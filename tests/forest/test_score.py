@@ -21,8 +21,8 @@ schemas = st.sampled_from([NUMBERS, MIXED])
 
 def unseen_scores(forest, X, seen, absent=None, n_jobs=None, trees=None):
     """Means and votes by the trees that did not see a row."""
-    replies = predict.tally(forest, X, predict.heard(forest, absent), n_jobs, skip=seen, skipping=trees)
-    return replies.means(), replies.votes
+    total = predict.tally(forest, X, predict.voting_weights(forest, absent), n_jobs, skip=seen, skipping=trees)
+    return total.means(), total.votes
 
 
 def some_absent(forest, rng):

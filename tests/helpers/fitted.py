@@ -6,7 +6,7 @@ import numpy as np
 
 from silvan.data.schema import Feature, Label, Schema
 from silvan.forest.forest import Forest
-from silvan.tree.draw import make_key
+from silvan.tree.draw import DrawKeys, make_key
 from silvan.tree.fit import Settings, fit_forest
 from silvan.tree.target import class_target, number_target
 
@@ -37,5 +37,5 @@ def fitted_forest(task: str, n_trees: int = 12) -> Forest:
     else:
         target, schema = number_target(signal.astype(float) * 100, None), Schema(features, Label("label"))
         settings = Settings(n_estimators=n_trees, criterion="squared_error")
-    keys = make_key(0, "rows"), make_key(0, "features")
-    return fit_forest(X, target, schema, settings, *keys, n_jobs=1)
+    keys = DrawKeys(make_key(0, "rows"), make_key(0, "features"))
+    return fit_forest(X, target, schema, settings, keys, n_jobs=1)

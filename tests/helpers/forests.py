@@ -3,7 +3,7 @@
 import numpy as np
 
 from silvan.data.schema import Feature, Label, Schema
-from silvan.forest.check import is_category_split, known_bins
+from silvan.forest.category_set import is_category_split, known_bins
 from silvan.forest.forest import Forest
 
 CLASSES = {0: None, 1: ("only",), 2: (0, 5), 3: ("a", "b", "c"), 4: (1.5, 2.5, 3.5, 4.5)}

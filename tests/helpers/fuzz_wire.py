@@ -42,7 +42,7 @@ from silvan.federation.message import Envelope, Missing, Trouble
 from silvan.federation.question import Asked
 from silvan.federation.signed import SignedMessage
 from silvan.federation.site import HANDLERS
-from silvan.forest.files.silvan_file import from_bytes, to_bytes
+from silvan.forest.forest import Forest
 from silvan.privacy.sampling_key import share_sampling_key
 from silvan.privacy.sums.masked_site import Turn
 from silvan.privacy.sums.ring import Hop
@@ -207,7 +207,7 @@ class Fuzzer:
             warnings.simplefilter("ignore")
             forest = sv.MergedForest(3).fit(fed).forest_
         assert forest is not None
-        return [(from_bytes, to_bytes(forest)), (Schema.from_json, forest.schema.to_json().encode())]
+        return [(Forest.from_bytes, forest.to_bytes()), (Schema.from_json, forest.schema.to_json().encode())]
 
     def run(self, n: int) -> "Fuzzer":
         """Throw so many."""

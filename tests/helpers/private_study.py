@@ -25,7 +25,6 @@ from silvan.federation.message import Blob
 from silvan.federation.part import Part
 from silvan.federation.site import Site
 from silvan.federation.store import digest
-from silvan.forest.files.silvan_file import to_bytes
 from silvan.tree.target import class_measure
 
 FEATURES = (
@@ -123,7 +122,7 @@ CELLS = {
 def questions(task, frame, epsilon, sharers=1):
     """Give (name, question, exact answer) of every kind, on a table that one site holds."""
     known, shared = schema(task), {"epsilon": epsilon, "sharers": sharers}
-    blobs = [known.to_json().encode(), wire.encode(POINTS), to_bytes(table_model(known))]
+    blobs = [known.to_json().encode(), wire.encode(POINTS), table_model(known).to_bytes()]
     schema_blob, bins, forest = (Blob(digest(data)) for data in blobs)
     asked = {
         "columns": CountColumns(schema=schema_blob, **COLUMNS, **shared),

@@ -5,9 +5,8 @@ import polars as pl
 
 import silvan as sv
 from silvan.algorithms.bofrf.tree_messages import ScoreTrees
-from silvan.forest.files.silvan_file import to_bytes
+from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest, join_forests
-from silvan.tree.split import SET_WORDS
 
 PATIENT = {"age": 71.5, "dose": 3.25, "label": "yes"}
 SITES = ("sneaky", "north", "south", "west")
@@ -50,7 +49,7 @@ def score_trees(fed, trees=TREES, validation=0.0):
     """Ask how trees do, the sneaky site's two unless others are given."""
     return ScoreTrees(
         schema=fed.blob(SCHEMA.to_json().encode()),
-        forests=[fed.blob(to_bytes(trees))],
+        forests=[fed.blob(trees.to_bytes())],
         validation=validation,
         offset=0.0,
         scale=1.0,

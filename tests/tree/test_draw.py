@@ -175,7 +175,7 @@ def test_handfuls_share_out_the_deck(seed, n_features, size):
     handfuls = []
     for attempt in range(50):
         handfuls.append(n_drawn(seed, attempt, feature_order, size))
-        np.testing.assert_array_equal(feature_order.cards, np.arange(n_features))  # put back in order
+        np.testing.assert_array_equal(feature_order.features, np.arange(n_features))  # put back in order
         if not handfuls[-1]:
             break
     assert handfuls.pop() == []

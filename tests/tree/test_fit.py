@@ -18,7 +18,7 @@ from silvan import ForestClassifier, ForestRegressor
 from silvan.errors import InputError
 from silvan.forest.predict import goes_left
 from silvan.tree import fit
-from silvan.tree.draw import make_key, rows_of_trees
+from silvan.tree.draw import DrawKeys, make_key, rows_of_trees
 from silvan.tree.fit import Settings, fit_forest
 from silvan.tree.target import class_target
 
@@ -28,7 +28,7 @@ CLASSES = (NUMBERS[:, :3].sum(axis=1) + rng.normal(size=300) * 0.5 > 0).astype(i
 
 
 def keys(seed=0):
-    return make_key(seed, "rows"), make_key(seed, "features")
+    return DrawKeys(make_key(seed, "rows"), make_key(seed, "features"))
 
 
 def fit_random(seed=0, settings=None, **arguments):
@@ -36,7 +36,7 @@ def fit_random(seed=0, settings=None, **arguments):
     X, schema, target = random_table(seed, **shape)
     settings = settings or Settings(n_estimators=9)
     return (
-        fit_forest(X, target, schema, settings, *keys(arguments.pop("random_state", 0)), **arguments),
+        fit_forest(X, target, schema, settings, keys(arguments.pop("random_state", 0)), **arguments),
         X,
         target,
     )
@@ -72,7 +72,7 @@ def test_threads_do_not_matter(n_classes):
 
 def test_batches_do_not_matter(monkeypatch):
     together = fit_random()[0]
-    monkeypatch.setattr(fit, "_batches", lambda n_trees, *_: [range(t, t + 1) for t in range(n_trees)])
+    monkeypatch.setattr(fit, "tree_batches", lambda n_trees, *_: [range(t, t + 1) for t in range(n_trees)])
     apart = fit_random()[0]
     assert apart.hash == together.hash
     assert apart.gain.tobytes() == together.gain.tobytes()
@@ -80,7 +80,7 @@ def test_batches_do_not_matter(monkeypatch):
 
 @given(st.integers(1, 300), st.integers(1, 10**7), st.integers(1, 64))
 def test_batches_hold_every_tree_once(n_trees, n_rows, threads):
-    batches = fit._batches(n_trees, n_rows, threads)
+    batches = fit.tree_batches(n_trees, n_rows, threads)
     assert [t for batch in batches for t in batch] == list(range(n_trees))
 
 
@@ -97,18 +97,18 @@ def test_rows_may_come_in_any_order_with_their_keys():
     shuffled = class_target(target.rows[order], 3, None, None)
     names = np.arange(200, dtype=np.uint64)
     settings = Settings(n_estimators=9)
-    first = fit_forest(X, target, schema, settings, *keys(), row_keys=names)
-    assert fit_forest(X[order], shuffled, schema, settings, *keys(), row_keys=names[order]).hash == first.hash
-    assert fit_forest(X[order], shuffled, schema, settings, *keys(), row_keys=names).hash != first.hash
+    first = fit_forest(X, target, schema, settings, keys(), row_keys=names)
+    assert fit_forest(X[order], shuffled, schema, settings, keys(), row_keys=names[order]).hash == first.hash
+    assert fit_forest(X[order], shuffled, schema, settings, keys(), row_keys=names).hash != first.hash
 
 
 @pytest.mark.parametrize("criterion", ["gini", "entropy"])
 def test_relabelled_classes_grow_the_same_trees(criterion):
     X, schema, target = random_table(0, n_rows=200, n_features=6, n_classes=3)
     settings = Settings(n_estimators=9, criterion=criterion)
-    first = fit_forest(X, target, schema, settings, *keys())
+    first = fit_forest(X, target, schema, settings, keys())
     order = np.array([2, 0, 1])
-    other = fit_forest(X, class_target(order[target.rows], 3, None, None), schema, settings, *keys())
+    other = fit_forest(X, class_target(order[target.rows], 3, None, None), schema, settings, keys())
     for name in ("offsets", "feature", "threshold", "missing_left", "sets"):
         np.testing.assert_array_equal(getattr(other, name), getattr(first, name))
     np.testing.assert_array_equal(other.value[:, order], first.value)

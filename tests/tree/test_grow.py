@@ -27,10 +27,10 @@ N_TREES = 3
 @pytest.fixture(params=["sorted", "streamed"], scope="module", autouse=True)
 def way(request):
     """Let every test here run both ways of counting: nodes' rows gathered, and rows walked along."""
-    before = rows_module._CLOSE
-    rows_module._CLOSE = -1 if request.param == "streamed" else before
+    before = rows_module.SMALL_TABLE
+    rows_module.SMALL_TABLE = -1 if request.param == "streamed" else before
     yield
-    rows_module._CLOSE = before
+    rows_module.SMALL_TABLE = before
 
 
 @st.composite
@@ -121,7 +121,7 @@ def as_nested(grown, node):
 @given(plots())
 def test_trees_node_by_node(plot):
     table, plan, rule, *_ = plot
-    grown = grow_here(table, replace(plan, tries=plan.handfuls), rule)
+    grown = grow_here(table, replace(plan, tries=plan.n_draws), rule)
     drawn = rows_of_trees(ROWS, table.row_keys, 0, N_TREES, True)
     seeds = root_seeds(FEATURES, np.arange(N_TREES))
     for t in range(N_TREES):
@@ -152,7 +152,7 @@ def test_several_sites_grow_the_same_forest(plot, n_sites, max_rounds):
 @given(plots())
 def test_handfuls_may_be_drawn_in_one_round_or_in_many(plot):
     table, plan, rule, target, schema = plot
-    at_once = grow_here(table, replace(plan, tries=plan.handfuls), rule)
+    at_once = grow_here(table, replace(plan, tries=plan.n_draws), rule)
     in_turn = grow_here(table, replace(plan, tries=1), rule)
     assert in_turn.rounds >= at_once.rounds
     if (at_once.stats[:N_TREES, : target.measure.lead or None] > 0).any():
@@ -162,7 +162,7 @@ def test_handfuls_may_be_drawn_in_one_round_or_in_many(plot):
 @given(plots())
 def test_trees_grow_alone_as_they_grow_together(plot):
     table, plan, rule, *_ = plot
-    plan = replace(plan, tries=plan.handfuls)
+    plan = replace(plan, tries=plan.n_draws)
     together = grow_here(table, plan, rule)
     for t in range(N_TREES):
         alone = grow_here(table, plan, rule, range(t, t + 1))

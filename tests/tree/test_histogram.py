@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from silvan.tree.draw import make_key, root_seeds
 from silvan.tree.gain import ENTROPY, GINI, SQUARED_ERROR, Rule
 from silvan.tree.grow import Frontier, Plan
-from silvan.tree.histogram import _occupied_few, fill, fill_naive
+from silvan.tree.histogram import fill, fill_naive, occupied_few
 from silvan.tree.level import draw_level
 from silvan.tree.rows import Rows
 from silvan.tree.split import Splits, occupied_bins
@@ -88,7 +88,7 @@ def test_occupied_bins(values):
     codes = np.array(values, np.uint8)[:, None]
     expected = sorted(set(values) - {0})
     out = np.zeros(256, np.int64)
-    n = _occupied_few(codes, np.arange(len(values), dtype=np.uint32), 0, out)
+    n = occupied_few(codes, np.arange(len(values), dtype=np.uint32), 0, out)
     assert out[:n].tolist() == expected
     for lead, column in ((0, 1), (1, 0)):
         hist = np.zeros((256, 2), np.int64)
@@ -122,7 +122,7 @@ def test_histograms_of_parts_add_up(search, n_parts):
     parts = [Rows(take(table, np.flatnonzero(owner == p)), drawn[:, owner == p]) for p in range(n_parts)]
     features = draw_level(frontier, plan)
     added = sum(part.fill(frontier.node, features, 2) for part in parts)
-    np.testing.assert_array_equal(added(whole, frontier.node, features))
+    np.testing.assert_array_equal(added, whole.fill(frontier.node, features, 2))
 
 
 def test_total_of_a_node_without_a_split():

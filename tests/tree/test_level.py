@@ -8,7 +8,7 @@ from silvan.data.bins import find_bins
 from silvan.tree.draw import make_key
 from silvan.tree.fit import Settings
 from silvan.tree.gain import gain
-from silvan.tree.level import choose_level, find_listed, finish_splits, values
+from silvan.tree.level import choose_level, find_listed, finish_splits, split_gains
 from silvan.tree.node_rows import Binned, NodeRows
 from silvan.tree.rows import Rows
 from silvan.tree.split import Splits
@@ -58,6 +58,6 @@ def test_the_best_of_parties_is_the_best_of_all(n_classes, seed):
         assert found[best[node]].feature[node] == whole.feature[node]
         assert found[best[node]].bin[node] == whole.bin[node]
         np.testing.assert_array_equal(found[best[node]].left[node], whole.left[node])
-    worth = values(whole.left, whole.total, rule)
+    worth = split_gains(whole.left, whole.total, rule)
     np.testing.assert_array_equal(worth[whole.feature >= 0], whole.gain[whole.feature >= 0])
     assert [gain(whole.left[k], whole.total[k], rule) for k in range(6)] == worth.tolist()

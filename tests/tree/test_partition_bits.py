@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from silvan.data.bins import make_bins
 from silvan.data.schema import Feature, Schema
 from silvan.tree.draw import list_rows, make_key, rows_of_trees
-from silvan.tree.node_rows import Binned, NodeRows, shares
+from silvan.tree.node_rows import Binned, NodeRows, split_evenly
 from silvan.tree.partition import (
     byte_starts,
     count_sides,
@@ -120,5 +120,5 @@ def test_stretches_are_put_in_order():
 
 @given(sizes=st.lists(st.integers(0, 100), max_size=40), threads=st.integers(1, 4))
 def test_work_is_shared_out_once(sizes, threads):
-    some = shares(np.array(sizes, np.int64), threads)
+    some = split_evenly(np.array(sizes, np.int64), threads)
     assert [i for here in some for i in range(here.start, here.stop)] == list(range(len(sizes)))

@@ -6,13 +6,14 @@ from helpers.tables import binned
 from hypothesis import given
 from hypothesis import strategies as st
 
+from silvan.forest.category_set import SET_WORDS
 from silvan.tree import rows as rows_module
 from silvan.tree.histogram import fill_naive
 from silvan.tree.level import fill_bases
 from silvan.tree.partition import partition_naive
 from silvan.tree.rows import Rows
-from silvan.tree.split import SET_WORDS, Splits
-from silvan.tree.stream import Made, sort_rows, stream
+from silvan.tree.split import Splits
+from silvan.tree.stream import SplitsMade, sort_rows, stream
 
 
 def random_splits(rng, table, n):
@@ -56,7 +57,7 @@ def walks(draw):
 def test_rows_are_counted_where_the_splits_send_them(walk):
     """Two trees, all their nodes asked at once, each for some features."""
     table, drawn, rounds, n_nodes, rng = walk
-    made = Made.none(2)
+    made = SplitsMade.none(2)
     for which, splits in rounds:
         made = made.add(which, splits, np.ones(len(which), np.bool_))
     listed = [np.flatnonzero(tree).astype(np.uint32) for tree in drawn]
@@ -86,7 +87,7 @@ def test_rows_are_counted_where_the_splits_send_them(walk):
 @given(walks())
 def test_sorting_gathers_each_nodes_rows(walk):
     table, drawn, rounds, n_nodes, _ = walk
-    made = Made.none(2)
+    made = SplitsMade.none(2)
     for which, splits in rounds:
         made = made.add(which, splits, np.ones(len(which), np.bool_))
     listed = [np.flatnonzero(tree).astype(np.uint32) for tree in drawn]
@@ -98,10 +99,10 @@ def test_sorting_gathers_each_nodes_rows(walk):
         np.testing.assert_array_equal(order[starts[node] : stops[node]], rows)
 
 
-@pytest.mark.parametrize("limit", ["_STREAM_BYTES", "_STREAM_ROUNDS"])
+@pytest.mark.parametrize("limit", ["STREAM_BYTES", "STREAM_ROUNDS"])
 def test_large_levels_and_long_trees_are_sorted(monkeypatch, limit):
     """Walking along all rows does not pay for ever."""
-    monkeypatch.setattr(rows_module, "_CLOSE", -1)
+    monkeypatch.setattr(rows_module, "SMALL_TABLE", -1)
     table, _, _ = binned(1)
     rows = Rows(table, np.ones((2, len(table)), np.bool_))
     features = np.zeros((2, 1), np.int32)

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from silvan.forest.check import set_bits
+from silvan.forest.category_set import set_bits
 from silvan.tree.stump import find_cut
 
 

@@ -15,7 +15,7 @@ from silvan.auditing.findings import ATTACKS, Finding
 from silvan.auditing.release import Case, Release, Rows, undefended_release
 from silvan.data.schema import Feature, Label, Schema
 from silvan.privacy.gate.leaf_noise import rounded
-from silvan.tree.draw import make_key
+from silvan.tree.draw import DrawKeys, make_key
 from silvan.tree.fit import Settings, fit_forest
 from silvan.tree.target import class_target
 
@@ -69,8 +69,8 @@ def release_of(members: Rows, settings: Settings, seed: int, digits: int | None 
     n_classes = int(members.y.max()) + 1
     features = tuple(Feature(f"x{f}") for f in range(members.X.shape[1]))
     schema = Schema(features, Label("label", tuple(range(n_classes))))
-    keys = make_key(seed, "rows of a drill"), make_key(seed, "features of a drill")
-    forest = fit_forest(members.X, class_target(members.y, n_classes, None, None), schema, settings, *keys, n_jobs=1)
+    keys = DrawKeys(make_key(seed, "rows of a drill"), make_key(seed, "features of a drill"))
+    forest = fit_forest(members.X, class_target(members.y, n_classes, None, None), schema, settings, keys, n_jobs=1)
     if digits is not None:
         forest = replace(forest, value=rounded(forest.value, digits, True))
     return Release(forest.bare())

@@ -12,7 +12,7 @@ from silvan.algorithms.horizontal.merged_forest import draws_rows, share_out
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
-from silvan.forest.check import is_category_split, set_bits
+from silvan.forest.category_set import is_category_split, set_bits
 from silvan.forest.forest import Forest
 from silvan.learners import BOFRF, HistogramForest, MergedForest
 from silvan.tree.draw import rows_of_trees

@@ -51,9 +51,10 @@ def predict_table(model: Path, table: Path, output: Path | None, site: str | Non
     import numpy as np
 
     from silvan.data.encode import encode_features
-    from silvan.data.table import listed, read_table
+    from silvan.data.table import read_table
     from silvan.forest import predict as walk
     from silvan.study.progress_bars import Progress
+    from silvan.util.readable import format_names
 
     progress = Progress()
     forest = open_forest(model, site)
@@ -65,7 +66,7 @@ def predict_table(model: Path, table: Path, output: Path | None, site: str | Non
         if absent and (lacking.all() or not (fill or abstain)):
             mend = "add these columns, or pass --fill to count them as missing"
             raise SchemaError(
-                f"{str(table)!r} lacks {listed(absent)}; {'is it the right table?' if fill or abstain else mend}"
+                f"{str(table)!r} lacks {format_names(absent)}; {'is it the right table?' if fill or abstain else mend}"
             )
         X = encode_features(frame, forest.schema, fill_absent=True)
     with progress.step("Predicting"):
@@ -82,7 +83,7 @@ def predict_table(model: Path, table: Path, output: Path | None, site: str | Non
             writer.writerow([i, classes[best], *(f"{share:.6g}" for share in shares)])
     if absent and abstain:
         silent = int(walk.abstaining(forest, lacking).sum())
-        typer.echo(f"{silent} of {len(forest)} trees abstained: the table lacks {listed(absent)}", err=True)
+        typer.echo(f"{silent} of {len(forest)} trees abstained: the table lacks {format_names(absent)}", err=True)
     write_out(text.getvalue(), output, f"{len(X):,} predictions by forest {forest.hash[:12]}")
 
 

@@ -1,1 +1,1 @@
-"""Tables: what their columns mean, how they are read, encoded, held out and binned."""
+"""Tables: what their columns mean, and how they are read, encoded, held out and binned."""

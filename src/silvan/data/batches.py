@@ -1,8 +1,8 @@
-"""Tables read a batch of rows at a time.
+"""Read tables a batch of rows at a time.
 
 ``Whole`` is a table in memory: one batch. ``Batched`` reads its source again for every pass, so that no more than a
 batch is in memory at a time: a Parquet or CSV file is read where it lies, what a database answers is kept in a file
-without a name, since it might answer something else the next time. All batches of a table have the same types.
+without a name, since it might answer differently the next time. All batches of a table have the same types.
 """
 
 import gzip
@@ -17,13 +17,14 @@ import narwhals as nw
 
 from silvan.data.disk_arrays import Folder, StoredFrames
 from silvan.data.sources.csv_pieces import first_end, pieces
+from silvan.data.sources.csv_types import CellTypes, convert
+from silvan.data.sources.database import read_batches
+from silvan.data.sources.query import Query
 from silvan.data.table import Frame, as_query, check_names, csv_header, file_kind, not_csv, not_parquet, read_table
 from silvan.errors import InputError
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from silvan.data.sources.query import Query
 
 
 class Whole:
@@ -38,7 +39,7 @@ class Whole:
         return len(self.frame)
 
     def batches(self, names: Sequence[str] | None = None) -> Iterator[Frame]:
-        """Give all rows at once."""
+        """Yield all rows at once."""
         yield self.frame if names is None else self.frame.select(names)
 
 
@@ -60,7 +61,7 @@ class Batched:
         return self.rows
 
     def batches(self, names: Sequence[str] | None = None) -> Iterator[Frame]:
-        """Give all rows in batches, in their order; of some columns only, if they are named."""
+        """Yield all rows in batches, in their order; only the named columns, if any are named."""
         names = self.names if names is None else list(names)
         for frame in self._read(names, self._batch_rows(len(names))):
             yield nw.from_native(frame, eager_only=True)
@@ -69,7 +70,7 @@ class Batched:
         return max(1, self.room // (8 * max(columns, 8)))  # a single column may be of text
 
     def _open(self, source: Any, label: str) -> "tuple[Sequence[str], int, _Read]":
-        """Find the columns of a source, how many rows it has, and how to read it."""
+        """Return the columns of a source, how many rows it has, and the function that reads it."""
         query = as_query(source)
         if query is not None:
             self.what = f"the query on {query.where}"
@@ -93,8 +94,8 @@ class Batched:
 _Read = Callable[[Sequence[str], int], "Iterator[Any]"]
 
 
-class _Unchanged:
-    """Holds a file to what it was: it is read several times."""
+class _UnchangedFile:
+    """A file that is read several times and must not change meanwhile."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.then = path, self._now(path)
@@ -105,7 +106,7 @@ class _Unchanged:
         return found.st_ino, found.st_size, found.st_mtime_ns
 
     def check(self) -> None:
-        """Refuse to go on with other rows."""
+        """Raise ``InputError`` if the file is not what it was."""
         try:
             same = self._now(self.path) == self.then
         except OSError:
@@ -117,7 +118,7 @@ class _Unchanged:
 def _open_parquet(path: Path) -> tuple[Sequence[str], int, _Read]:
     import polars as pl
 
-    file = _Unchanged(path)
+    file = _UnchangedFile(path)
     try:
         names = pl.scan_parquet(path, glob=False).collect_schema().names()
         n = int(pl.scan_parquet(path, glob=False).select(pl.len()).collect().item())
@@ -136,7 +137,7 @@ def _open_parquet(path: Path) -> tuple[Sequence[str], int, _Read]:
     return names, n, read
 
 
-def _open_query(query: "Query", room: int, folder: Folder) -> tuple[Sequence[str], int, _Read]:
+def _open_query(query: Query, room: int, folder: Folder) -> tuple[Sequence[str], int, _Read]:
     kept, names, n = StoredFrames(folder), [], 0
 
     def keep(frame: "pl.DataFrame") -> None:
@@ -144,7 +145,7 @@ def _open_query(query: "Query", room: int, folder: Folder) -> tuple[Sequence[str
         names, n = frame.columns, n + len(frame)
         kept.append(frame)
 
-    query.read(keep, room)
+    read_batches(query, keep, room)
 
     def read(columns: Sequence[str], rows: int) -> "Iterator[pl.DataFrame]":
         for frame in kept:
@@ -155,38 +156,27 @@ def _open_query(query: "Query", room: int, folder: Folder) -> tuple[Sequence[str
 
 def _open_csv(path: Path, room: int) -> tuple[Sequence[str], int, _Read]:
     """Look at all cells once, for the narrowest type that fits; every pass then reads the file again."""
-    import polars as pl
-
-    file = _Unchanged(path)
+    file = _UnchangedFile(path)
     check_names(csv_header(path), repr(str(path)))
     size, n = max(room // 2, 1), 0
-    could: dict[str, list[bool]] = {}
-    seen: set[str] = set()
+    found: dict[str, CellTypes] = {}
     for frame in _csv_frames(path, size):
         n += len(frame)
         for name in frame.columns:
-            some = could.setdefault(name, [True, True, True])
-            clean = _clean(frame[name])
-            missing = clean.null_count()
-            if missing == len(clean):
-                continue
-            seen.add(name)
-            for i, dtype in enumerate((pl.Int64, pl.Float64)):
-                some[i] = some[i] and clean.cast(dtype, strict=False).null_count() == missing
-            some[2] = some[2] and bool(clean.str.to_lowercase().is_in(["true", "false"]).all())
-    types = {name: _narrowest(name in seen, *some) for name, some in could.items()}
+            found.setdefault(name, CellTypes()).add(frame[name])
+    types = {name: cells.narrowest() for name, cells in found.items()}
 
     def read(columns: Sequence[str], rows: int) -> "Iterator[pl.DataFrame]":
         file.check()
         for frame in _csv_frames(path, size):
             for some in frame.select(columns).iter_slices(rows):
-                yield some.with_columns([_as(some[name], types[name]) for name in columns])
+                yield some.with_columns([convert(some[name], types[name]) for name in columns])
 
     return list(types), n, read
 
 
 def _csv_frames(path: Path, size: int) -> "Iterator[pl.DataFrame]":
-    """Read a CSV file as text, a piece at a time."""
+    """Yield a CSV file as frames of text, a piece at a time."""
     import polars as pl
 
     packed = path.name.lower().endswith(".gz")
@@ -204,34 +194,11 @@ def _csv_frames(path: Path, size: int) -> "Iterator[pl.DataFrame]":
         raise not_csv(path) from None
 
 
-def _clean(text: "pl.Series") -> "pl.Series":
-    clean = text.str.strip_chars()
-    return clean.set(clean == "", None)
-
-
-def _narrowest(seen: bool, whole: bool, number: bool, truth: bool) -> Any:
-    import polars as pl
-
-    if not seen:
-        return pl.Float64
-    return pl.Int64 if whole else pl.Float64 if number else pl.Boolean if truth else pl.String
-
-
-def _as(text: "pl.Series", dtype: Any) -> "pl.Series":
-    """Give a column of text its type."""
-    import polars as pl
-
-    clean = _clean(text)
-    if dtype == pl.String:
-        return text.set(clean.is_null(), None)
-    return clean.str.to_lowercase() == "true" if dtype == pl.Boolean else clean.cast(dtype)
-
-
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 
 def read_size(value: Any, name: str = "memory") -> int:
-    """Read a size in bytes."""
+    """Return a size in bytes, given as a number or as text such as "2GB"."""
     if isinstance(value, str):
         found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?|)B?\s*", value.upper())
         size = int(float(found[1]) * _UNITS[found[2]]) if found else 0

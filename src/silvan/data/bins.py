@@ -1,4 +1,4 @@
-"""Bins: from counts on the public grid to cut points, and from values to one byte each.
+"""Bins: cut points from counts on the public grid, and values put into bins of one byte.
 
 Bin 0 holds missing values. A numeric column's bin b >= 1 holds the values above cut b-1 and at most cut b; a
 categorical column's bin is its code plus one. Cut points are chosen so that bins hold about equally many
@@ -49,11 +49,11 @@ class Bins:
         return np.concatenate([part for c in self.cuts for part in (c, largest)] or [largest[:0]])
 
     def cut(self, feature: np.ndarray, bin_: np.ndarray) -> np.ndarray:
-        """Give the threshold of splits after these bins; nothing meaningful for a categorical column."""
+        """Return the threshold of splits after these bins; arbitrary for a categorical column."""
         return self.thresholds[self.starts[feature] + np.maximum(bin_ - 1, 0)]
 
     def apply(self, X: np.ndarray, n_jobs: int = 1) -> np.ndarray:
-        """Put every value of an encoded table into its bin: uint8, one row after the other."""
+        """Return the bin of every value of an encoded table: uint8, one row after the other."""
         codes = np.empty(X.shape, np.uint8)
         _put_columns(X, codes, self, n_jobs)
         return codes
@@ -90,7 +90,7 @@ def find_bins(
 
 
 def make_bins(schema: Schema, cuts: Sequence[np.ndarray]) -> Bins:
-    """Join cut points and a schema."""
+    """Return the bins that cut points make of the columns of a schema."""
     return Bins(
         tuple(cuts),
         np.array([f.categorical for f in schema.features], np.bool_),
@@ -99,13 +99,13 @@ def make_bins(schema: Schema, cuts: Sequence[np.ndarray]) -> Bins:
 
 
 def check_max_bins(max_bins: int) -> None:
-    """Refuse a number of bins that one byte cannot hold."""
+    """Raise ``InputError`` for a number of bins that one byte cannot hold."""
     if not 2 <= max_bins <= MAX_BINS:
         raise InputError(f"max_bins must be between 2 and {MAX_BINS}, got {max_bins}")
 
 
 def given_cuts(edges: Sequence[float]) -> np.ndarray:
-    """Turn given edges into images; two may become one, and what no 32-bit float lies beyond is no cut."""
+    """Return given edges as images; two may become one, and one beyond all 32-bit floats is no cut."""
     with np.errstate(over="ignore"):
         values = np.array(edges, np.float32)
     return np.unique(grid.images(values[np.isfinite(values)]))
@@ -123,7 +123,7 @@ def _put_columns(X: np.ndarray, codes: np.ndarray, bins: Bins, n_jobs: int) -> N
 
 @njit(nogil=True, cache=True)
 def _put_codes(column: np.ndarray, n_codes: int, out: np.ndarray) -> None:
-    """Put codes into bins; one that nobody knows counts as missing, like NaN."""
+    """Put codes into bins; an unknown one counts as missing, like NaN."""
     for i in range(column.shape[0]):
         out[i] = np.uint8(column[i] + 1) if 0 <= column[i] < n_codes else MISSING_BIN
 
@@ -199,9 +199,15 @@ def _cut_after(rows: np.ndarray, max_bins: int) -> np.ndarray:
     A cell with a whole bin's share has a bin of its own, which leaves a smaller share for the others.
     """
     n = rows.shape[0]
+    # loops instead of np.arange and np.sum, which take long to compile
     if n <= max_bins:
-        return np.arange(n - 1)
-    light, light_bins = rows.sum(), max_bins
+        every = np.empty(n - 1, np.int64)
+        for i in range(n - 1):
+            every[i] = i
+        return every
+    light, light_bins = 0, max_bins
+    for i in range(n):
+        light += rows[i]
     heavy_share, share = np.inf, light / light_bins
     while share < heavy_share:
         heavy_share = share
@@ -240,7 +246,7 @@ def _value_of(image: int, bits: np.ndarray, value: np.ndarray) -> float:
 
 @njit(nogil=True, cache=True)
 def _roundest(low: int, high: int, finest: int, bits: np.ndarray, value: np.ndarray) -> int:
-    """Give the image with the most trailing zeros in the middle half of a gap between two cells.
+    """Return the image with the most trailing zeros in the middle half of a gap between two cells.
 
     ``bits`` and ``value`` are one number seen as int32 and as float32.
     """

@@ -1,4 +1,4 @@
-"""What a site has to know of its table before training, found in one pass over its batches."""
+"""Summarise a table in one pass over its batches: kinds of columns, sizes of numbers, the label's classes."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ from silvan.data.schema import Class, Label
 from silvan.errors import InputError, SchemaError
 
 _SHIFT = 23
-"""Medians are told to the power of two: the sign and the exponent."""
+"""Medians are rounded to powers of two: the sign and the exponent are kept."""
 
 _MOST = 1 << 16
 """There are never more classes."""
@@ -31,7 +31,7 @@ _MOST = 1 << 16
 class Sizes:
     """The sizes of a column's values, by powers of two: how many, the smallest and the largest in each.
 
-    That is enough to say in which the median lies: if the two values in the middle are in different ones, they are
+    That is enough to know in which the median lies: if the two values in the middle are in different ones, they are
     the largest of one and the smallest of the other.
     """
 
@@ -52,7 +52,7 @@ class Sizes:
         return int(self.counts.sum())
 
     def median_cell(self) -> int:
-        """Give the power of two that the median lies below, in steps of the grid."""
+        """Return the power of two that the median lies below, in steps of the grid."""
         n, ends = self.rows, np.cumsum(self.counts)
         first, second = (int(c) for c in np.searchsorted(ends, [(n - 1) // 2, n // 2], side="right"))
         if first == second:
@@ -82,7 +82,7 @@ class Summary:
 
 
 def summarise(table: Whole | Batched, label: str, task: Task | None = None) -> Summary:
-    """Look at all rows once."""
+    """Summarise all rows in one pass."""
     names = [name for name in table.names if name != label]
     sizes: dict[str, Sizes] = {name: Sizes() for name in names}
     texts: set[str] = set()
@@ -108,11 +108,11 @@ def summarise(table: Whole | Batched, label: str, task: Task | None = None) -> S
                 raise
             raise type(error)(f"in rows {start + 1:,} to {start + len(batch):,}: {error}") from None
         start += len(batch)
-    return Summary({name: None if name in texts else sizes[name] for name in names}, target.found())
+    return Summary({name: None if name in texts else sizes[name] for name in names}, target.label())
 
 
 class _Target:
-    """The label, as it is found out."""
+    """What is known of the label so far."""
 
     def __init__(self, name: str, task: Task | None) -> None:
         self.name, self.asked = name, task
@@ -120,14 +120,14 @@ class _Target:
         self.classes: set[Class] = set()
 
     def add(self, series: Series) -> None:
-        """Look at some rows."""
+        """Add some rows."""
         self.number |= self.asked is None and infer_task(series) == "regression"
-        replies = describe_label(series, self.name, "regression" if self.number else "classification")
-        if replies.classes is not None and len(self.classes) <= _MOST:
-            self.classes.update(replies.classes)
+        label = describe_label(series, self.name, "regression" if self.number else "classification")
+        if label.classes is not None and len(self.classes) <= _MOST:
+            self.classes.update(label.classes)
 
-    def found(self) -> Label:
-        """Say what it is."""
+    def label(self) -> Label:
+        """Return the label."""
         if self.number:
             return Label(self.name)
         check_few(len(self.classes), self.name, asked=self.asked is not None)

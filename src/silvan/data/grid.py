@@ -1,4 +1,4 @@
-"""The public grid: cells of the float32 line that do not depend on any data.
+"""The public grid: cells of the float32 line that do not depend on any data, and counts of values in them.
 
 A float32 has an integer image that keeps the order: read its bits as a sign and a magnitude. Dropping low
 bits of the image gives cells that are narrow near zero and wide far out, the same for everybody. A cell of
@@ -6,7 +6,7 @@ width 2^s holds the images in ((k-1) 2^s, k 2^s], so a cell's upper end is a rou
 cell, and zero ends a cell. Both zeros have image 0.
 
 Cut points are found from counts in cells, in two passes: all cells of a coarse grid, then finer ones inside
-those that hold much. Nobody's value is ever a cut point.
+those that hold many values. No value of a row is ever a cut point.
 """
 
 from typing import NamedTuple
@@ -43,7 +43,7 @@ class Grid(NamedTuple):
 
     @classmethod
     def for_columns(cls, n_columns: int) -> "Grid":
-        """Give the grid for a table: the same for everyone who knows how many columns it has."""
+        """Return the grid for a table: the same for everyone who knows how many columns it has."""
         share = 2**CELL_BUDGET // max(n_columns, 1)
         bits = min(COARSE_BITS, share.bit_length() - 1)
         return cls(32 - max(bits, 4), 2**FINE_BUDGET // max(n_columns, 1))
@@ -64,7 +64,7 @@ class Grid(NamedTuple):
         return max(self.coarse - FINE_BITS, 0)
 
     def bounds(self, first: int, last: int) -> tuple[float, float]:
-        """Give the lower end of one coarse cell and the upper end of another."""
+        """Return the lower end of one coarse cell and the upper end of another."""
         ends = [(first - self.middle - 1) << self.coarse, (last - self.middle) << self.coarse]
         low, high = values(np.clip(ends, -LARGEST, LARGEST))
         return float(low), float(high)
@@ -72,17 +72,22 @@ class Grid(NamedTuple):
 
 def images(column: np.ndarray) -> np.ndarray:
     """Map a float32 column to its order-preserving integers; missing values stay above ``LARGEST``."""
-    return _images(np.ascontiguousarray(column, np.float32).view(np.int32))
+    bits = np.ascontiguousarray(column, np.float32).view(np.int32)
+    out = np.empty(len(bits), np.int32)
+    _write_images(bits, out)
+    return out
+
+
+# The kernels of this module write to arrays that are passed in: allocating in a kernel adds to its compile time,
+# and these are part of the first forest that anybody grows.
 
 
 @njit(nogil=True, cache=True)
-def _images(bits: np.ndarray) -> np.ndarray:
-    out = np.empty(bits.shape[0], np.int32)
+def _write_images(bits: np.ndarray, out: np.ndarray) -> None:
     for i in range(bits.shape[0]):
         b = bits[i]
         # a quiet NaN may carry a sign bit; keep it out of the ordered range
         out[i] = b if b >= 0 else (-(b & 0x7FFFFFFF) if (b & 0x7FFFFFFF) <= LARGEST else 0x7FFFFFFF)
-    return out
 
 
 def values(image: np.ndarray) -> np.ndarray:
@@ -92,17 +97,21 @@ def values(image: np.ndarray) -> np.ndarray:
     return bits.astype(np.int32).view(np.float32)
 
 
-@njit(nogil=True, cache=True)
 def coarse_counts(image: np.ndarray, shift: int, n_cells: int) -> np.ndarray:
     """Count the values in every coarse cell."""
     counts = np.zeros(n_cells, np.int32)
-    middle = n_cells >> 1
+    _add_coarse(image, shift, counts)
+    return counts
+
+
+@njit(nogil=True, cache=True)
+def _add_coarse(image: np.ndarray, shift: int, counts: np.ndarray) -> None:
+    middle = counts.shape[0] >> 1
     up = (1 << shift) - 1
     for i in range(image.shape[0]):
         v = np.int64(image[i])
         if v <= LARGEST:
             counts[((v + up) >> shift) + middle] += 1
-    return counts
 
 
 class Heavy(NamedTuple):
@@ -112,12 +121,12 @@ class Heavy(NamedTuple):
     shifts: np.ndarray  # int32, low bits that its fine cells drop
 
     def starts(self, coarse: int) -> np.ndarray:
-        """Say where each cell's fine counts begin, and where the last ones end."""
+        """Return where each cell's fine counts begin, and where the last ones end."""
         return np.concatenate([[0], np.cumsum(1 << (coarse - self.shifts).astype(np.int64))])
 
 
 def heavy_cells(counts: np.ndarray, grid: Grid, max_bins: int, floor: int = 1) -> Heavy:
-    """Choose the cells that hold more than a quarter of a bin's share, and at least ``floor`` rows.
+    """Return the cells that hold more than a quarter of a bin's share, and at least ``floor`` rows.
 
     A cell with r bins' shares is cut into some 64 r parts, so that the cuts through it can be placed well.
     """
@@ -131,18 +140,20 @@ def heavy_cells(counts: np.ndarray, grid: Grid, max_bins: int, floor: int = 1) -
 
 def fine_counts(image: np.ndarray, heavy: Heavy, grid: Grid) -> np.ndarray:
     """Count the values in every fine cell of the heavy ones, one after the other."""
-    return _fine_counts(image, *heavy, heavy.starts(grid.coarse), grid.coarse, grid.n_cells)
+    starts = heavy.starts(grid.coarse)
+    slot = np.full(grid.n_cells, -1, np.int32)
+    slot[heavy.cells] = np.arange(len(heavy.cells))
+    counts = np.zeros(starts[-1], np.int32)
+    _add_fine(image, slot, heavy.shifts, starts, grid.coarse, counts)
+    return counts
 
 
 @njit(nogil=True, cache=True)
-def _fine_counts(
-    image: np.ndarray, cells: np.ndarray, shifts: np.ndarray, starts: np.ndarray, coarse: int, n_cells: int
-) -> np.ndarray:
-    slot = np.full(n_cells, -1, np.int32)
-    for j in range(cells.shape[0]):
-        slot[cells[j]] = j
-    counts = np.zeros(starts[-1], np.int32)
-    middle = n_cells >> 1
+def _add_fine(
+    image: np.ndarray, slot: np.ndarray, shifts: np.ndarray, starts: np.ndarray, coarse: int, counts: np.ndarray
+) -> None:
+    """Add the values to the counts of the fine cells; ``slot`` is the number of a heavy cell, -1 for others."""
+    middle = slot.shape[0] >> 1
     up = (1 << coarse) - 1
     for i in range(image.shape[0]):
         v = np.int64(image[i])
@@ -151,4 +162,3 @@ def _fine_counts(
             j = slot[cell + middle]
             if j >= 0:
                 counts[starts[j] + ((v - 1 - ((cell - 1) << coarse)) >> shifts[j])] += 1
-    return counts

@@ -1,6 +1,6 @@
-"""Which rows are kept for judging: a share of every class, drawn by a seed.
+"""Draw the rows that are held out for evaluation: a share of every class, by a seed.
 
-One bit a row. With a folder, what is sorted and shuffled on the way lies in files there.
+One bit a row. With a folder, the arrays that are sorted and shuffled on the way are in files there.
 """
 
 from typing import Any
@@ -16,20 +16,20 @@ _PIECE = 1 << 16
 
 
 class HeldOut:
-    """Which rows are kept for judging."""
+    """The rows that are held out for evaluation."""
 
     def __init__(self, rows: int) -> None:
         self.rows, self.bits = rows, np.zeros(-(-rows // 8), np.uint8)
         self.kept = 0
 
-    def among(self, start: int, stop: int) -> np.ndarray:
-        """Say it of consecutive rows: bool."""
+    def between(self, start: int, stop: int) -> np.ndarray:
+        """Return which of the rows from ``start`` to before ``stop`` are held out: bool."""
         first = start // 8
         bits = np.unpackbits(self.bits[first : -(-stop // 8)])
         return bits[start - 8 * first : stop - 8 * first].astype(np.bool_)
 
     def add(self, rows: np.ndarray) -> None:
-        """Keep rows that were not kept before."""
+        """Hold out rows that were not held out before."""
         for first in range(0, len(rows), _PIECE):
             some = rows[first : first + _PIECE]
             np.bitwise_or.at(self.bits, some >> 3, np.uint8(128) >> (some & 7).astype(np.uint8))
@@ -37,7 +37,7 @@ class HeldOut:
 
 
 def hold_out(table: Whole | Batched, label: str, share: float, seed: Any, folder: Folder = None) -> HeldOut:
-    """Draw the rows to judge by."""
+    """Draw the rows to hold out."""
     n = len(table)
     held = HeldOut(n)
     if share <= 0.0:
@@ -54,7 +54,7 @@ def hold_out(table: Whole | Batched, label: str, share: float, seed: Any, folder
 
 
 def _words(table: Whole | Batched, label: str) -> np.ndarray | None:
-    """List the texts of the classes, ascending; None if the label is a number: no classes to draw by."""
+    """Return the texts of the classes, ascending; None if the label is a number: there are no classes to draw by."""
     most, found, kind = max(2, len(table) // 5), np.zeros(0), None
     for i, batch in enumerate(table.batches(_only(table, label))):
         values = label_column(batch, label).to_numpy()

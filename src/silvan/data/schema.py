@@ -1,4 +1,4 @@
-"""What the columns of a table mean: the one description that sites agree on and a forest carries.
+"""Schemas: what the columns of a table mean, as sites agree on it and a forest carries it.
 
 A schema holds no data. Category names and class names are the only strings from a table in it, and bounds and
 edges are there only if somebody declared them.
@@ -44,7 +44,7 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     edges: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Raise ``SchemaError`` if fields contradict each other."""
         if not self.name:
             raise SchemaError("a feature needs a name; received an empty one")
         if self.kind == "categorical":
@@ -100,7 +100,7 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     bounds: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Raise ``SchemaError`` if fields contradict each other."""
         if self.classes is not None:
             if not self.classes:
                 raise SchemaError(f"label {self.name!r} needs at least one class")
@@ -123,7 +123,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     label: Label
 
     def __post_init__(self) -> None:
-        """Refuse names that stand for two columns."""
+        """Raise ``SchemaError`` if two columns have the same name."""
         seen: set[str] = set()
         for name in self.names:
             if name in seen:
@@ -151,7 +151,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         return len(self.label.classes or ())
 
     def to_json(self) -> str:
-        """Write the schema as JSON, always the same text for the same schema."""
+        """Return the schema as JSON, always the same text for the same schema."""
         return msgspec.json.encode(self, order="deterministic").decode()
 
     @classmethod

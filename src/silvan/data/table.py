@@ -1,8 +1,8 @@
-"""Any table in, one kind of data frame out.
+"""Read tables of any kind into one kind of data frame.
 
-A table is a file, a data frame of whichever library the caller likes, or a pair of arrays. All become an
-eager narwhals frame over the caller's own library, so nothing is copied that need not be. What cannot be a
-table at all is refused here; whether the columns mean what was agreed is for ``encode``.
+A table is a file, a query to a database, a data frame of any library, or a pair of arrays. All become an eager
+narwhals frame over the caller's own library, so nothing is copied that need not be. What cannot be a table at all
+is refused here; whether the columns mean what was agreed is checked by ``encode``.
 
 The libraries behind the frames are imported where they are needed: polars alone takes longer to import than
 the rest of the package.
@@ -22,18 +22,20 @@ import narwhals as nw
 import numpy as np
 from narwhals.exceptions import DuplicateError
 
+from silvan.data.sources.csv_types import narrow
+from silvan.data.sources.database import read_query
+from silvan.data.sources.query import Query, is_url
 from silvan.errors import InputError
+from silvan.util.readable import format_names
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from silvan.data.sources.query import Query
 
 Frame = nw.DataFrame[Any]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _SAMPLE_ROWS = 10_000
-"""Rows from which the types of a CSV are guessed, before all rows are held to the guess."""
+"""Rows from which the types of a CSV file are guessed."""
 
 
 def read_table(source: Any, label: str = "label") -> Frame:
@@ -56,8 +58,6 @@ def read_table(source: Any, label: str = "label") -> Frame:
     """
     query = as_query(source)
     if query is not None:
-        from silvan.data.sources.query import read_query
-
         return _checked(nw.from_native(read_query(query), eager_only=True), f"the query on {query.where}")
     if isinstance(source, str | os.PathLike):
         return _checked(_read_file(Path(source)), repr(str(source)))
@@ -67,17 +67,15 @@ def read_table(source: Any, label: str = "label") -> Frame:
     return _checked(frame, "the table")
 
 
-def as_query(source: Any) -> "Query | None":
-    """Take a source as a table in a database, if it is one."""
-    from silvan.data.sources.query import Query, is_url  # which needs this module
-
+def as_query(source: Any) -> Query | None:
+    """Return a source as a query if it is a table in a database, None if not."""
     if is_url(source):
         return Query(source)
     return source if isinstance(source, Query) else None
 
 
 def _checked(frame: Frame, what: str) -> Frame:
-    """Refuse what has no rows, no columns, or columns that cannot be told apart."""
+    """Return a frame whose columns are named by text; raise ``InputError`` if it has no rows or unusable names."""
     names = [str(name) for name in frame.columns]
     check_names(names, what)
     if not len(frame):
@@ -92,23 +90,19 @@ def _checked(frame: Frame, what: str) -> Frame:
 
 
 def check_names(names: list[str], what: str) -> None:
-    """Refuse columns that cannot be told apart or called by a name."""
+    """Raise ``InputError`` if there are no columns, if two have the same name, or one has none."""
     if not names:
         raise InputError(f"{what} is empty: it has no columns")
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise InputError(f"{what} has more than one column called {listed(twice)}; give every column its own name")
+        raise InputError(
+            f"{what} has more than one column called {format_names(twice)}; give every column its own name"
+        )
     if not all(name.strip() for name in names):
         position = next(i for i, name in enumerate(names, 1) if not name.strip())
         raise InputError(
             f"column {position} of {what} has no name; name it, or leave it out if it only numbers the rows"
         )
-
-
-def listed(names: list[str], most: int = 10) -> str:
-    """Names for a message, cut short if there are very many."""
-    text = ", ".join(map(repr, names[:most]))
-    return text if len(names) <= most else f"{text} and {len(names) - most} more"
 
 
 def _read_frame(source: Any, wanted: str) -> Frame:
@@ -129,7 +123,7 @@ def _read_file(path: Path) -> Frame:
 
 
 def file_kind(path: Path) -> Literal["csv", "parquet"]:
-    """Tell what a file is by its name."""
+    """Return the format of a file, by its name; raise ``InputError`` for others."""
     if not path.is_file():
         where = "" if path.is_absolute() else f" in {str(Path.cwd())!r}"
         raise InputError(f"there is no file {str(path)!r}{where}; check the path")
@@ -151,12 +145,12 @@ def _read_parquet(path: Path) -> "pl.DataFrame":
 
 
 def not_parquet(path: Path) -> InputError:
-    """Say that a file is not what its name says; the reader's own message might quote cells."""
+    """Return the error for a broken Parquet file; the reader's own message might quote cells."""
     return InputError(f"{str(path)!r} cannot be read as Parquet; it may be cut short or of another kind")
 
 
 def _read_csv(path: Path) -> "pl.DataFrame":
-    """Read fast with guessed types; if a late row breaks the guess, read text and look at every cell."""
+    """Read with types guessed from the first rows; if a later row breaks the guess, look at every cell as text."""
     import polars as pl
 
     check_names(csv_header(path), repr(str(path)))
@@ -167,11 +161,11 @@ def _read_csv(path: Path) -> "pl.DataFrame":
             frame = pl.read_csv(path, infer_schema_length=0, glob=False)
     except (pl.exceptions.PolarsError, OSError):
         raise not_csv(path) from None
-    return frame.with_columns(_typed(column) for column in frame if column.dtype == pl.String)
+    return frame.with_columns(narrow(column) for column in frame if column.dtype == pl.String)
 
 
 def not_csv(path: Path) -> InputError:
-    """Say that a file is not what its name says; the reader's own message would quote cells."""
+    """Return the error for a broken CSV file; the reader's own message would quote cells."""
     return InputError(
         f"{str(path)!r} cannot be read as CSV; look for a row with more cells than the header, an open quote, or "
         "text that is not UTF-8"
@@ -179,7 +173,7 @@ def not_csv(path: Path) -> InputError:
 
 
 def csv_header(path: Path) -> list[str]:
-    """Read the names in the first line, which polars would make unique without a word."""
+    """Read the names in the first line, which polars would make unique without a warning."""
     packed = path.name.lower().endswith(".gz")
     try:
         with (gzip.open if packed else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
@@ -190,25 +184,6 @@ def csv_header(path: Path) -> list[str]:
     if len(names) == 1 and any(mark in names[0] for mark in ";\t"):
         raise InputError(f"{str(path)!r} seems to be separated by semicolons or tabs; save it with commas")
     return names
-
-
-def _typed(text: "pl.Series") -> "pl.Series":
-    """Give a column of text the narrowest type that holds all of it."""
-    import polars as pl
-
-    clean = text.str.strip_chars()
-    clean = clean.set(clean == "", None)
-    missing = clean.null_count()
-    if missing == len(clean):
-        return clean.cast(pl.Float64)
-    for dtype in (pl.Int64, pl.Float64):
-        numbers = clean.cast(dtype, strict=False)
-        if numbers.null_count() == missing:
-            return numbers
-    lower = clean.str.to_lowercase()
-    if lower.is_in(["true", "false"]).all():
-        return lower == "true"
-    return text.set(clean.is_null(), None)
 
 
 def _read_pair(source: tuple[Any, ...], label: str) -> Frame:
@@ -229,7 +204,7 @@ def _read_pair(source: tuple[Any, ...], label: str) -> Frame:
 
 
 def _without_index(y: Any) -> Any:
-    """Take the values of a series, since X and y belong together by position and not by index."""
+    """Return the values of a series, since X and y belong together by position and not by index."""
     series = nw.from_native(y, series_only=True, pass_through=True)
     if not isinstance(series, nw.Series):
         return y
@@ -265,7 +240,7 @@ def _array_frame(X: Array) -> Frame:
 
 
 def _uniform(column: Array, name: str) -> Array | list[str | None]:
-    """Give a column one type; an array of objects does not say what they are, so each is looked at."""
+    """Return a column of one type; in an array of objects each is looked at."""
     if column.dtype.kind in "biuf":
         return np.ascontiguousarray(column)
     values = [None if value != value else value for value in column.tolist()]

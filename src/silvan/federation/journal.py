@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from silvan.errors import FormatError, InputError
+from silvan.errors import FormatError
 from silvan.federation.store import CONDUCT, SHARE, MemoryStore
-from silvan.util.files import prepare_database
+from silvan.util.sqlite_file import open_database
 
 _APPLICATION = 0x53494C56  # how SQLite files say whose they are: "SILV"
 
@@ -71,16 +71,9 @@ class Journal:
         if path is None:
             return
         try:
-            # any thread may use it, one at a time
-            self._db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)
-        except sqlite3.Error:
-            raise InputError(f"the journal {str(path)!r} cannot be opened; is there such a folder?") from None
-        try:
-            with self._using() as db:
-                prepare_database(db, _APPLICATION, _SCHEMA)
-        except FormatError:
-            self.close()
-            raise
+            self._db = open_database(path, "the journal", _APPLICATION, _SCHEMA)
+        except sqlite3.DatabaseError as error:
+            raise self._unusable(error) from None
 
     def belongs_to(self, study: str) -> None:
         """Tie the journal to a study; refuse one of another."""
@@ -162,7 +155,10 @@ class Journal:
             try:
                 yield self._db
             except sqlite3.DatabaseError as error:
-                raise FormatError(f"{self.path}: cannot be used as a journal ({error})") from None
+                raise self._unusable(error) from None
+
+    def _unusable(self, error: sqlite3.DatabaseError) -> FormatError:
+        return FormatError(f"{self.path}: cannot be used as a journal ({error})")
 
 
 class _Kept(MemoryStore):

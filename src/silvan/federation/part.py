@@ -104,7 +104,7 @@ def store_parts(
         except InputError as error:
             raise type(error)(f"in rows {start + 1:,} to {stop:,}: {error}") from None
         for test, (some_X, some_y) in enumerate(files):
-            rows = held.among(start, stop) == bool(test)
+            rows = held.between(start, stop) == bool(test)
             some_X.append(X[rows])
             some_y.append(y[rows])
         start = stop

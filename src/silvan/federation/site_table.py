@@ -134,7 +134,7 @@ class SiteTable:
                     encode_label(self.frame, schema),
                 )
             X, y = self.cache[everything]
-            rows = np.flatnonzero(self._held_out.among(0, len(X)) == test)
+            rows = np.flatnonzero(self._held_out.between(0, len(X)) == test)
             self.cache[key] = Part(X[rows], y[rows], row_keys(self.name, len(rows)))
         part: Part = self.cache[key]
         return part

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Protocol
 
 from silvan.errors import FormatError
-from silvan.util.files import has_no_room, no_room, prepare_database
+from silvan.util.files import has_no_room, no_room
+from silvan.util.sqlite_file import open_database
 
 CONDUCT = "conduct"
 """How keys begin of what a site holds a coordinator to."""
@@ -92,14 +93,10 @@ class FileStore:
         self.path, self._room = Path(path), room
         self._lock = threading.Lock()
         os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # there are secrets in it
-        # any thread may use it, one at a time
-        self._db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)
         try:
-            with self._using() as db:
-                prepare_database(db, _APPLICATION, _SCHEMA)
-        except (FormatError, OSError):
-            self.close()
-            raise
+            self._db = open_database(path, "the store", _APPLICATION, _SCHEMA)
+        except sqlite3.DatabaseError as error:
+            raise self._unusable(error) from None
 
     def get(self, key: str) -> bytes | None:
         """Return what was put, or None."""
@@ -139,9 +136,12 @@ class FileStore:
         with self._lock:
             try:
                 yield self._db
-            except sqlite3.OperationalError as error:
-                if has_no_room(error):
-                    raise no_room(self.path) from None
-                raise OSError(f"{self.path}: {error}") from None
             except sqlite3.DatabaseError as error:
-                raise FormatError(f"{self.path}: cannot be used as a site's store ({error})") from None
+                raise self._unusable(error) from None
+
+    def _unusable(self, error: sqlite3.DatabaseError) -> OSError | FormatError:
+        if has_no_room(error):
+            return no_room(self.path)
+        if isinstance(error, sqlite3.OperationalError):
+            return OSError(f"{self.path}: {error}")
+        return FormatError(f"{self.path}: cannot be used as a site's store ({error})")

@@ -1,6 +1,6 @@
-"""Rows go down small trees as masks: a bit a row, thousands of rows at a time.
+"""Take rows down small trees as bit masks: one bit a row, thousands of rows at a time.
 
-A cut is a feature and a threshold. The cuts of all trees are marked first: which rows are above. A node then parts its
+A cut is a feature and a threshold. First the rows above each cut of all trees are marked. A node then splits its
 rows by an operation or two on words of 64 rows. A mask costs the same at the top of a tree and far down, where few rows
 are left in it; so this is for trees of up to about a thousand splits, and for splits by number.
 """
@@ -14,10 +14,10 @@ from silvan.forest.walk import MISSING_RIGHT, Nodes, U
 from silvan.util.threads import thread_map
 
 MOST_SPLITS = 1 << 10
-"""Larger trees are better served by ``flow``."""
+"""For larger trees ``flow`` is faster."""
 
 MOST_WORDS, LEAST_WORDS = 128, 16
-"""Length of a mask: long ones make nodes cheap, with many cuts short ones keep the marks near."""
+"""Length of a mask: long ones make nodes cheap; with many cuts short ones keep the marks in the cache."""
 
 MARKS = 1 << 22
 """Words for the marks of all cuts together: 32 megabytes."""
@@ -39,7 +39,7 @@ def splits_of(nodes: Nodes) -> np.ndarray:
 
 
 def are_small(nodes: Nodes) -> np.ndarray:
-    """Say which trees are for masks."""
+    """Return which trees are small enough for masks and have no splits by category."""
     by_category = np.logical_or.reduceat(nodes.kind >= 0, nodes.offsets[:-1])
     return (splits_of(nodes) <= MOST_SPLITS) & ~by_category
 
@@ -68,31 +68,37 @@ def count_by_masks(
 ) -> None:
     """Count rows by class and by the vote of their leaf, for small trees.
 
-    Rows are sorted by class, and ``ends`` says where each class ends.
+    Rows are sorted by class, and ``ends`` has where each class ends.
     """
-    batch = np.cumsum(splits_of(nodes)[trees]) // (MARKS // LEAST_WORDS)
-    for number in np.unique(batch):
-        some = trees[batch == number]
-        cuts = find_cuts(nodes, some)
+    number = np.cumsum(splits_of(nodes)[trees]) // (MARKS // LEAST_WORDS)
+    for k in np.unique(number):
+        batch = _Batch.of(nodes, trees[number == k])
+        n_rows = 64 * batch.marks.shape[1]
+        for first in range(0, len(X), n_rows):
+            rows = X[first : first + n_rows]
+            _count_rows(rows, np.clip(ends - first, 0, len(rows)), batch, nodes, vote, out, threads)
+
+
+class _Batch(NamedTuple):
+    """Trees whose cuts are marked together."""
+
+    trees: np.ndarray
+    cuts: Cuts
+    marks: np.ndarray  # (cuts, words) one bit for each row above a cut
+
+    @classmethod
+    def of(cls, nodes: Nodes, trees: np.ndarray) -> "_Batch":
+        """List the cuts of some trees and allocate their marks."""
+        cuts = find_cuts(nodes, trees)
         n_words = int(np.clip(MARKS // max(len(cuts.threshold), 1), LEAST_WORDS, MOST_WORDS))
-        marks = np.empty((len(cuts.threshold), n_words), np.uint64)
-        for first in range(0, len(X), 64 * n_words):
-            rows = X[first : first + 64 * n_words]
-            _count_rows(rows, np.clip(ends - first, 0, len(rows)), some, nodes, cuts, marks, vote, out, threads)
+        return cls(trees, cuts, np.empty((len(cuts.threshold), n_words), np.uint64))
 
 
 def _count_rows(
-    X: np.ndarray,
-    ends: np.ndarray,
-    trees: np.ndarray,
-    nodes: Nodes,
-    cuts: Cuts,
-    marks: np.ndarray,
-    vote: np.ndarray,
-    out: np.ndarray,
-    threads: int,
+    X: np.ndarray, ends: np.ndarray, batch: _Batch, nodes: Nodes, vote: np.ndarray, out: np.ndarray, threads: int
 ) -> None:
-    """Count as many rows as a mask has bits."""
+    """Count at most as many rows as a mask has bits."""
+    trees, cuts, marks = batch
     columns = np.ascontiguousarray(X[:, cuts.features].T)
     parts = min(4 * threads, len(trees))
 
@@ -211,7 +217,7 @@ def _descend(
 
 @njit(nogil=True, cache=True)
 def _ones(n: int) -> np.uint64:
-    """Give a word with the first ``n`` bits set."""
+    """Return a word with the first ``n`` bits set."""
     if n >= 64:
         return ~U(0)
     return (U(1) << U(max(n, 0))) - U(1)

@@ -1,53 +1,22 @@
-"""The one gate for forests: files, messages and our own code pass it.
+"""Checks of a forest's arrays: every forest passes them, whether from a file, a message or our own code.
 
-Prediction trusts its arrays and checks no index, so whatever could make it read astray, loop or answer
+Prediction trusts its arrays and checks no index, so whatever could make it read out of bounds, loop or answer
 nonsense is refused here. Structure needs little checking: nodes carry no pointers, a child's place follows
-from which nodes are leaves. Every check takes time linear in the size of the arrays, for doctored ones too.
+from which nodes are leaves. Every check takes time linear in the size of the arrays, for forged ones too.
 """
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from silvan.data.schema import Schema
 from silvan.errors import FormatError
-from silvan.tree.split import SET_WORDS
-
-if TYPE_CHECKING:
-    from silvan.forest.forest import Forest
-
-COMBINES = ("mean", "vote", "stages", "log_odds")
-"""Ways in which trees make an answer."""
-
-DEPTH_CAP = 4096
-"""No tree is deeper; ``max_depth=None`` means this."""
+from silvan.forest.arrays import COMBINES, DEPTH_CAP, ForestArrays
+from silvan.forest.category_set import SET_WORDS, is_category_split, known_bins
 
 ODDS_CAP = 1e6
 """No leaf value, knot or log-odds of a forest that adds them is further from zero; knots differ by one over this."""
 
 
-def is_category_split(schema: Schema, feature: np.ndarray) -> np.ndarray:
-    """Say which nodes split by category."""
-    kinds = np.array([f.categorical for f in schema.features] + [False], np.bool_)
-    return kinds[feature]
-
-
-def known_bins(schema: Schema) -> np.ndarray:
-    """Give each feature's set of possible bins: uint64 (features, 4), for numeric ones empty."""
-    n_bins = np.array([f.categorical * (f.n_codes + 1) for f in schema.features], np.int64)
-    bits = np.arange(64 * SET_WORDS) < n_bins[:, None]
-    words = np.packbits(bits, axis=1, bitorder="little").view("<u8")
-    return words.astype(np.uint64, copy=False)
-
-
-def set_bits(sets: np.ndarray) -> np.ndarray:
-    """Spread sets out: bool (sets, 256), one column a bin."""
-    octets = np.ascontiguousarray(sets, "<u8").view(np.uint8).reshape(len(sets), 8 * SET_WORDS)
-    return np.unpackbits(octets, axis=1, bitorder="little").view(np.bool_)
-
-
-def check(forest: "Forest") -> None:
-    """Refuse arrays that are not a forest."""
+def check(forest: ForestArrays) -> None:
+    """Raise ``FormatError`` if arrays are not a forest."""
     _check_shapes(forest)
     _check_structure(forest)
     _check_numbers(forest)
@@ -61,12 +30,12 @@ def _require(condition: bool | np.bool_, what: str) -> None:
         raise FormatError(f"not a forest: {what}")
 
 
-def _check_shapes(forest: "Forest") -> None:
+def _check_shapes(forest: ForestArrays) -> None:
     offsets, feature, schema = forest.offsets, forest.feature, forest.schema
     _require(offsets.ndim == 1 and len(offsets) >= 2, "it has no trees")
     _require(feature.ndim == 1 and len(feature) < 2**31, "feature must be a list of less than 2^31 nodes")
     _require(offsets[0] == 0 and offsets[-1] == len(feature), "offsets do not span the nodes")
-    # compared, not subtracted: differences of doctored offsets may overflow and look right
+    # compared, not subtracted: differences of forged offsets may overflow and look right
     _require((offsets[1:] > offsets[:-1]).all(), "offsets must rise, every tree has a node")
     for name in ("threshold", "missing_left"):
         _require(getattr(forest, name).shape == feature.shape, f"{name} has the wrong shape")
@@ -81,7 +50,7 @@ def _check_shapes(forest: "Forest") -> None:
     _require(forest.combine in COMBINES, f"combine {str(forest.combine)[:40]!r} is unknown")
 
 
-def _check_structure(forest: "Forest") -> None:
+def _check_structure(forest: ForestArrays) -> None:
     inner = forest.feature >= 0
     per_tree = np.add.reduceat(inner, forest.offsets[:-1], dtype=np.int64)
     _require((np.diff(forest.offsets) == 2 * per_tree + 1).all(), "a tree's nodes and splits do not match")
@@ -90,7 +59,7 @@ def _check_structure(forest: "Forest") -> None:
     _require(forest.depth.max(initial=0) <= DEPTH_CAP, f"a tree is deeper than {DEPTH_CAP}")
 
 
-def _check_numbers(forest: "Forest") -> None:
+def _check_numbers(forest: ForestArrays) -> None:
     is_leaf = forest.feature < 0
     plain = is_leaf | is_category_split(forest.schema, forest.feature)
     _require(np.isfinite(forest.threshold).all(), "a threshold is not finite")
@@ -113,7 +82,7 @@ def _check_numbers(forest: "Forest") -> None:
         _require(usable, "a gain is negative or not finite")
 
 
-def _check_sets(forest: "Forest") -> None:
+def _check_sets(forest: ForestArrays) -> None:
     by_category = is_category_split(forest.schema, forest.feature)
     known = known_bins(forest.schema)[forest.feature[by_category]]
     _require(not (forest.sets & ~known).any(), "a set names an unknown category")
@@ -121,7 +90,7 @@ def _check_sets(forest: "Forest") -> None:
     _require((first_bit == forest.missing_left[by_category]).all(), "a set contradicts the missing direction")
 
 
-def _check_stages(forest: "Forest") -> None:
+def _check_stages(forest: ForestArrays) -> None:
     group, say = forest.group, forest.say
     if forest.combine != "stages":
         _require(group is None and say is None, "group and say are for trees that combine by stages")
@@ -141,7 +110,7 @@ def _check_stages(forest: "Forest") -> None:
     _require((np.maximum.reduceat(forest.weights, starts) > 0).all(), "no tree of a stage has a weight")
 
 
-def _check_calibration(forest: "Forest") -> None:
+def _check_calibration(forest: ForestArrays) -> None:
     knots, odds = forest.knots, forest.odds
     if forest.combine != "log_odds":
         _require(knots is None and odds is None, "knots and odds are for trees that combine log-odds")

@@ -1,37 +1,35 @@
-"""Rows flow down a tree all together.
+"""Take thousands of rows down a tree together, splitting lists of rows node by node.
 
-At a node the list of the rows that came there is parted in two, in their order: the split is read once for all of
+At a node the list of the rows that came there is split in two, in their order: the split is read once for all of
 them, and its column from one end to the other. For thousands of rows that is two to three times faster than to
 take each row down by itself, as ``walk`` does, which suits a few rows as well.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
+from silvan.forest.arrays import ForestArrays
 from silvan.forest.walk import BLOCK, Nodes, U
 
-if TYPE_CHECKING:
-    from silvan.forest.forest import Forest
-
 ROWS = 1 << 15
-"""Rows that flow together: their lists and a column fit the cache."""
+"""Rows that go down together: their lists and a column fit the cache."""
 
 
 class Columns(NamedTuple):
-    """A table laid out for flowing, without missing values.
+    """A table laid out by column, with numbers in place of missing values.
 
-    Those of a numeric column are below all numbers, and above all numbers in a second column, for the splits that
-    send them right. A column of categories holds bins.
+    Missing values of a numeric column are below all numbers, and above all numbers in a second column, for the
+    splits that send them right. A column of categories holds bins.
     """
 
     values: np.ndarray  # float32 (columns, rows)
     column: np.ndarray  # (nodes,) which column a split reads
 
 
-class Room(NamedTuple):
-    """Where rows flow: lists of rows, and where in them each node's rows begin and end."""
+class Buffers(NamedTuple):
+    """Memory for one tree: lists of rows, and where in them each node's rows begin and end."""
 
     rows: np.ndarray
     spare: np.ndarray
@@ -39,12 +37,12 @@ class Room(NamedTuple):
     end: np.ndarray
 
 
-def lay_out(forest: "Forest", X: np.ndarray) -> Columns:
-    """Lay out the columns that splits ask about."""
+def lay_out(forest: ForestArrays, X: np.ndarray) -> Columns:
+    """Return the columns that splits ask about, laid out for ``flow``."""
     used = np.unique(forest.feature[forest.feature >= 0])
     categorical = np.array([forest.schema.features[f].categorical for f in used], np.bool_)
     first, gaps = np.empty((len(used), len(X)), np.float32), np.zeros(len(used), np.bool_)
-    _turn(X, used, categorical, first, gaps)
+    _transpose(X, used, categorical, first, gaps)
     twice = np.flatnonzero(gaps & ~categorical)
     second = first[twice]
     second[second == -np.inf] = np.inf
@@ -57,8 +55,8 @@ def lay_out(forest: "Forest", X: np.ndarray) -> Columns:
 
 
 @njit(nogil=True, cache=True)
-def _turn(X: np.ndarray, used: np.ndarray, categorical: np.ndarray, out: np.ndarray, gaps: np.ndarray) -> None:
-    """Write columns as rows, some lines at a time, and say which have missing values."""
+def _transpose(X: np.ndarray, used: np.ndarray, categorical: np.ndarray, out: np.ndarray, gaps: np.ndarray) -> None:
+    """Write columns as rows, some lines at a time, and note in ``gaps`` which have missing values."""
     for begin in range(0, X.shape[0], BLOCK):
         for j in range(len(used)):
             for i in range(begin, min(begin + BLOCK, X.shape[0])):
@@ -71,17 +69,17 @@ def _turn(X: np.ndarray, used: np.ndarray, categorical: np.ndarray, out: np.ndar
                 out[j, i] = x
 
 
-def make_room(forest: "Forest", n: int) -> Room:
-    """Make room for rows to flow down any tree."""
+def make_buffers(forest: ForestArrays, n: int) -> Buffers:
+    """Allocate the memory for ``n`` rows going down any tree."""
     rows, nodes = min(n, ROWS), int(np.diff(forest.offsets).max())
     lists = np.empty((2, rows), np.uint32)
-    return Room(*lists, *np.empty((2, nodes), np.int64))
+    return Buffers(*lists, *np.empty((2, nodes), np.int64))
 
 
 @njit(nogil=True, cache=True)
-def flow(columns: Columns, first: int, n: int, tree: int, nodes: Nodes, room: Room) -> None:
-    """Part ``n`` rows from ``first`` on, counted from 0, by a tree: each leaf's rows, in their order."""
-    rows, spare, begin, end = room
+def flow(columns: Columns, first: int, n: int, tree: int, nodes: Nodes, buffers: Buffers) -> None:
+    """Sort ``n`` rows from ``first`` on, counted from 0, by the leaves of a tree, each leaf's in their order."""
+    rows, spare, begin, end = buffers
     root = nodes.offsets[tree]
     for i in range(n):
         rows[i] = i

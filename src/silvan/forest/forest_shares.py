@@ -1,9 +1,9 @@
-"""A forest in shares: its structure in one place, the details of each split only with the party that made it.
+"""A forest in shares: the structure at the coordinator, the details of each split only with the party that made it.
 
-The structure says who splits each node and what the leaves are worth; a party's share says by which of its columns,
-at which threshold, and which leaves lie to the left and to the right of each of its nodes. Leaves are numbered from
-left to right, tree after tree, so those below a node are a stretch. Nodes stand as in a ``Forest``. With all shares the
-forest can be put together; any share less, and the splits in it are unknown.
+The structure holds who splits each node and the values of the leaves; a party's share holds by which of its columns
+and at which threshold it splits each of its nodes, and which leaves lie to the left and to the right. Leaves are
+numbered from left to right, tree after tree, so those below a node have consecutive numbers. Nodes stand as in a
+``Forest``. With all shares the forest can be put together; the splits in a share that is lacking are unknown.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,12 @@ from numba import njit
 
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
-from silvan.forest.check import is_category_split
+from silvan.forest.arrays import left_children
+from silvan.forest.category_set import SET_WORDS, is_category_split
 from silvan.forest.files.tensors import read_tensors, write_tensors
 from silvan.forest.forest import Forest
+from silvan.forest.importance import gain_shares, mean_shares
 from silvan.forest.model_in_shares import VERSION, ModelInShares, require
-from silvan.tree.split import SET_WORDS
 
 STRUCTURE, SHARE = "silvan structure", "silvan share"
 
@@ -47,7 +48,7 @@ SHARE_ARRAYS = {
 
 @dataclass(frozen=True)
 class Structure(ModelInShares):
-    """What the coordinator keeps: who splits which node, and the values of the leaves unless these are secret."""
+    """The coordinator's part: who splits which node, and the values of the leaves unless these are secret."""
 
     file_format: ClassVar[str] = STRUCTURE
     arrays: ClassVar[Mapping[str, Any]] = STRUCTURE_ARRAYS
@@ -69,10 +70,7 @@ class Structure(ModelInShares):
     @cached_property
     def left(self) -> np.ndarray:
         """Each node's left child; -1 for a leaf."""
-        inner = self.owner >= 0
-        before = np.concatenate([[0], np.cumsum(inner)])[:-1]
-        starts = np.repeat(self.offsets[:-1], np.diff(self.offsets))
-        return np.where(inner, starts + 2 * (before - before[starts]) + 1, -1)
+        return left_children(self.owner >= 0, self.offsets)
 
     @cached_property
     def spans(self) -> tuple[np.ndarray, np.ndarray]:
@@ -99,7 +97,7 @@ class Structure(ModelInShares):
         return np.append(self.spans[0][self.offsets[:-1]], self.n_leaves)
 
     def check_share(self, share: "Share", party: str) -> None:
-        """Refuse what is not a party's share of this model."""
+        """Raise ``FormatError`` unless a share is this party's share of this model."""
         own = np.flatnonzero(self.owner == self.parties.index(party))
         if (share.model, share.party) != (self.model, party) or not np.array_equal(np.sort(share.node), own):
             raise FormatError(f"not the share of party {party!r} in this model")
@@ -130,7 +128,7 @@ class Structure(ModelInShares):
 
 @dataclass(frozen=True)
 class Share:
-    """What a party keeps: the details of its own splits."""
+    """A party's part: the details of its own splits."""
 
     model: str
     party: str
@@ -155,7 +153,7 @@ class Share:
         return is_category_split(self.schema, self.feature)
 
     def to_bytes(self) -> bytes:
-        """Write the share."""
+        """Return the content of the share's file."""
         words = {
             "model": self.model,
             "party": self.party,
@@ -175,7 +173,7 @@ class Share:
         return share
 
     def check(self) -> None:
-        """Refuse what is no share: kernels trust what they are given."""
+        """Raise ``FormatError`` if the arrays are not a share: kernels trust what they are given."""
         n = len(self.node)
         shapes = {"words": (n, SET_WORDS)}
         for name in SHARE_ARRAYS.keys() - {"value"}:
@@ -195,7 +193,7 @@ class Share:
 
 
 def put_together(structure: Structure, shares: Mapping[str, Share]) -> Forest:
-    """Make the forest that the shares of all parties are."""
+    """Return the forest that the shares of all parties make up."""
     n = len(structure.owner)
     feature, threshold = np.full(n, -1, np.int32), np.zeros(n, np.float32)
     missing_left, words = np.zeros(n, np.bool_), np.zeros((n, SET_WORDS), np.uint64)
@@ -212,10 +210,8 @@ def put_together(structure: Structure, shares: Mapping[str, Share]) -> Forest:
         value = shares[structure.label_holder].value[structure.spans[0][structure.owner < 0]]
     tree = np.repeat(np.arange(len(structure)), np.diff(structure.offsets))
     inner = feature >= 0
-    gain = np.zeros((len(structure), len(structure.schema.features)))
-    np.add.at(gain, (tree[inner], feature[inner]), structure.gain[inner])
-    total = gain.sum(axis=1, keepdims=True)
-    shared = np.divide(gain, total, out=np.zeros_like(gain), where=total > 0).sum(axis=0) / len(structure)
+    n_features = len(structure.schema.features)
+    gains = gain_shares(tree[inner], feature[inner], structure.gain[inner], len(structure), n_features)
     return Forest(
         schema=structure.schema,
         offsets=structure.offsets,
@@ -225,12 +221,13 @@ def put_together(structure: Structure, shares: Mapping[str, Share]) -> Forest:
         sets=words[is_category_split(structure.schema, feature)],
         value=value,
         weights=structure.weights,
-        gain=shared / shared.sum() if shared.sum() > 0 else shared,
+        gain=mean_shares(gains),
     )
 
 
 @njit(nogil=True, cache=True)
 def _spans(left: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the leaves below each node, numbered from left to right: the first, and the one after the last."""
     n = left.shape[0]
     size, first = np.ones(n, np.int64), np.zeros(n, np.int64)
     for node in range(n - 1, -1, -1):

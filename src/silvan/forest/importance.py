@@ -1,20 +1,18 @@
-"""Permutation importance: how much worse a forest gets when one column is shuffled."""
+"""How much features matter: by the gains of splits, or by shuffling a column."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from silvan.errors import InputError
+from silvan.forest.arrays import ForestArrays
 from silvan.forest.predict import as_rows, decide
-
-if TYPE_CHECKING:
-    from silvan.forest.forest import Forest
 
 
 def permutation_importances(
-    forest: "Forest", X: Any, y: Any, repeats: int = 5, random_state: int = 0, n_jobs: int | None = None
+    forest: ForestArrays, X: Any, y: Any, repeats: int = 5, random_state: int = 0, n_jobs: int | None = None
 ) -> dict[str, float]:
-    """Give each feature's drop in accuracy (or in R2) when its column is shuffled, the mean over repeats.
+    """Return each feature's drop in accuracy (or in R2) when its column is shuffled, the mean over repeats.
 
     Columns that no tree uses are not tried: they cannot matter.
     """
@@ -35,7 +33,26 @@ def permutation_importances(
     return drops
 
 
-def _merit(forest: "Forest", matrix: np.ndarray, y: np.ndarray, absent: np.ndarray | None, n_jobs: int | None) -> float:
+def gain_shares(tree: np.ndarray, feature: np.ndarray, gain: np.ndarray, n_trees: int, n_features: int) -> np.ndarray:
+    """Return each feature's share of the gains of a tree: (trees, features), zeros for a tree without gains.
+
+    ``tree``, ``feature`` and ``gain`` are of every split.
+    """
+    gains = np.zeros((n_trees, n_features))
+    np.add.at(gains, (tree, feature), gain)
+    total = gains.sum(axis=1, keepdims=True)
+    return np.divide(gains, total, out=np.zeros_like(gains), where=total > 0)
+
+
+def mean_shares(shares: np.ndarray) -> np.ndarray:
+    """Average the trees' shares and scale the result to add up to 1."""
+    mean = shares.sum(axis=0) / len(shares)
+    return mean / mean.sum() if mean.sum() > 0 else mean
+
+
+def _merit(
+    forest: ForestArrays, matrix: np.ndarray, y: np.ndarray, absent: np.ndarray | None, n_jobs: int | None
+) -> float:
     answer = decide(forest, matrix, n_jobs, absent)
     if forest.classes is not None:
         return float((forest.classes[answer] == y).mean())

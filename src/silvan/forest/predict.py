@@ -1,25 +1,24 @@
-"""What a forest says of rows: trees answer, and ``combine`` says what that makes together."""
+"""Predictions: the leaves that rows fall into, combined over trees as the forest's ``combine`` says."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
 from silvan.data.encode import encode_features
 from silvan.data.schema import Schema
-from silvan.data.table import listed, read_table
+from silvan.data.table import read_table
 from silvan.errors import InputError
-from silvan.forest.check import is_category_split
+from silvan.forest.arrays import ForestArrays, not_none
+from silvan.forest.category_set import is_category_split
 from silvan.forest.walk import BLOCK, Nodes, U, pack, walk
+from silvan.util.readable import format_names
 from silvan.util.threads import thread_count, thread_map
-
-if TYPE_CHECKING:
-    from silvan.forest.forest import Forest
 
 
 def as_matrix(schema: Schema, X: Any) -> np.ndarray:
-    """Turn what a user passes into float32 (rows, features).
+    """Convert what a user passes to float32 (rows, features).
 
     A table is read by column names. In an array, categories are codes; an unknown one counts as missing.
     """
@@ -40,8 +39,8 @@ def as_matrix(schema: Schema, X: Any) -> np.ndarray:
     return encode_features(read_table(X), schema)
 
 
-def as_rows(forest: "Forest", X: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """Turn what a user passes into rows, and say which features a table lacks, if trees may abstain for that."""
+def as_rows(forest: ForestArrays, X: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    """Convert what a user passes to rows; also return which features a table lacks, if trees abstain for that."""
     if isinstance(X, np.ndarray | list) or forest.combine != "vote":
         return as_matrix(forest.schema, X), None
     frame = read_table(X)
@@ -67,7 +66,7 @@ def _add_up(
 ) -> None:
     """Add each tree's leaf values to ``out``, its vote to ``votes``, its weight to ``weight``.
 
-    ``out`` or ``votes`` may have no columns. A tree skips the rows that its line of ``skip`` says, if it has one.
+    ``out`` or ``votes`` may have no columns. A tree skips the rows that its line of ``skip`` marks, if it has one.
     """
     place = np.empty(BLOCK, np.uint32)
     for begin in range(first, stop, BLOCK):
@@ -99,7 +98,7 @@ def _add_stages(
     say: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Let the trees of each stage vote and add the stage's say to the winners in ``out``."""
+    """Count the votes of each stage's trees and add the stage's say to the winners in ``out``."""
     place = np.empty(BLOCK, np.uint32)
     votes = np.zeros((BLOCK, out.shape[1]))
     for begin in range(first, stop, BLOCK):
@@ -125,20 +124,20 @@ def _add_stages(
 
 
 class Tally(NamedTuple):
-    """What trees say of rows, added up by weight."""
+    """Answers of trees for rows, added up by weight."""
 
     values: np.ndarray  # (rows, outputs)
     votes: np.ndarray  # (rows, classes), without columns if a number is predicted
     weight: np.ndarray  # (rows,) of the trees that took part
 
     def means(self) -> np.ndarray:
-        """Give the mean leaf values; NaN for a row in which no tree took part."""
+        """Return the mean leaf values; NaN for a row in which no tree took part."""
         with np.errstate(invalid="ignore"):
             return self.values / self.weight[:, None]
 
 
 def tally(
-    forest: "Forest",
+    forest: ForestArrays,
     X: np.ndarray,
     weights: np.ndarray,
     n_jobs: int | None = None,
@@ -150,8 +149,8 @@ def tally(
 ) -> Tally:
     """Add up leaf values, votes or both; trees without weight are not asked.
 
-    ``skip`` is (tree, row) and leaves trees out of rows; ``skipping`` numbers the trees that it speaks of, the
-    first ones if None.
+    ``skip`` is (tree, row) and leaves trees out of rows; ``skipping`` numbers the trees of its lines, the first
+    ones if None.
     """
     n, nodes, vote = len(X), pack(forest), leaf_votes(forest)
     total = Tally(
@@ -178,40 +177,41 @@ def _in_parts(work: Callable[[int, int], None], n: int, n_jobs: int | None) -> N
     thread_map(lambda first: work(first, min(first + step, n)), range(0, n, step), threads)
 
 
-def leaf_votes(forest: "Forest") -> np.ndarray:
-    """Give the class that each leaf votes for: the most probable one, the first of equal ones."""
+def leaf_votes(forest: ForestArrays) -> np.ndarray:
+    """Return the class that each leaf votes for: the most probable one, the first of equal ones."""
     return forest.value.argmax(axis=1)
 
 
-def abstaining(forest: "Forest", absent: np.ndarray) -> np.ndarray:
-    """Say which trees ask about a feature that is absent."""
+def abstaining(forest: ForestArrays, absent: np.ndarray) -> np.ndarray:
+    """Return which trees ask about a feature that is absent."""
     if absent.shape != (forest.n_features,) or absent.dtype != np.bool_:
         raise InputError(f"absent must have {forest.n_features} entries, true or false, one a feature")
     asked = np.append(absent, False)[forest.feature]  # the last entry is for leaves, whose feature is -1
     return np.logical_or.reduceat(asked, forest.offsets[:-1])
 
 
-def voting(forest: "Forest", absent: np.ndarray | None) -> np.ndarray:
-    """Give the weights of the trees, zero for those that abstain: only trees that vote do."""
+def voting_weights(forest: ForestArrays, absent: np.ndarray | None) -> np.ndarray:
+    """Return the weights of the trees, zero for those that abstain: only trees that vote do."""
     if absent is None or forest.combine != "vote":
         return forest.weights
     return np.where(abstaining(forest, absent), 0.0, forest.weights)
 
 
-def _votes_of_all(forest: "Forest", absent: np.ndarray | None) -> np.ndarray:
-    weights = voting(forest, absent)
+def _answering_weights(forest: ForestArrays, absent: np.ndarray | None) -> np.ndarray:
+    """Return the weights of the trees; raise ``InputError`` if all abstain."""
+    weights = voting_weights(forest, absent)
     if absent is None or weights.any():
         return weights
     lacking = absent & forest.take(forest.weights > 0).uses.any(axis=0)
     names = [name for name, lacks in zip(forest.schema.names, lacking, strict=True) if lacks]
     raise InputError(
-        f"no tree can answer: every one asks about a column that the table lacks, of {listed(names)}; add some of "
-        "these columns, empty if unknown"
+        f"no tree can answer: every one asks about a column that the table lacks, of {format_names(names)}; add some "
+        "of these columns, empty if unknown"
     )
 
 
 def scores(
-    forest: "Forest",
+    forest: ForestArrays,
     X: np.ndarray,
     n_jobs: int | None = None,
     absent: np.ndarray | None = None,
@@ -220,8 +220,8 @@ def scores(
 ) -> np.ndarray:
     """Score rows as ``combine`` says: (rows, outputs).
 
-    ``absent`` says which features a table lacks: trees that vote and ask about one abstain; to others these
-    values are missing ones. ``skip`` is (tree, row): out-of-bag scores leave out the trees that saw a row, and a
+    ``absent`` marks the features that a table lacks: trees that vote and ask about one abstain; for others these
+    values are missing. ``skip`` is (tree, row): out-of-bag scores leave out the trees that saw a row, and a
     row that every tree skips gets NaN.
     """
     if forest.combine == "stages":
@@ -232,33 +232,35 @@ def scores(
         if skip is not None:
             raise InputError("trees whose log-odds are added up cannot be skipped: each tells of other columns")
         return _odds_scores(forest, tally(forest, X, forest.weights, n_jobs, votes=False).values)
-    weights = _votes_of_all(forest, absent)
+    weights = _answering_weights(forest, absent)
     return tally(forest, X, weights, n_jobs, votes=False, skip=skip).means()
 
 
-def decide(forest: "Forest", X: np.ndarray, n_jobs: int | None = None, absent: np.ndarray | None = None) -> np.ndarray:
-    """Give the code of each row's class, or its number; the first of classes that come equally high."""
+def decide(
+    forest: ForestArrays, X: np.ndarray, n_jobs: int | None = None, absent: np.ndarray | None = None
+) -> np.ndarray:
+    """Return the code of each row's class, or its number; the first of classes with equal scores."""
     if forest.classes is None:
         return scores(forest, X, n_jobs, absent)[:, 0]
     if forest.combine != "vote":
         return scores(forest, X, n_jobs, absent).argmax(axis=1)
-    return tally(forest, X, _votes_of_all(forest, absent), n_jobs, values=False).votes.argmax(axis=1)
+    return tally(forest, X, _answering_weights(forest, absent), n_jobs, values=False).votes.argmax(axis=1)
 
 
 def scores_and_decisions(
-    forest: "Forest", X: np.ndarray, n_jobs: int | None = None, absent: np.ndarray | None = None
+    forest: ForestArrays, X: np.ndarray, n_jobs: int | None = None, absent: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Give both in one walk: what ``scores`` and ``decide`` give."""
+    """Return the results of ``scores`` and ``decide``, from one walk."""
     if forest.classes is not None and forest.combine == "vote":
-        replies = tally(forest, X, _votes_of_all(forest, absent), n_jobs)
-        return replies.means(), replies.votes.argmax(axis=1)
+        total = tally(forest, X, _answering_weights(forest, absent), n_jobs)
+        return total.means(), total.votes.argmax(axis=1)
     means = scores(forest, X, n_jobs, absent)
     return means, means[:, 0] if forest.classes is None else means.argmax(axis=1)
 
 
-def _stage_scores(forest: "Forest", X: np.ndarray, n_jobs: int | None) -> np.ndarray:
+def _stage_scores(forest: ForestArrays, X: np.ndarray, n_jobs: int | None) -> np.ndarray:
     nodes, vote, out = pack(forest), leaf_votes(forest), np.zeros((len(X), forest.n_outputs))
-    group, say = given(forest.group), given(forest.say)
+    group, say = not_none(forest.group), not_none(forest.say)
 
     def one(first: int, stop: int) -> None:
         _add_stages(X, first, stop, nodes, vote, forest.weights, group, say, out)
@@ -267,14 +269,14 @@ def _stage_scores(forest: "Forest", X: np.ndarray, n_jobs: int | None) -> np.nda
     return out / say.sum()
 
 
-def _odds_scores(forest: "Forest", sums: np.ndarray) -> np.ndarray:
-    """Bend sums into log-odds, along straight lines between knots and beyond, and these into probabilities."""
+def _odds_scores(forest: ForestArrays, sums: np.ndarray) -> np.ndarray:
+    """Map sums to log-odds, along straight lines between knots and beyond, and these to probabilities."""
     shares = np.empty_like(sums)
-    for k, (knots, odds) in enumerate(zip(given(forest.knots), given(forest.odds), strict=True)):
+    for k, (knots, odds) in enumerate(zip(not_none(forest.knots), not_none(forest.odds), strict=True)):
         piece = np.clip(np.searchsorted(knots, sums[:, k]) - 1, 0, len(knots) - 2)
         slope = np.diff(odds)[piece] / np.diff(knots)[piece]
-        bent = odds[piece] + slope * (sums[:, k] - knots[piece])
-        shares[:, k] = 1.0 / (1.0 + np.exp(-np.clip(bent, -_FAR_ODDS, _FAR_ODDS)))
+        log_odds = odds[piece] + slope * (sums[:, k] - knots[piece])
+        shares[:, k] = 1.0 / (1.0 + np.exp(-np.clip(log_odds, -_FAR_ODDS, _FAR_ODDS)))
     return shares / shares.sum(axis=1, keepdims=True)
 
 
@@ -282,15 +284,8 @@ _FAR_ODDS = 500.0
 """Log-odds beyond are as good as certain, and exponentials stay finite."""
 
 
-def given(array: np.ndarray | None) -> np.ndarray:
-    """Take an array of which the validator has made sure."""
-    if array is None:
-        raise TypeError("the way in which this forest combines its trees needs more arrays")
-    return array
-
-
-def scores_naive(forest: "Forest", X: np.ndarray) -> np.ndarray:
-    """Do what ``scores`` does, row by row and tree by tree: the twin that tests hold it to."""
+def scores_naive(forest: ForestArrays, X: np.ndarray) -> np.ndarray:
+    """Compute what ``scores`` computes, row by row and tree by tree, for tests to compare with."""
     rows = []
     for x in X:
         total = np.zeros(forest.n_outputs)
@@ -303,8 +298,8 @@ def scores_naive(forest: "Forest", X: np.ndarray) -> np.ndarray:
     return np.array(rows).reshape(len(X), forest.n_outputs)
 
 
-def goes_left(forest: "Forest", node: int, x: np.ndarray) -> bool:
-    """Say where one row goes at one inner node."""
+def goes_left(forest: ForestArrays, node: int, x: np.ndarray) -> bool:
+    """Whether one row goes left at one inner node."""
     f = forest.feature[node]
     if np.isnan(x[f]):
         return bool(forest.missing_left[node])

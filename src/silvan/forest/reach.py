@@ -1,4 +1,4 @@
-"""Leaves that a row can reach, as far as one party knows: one bit a leaf, and a row falls where all parties' bits meet.
+"""The leaves that a row can reach as far as one party knows, a bit a leaf; all parties' bits together leave one a tree.
 
 A party that splits a node rules out the leaves on the side where the row does not go; at other parties' nodes the row
 goes both ways.
@@ -7,20 +7,20 @@ goes both ways.
 import numpy as np
 from numba import njit
 
+from silvan.forest.category_set import in_set
 from silvan.forest.forest_shares import Share, Structure
-from silvan.tree.split import in_set
 from silvan.util.threads import thread_count, thread_map
 
 _ROWS_A_TASK = 256
 
 
 def row_bytes(n_leaves: int) -> int:
-    """Bytes that a row's leaf set takes."""
+    """Return the bytes that a row's leaf set takes."""
     return (n_leaves + 7) >> 3
 
 
 def reach_leaves(share: Share, X: np.ndarray, n_jobs: int | None = None) -> np.ndarray:
-    """Say which leaves each row can reach: uint8 (rows, bytes), the first leaf in the lowest bit."""
+    """Return which leaves each row can reach: uint8 (rows, bytes), the first leaf in the lowest bit."""
     out = np.empty((len(X), row_bytes(share.n_leaves)), np.uint8)
     # in the order of the nodes, all below one come right after it
     past_left = np.searchsorted(share.first, share.middle)
@@ -107,7 +107,7 @@ def _reach(
 
 
 def reach_naive(share: Share, x: np.ndarray) -> set[int]:
-    """Do what ``reach_leaves`` does for one row with sets: the twin that tests hold it to."""
+    """Compute what ``reach_leaves`` computes, for one row with Python sets, for tests to compare with."""
     leaves = set(range(share.n_leaves))
     for k in range(len(share)):
         left = goes_left(share, k, x[None])[0]
@@ -117,7 +117,7 @@ def reach_naive(share: Share, x: np.ndarray) -> set[int]:
 
 
 def goes_left(share: Share, k: int, X: np.ndarray) -> np.ndarray:
-    """Say which rows go left at the ``k``-th node of a share."""
+    """Return which rows go left at the ``k``-th node of a share."""
     x = X[:, share.feature[k]]
     missing = np.isnan(x)
     if share.categorical[k]:
@@ -166,7 +166,7 @@ def _meet(bits: np.ndarray, bounds: np.ndarray, leaves: np.ndarray) -> bool:
 
 
 def leaf_scores(rows: np.ndarray, value: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Average values by the trees' weights, to the bit as a forest does it; ``rows`` (rows, trees) are of ``value``."""
+    """Average values by the trees' weights, to the bit as a forest does; ``rows`` (rows, trees) index ``value``."""
     out = np.zeros((len(rows), value.shape[1]))
     _add_leaves(rows, value, weights, out)
     return out / sum(weights.tolist())

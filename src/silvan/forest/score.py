@@ -1,25 +1,21 @@
-"""Scoring trees one by one: all trees and all rows in one call, on threads.
+"""Score every tree of a forest by itself: counts and fixed-point sums that can be added up over sites.
 
-Rows go down together, as masks where trees are small and as lists where they are not. What comes out is counts and
-fixed-point sums of each tree alone, to be added up over sites; and what ensembles say of rows that some of their
-trees were grown on.
+Rows go down together, as bit masks where trees are small and as lists where they are not; trees are shared out to
+threads.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import njit
 
 from silvan.errors import InputError
+from silvan.forest.arrays import ForestArrays
 from silvan.forest.bitmasks import are_small, count_by_masks
-from silvan.forest.flow import ROWS, Columns, Room, flow, lay_out, make_room
+from silvan.forest.flow import ROWS, Buffers, Columns, flow, lay_out, make_buffers
 from silvan.forest.predict import abstaining, leaf_votes
 from silvan.forest.walk import BLOCK, Nodes, U, pack, walk
 from silvan.util.threads import thread_count, thread_map
-
-if TYPE_CHECKING:
-    from silvan.forest.forest import Forest
 
 ERROR_CAP = 1 << 31
 """Largest squared error of one row, in fixed point: sums over up to 2^31 rows fit 62 bits."""
@@ -33,27 +29,27 @@ def _count_votes(
     trees: np.ndarray,
     nodes: Nodes,
     vote: np.ndarray,
-    room: Room,
+    buffers: Buffers,
     out: np.ndarray,
 ) -> None:
     """Count rows by class and by their leaf's vote, for some trees.
 
-    Rows are sorted by class, and ``ends`` says where each class ends. So they are in every leaf: those of one class
+    Rows are sorted by class, and ``ends`` has where each class ends. So they are in every leaf: those of one class
     stand together, and many leaves have one class only.
     """
     for first in range(0, len(y), ROWS):
         for t in trees:
-            flow(columns, first, min(ROWS, len(y) - first), t, nodes, room)
+            flow(columns, first, min(ROWS, len(y) - first), t, nodes, buffers)
             root = nodes.offsets[t]
             for node in range(root, nodes.offsets[t + 1]):
-                at, stop = room.begin[node - root], room.end[node - root]
+                at, stop = buffers.begin[node - root], buffers.end[node - root]
                 if nodes.leaf[node] < 0 or at == stop:
                     continue
                 voted = vote[nodes.leaf[node]]
-                last = y[first + room.rows[stop - 1]]
-                for label in range(y[first + room.rows[at]], last):
+                last = y[first + buffers.rows[stop - 1]]
+                for label in range(y[first + buffers.rows[at]], last):
                     before = at
-                    while first + room.rows[at] < ends[label]:
+                    while first + buffers.rows[at] < ends[label]:
                         at += 1
                     out[t, label, voted] += at - before
                 out[t, last, voted] += stop - at
@@ -67,29 +63,29 @@ def _add_errors(
     trees: np.ndarray,
     nodes: Nodes,
     value: np.ndarray,
-    room: Room,
+    buffers: Buffers,
     out: np.ndarray,
 ) -> None:
     """Count rows and add up squared errors, each rounded to a whole number of 1 / scale, for some trees."""
     for first in range(0, len(y), ROWS):
         for t in trees:
-            flow(columns, first, min(ROWS, len(y) - first), t, nodes, room)
+            flow(columns, first, min(ROWS, len(y) - first), t, nodes, buffers)
             root = nodes.offsets[t]
             for node in range(root, nodes.offsets[t + 1]):
                 if nodes.leaf[node] < 0:
                     continue
-                begin, stop = room.begin[node - root], room.end[node - root]
+                begin, stop = buffers.begin[node - root], buffers.end[node - root]
                 out[t, 0] += stop - begin
                 for i in range(begin, stop):
-                    gap = y[first + room.rows[i]] - value[nodes.leaf[node], 0]
+                    gap = y[first + buffers.rows[i]] - value[nodes.leaf[node], 0]
                     error = gap * gap * scale
                     out[t, 1] += np.int64(np.rint(error)) if error < ERROR_CAP else ERROR_CAP
 
 
 def score_trees(
-    forest: "Forest", X: np.ndarray, y: np.ndarray, absent: np.ndarray | None = None, n_jobs: int | None = None
+    forest: ForestArrays, X: np.ndarray, y: np.ndarray, absent: np.ndarray | None = None, n_jobs: int | None = None
 ) -> np.ndarray:
-    """Count how every tree alone votes on rows: int64 (trees, true class, voted class).
+    """Count how each tree by itself votes on rows: int64 (trees, true class, voted class).
 
     ``y`` holds class codes. A tree that asks about an ``absent`` feature abstains and counts nothing.
     """
@@ -114,14 +110,14 @@ def score_trees(
         columns = lay_out(forest, X)
 
         def count(trees: np.ndarray) -> None:
-            _count_votes(columns, codes, ends, trees, nodes, vote, make_room(forest, len(X)), out)
+            _count_votes(columns, codes, ends, trees, nodes, vote, make_buffers(forest, len(X)), out)
 
         _by_trees(np.flatnonzero(asked & ~small), threads, count)
     return out
 
 
 def score_numbers(
-    forest: "Forest",
+    forest: ForestArrays,
     X: np.ndarray,
     y: np.ndarray,
     scale: float,
@@ -146,13 +142,13 @@ def score_numbers(
     asked = np.ones(len(forest), np.bool_) if absent is None else ~abstaining(forest, absent)
 
     def add(trees: np.ndarray) -> None:
-        _add_errors(columns, numbers, scale, trees, nodes, forest.value, make_room(forest, len(X)), out)
+        _add_errors(columns, numbers, scale, trees, nodes, forest.value, make_buffers(forest, len(X)), out)
 
     _by_trees(np.flatnonzero(asked), thread_count(n_jobs), add)
     return out
 
 
-def _check_rows(forest: "Forest", X: np.ndarray, y: np.ndarray | None = None) -> None:
+def _check_rows(forest: ForestArrays, X: np.ndarray, y: np.ndarray | None = None) -> None:
     if X.dtype != np.float32 or X.ndim != 2 or X.shape[1] != forest.n_features:
         raise InputError(f"X must be 32-bit floats with {forest.n_features} columns, got {X.dtype} of {X.shape}")
     if y is not None and y.shape != (len(X),):
@@ -160,16 +156,12 @@ def _check_rows(forest: "Forest", X: np.ndarray, y: np.ndarray | None = None) ->
 
 
 def _by_trees(trees: np.ndarray, threads: int, work: Callable[[np.ndarray], None]) -> None:
-    """Share trees out to threads, large ones and small ones alike."""
+    """Call ``work`` for parts of the trees on threads, each part with large trees and small ones."""
     parts = min(8 * threads, len(trees))
     thread_map(work, [trees[i::parts].copy() for i in range(parts)], threads)
 
 
-if TYPE_CHECKING:
-    from silvan.forest.forest import Forest
-
-
-def rows_at_nodes(forest: "Forest", X: np.ndarray, n_jobs: int | None = None) -> np.ndarray:
+def rows_at_nodes(forest: ForestArrays, X: np.ndarray, n_jobs: int | None = None) -> np.ndarray:
     """Count the rows that come to each node: int64 (nodes,)."""
     nodes, counts = pack(forest), np.zeros(len(forest.feature), np.int64)
     thread_map(lambda tree: _count_leaves(X, tree, nodes, counts), range(len(forest)), thread_count(n_jobs))
@@ -194,10 +186,10 @@ def _add_upwards(left: np.ndarray, counts: np.ndarray) -> None:
             counts[node] = counts[left[node]] + counts[left[node] + 1]
 
 
-def blind_rows(forest: "Forest", X: np.ndarray, least: int, n_jobs: int | None = None) -> np.ndarray:
-    """Count, in each tree, the rows that come to a question which no row there answers otherwise: int64 (trees,).
+def blind_rows(forest: ForestArrays, X: np.ndarray, least: int, n_jobs: int | None = None) -> np.ndarray:
+    """Count, in each tree, the rows at splits that send all rows there to one side: int64 (trees,).
 
-    Of questions that at least ``least`` rows come to; each row counts once.
+    Only splits that at least ``least`` rows come to; each row counts once.
     """
     counts, out = rows_at_nodes(forest, X, n_jobs), np.zeros(len(forest), np.int64)
     _add_blind(forest.left, forest.offsets, counts, least, out)

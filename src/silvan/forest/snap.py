@@ -1,7 +1,7 @@
-"""Making somebody's trees fit to be shown: thresholds moved to given cut points, small leaves cut off.
+"""Make trees grown elsewhere fit to leave a site: move thresholds to given cut points, cut off small leaves.
 
-A forest that was grown elsewhere has thresholds between two values of rows, and leaves of any size. Snapped, it has
-thresholds on the public grid; trimmed, every leaf holds as many of the rows at hand as a policy asks for.
+A forest that was grown elsewhere has thresholds between two values of rows, and leaves of any size. After ``snap`` its
+thresholds are on the public grid; after ``trim`` every leaf holds as many of the rows at hand as a policy asks for.
 """
 
 from dataclasses import replace
@@ -10,7 +10,7 @@ import numpy as np
 
 from silvan.data.bins import Bins
 from silvan.errors import InputError
-from silvan.forest.check import is_category_split, set_bits
+from silvan.forest.category_set import is_category_split, set_bits
 from silvan.forest.forest import Forest
 
 _LARGEST = np.finfo(np.float32).max
@@ -21,8 +21,8 @@ _CELLS_AT_ONCE = 1 << 22
 def snap(forest: Forest, bins: Bins) -> Forest:
     """Move every threshold to the nearest cut point of its column, the lower one of two.
 
-    A threshold above all values parts missing values from others; it stays, and where a column has no cut points all
-    thresholds become that one.
+    A threshold above all values separates missing values from others; it stays, and where a column has no cut points
+    all thresholds become that one.
     """
     numeric = (forest.feature >= 0) & ~is_category_split(forest.schema, forest.feature)
     threshold = forest.threshold.copy()
@@ -64,7 +64,7 @@ def trim(forest: Forest, X: np.ndarray, min_leaf: int) -> Forest:
 def _kept(forest: Forest, X: np.ndarray, trees: np.ndarray, min_leaf: int) -> tuple[np.ndarray, np.ndarray]:
     """List the nodes that stay, tree by tree and level by level, and how many each tree has.
 
-    ``place`` says which entry of the level a row is at in each tree; rows of finished branches are at -1.
+    ``place`` is the entry of the level that a row is at in each tree; rows of finished branches are at -1.
     """
     level, tree_of = forest.offsets[trees], np.arange(len(trees))
     place = np.repeat(tree_of[:, None], len(X), axis=1)
@@ -104,7 +104,7 @@ def _bypass(
 
 
 def goes_left_all(forest: Forest, X: np.ndarray, level: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """Say for every tree and row whether the row goes left at its node ``level[place]``; at leaves it means nothing."""
+    """Return for every tree and row whether the row goes left at its node ``level[place]``; arbitrary at leaves."""
     feature = forest.feature[level]
     values = X.T[np.maximum(feature, 0)[place], np.arange(len(X))]
     missing = np.isnan(values)

@@ -1,21 +1,19 @@
-"""Walking trees: rows go down all trees in blocks, so that the steps of many rows overlap.
+"""Take rows down trees in blocks of 64, so that the steps of many rows overlap.
 
-A leaf points to itself, so a block takes as many steps as its deepest row and needs no test for having
+A leaf points to itself, so a block takes as many steps as its deepest row, without a test whether a row has
 arrived.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-from silvan.forest.check import is_category_split
-
-if TYPE_CHECKING:
-    from silvan.forest.forest import Forest
+from silvan.forest.arrays import ForestArrays
+from silvan.forest.category_set import is_category_split
 
 MISSING_RIGHT, MISSING_LEFT = -1, -2
-"""Kinds of numeric split; a kind of 0 or more is a split by category and says which row of ``sets``."""
+"""Kinds of numeric split; a kind of 0 or more is a split by category and is its row of ``sets``."""
 
 BLOCK = 64
 """Rows that walk together."""
@@ -36,8 +34,8 @@ class Nodes(NamedTuple):
     leaf: np.ndarray
 
 
-def pack(forest: "Forest") -> Nodes:
-    """Lay out the nodes for walking."""
+def pack(forest: ForestArrays) -> Nodes:
+    """Return the nodes of a forest laid out for walking."""
     is_leaf = forest.feature < 0
     kind = np.where(is_leaf | forest.missing_left, MISSING_LEFT, MISSING_RIGHT)
     by_category = is_category_split(forest.schema, forest.feature)

@@ -13,13 +13,14 @@ from silvan.algorithms.baselines.in_one_place import joined
 from silvan.algorithms.evaluation.figures import FEDERATED, Answer, Row, answer_of, figures_of
 from silvan.algorithms.vertical.columns import columns_of
 from silvan.data.encode import encode_features, encode_label
-from silvan.data.table import listed, read_table
+from silvan.data.table import read_table
 from silvan.errors import FormatError, InputError
 from silvan.federate.by_columns import federate_columns
 from silvan.federation.federation import OVERALL, Federation
 from silvan.study.progress_bars import Progress
 from silvan.study.run_folder import RUN, SHARES, Model, Record, Run, Site
 from silvan.study.study_file import Study
+from silvan.util.readable import format_names
 
 
 def parties(federation: Federation) -> list[Site]:
@@ -118,7 +119,7 @@ def _federate_new_rows(model: Any, record: Record, tables: dict[str, str]) -> Fe
         wanted = [settings["id"], *parts.own_schema(party).names]
         absent = [name for name in wanted if name not in frame.columns]
         if absent:
-            raise InputError(f"party {party!r}: {path!r} lacks {listed(absent)}; is it the right table?")
+            raise InputError(f"party {party!r}: {path!r} lacks {format_names(absent)}; is it the right table?")
         frames[party] = frame.select(wanted).to_native()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # rows that a party lacks are left out, or listed

@@ -1,6 +1,6 @@
-"""Keyed randomness: which rows a tree sees and which features a node may use.
+"""Keyed random draws: which rows a tree sees and which features a node may use.
 
-A draw is a hash of (key, what for, tree, row or node), never the next number of a stream. So it does not
+A draw is a hash of (key, purpose, tree, row or node), never the next number of a stream. So it does not
 depend on threads, on the order of messages, on where rows are or on how often a process restarted, and anyone
 who holds the key can repeat it. The hash is SipHash-2-4, a keyed pseudo-random function: without the key,
 rows in and out of a tree cannot be told from coin tosses.
@@ -14,13 +14,21 @@ from numba import njit
 
 U = np.uint64
 
-ROWS, FEATURES = 1, 2  # what a hash is for; part of every hashed message
+ROWS, FEATURES, FOLDS, RESAMPLES, VALIDATION = 1, 2, 3, 4, 5
+"""Purposes of a hash, in the top byte of every hashed message; draws for different purposes are independent."""
 
 _SHARE = 41427
 """A row is in a tree if its 16 bits are below this: 2^16 (1 - 1/e), rounded."""
 
 TREES_A_HASH = 4
-"""Trees served by the 64 bits of one hash."""
+"""Trees that share the 64 bits of one hash."""
+
+
+class DrawKeys(NamedTuple):
+    """The keys of a forest's draws."""
+
+    rows: np.ndarray
+    features: np.ndarray
 
 
 def make_key(seed: int, purpose: str) -> np.ndarray:
@@ -30,7 +38,7 @@ def make_key(seed: int, purpose: str) -> np.ndarray:
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _turn(x: np.uint64, n: int) -> np.uint64:
+def _rotate_left(x: np.uint64, n: int) -> np.uint64:
     return (x << U(n)) | (x >> U(64 - n))
 
 
@@ -49,22 +57,22 @@ def siphash(key: np.ndarray, a: np.uint64, b: np.uint64) -> np.uint64:
         v3 ^= word
         for _ in range(4 if step == 3 else 2):
             v0 += v1
-            v1 = _turn(v1, 13) ^ v0
-            v0 = _turn(v0, 32)
+            v1 = _rotate_left(v1, 13) ^ v0
+            v0 = _rotate_left(v0, 32)
             v2 += v3
-            v3 = _turn(v3, 16) ^ v2
+            v3 = _rotate_left(v3, 16) ^ v2
             v0 += v3
-            v3 = _turn(v3, 21) ^ v0
+            v3 = _rotate_left(v3, 21) ^ v0
             v2 += v1
-            v1 = _turn(v1, 17) ^ v2
-            v2 = _turn(v2, 32)
+            v1 = _rotate_left(v1, 17) ^ v2
+            v2 = _rotate_left(v2, 32)
         v0 ^= word
     return v0 ^ v1 ^ v2 ^ v3
 
 
 @njit(nogil=True, cache=True)
 def rows_of_trees(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: int, bootstrap: bool) -> np.ndarray:
-    """Say which rows are in which trees, as an array (tree, row).
+    """Return which rows are in which trees: bool (tree, row).
 
     Each row is in each tree with probability 1 - 1/e, the expected share of distinct rows in a bootstrap
     sample, independently and without replacement. Without ``bootstrap`` every row is in every tree.
@@ -90,7 +98,7 @@ def rows_of_trees(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: in
 
 @njit(nogil=True, cache=True)
 def list_rows(drawn: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """List the rows of each tree, tree after tree, ascending; ``sizes`` receives how many each has."""
+    """Return the rows of each tree, tree after tree, ascending; ``sizes`` receives how many each has."""
     total = 0
     for t in range(drawn.shape[0]):
         n = 0
@@ -109,7 +117,7 @@ def list_rows(drawn: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 @njit(nogil=True, cache=True)
 def root_seeds(key: np.ndarray, trees: np.ndarray) -> np.ndarray:
-    """Give each tree's root the seed of its feature draws."""
+    """Return the seed of the feature draws of each tree's root."""
     seeds = np.empty(trees.shape[0], np.uint64)
     for i in range(trees.shape[0]):
         seeds[i] = siphash(key, U(FEATURES) << U(56), U(trees[i]))
@@ -126,7 +134,7 @@ def mix(x: np.uint64) -> np.uint64:
 
 @njit(nogil=True, cache=True)
 def child_seeds(seeds: np.ndarray) -> np.ndarray:
-    """Derive the seeds of both children of each node: a node's seed depends on its path alone."""
+    """Return the seeds of both children of each node: a node's seed depends on its path alone."""
     out = np.empty((seeds.shape[0], 2), np.uint64)
     for i in range(seeds.shape[0]):
         out[i, 0] = mix(seeds[i] + U(0x9E3779B97F4A7C15))
@@ -135,26 +143,26 @@ def child_seeds(seeds: np.ndarray) -> np.ndarray:
 
 
 class FeatureOrder(NamedTuple):
-    """The features to draw from. Both arrays are scratch; ``cards`` holds 0, 1, 2, ... between draws."""
+    """Memory of one thread for drawing features; ``features`` holds 0, 1, 2, ... between draws."""
 
-    cards: np.ndarray
+    features: np.ndarray
     swaps: np.ndarray
 
 
 def make_feature_order(n_features: int) -> FeatureOrder:
-    """Make a thread's deck."""
+    """Allocate the memory of one thread for drawing features."""
     return FeatureOrder(np.arange(n_features), np.zeros(n_features, np.int64))
 
 
 @njit(nogil=True, cache=True)
 def draw_features(seed: np.uint64, attempt: int, feature_order: FeatureOrder, out: np.ndarray) -> int:
-    """Draw a node's features, ascending: the ``attempt``-th handful of its shuffled deck.
+    """Draw a node's features, ascending: the ``attempt``-th part of all features in the node's random order.
 
-    A few swaps at the front of the deck, undone at the end, cost less than a deck of one's own. Returns how
-    many were drawn, 0 if the deck is used up.
+    A few swaps at the front of one list, undone at the end, cost less than a list for every node. Returns how
+    many were drawn, 0 if all features were drawn before.
     """
-    cards, swaps = feature_order
-    n, size = cards.shape[0], out.shape[0]
+    features, swaps = feature_order
+    n, size = features.shape[0], out.shape[0]
     start = attempt * size
     stop = min(start + size, n)
     if stop <= start:
@@ -162,19 +170,18 @@ def draw_features(seed: np.uint64, attempt: int, feature_order: FeatureOrder, ou
     state = seed
     for i in range(stop):
         state += U(0x9E3779B97F4A7C15)
-        # the upper 32 bits scaled to the cards left; the bias is below 2^-15 for any number of columns we
-        # take
+        # the upper 32 bits scaled to the features left; the bias is below 2^-15 for any allowed number of columns
         j = i + np.int64(((mix(state) >> U(32)) * U(n - i)) >> U(32))
         swaps[i] = j
-        cards[i], cards[j] = cards[j], cards[i]
+        features[i], features[j] = features[j], features[i]
     for i in range(start, stop):
         # insertion keeps them ascending, so that the first of equal gains has the lowest index
-        feature, j = cards[i], i - start
+        feature, j = features[i], i - start
         while j > 0 and out[j - 1] > feature:
             out[j] = out[j - 1]
             j -= 1
         out[j] = feature
     for i in range(stop - 1, -1, -1):
         j = swaps[i]
-        cards[i], cards[j] = cards[j], cards[i]
+        features[i], features[j] = features[j], features[i]
     return stop - start

@@ -1,4 +1,4 @@
-"""From a table to a forest, where all rows are at hand."""
+"""Fit a forest to a table where all rows are in one place, and assemble grown trees into a forest."""
 
 import math
 from collections.abc import Sequence
@@ -11,8 +11,11 @@ from silvan.data.bins import check_max_bins, find_bins
 from silvan.data.grid import Grid
 from silvan.data.schema import Schema
 from silvan.errors import InputError
-from silvan.forest.check import DEPTH_CAP, is_category_split
+from silvan.forest.arrays import DEPTH_CAP
+from silvan.forest.category_set import is_category_split
 from silvan.forest.forest import Forest
+from silvan.forest.importance import gain_shares, mean_shares
+from silvan.tree.draw import DrawKeys
 from silvan.tree.gain import CRITERIA, SQUARED_ERROR, Rule
 from silvan.tree.grow import Frontier, Grown, Plan, grow
 from silvan.tree.node_rows import Binned
@@ -42,7 +45,7 @@ class Settings:
     class_weight: str | list[float] | None = None  # "balanced", or a weight a class
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Raise ``InputError`` for a parameter that is out of range."""
         _at_least("n_estimators", self.n_estimators, 1)
         _at_least("min_samples_leaf", self.min_samples_leaf, 1)
         _at_least("min_samples_split", self.min_samples_split, 2)
@@ -65,7 +68,7 @@ class Settings:
         check_max_bins(self.max_bins)
 
     def n_drawn(self, n_features: int) -> int:
-        """How many features a draw takes, out of so many."""
+        """Return how many features a draw takes, out of so many."""
         wish = self.max_features
         if wish is None:
             return n_features
@@ -84,7 +87,7 @@ class Settings:
         return min(int(wish), n_features)
 
     def measure(self, schema: Schema, counts: np.ndarray) -> Measure:
-        """Say how the label is measured, given its rows by class, or by coarse cell of the grid for a number."""
+        """Return how the label is measured, given its rows by class, or by coarse cell of the grid for a number."""
         if schema.n_classes:
             return class_measure(counts, self.class_weights(counts))
         if self.class_weight is not None:
@@ -96,7 +99,7 @@ class Settings:
         return number_measure(low, high, int(counts.sum()))
 
     def class_weights(self, counts: np.ndarray) -> np.ndarray | None:
-        """Give a weight a class, given its rows; None if they count alike."""
+        """Return a weight for each class, given its rows; None if all count alike."""
         if self.class_weight is None:
             return None
         if isinstance(self.class_weight, str):
@@ -107,7 +110,7 @@ class Settings:
         return weights
 
     def rule(self, measure: Measure) -> Rule:
-        """Say what makes a split good."""
+        """Return how splits are valued."""
         criterion = CRITERIA[self.criterion]
         if (criterion == SQUARED_ERROR) != bool(measure.scale):
             kind = "regression" if measure.scale else "classification"
@@ -122,12 +125,12 @@ class Settings:
         )
 
     def plan(self, n_features: int) -> Plan:
-        """How trees grow where retrying a node costs no message."""
+        """Return how trees grow where drawing again for a node costs no message."""
         plan = Plan(n_features, self.n_drawn(n_features), self.max_depth or DEPTH_CAP, self.feature_draw == "tree")
-        return replace(plan, tries=plan.handfuls)
+        return replace(plan, tries=plan.n_draws)
 
     def federated_plan(self, n_features: int) -> Plan:
-        """How trees grow where a round is a message: nodes wait for the next round to draw again."""
+        """Return how trees grow where a round is a message: nodes wait for the next round to draw again."""
         return replace(self.plan(n_features), tries=1, max_rounds=self.max_depth)
 
 
@@ -141,24 +144,22 @@ def fit_forest(
     target: Target,
     schema: Schema,
     settings: Settings,
-    row_key: np.ndarray,
-    feature_key: np.ndarray,
+    keys: DrawKeys,
     *,
     row_keys: np.ndarray | None = None,
     floor: int = 1,
     n_jobs: int | None = None,
 ) -> Forest:
-    """Bin an encoded table, grow all trees on it and make them a forest.
+    """Bin an encoded table and grow a forest on it.
 
-    ``row_keys`` name the rows in the draws, by place if not given; ``floor`` is the fewest rows in a cell of the
-    grid that is looked into.
+    ``row_keys`` are the rows' numbers in the draws, their places if not given; ``floor`` is the fewest rows in a cell
+    of the grid that is divided further.
     """
     threads = thread_count(n_jobs)
     bins, codes = find_bins(X, schema, settings.max_bins, threads, floor)
-    keys = np.arange(len(X), dtype=np.uint64) if row_keys is None else row_keys
-    table = Binned(codes, target.rows, keys, bins, target.measure.n_stats)
-    plan = settings.plan(X.shape[1])
-    return grow_forest(table, target.measure, schema, settings, plan, row_key, feature_key, threads)
+    numbers = np.arange(len(X), dtype=np.uint64) if row_keys is None else row_keys
+    table = Binned(codes, target.rows, numbers, bins, target.measure.n_stats)
+    return grow_forest(table, target.measure, schema, settings, settings.plan(X.shape[1]), keys, threads)
 
 
 def grow_forest(
@@ -167,27 +168,27 @@ def grow_forest(
     schema: Schema,
     settings: Settings,
     plan: Plan,
-    row_key: np.ndarray,
-    feature_key: np.ndarray,
+    keys: DrawKeys,
     threads: int,
 ) -> Forest:
-    """Grow all trees where all rows are at hand, some trees at a time."""
+    """Grow all trees where all rows are in one place, some trees at a time."""
     rule = settings.rule(measure)
 
     def some(trees: range) -> Grown:
-        rows = Rows.of_trees(table, row_key, trees, settings.bootstrap)
+        rows = Rows.of_trees(table, keys.rows, trees, settings.bootstrap)
 
         def find(frontier: Frontier) -> Splits:
             return rows.find(frontier, plan, rule)
 
-        return grow(np.arange(trees.start, trees.stop), feature_key, plan, rule, find, rows.apply)
+        return grow(np.arange(trees.start, trees.stop), keys.features, plan, rule, find, rows.apply)
 
-    batches = _batches(settings.n_estimators, len(table), threads)
+    batches = tree_batches(settings.n_estimators, len(table), threads)
     parts = thread_map(some, batches, threads)
     return assemble([(part, table.bins.cut(part.feature, part.bin)) for part in parts], schema, measure)
 
 
-def _batches(n_trees: int, n_rows: int, threads: int) -> list[range]:
+def tree_batches(n_trees: int, n_rows: int, threads: int) -> list[range]:
+    """Return the trees that grow side by side, batch by batch."""
     # a few batches a thread, so that none waits long for the last; four trees share their row hashes
     size = max(1, min(max(4, _ROWS_AT_ONCE // n_rows), -(-n_trees // (4 * threads))))
     size = size // 4 * 4 or size
@@ -195,25 +196,24 @@ def _batches(n_trees: int, n_rows: int, threads: int) -> list[range]:
 
 
 def assemble(parts: Sequence[tuple[Grown, np.ndarray]], schema: Schema, measure: Measure) -> Forest:
-    """Put grown trees, each with the thresholds of its splits, into the one form of a forest."""
+    """Return the forest that grown trees make, given the thresholds of their splits."""
     pieces = [_ordered(part, thresholds, schema, measure) for part, thresholds in parts]
-    n_trees = sum(part.n_trees for part, _ in parts)
     joined: dict[str, Any] = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     sizes, weights = joined.pop("sizes"), joined.pop("weights")
-    gain = joined.pop("gain").sum(axis=0) / n_trees
+    gain = mean_shares(joined.pop("gain"))
     if not weights.any():
         raise InputError("no tree drew any row: the table is too small (n_samples=1?); set bootstrap=False")
     return Forest(
         schema=schema,
         offsets=np.concatenate([[0], np.cumsum(sizes)]),
         weights=weights,
-        gain=gain / gain.sum() if gain.sum() > 0 else gain,
+        gain=gain,
         **joined,
     )
 
 
 def level_order(grown: Grown) -> tuple[np.ndarray, np.ndarray]:
-    """List the nodes tree by tree, level by level, siblings side by side; also which split is made at each, or -1."""
+    """Return the nodes tree by tree, level by level, siblings side by side; also which split each has, or -1."""
     left = np.full(len(grown.tree), -1, np.int64)
     left[grown.node] = grown.n_trees + 2 * np.arange(len(grown.node))
     level, levels = np.arange(grown.n_trees), []
@@ -230,7 +230,7 @@ def level_order(grown: Grown) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _ordered(grown: Grown, thresholds: np.ndarray, schema: Schema, measure: Measure) -> dict[str, np.ndarray]:
-    """Put a forest's arrays in order."""
+    """Return the arrays of a forest of these trees, by name."""
     nodes, split_of = level_order(grown)
     inner = split_of >= 0
     feature = np.full(len(nodes), -1, np.int32)
@@ -242,9 +242,6 @@ def _ordered(grown: Grown, thresholds: np.ndarray, schema: Schema, measure: Meas
     missing_left = np.zeros(len(nodes), np.bool_)
     missing_left[inner] = grown.missing_left[split_of[inner]]
 
-    gain = np.zeros((grown.n_trees, len(schema.features)))
-    np.add.at(gain, (grown.tree[grown.node], grown.feature), grown.gain)
-    total = gain.sum(axis=1, keepdims=True)
     return {
         "sizes": np.bincount(grown.tree, minlength=grown.n_trees),
         "feature": feature,
@@ -252,7 +249,7 @@ def _ordered(grown: Grown, thresholds: np.ndarray, schema: Schema, measure: Meas
         "missing_left": missing_left,
         "sets": grown.words[split_of[by_category]],
         "value": measure.leaf_values(grown.stats[nodes[~inner]]),
-        # a tree that drew no rows, as can happen with a handful, has no say
+        # a tree that drew no rows, as can happen with a few, has no say
         "weights": (grown.stats[: grown.n_trees, : measure.lead or None] > 0).any(axis=1).astype(np.float64),
-        "gain": np.divide(gain, total, out=np.zeros_like(gain), where=total > 0),
+        "gain": gain_shares(grown.tree[grown.node], grown.feature, grown.gain, grown.n_trees, len(schema.features)),
     }

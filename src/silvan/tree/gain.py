@@ -1,4 +1,4 @@
-"""What a split is worth, from the statistics of its two sides.
+"""The gain of a split, from the statistics of its two sides.
 
 Statistics of a set of rows are a short integer vector, the same for a bin, a side of a split or a node:
 
@@ -12,8 +12,8 @@ layout             vector                         used for
 =================  =============================  ================================
 
 Everything added up is an integer, so the order of adding cannot matter, and gains are computed so that
-relabelling the classes changes no bit. Nothing but additions, products and quotients is done to a float, so
-every machine computes the same gains.
+relabelling the classes changes no bit. Floats are only added, multiplied and divided, so every machine computes
+the same gains.
 """
 
 from typing import NamedTuple
@@ -33,7 +33,7 @@ _LOG2_E = 1.4426950408889634
 
 
 class Rule(NamedTuple):
-    """What makes a split good and admissible."""
+    """How splits are valued, and which are admissible."""
 
     criterion: int
     lead: int
@@ -43,7 +43,7 @@ class Rule(NamedTuple):
     class_weight: np.ndarray  # int64, one a class; ones if classes count alike
 
     def open_nodes(self, stats: np.ndarray) -> np.ndarray:
-        """Say which nodes might still be split, given their statistics."""
+        """Return which nodes might still be split, given their statistics."""
         rows = stats.sum(axis=1) if self.lead == 0 else stats[:, 0]
         wide = (rows >= self.min_split) & (rows >= 2 * self.min_leaf)
         if self.criterion == SQUARED_ERROR:
@@ -63,7 +63,7 @@ def is_closed(total: np.ndarray, rule: Rule) -> bool:
 
 
 def _log2_table() -> np.ndarray:
-    """Take log2 of small numbers (of 0 as of 1) by a series: libraries differ in the last bit."""
+    """Return log2 of small numbers (of 0 as of 1), by a series: libraries differ in the last bit."""
     part, power = np.frexp(np.maximum(np.arange(1 << _TABLE_BITS), 1))
     low = part * part < 0.5
     part, power = np.where(low, 2.0 * part, part), power - low
@@ -80,7 +80,7 @@ _N_LOG_N = np.rint(np.arange(len(_LOG2)) * _LOG2 * LOG_SCALE).astype(np.int64)
 
 @njit(nogil=True, cache=True)
 def n_log_n(n: int) -> int:
-    """Give n log2 n in fixed point."""
+    """Return n log2 n in fixed point."""
     if 0 <= n < (1 << _TABLE_BITS):
         return _N_LOG_N[n]
     # the logarithm of the upper bits, and a few terms of the series for what the lower ones add
@@ -93,7 +93,7 @@ def n_log_n(n: int) -> int:
 
 @njit(nogil=True, cache=True)
 def gain(left: np.ndarray, total: np.ndarray, rule: Rule) -> float:
-    """Value of splitting ``total`` into ``left`` and the rest: higher is better, comparable within a node.
+    """Return the value of splitting ``total`` into ``left`` and the rest: higher is better, comparable within a node.
 
     For classes it is minus the mass times impurity of both sides, up to a constant of the node; for a number
     the decrease of squared error. With all on one side it is the value of not splitting.

@@ -1,11 +1,11 @@
-"""The grower: all trees a round at a time, whoever holds the rows.
+"""Grow all trees a round at a time, whoever holds the rows.
 
 Centralised, horizontal and vertical forests differ only in who finds the splits of the open nodes and who
-applies them; ``grow`` is given both as functions and keeps the books. A node is known by a number: roots are
+applies them; ``grow`` is given both as functions and keeps track of the nodes. A node is known by a number: roots are
 0, 1, ... in the order of their trees; the k-th split of a round makes the next two numbers, left then right.
 
-A node whose handful of features offers no split stays open and draws the next handful of its deck, as long as
-there are rounds: a constant column does not end a branch.
+A node whose drawn features offer no split stays open and draws the next ones, as long as there are rounds: a
+constant column does not end a branch.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ from silvan.tree.split import Splits
 class Plan:
     """How trees grow, apart from what makes a split good.
 
-    ``handful`` features are drawn at a node (or, if ``by_tree``, once for a tree); ``tries`` is how many
-    handfuls a node may draw in one round; ``max_rounds`` ends growing where a round is a message to other
+    ``n_drawn`` features are drawn at a node (or, if ``by_tree``, once for a tree); ``tries`` is how many
+    draws a node may make in one round; ``max_rounds`` ends growing where a round is a message to other
     sites.
     """
 
@@ -35,8 +35,8 @@ class Plan:
     max_rounds: int | None = None
 
     @property
-    def handfuls(self) -> int:
-        """How many handfuls a deck has."""
+    def n_draws(self) -> int:
+        """How many draws it takes to try every feature."""
         return 1 if self.by_tree else -(-self.n_features // self.n_drawn)
 
 
@@ -54,11 +54,11 @@ class Frontier:
         return len(self.node)
 
     def take(self, which: np.ndarray) -> "Frontier":
-        """Keep some of the nodes."""
+        """Return some of the nodes."""
         return Frontier(*(getattr(self, f)[which] for f in self.__dataclass_fields__))
 
     def join(self, other: "Frontier") -> "Frontier":
-        """Put the nodes of two frontiers one after the other."""
+        """Return the nodes of two frontiers, one after the other."""
         fields = self.__dataclass_fields__
         return Frontier(*(np.concatenate([getattr(self, f), getattr(other, f)]) for f in fields))
 
@@ -138,7 +138,7 @@ def _join(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
 
 
 def _draw_again(frontier: Frontier, splits: Splits, plan: Plan, rule: Rule) -> Frontier:
-    """Keep the nodes without a split that have features left to draw."""
+    """Return the nodes without a split that have features left to draw."""
     stuck = frontier.take(np.flatnonzero((splits.feature < 0) & rule.open_nodes(splits.total)))
     stuck = replace(stuck, attempt=stuck.attempt + plan.tries)
-    return stuck.take(np.flatnonzero(stuck.attempt < plan.handfuls))
+    return stuck.take(np.flatnonzero(stuck.attempt < plan.n_draws))

@@ -1,8 +1,8 @@
-"""Histograms: statistics of a node's rows, bin by bin.
+"""Fill histograms, the statistics of a node's rows bin by bin, and find splits from them.
 
 The target is either a class code a row (then a histogram counts) or a few integers a row (then it adds them
-up); ``gain.py`` lists the layouts. Rows of a node are a stretch of ``order``, so a histogram is one walk
-along it. A histogram is an array (bins, statistics); those of several features lie one after the other,
+up); ``gain.py`` lists the layouts. Rows of a node are consecutive entries of ``order``, so a histogram is one
+walk along it. A histogram is an array (bins, statistics); those of several features lie one after the other,
 ``base`` says where.
 """
 
@@ -78,7 +78,7 @@ def fill(
 def fill_naive(
     codes: np.ndarray, target: np.ndarray, rows: np.ndarray, feature: int, n_bins: int, n_stats: int
 ) -> np.ndarray:
-    """Do what ``fill`` does for one feature in plain NumPy: the twin that tests hold it to."""
+    """Compute what ``fill`` computes, for one feature in plain NumPy, for tests to compare with."""
     vectors = target if target.ndim == 2 else np.eye(n_stats, dtype=np.int64)[target]
     hist = np.zeros((n_bins, n_stats), np.int64)
     np.add.at(hist, codes[rows, feature], vectors[rows])
@@ -86,7 +86,7 @@ def fill_naive(
 
 
 @njit(nogil=True, cache=True)
-def _occupied_few(codes: np.ndarray, rows: np.ndarray, feature: int, out: np.ndarray) -> int:
+def occupied_few(codes: np.ndarray, rows: np.ndarray, feature: int, out: np.ndarray) -> int:
     """List the value bins of a few rows, in order, without looking at all bins."""
     w0, w1, w2, w3 = U(0), U(0), U(0), U(0)
     for i in range(rows.shape[0]):
@@ -132,7 +132,7 @@ def find_splits(
     attempts: np.ndarray,
     tries: int,
     n_bins: np.ndarray,
-    categorical: np.ndarray,
+    categorical: np.ndarray | None,
     hist: np.ndarray,
     bases: np.ndarray,
     drawn: np.ndarray,
@@ -143,8 +143,8 @@ def find_splits(
 ) -> None:
     """Decide every open node where all rows are at hand: histograms are made, read and cleared node by node.
 
-    A node that finds no split draws another handful of features, up to ``tries`` times. ``hist`` is zero
-    before and after.
+    A node that finds no split draws other features, up to ``tries`` times. ``categorical`` is None if no feature
+    is. ``hist`` is zero before and after.
     """
     size = hist.shape[1]
     for node in range(seeds.shape[0]):
@@ -160,7 +160,7 @@ def find_splits(
                 feature, base = drawn[j], bases[j]
                 width = n_bins[feature]
                 if rows.shape[0] < width:
-                    occupied = _occupied_few(codes, rows, feature, scratch.occupied)
+                    occupied = occupied_few(codes, rows, feature, scratch.occupied)
                 else:
                     occupied = occupied_bins(hist, base, width, rule.lead, scratch.occupied)
                 if j == 0:
@@ -172,7 +172,7 @@ def find_splits(
                 if not closed:
                     consider(
                         feature,
-                        categorical[feature],
+                        categorical,
                         hist,
                         base,
                         width,

@@ -1,4 +1,4 @@
-"""A level of many trees at once: histograms that can be summed over sites, and splits chosen from the sum.
+"""Histograms of a level of many trees, which can be summed over sites, and splits chosen from the sum.
 
 The histograms of a level lie one after the other, node by node and feature by feature, in the order in which nodes and
 features are listed. Whoever knows the list can fill or read them.
@@ -13,15 +13,15 @@ from silvan.tree.draw import FeatureOrder, draw_features, make_feature_order
 from silvan.tree.gain import Rule, gain, is_closed
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.histogram import fill
-from silvan.tree.node_rows import NodeRows, shares
-from silvan.tree.split import Scratch, Splits, consider, finish_split, make_scratch, occupied_bins
+from silvan.tree.node_rows import Binned, NodeRows, split_evenly
+from silvan.tree.split import Scratch, Splits, consider, finish_split, make_scratch, occupied_bins, some_categorical
 from silvan.util.threads import thread_count, thread_map
 
 _NODES_A_TASK = 256
 
 
 def draw_level(frontier: Frontier, plan: Plan) -> np.ndarray:
-    """Draw the features of every open node: int32 (nodes, handful), ascending, -1 where a deck ran out."""
+    """Draw the features of every open node: int32 (nodes, drawn), ascending, -1 where none are left."""
     features = np.full((len(frontier), plan.n_drawn), -1, np.int32)
     drawn = np.zeros(plan.n_drawn, np.int64)
     _draw(frontier.seed, frontier.attempt, make_feature_order(plan.n_features), drawn, features)
@@ -38,7 +38,7 @@ def _draw(
 
 
 def fill_bases(features: np.ndarray, n_bins: np.ndarray) -> np.ndarray:
-    """Say where each histogram begins: (nodes, handful), and one more row whose first entry is the end."""
+    """Return where each histogram begins: (nodes, drawn), and one more row whose first entry is the end."""
     widths = np.where(features >= 0, n_bins[features], 0)
     ends = np.cumsum(widths).reshape(widths.shape)
     bases = np.zeros((len(features) + 1, features.shape[1]), np.int64)
@@ -48,8 +48,7 @@ def fill_bases(features: np.ndarray, n_bins: np.ndarray) -> np.ndarray:
 
 
 def fill_nodes(
-    codes: np.ndarray,
-    target: np.ndarray,
+    table: Binned,
     order: np.ndarray,
     starts: np.ndarray,
     stops: np.ndarray,
@@ -58,12 +57,12 @@ def fill_nodes(
     hist: np.ndarray,
     threads: int,
 ) -> None:
-    """Add up the histograms of nodes whose rows are stretches of ``order``."""
+    """Add up the histograms of nodes whose rows are ``order[start:stop]``."""
     listed = features.astype(np.int64)
 
     def some(first: int) -> None:
         here = slice(first, first + _NODES_A_TASK)
-        _fill(codes, target, order, starts[here], stops[here], listed[here], bases[here], hist)
+        _fill(table.codes, table.target, order, starts[here], stops[here], listed[here], bases[here], hist)
 
     thread_map(some, range(0, len(starts), _NODES_A_TASK), threads)
 
@@ -102,6 +101,7 @@ def find_listed(rows: NodeRows, nodes: np.ndarray, features: np.ndarray, rule: R
     splits = Splits.empty(len(nodes), table.n_stats)
     widest = int(bins.n_bins.max(initial=1))
     starts, stops, listed = rows.starts[nodes], rows.stops[nodes], features.astype(np.int64)
+    categorical = some_categorical(bins.categorical)
 
     def some(here: slice) -> None:
         _find_listed(
@@ -112,7 +112,7 @@ def find_listed(rows: NodeRows, nodes: np.ndarray, features: np.ndarray, rule: R
             stops[here],
             listed[here],
             bins.n_bins,
-            bins.categorical,
+            categorical,
             np.zeros((features.shape[1] * widest, table.n_stats), table.count_type),
             np.arange(features.shape[1]) * widest,
             rule,
@@ -120,7 +120,7 @@ def find_listed(rows: NodeRows, nodes: np.ndarray, features: np.ndarray, rule: R
             make_scratch(table.n_stats),
         )
 
-    thread_map(some, shares(stops - starts, threads), threads)
+    thread_map(some, split_evenly(stops - starts, threads), threads)
     return splits
 
 
@@ -133,7 +133,7 @@ def _find_listed(
     stops: np.ndarray,
     features: np.ndarray,
     n_bins: np.ndarray,
-    categorical: np.ndarray,
+    categorical: np.ndarray | None,
     hist: np.ndarray,
     bases: np.ndarray,
     rule: Rule,
@@ -158,7 +158,7 @@ def _find_listed(
                 closed = is_closed(total, rule)
             if not closed:
                 occupied = occupied_bins(hist, base, width, rule.lead, scratch.occupied)
-                consider(feature, categorical[feature], hist, base, width, occupied, rule, node, splits, scratch)
+                consider(feature, categorical, hist, base, width, occupied, rule, node, splits, scratch)
             for b in range(width):
                 for s in range(size):
                     hist[base + b, s] = 0
@@ -174,14 +174,14 @@ def choose_listed(
 ) -> Splits:
     """Find the best split of every node from the histograms of a level."""
     splits = Splits.empty(len(features), hist.shape[1])
-    bases = fill_bases(features, n_bins)
+    bases, kinds = fill_bases(features, n_bins), some_categorical(categorical)
 
     def some(here: slice) -> None:
         part = Splits(*(column[here] for column in splits))
         scratch = make_scratch(hist.shape[1])
-        _choose_listed(hist, features[here], bases[here], n_bins, categorical, rule, part, scratch)
+        _choose_listed(hist, features[here], bases[here], n_bins, kinds, rule, part, scratch)
 
-    thread_map(some, shares(np.ones(len(features), np.int64), threads), threads)
+    thread_map(some, split_evenly(np.ones(len(features), np.int64), threads), threads)
     return splits
 
 
@@ -191,7 +191,7 @@ def _choose_listed(
     features: np.ndarray,
     bases: np.ndarray,
     n_bins: np.ndarray,
-    categorical: np.ndarray,
+    categorical: np.ndarray | None,
     rule: Rule,
     splits: Splits,
     scratch: Scratch,
@@ -209,7 +209,7 @@ def _choose_listed(
                 if is_closed(splits.total[node], rule):
                     break
             occupied = occupied_bins(hist, base, width, rule.lead, scratch.occupied)
-            consider(feature, categorical[feature], hist, base, width, occupied, rule, node, splits, scratch)
+            consider(feature, categorical, hist, base, width, occupied, rule, node, splits, scratch)
 
 
 def add_nodes(rows: NodeRows, nodes: np.ndarray) -> np.ndarray:
@@ -231,8 +231,8 @@ def _add_nodes(order: np.ndarray, starts: np.ndarray, stops: np.ndarray, target:
 
 
 @njit(nogil=True, cache=True)
-def values(left: np.ndarray, total: np.ndarray, rule: Rule) -> np.ndarray:
-    """Say what splits are worth, from the statistics of their sides."""
+def split_gains(left: np.ndarray, total: np.ndarray, rule: Rule) -> np.ndarray:
+    """Return the values of splits, from the statistics of their left sides and their nodes."""
     out = np.empty(left.shape[0])
     for node in range(left.shape[0]):
         out[node] = gain(left[node], total[node], rule)
@@ -241,6 +241,6 @@ def values(left: np.ndarray, total: np.ndarray, rule: Rule) -> np.ndarray:
 
 @njit(nogil=True, cache=True)
 def finish_splits(splits: Splits, rule: Rule) -> None:
-    """Turn the values of the chosen splits into decreases of impurity."""
+    """Replace the values of the chosen splits by decreases of impurity."""
     for node in range(splits.feature.shape[0]):
         finish_split(node, splits, rule)

@@ -1,4 +1,4 @@
-"""The rows of trees sorted by node: a node's rows are a stretch of one list, in ascending order."""
+"""Rows of trees sorted by node: a node's rows are consecutive entries of one list, in ascending order."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -43,7 +43,7 @@ class NodeRows:
 
     @classmethod
     def draw(cls, table: Binned, key: np.ndarray, n_trees: int, bootstrap: bool, threads: int = 1) -> "NodeRows":
-        """Begin with every row that a tree draws at its root."""
+        """Return the rows that each tree draws, all at its root."""
 
         def some(first: int) -> tuple[np.ndarray, np.ndarray]:
             drawn = rows_of_trees(key, table.row_keys, first, min(_TREES_A_DRAW, n_trees - first), bootstrap)
@@ -61,8 +61,8 @@ class NodeRows:
         self.stops = np.concatenate([self.stops, np.stack([middles, stops], axis=1).reshape(-1)])
 
 
-def shares(sizes: np.ndarray, threads: int) -> list[slice]:
-    """Cut nodes into runs of about equally many rows, a few for each thread."""
+def split_evenly(sizes: np.ndarray, threads: int) -> list[slice]:
+    """Return slices of nodes with about equally many rows, a few for each thread."""
     tasks = _TASKS_A_THREAD * threads if threads > 1 else 1
     ends = np.cumsum(sizes)
     wanted = np.arange(1, tasks) * (int(ends[-1]) if len(ends) else 0) / tasks

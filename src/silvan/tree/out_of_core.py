@@ -1,7 +1,7 @@
-"""Rows beyond memory: read a piece at a time, and taken down from the roots whenever a level is counted.
+"""Rows of tables beyond memory: read a piece at a time, and taken down from the roots whenever a level is counted.
 
-Nothing is kept of a row between levels. Which trees it is in is drawn again and the splits made so far say where it
-is, so what is needed grows with the trees and not with the rows.
+Nothing is kept of a row between levels. Which trees it is in is drawn again, and its node follows from the splits made
+so far, so the memory needed grows with the trees and not with the rows.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from silvan.tree.draw import TREES_A_HASH, list_rows, rows_of_trees
 from silvan.tree.level import fill_bases
 from silvan.tree.node_rows import Binned
 from silvan.tree.split import Splits
-from silvan.tree.stream import Made, stream
+from silvan.tree.stream import SplitsMade, stream
 from silvan.util.threads import thread_map
 
 
@@ -24,11 +24,11 @@ class RoutedRows:
     ) -> None:
         self.pieces, self.n_bins = pieces, n_bins
         self.key, self.n_trees, self.bootstrap = key, n_trees, bootstrap
-        self.made = Made.none(n_trees)
+        self.made = SplitsMade.none(n_trees)
         self.tree = np.arange(n_trees)  # of each node
 
     def apply(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray, threads: int = 1) -> None:
-        """Note splits; children get the next numbers."""
+        """Record splits; children get the next numbers."""
         self.made = self.made.add(nodes, splits, needed)
         self.tree = np.concatenate([self.tree, np.repeat(self.tree[nodes], 2)])
 

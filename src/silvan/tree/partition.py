@@ -1,15 +1,16 @@
-"""Applying splits: the rows of a node are sorted into left, then right, by their bins or by packed bits.
+"""Apply splits: sort the rows of a node into left, then right, by their bins or by packed bits.
 
 Bits are for those who do not have the column a node was split by. A node's bits stand in the order of its rows, the
-first in the lowest bit of a byte; every node begins a byte of its own, and the bits after its last row are zero. All
-who hold the same rows in the same order agree on what a bit is about.
+first in the lowest bit of a byte; every node begins a byte of its own, and the bits after its last row are zero. For
+all who hold the same rows in the same order a bit is about the same row.
 """
 
 import numpy as np
 from numba import njit
 
-from silvan.tree.node_rows import NodeRows, shares
-from silvan.tree.split import Splits, in_set
+from silvan.forest.category_set import in_set
+from silvan.tree.node_rows import NodeRows, split_evenly
+from silvan.tree.split import Splits
 from silvan.util.threads import thread_map
 
 U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
@@ -66,7 +67,7 @@ def partition(
 def partition_naive(
     codes: np.ndarray, rows: np.ndarray, splits: Splits, node: int, categorical: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Do what ``partition`` does for one node with NumPy masks: the twin that tests hold it to."""
+    """Compute what ``partition`` computes, for one node with NumPy masks, for tests to compare with."""
     left = _goes_left_naive(codes, rows, splits, node, categorical)
     return rows[left], rows[~left]
 
@@ -83,12 +84,12 @@ def _goes_left_naive(
 
 
 def byte_starts(sizes: np.ndarray) -> np.ndarray:
-    """Say where the bits of nodes with so many rows begin, and where the last ones end."""
+    """Return where the bits of nodes with so many rows begin, and where the last ones end."""
     return np.concatenate([[0], np.cumsum((sizes + 7) >> 3)]).astype(np.int64)
 
 
 def pack_sides(rows: NodeRows, nodes: np.ndarray, splits: Splits, threads: int = 1) -> np.ndarray:
-    """Say which rows of each node a split sends left."""
+    """Return which rows of each node a split sends left, as packed bits."""
     starts, stops = rows.starts[nodes], rows.stops[nodes]
     begin = byte_starts(stops - starts)
     bits = np.zeros(begin[-1], np.uint8)
@@ -98,7 +99,7 @@ def pack_sides(rows: NodeRows, nodes: np.ndarray, splits: Splits, threads: int =
         part = Splits(*(column[here] for column in splits))
         _pack_sides(table.codes, rows.order, starts[here], stops[here], part, table.bins.categorical, begin[here], bits)
 
-    thread_map(some, shares(stops - starts, threads), threads)
+    thread_map(some, split_evenly(stops - starts, threads), threads)
     return bits
 
 
@@ -137,7 +138,7 @@ def _pack_sides(
 
 
 def pack_sides_naive(codes: np.ndarray, rows: np.ndarray, splits: Splits, node: int, categorical: np.ndarray) -> bytes:
-    """Do what ``pack_sides`` does for one node in plain NumPy: the twin that tests hold it to."""
+    """Compute what ``pack_sides`` computes, for one node in plain NumPy, for tests to compare with."""
     left = _goes_left_naive(codes, rows, splits, node, categorical)
     return np.packbits(left, bitorder="little").tobytes()
 
@@ -157,7 +158,7 @@ def route(rows: NodeRows, nodes: np.ndarray, needed: np.ndarray, bits: np.ndarra
         spare = np.empty(int(sizes[here].max(initial=0)) + 1, np.uint32)
         middles[which[here]] = _route(rows.order, starts[which[here]], stops[which[here]], begin[here], bits, spare)
 
-    thread_map(some, shares(sizes, threads), threads)
+    thread_map(some, split_evenly(sizes, threads), threads)
     rows.add(nodes, middles)
 
 
@@ -186,7 +187,7 @@ def _route(
 
 
 def route_naive(rows: np.ndarray, bits: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Do what ``route`` does for one node with NumPy masks: the twin that tests hold it to."""
+    """Compute what ``route`` computes, for one node with NumPy masks, for tests to compare with."""
     left = np.unpackbits(np.frombuffer(bits, np.uint8), count=len(rows), bitorder="little").astype(np.bool_)
     return rows[left], rows[~left]
 
@@ -219,7 +220,7 @@ def _count_sides(bits: np.ndarray, sizes: np.ndarray, begin: np.ndarray, counts:
 
 @njit(nogil=True, cache=True)
 def spread(source: np.ndarray, lengths: np.ndarray, begin: np.ndarray, out: np.ndarray) -> None:
-    """Copy stretches that lie one after the other to where each belongs."""
+    """Copy runs that lie one after the other in ``source`` to the places where they begin in ``out``."""
     at = 0
     for k in range(lengths.shape[0]):
         for i in range(lengths[k]):

@@ -1,4 +1,4 @@
-"""Rows at hand: one table's rows sorted into the open nodes of some trees."""
+"""The rows of a table in memory, sorted into the open nodes of some trees."""
 
 from dataclasses import replace
 
@@ -11,23 +11,23 @@ from silvan.tree.histogram import find_splits
 from silvan.tree.level import choose_level, draw_level, fill_bases, fill_nodes
 from silvan.tree.node_rows import Binned
 from silvan.tree.partition import partition
-from silvan.tree.split import Splits, make_scratch
-from silvan.tree.stream import Made, sort_rows, stream
+from silvan.tree.split import Splits, make_scratch, some_categorical
+from silvan.tree.stream import SplitsMade, sort_rows, stream
 from silvan.util.threads import thread_map
 
-_CLOSE = 1 << 20
-"""A table of so many bytes is near enough to the processor to gather rows from."""
+SMALL_TABLE = 1 << 20
+"""A table of so many bytes stays in the processor's cache, so that rows can be gathered from anywhere in it."""
 
-_STREAM_BYTES, _STREAM_ROUNDS = 1 << 22, 16
+STREAM_BYTES, STREAM_ROUNDS = 1 << 22, 16
 """A tree's level is counted row by row while its histograms take no more, and for so many rounds at most."""
 
 
 class Rows:
-    """The rows of some trees, on their way down.
+    """The rows of some trees while they grow.
 
-    At first rows of a large table stay in their order and each knows its node (``places``); a level is counted in one
+    At first rows of a large table stay in their order and ``places`` has the node of each; a level is counted in one
     walk along a tree's rows. Once nodes are many and small, or the table is small, the rows are sorted: a node's rows
-    are a stretch of ``order``.
+    are ``order[start:stop]``.
     """
 
     def __init__(self, table: Binned, drawn: np.ndarray) -> None:
@@ -39,10 +39,10 @@ class Rows:
         self.starts = self.stops - sizes
         self.places: np.ndarray | None = None
         self.rounds = 0
-        if table.codes.nbytes > _CLOSE:
+        if table.codes.nbytes > SMALL_TABLE:
             self.places = np.repeat(np.arange(len(drawn), dtype=np.uint32), sizes)
             self.trees = list(zip(self.starts.tolist(), self.stops.tolist(), strict=True))
-            self.made = Made.none(len(drawn))
+            self.made = SplitsMade.none(len(drawn))
 
     @classmethod
     def of_trees(cls, table: Binned, key: np.ndarray, trees: range, bootstrap: bool) -> "Rows":
@@ -87,7 +87,7 @@ class Rows:
             frontier.attempt,
             plan.tries,
             bins.n_bins,
-            bins.categorical,
+            some_categorical(bins.categorical),
             np.zeros((plan.n_drawn * widest, table.n_stats), table.count_type),
             np.arange(plan.n_drawn) * widest,
             np.zeros(plan.n_drawn, np.int64),
@@ -105,17 +105,7 @@ class Rows:
         hist = np.zeros((bases[-1, 0], table.n_stats), table.count_type)
         if not self._streams(bases):
             self.sort()
-            fill_nodes(
-                table.codes,
-                table.target,
-                self.order,
-                self.starts[nodes],
-                self.stops[nodes],
-                features,
-                bases,
-                hist,
-                threads,
-            )
+            fill_nodes(table, self.order, self.starts[nodes], self.stops[nodes], features, bases, hist, threads)
             return hist
         slots = np.full(len(self.made.child), -1, np.int32)
         slots[nodes] = np.arange(len(nodes))
@@ -144,7 +134,7 @@ class Rows:
     def apply(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray, threads: int = 1) -> None:
         """Send the nodes' rows to their children, which get the next numbers.
 
-        Rows of splits that are not ``needed`` stay: nobody will look.
+        Rows of splits that are not ``needed`` stay where they are.
         """
         if self.places is not None:
             self.made = self.made.add(nodes, splits, needed)
@@ -177,4 +167,4 @@ class Rows:
     def _streams(self, bases: np.ndarray) -> bool:
         """Whether a level with such histograms is worth a walk along all rows."""
         size = bases[-1, 0] * self.table.n_stats * np.dtype(self.table.count_type).itemsize
-        return self.places is not None and size <= _STREAM_BYTES * len(self.trees) and self.rounds < _STREAM_ROUNDS
+        return self.places is not None and size <= STREAM_BYTES * len(self.trees) and self.rounds < STREAM_ROUNDS

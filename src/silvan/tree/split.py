@@ -1,10 +1,10 @@
-"""The best split of a node, from histograms alone.
+"""Find the best split of a node from its histograms.
 
-Every cut of every feature drawn is tried; ``gain.py`` says what it is worth. Equal gains go to the lowest
-feature, then the lowest bin (or, for category sets, the lowest set read as a number).
+Every cut of every feature drawn is tried and valued by ``gain.py``. Equal gains go to the lowest feature, then
+the lowest bin (or, for category sets, the lowest set read as a number).
 
-A split's side is decided for missing values too: both are tried where the node has any, and where it has none
-they follow the larger side. Categories that the node has not seen follow the missing values.
+A split also has a side for missing values: both are tried where the node has any, and where it has none they
+follow the larger side. Categories that the node has not seen follow the missing values.
 """
 
 from typing import NamedTuple
@@ -12,16 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from silvan.forest.category_set import SET_WORDS, in_set
 from silvan.tree.gain import GINI, LOG_SCALE, SQUARED_ERROR, Rule, gain, n_log_n
-
-SET_WORDS = 4
-"""A set of bins is 256 bits; bit 0 is the bin of missing values."""
-
-
-@njit(nogil=True, cache=True, inline="always")
-def in_set(words: np.ndarray, bin_: int) -> bool:
-    """Whether a bin is in a set."""
-    return (words[bin_ >> 6] >> np.uint64(bin_ & 63)) & np.uint64(1) != 0
 
 
 class Scratch(NamedTuple):
@@ -112,7 +104,7 @@ def _best_numeric(
                 scratch.cut[1] = missing_left if missing_rows > 0 else 2 * rows >= all_rows
                 for s in range(size):
                     found[s] = here[s]
-    # all cuts in a gap between occupied bins part these rows alike: the middle one is the safest for others
+    # all cuts in a gap between occupied bins split these rows alike: the middle one is the safest for others
     if best_place + 1 < n:
         scratch.cut[0] = (occupied[best_place] + occupied[best_place + 1]) >> 1
     elif best_place < n:
@@ -218,7 +210,7 @@ def _best_categorical(
 
 
 class Splits(NamedTuple):
-    """What was decided for each open node; ``feature`` is -1 where no split was found."""
+    """The split of each open node; ``feature`` is -1 where none was found."""
 
     feature: np.ndarray  # int32
     bin: np.ndarray  # int32, last bin on the left of a numeric split, 0 for a categorical one
@@ -230,7 +222,7 @@ class Splits(NamedTuple):
 
     @classmethod
     def empty(cls, n_nodes: int, n_stats: int) -> "Splits":
-        """Make room for the decisions on so many nodes."""
+        """Allocate the splits of so many nodes, none of which has one yet."""
         return cls(
             np.full(n_nodes, -1, np.int32),
             np.zeros(n_nodes, np.int32),
@@ -244,7 +236,7 @@ class Splits(NamedTuple):
 
 @njit(nogil=True, cache=True)
 def occupied_bins(hist: np.ndarray, base: int, n_bins: int, lead: int, out: np.ndarray) -> int:
-    """List the value bins that hold rows, in order; returns how many."""
+    """Write the value bins that hold rows to ``out``, in order; return how many."""
     n = 0
     for b in range(1, n_bins):
         rows = 0
@@ -256,10 +248,18 @@ def occupied_bins(hist: np.ndarray, base: int, n_bins: int, lead: int, out: np.n
     return n
 
 
+def some_categorical(categorical: np.ndarray) -> np.ndarray | None:
+    """Return which features are categorical, None if none is: kernels are compiled for either.
+
+    Compiling what is about categories takes a few seconds, which tables without them need not spend.
+    """
+    return categorical if categorical.any() else None
+
+
 @njit(nogil=True, cache=True)
 def consider(
     feature: int,
-    categorical: bool,
+    categorical: np.ndarray | None,
     hist: np.ndarray,
     base: int,
     n_bins: int,
@@ -271,12 +271,16 @@ def consider(
 ) -> None:
     """Try one feature at a node and keep its best split if it beats what the node has.
 
-    Features come in ascending order, so only a higher gain replaces.
+    Features come in ascending order, so only a higher gain replaces. ``categorical`` is None if no feature is: then
+    nothing about categories is compiled.
     """
     total = splits.total[node]
-    if categorical:
-        value = _best_categorical(hist, base, n_bins, n_occupied, total, rule, scratch)
-    else:
+    by_category, value = False, -np.inf
+    if categorical is not None:
+        by_category = categorical[feature]
+        if by_category:
+            value = _best_categorical(hist, base, n_bins, n_occupied, total, rule, scratch)
+    if not by_category:
         value = _best_numeric(hist, base, n_bins, n_occupied, total, rule, scratch)
     if value == -np.inf or (rule.criterion == SQUARED_ERROR and value <= 0.0):
         return
@@ -289,12 +293,12 @@ def consider(
     for s in range(total.shape[0]):
         splits.left[node, s] = scratch.best[s]
     for w in range(SET_WORDS):
-        splits.words[node, w] = scratch.words[w] if categorical else np.uint64(0)
+        splits.words[node, w] = scratch.words[w] if by_category else np.uint64(0)
 
 
 @njit(nogil=True, cache=True)
 def finish_split(node: int, splits: Splits, rule: Rule) -> None:
-    """Turn the chosen split's gain, comparable within its node only, into the decrease of impurity."""
+    """Replace the chosen split's gain, comparable within its node only, by the decrease of impurity."""
     if splits.feature[node] >= 0:
         total = splits.total[node]
         splits.gain[node] = max(splits.gain[node] - gain(total, total, rule), 0.0)

@@ -1,8 +1,8 @@
-"""Histograms of a level in one walk along a tree's rows.
+"""Fill the histograms of a level in one walk along a tree's rows.
 
 Where a node's rows are gathered from all over a large table, most time goes into waiting for memory. Here rows are
-read in the order in which they lie; each knows its node, goes on to where the splits since send it, and is counted
-there. What is written at random are the histograms of one tree's level, which stay close to the processor.
+read in the order in which they lie; each has its node, goes on to where the splits made since send it, and is
+counted there. What is written at random are the histograms of one tree's level, which stay in the processor's cache.
 """
 
 from typing import NamedTuple
@@ -10,12 +10,13 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from silvan.tree.split import SET_WORDS, Splits, in_set
+from silvan.forest.category_set import SET_WORDS, in_set
+from silvan.tree.split import Splits
 
 U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
 
 
-class Made(NamedTuple):
+class SplitsMade(NamedTuple):
     """The splits made so far, by node; ``child`` is the number of the left side, -1 where there is no split."""
 
     child: np.ndarray
@@ -25,14 +26,14 @@ class Made(NamedTuple):
     words: np.ndarray
 
     @classmethod
-    def none(cls, n_nodes: int) -> "Made":
-        """Begin with roots."""
+    def none(cls, n_nodes: int) -> "SplitsMade":
+        """Return so many nodes without splits."""
         return cls(np.full(n_nodes, -1, np.int32), *_blank(n_nodes))
 
-    def add(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> "Made":
-        """Note splits of some nodes; their children get the next numbers."""
+    def add(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> "SplitsMade":
+        """Return the splits with those of some more nodes; their children get the next numbers."""
         n, new = len(self.child), 2 * len(nodes)
-        grown = Made(*(np.concatenate(pair) for pair in zip(self, Made.none(new), strict=True)))
+        grown = SplitsMade(*(np.concatenate(pair) for pair in zip(self, SplitsMade.none(new), strict=True)))
         grown.child[nodes] = np.where(needed, n + 2 * np.arange(len(nodes)), -1)
         grown.feature[nodes] = splits.feature
         grown.last[nodes] = splits.bin
@@ -47,7 +48,7 @@ def _blank(n: int) -> tuple[np.ndarray, ...]:
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _descend(flat: np.ndarray, at: np.uint64, node: np.uint64, made: Made, categorical: np.ndarray) -> np.uint64:
+def _descend(flat: np.ndarray, at: np.uint64, node: np.uint64, made: SplitsMade, categorical: np.ndarray) -> np.uint64:
     """Take a row, whose bins begin at ``flat[at]``, down from a node as far as there are splits."""
     while made.child[node] >= 0:
         f = U(made.feature[node])
@@ -66,7 +67,7 @@ def stream(
     target: np.ndarray,
     rows: np.ndarray,
     places: np.ndarray,
-    made: Made,
+    made: SplitsMade,
     categorical: np.ndarray,
     slots: np.ndarray,
     features: np.ndarray,
@@ -75,8 +76,8 @@ def stream(
 ) -> None:
     """Move a tree's rows to their nodes and add them to the histograms there.
 
-    ``places`` holds each row's node and is brought up to date. ``slots`` says which histograms are a node's, -1 for
-    none; those of slot s are of ``features[s]`` (-1 after the last) and begin at ``bases[s]``.
+    ``places`` holds each row's node and is brought up to date. ``slots`` is the number of each node's histograms, -1
+    for none; those of slot s are of ``features[s]`` (-1 after the last) and begin at ``bases[s]``.
     """
     width, stats, n_drawn = U(codes.shape[1]), U(hist.shape[1]), features.shape[1]
     flat, out = codes.ravel(), hist.ravel()
@@ -107,13 +108,13 @@ def sort_rows(
     codes: np.ndarray,
     rows: np.ndarray,
     places: np.ndarray,
-    made: Made,
+    made: SplitsMade,
     categorical: np.ndarray,
     stops: np.ndarray,
 ) -> np.ndarray:
-    """Put the rows of all trees in the order of their nodes, the order within a node kept.
+    """Return the rows of all trees in the order of their nodes, the order within a node kept.
 
-    ``stops`` comes as zeros and receives where each node's rows end.
+    ``stops`` must be zeros and receives where each node's rows end.
     """
     flat, width = codes.ravel(), U(codes.shape[1])
     for i in range(rows.shape[0]):

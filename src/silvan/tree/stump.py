@@ -1,4 +1,4 @@
-"""The stump with the least weighted error, from histograms: one split, whose two sides vote for different classes.
+"""Find the stump (one split) with the least weighted error, from histograms; its sides vote for different classes.
 
 Histograms hold rows and the masses of two classes. Let a side's lead be its mass of the first class minus that of the
 second: the sides vote for different classes with the least error where their leads differ most. Leads are integers, so
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from silvan.tree.split import SET_WORDS, in_set
+from silvan.forest.category_set import SET_WORDS, in_set
 
 
 class Cut(NamedTuple):
@@ -22,7 +22,7 @@ class Cut(NamedTuple):
 
 
 def find_cut(hist: np.ndarray, bases: np.ndarray, n_bins: np.ndarray, categorical: np.ndarray, min_leaf: int) -> Cut:
-    """Find the best split over all features; ``hist`` is (bins of all, 3), ``bases`` say where each feature's begin."""
+    """Find the best split over all features; ``hist`` is (bins of all, 3), each feature's begin at ``bases``."""
     cut = Cut(np.array([-1, 0, 0]), np.zeros(SET_WORDS, np.uint64), np.zeros(2, np.int64))
     _find_cut(hist, bases, n_bins, categorical, min_leaf, np.zeros(64 * SET_WORDS, np.int64), cut)
     return cut
@@ -51,7 +51,7 @@ def _find_cut(
             if hist[base + b, 0] == 0:
                 continue
             at = n
-            # categories in the order of their share of the second class: p s < r q says p/(p+q) < r/(r+s)
+            # categories in the order of their share of the second class: p s < r q if p/(p+q) < r/(r+s)
             while (
                 at > 0
                 and categorical[f]
@@ -83,7 +83,7 @@ def _find_cut(
                 if categorical[f]:
                     _keep_set(order, i, n, n_bins[f], cut, total0, total1)
                 elif i + 1 < n:
-                    # all cuts in a gap between occupied bins part these rows alike: the middle one, as elsewhere
+                    # all cuts in a gap between occupied bins split these rows alike: the middle one, as elsewhere
                     cut.where[1] = (order[i] + order[i + 1]) >> 1
                 else:
                     cut.where[1] = n_bins[f] - 1
@@ -93,7 +93,7 @@ def _find_cut(
 
 @njit(nogil=True, cache=True)
 def _keep_set(order: np.ndarray, last: int, n: int, n_bins: int, cut: Cut, total0: int, total1: int) -> None:
-    """Note a set of categories; the left side is the one with the lowest, the unseen follow the missing."""
+    """Record a set of categories; the left side is the one with the lowest, the unseen follow the missing."""
     cut.words[:] = 0
     cut.where[1] = 0
     lowest = order[0]

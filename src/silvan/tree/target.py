@@ -1,7 +1,7 @@
-"""Targets as integers: what a histogram adds up a row, and what a leaf makes of the sum.
+"""Targets as integers: what histograms add up for a row, and how a leaf's value comes from the sum.
 
 Sums of integers are exact in any order, so they can be split over sites, masked and noised. Weights and
-numeric targets become fixed-point integers, with as many bits as keep every sum and square exact.
+numeric targets become fixed-point integers, with so many bits that every sum and square is exact.
 """
 
 import math
@@ -33,17 +33,17 @@ class Measure(msgspec.Struct, frozen=True):
     scale: float = 0.0  # 0: classes
 
     def rows(self, y: np.ndarray) -> np.ndarray:
-        """Give the target of every row, where rows have no weights of their own."""
+        """Return the target of every row, where rows have no weights of their own."""
         if not self.scale:
             return y.astype(np.uint16)
-        return np.stack([np.ones(len(y), np.int64), self.whole(y)], axis=1)
+        return np.stack([np.ones(len(y), np.int64), self.to_integers(y)], axis=1)
 
-    def whole(self, y: np.ndarray) -> np.ndarray:
-        """Give numbers in fixed point."""
+    def to_integers(self, y: np.ndarray) -> np.ndarray:
+        """Return numbers in fixed point."""
         return np.rint((y - self.offset) * self.scale).astype(np.int64)
 
     def leaf_values(self, stats: np.ndarray) -> np.ndarray:
-        """Turn statistics of leaves into class probabilities or means; of no rows, into no preference."""
+        """Return class probabilities or means from statistics of leaves; equal probabilities if there are no rows."""
         if self.scale:
             return self.offset + stats[:, -1:] / np.maximum(stats[:, -2:-1], 1) / self.scale
         masses = stats[:, self.lead :] * np.array(self.class_weight, np.int64)
@@ -59,7 +59,7 @@ class Target(NamedTuple):
 
 
 def class_measure(counts: np.ndarray, class_weight: np.ndarray | None) -> Measure:
-    """Measure classes, given how many rows each has."""
+    """Return the measure of classes, given how many rows each has."""
     n = len(counts)
     if n > MAX_CLASSES:
         raise InputError(f"the label has {n} classes; at most {MAX_CLASSES} are possible")
@@ -72,14 +72,14 @@ def class_measure(counts: np.ndarray, class_weight: np.ndarray | None) -> Measur
 
 
 def number_measure(low: float, high: float, n_rows: int) -> Measure:
-    """Measure numbers between two bounds."""
+    """Return the measure of numbers between two bounds."""
     return Measure(2, 1, (1,), n_rows, *fixed_point(low, high, n_rows))
 
 
 def class_target(
     codes: np.ndarray, n_classes: int, sample_weight: np.ndarray | None, class_weight: np.ndarray | None
 ) -> Target:
-    """Prepare class codes, with a weight a row, a class, both or neither."""
+    """Return the target of class codes, with a weight a row, a class, both or neither."""
     if len(codes) and not 0 <= codes.min() <= codes.max() < n_classes:
         raise InputError(f"class codes must be between 0 and {n_classes - 1}")
     measure = class_measure(np.bincount(codes, minlength=n_classes), class_weight)
@@ -94,7 +94,7 @@ def class_target(
 
 
 def number_target(y: np.ndarray, sample_weight: np.ndarray | None) -> Target:
-    """Prepare numbers, with or without a weight a row."""
+    """Return the target of numbers, with or without a weight a row."""
     low, high = float(y.min()), float(y.max())
     if sample_weight is None:
         measure = number_measure(low, high, len(y))
@@ -102,12 +102,12 @@ def number_target(y: np.ndarray, sample_weight: np.ndarray | None) -> Target:
     masses = whole_masses(sample_weight, np.ones(len(y), np.int64), _WEIGHTED_MASS_BITS)
     mass = int(masses.sum())
     measure = Measure(3, 2, (1,), mass, *fixed_point(low, high, mass))
-    rows = np.stack([np.ones(len(y), np.int64), masses, masses * measure.whole(y)], axis=1)
+    rows = np.stack([np.ones(len(y), np.int64), masses, masses * measure.to_integers(y)], axis=1)
     return Target(rows, measure)
 
 
 def fixed_point(low: float, high: float, total_mass: int) -> tuple[float, float]:
-    """Choose offset and scale for numbers between two bounds: a power of two, so that scaling is exact."""
+    """Return offset and scale for numbers between two bounds: a power of two, so that scaling is exact."""
     middle = low / 2 + high / 2
     if abs(middle) < 3e38:  # few bits, so that differences to it are exact more often
         middle = float(np.float32(middle))
@@ -119,7 +119,7 @@ def fixed_point(low: float, high: float, total_mass: int) -> tuple[float, float]
 
 
 def whole_masses(weight: np.ndarray, times: np.ndarray, bits: int) -> np.ndarray:
-    """Turn positive weights into integers of at least 1 whose total, each counted ``times``, fits the bits.
+    """Return positive weights as integers of at least 1 whose total, each counted ``times``, fits the bits.
 
     Whole numbers that fit are kept as they are.
     """

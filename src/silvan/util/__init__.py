@@ -1,1 +1,1 @@
-"""Small tools that know nothing of trees: files, threads, databases of our own, numbers in words."""
+"""Small tools that know nothing of trees: whole files, SQLite files, threads, numbers as text."""

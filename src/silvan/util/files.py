@@ -1,4 +1,4 @@
-"""Files that a crash leaves whole: written at once, or kept by SQLite; and disks that are full."""
+"""Writing files so that a crash leaves the old content or the new, and recognising full disks."""
 
 import contextlib
 import errno
@@ -11,31 +11,19 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def has_no_room(error: BaseException) -> bool:
-    """Whether something could not be written because a disk is full: it can be, later."""
+    """Whether an error means that the disk is full, so that writing may work later."""
     if isinstance(error, sqlite3.Error):
         return getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
     return isinstance(error, OSError) and error.errno in _NO_ROOM
 
 
 def no_room(path: str | Path | None) -> OSError:
-    """Say that a disk is full."""
+    """Return the error for a full disk."""
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
-def prepare_database(db: sqlite3.Connection, application: int, tables: str) -> None:
-    """Make the tables of a new database that outlives crashes; refuse one that is something else's."""
-    whose = db.execute("PRAGMA application_id").fetchone()[0]
-    empty = db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
-    if whose != application and not (empty and whose == 0):
-        raise sqlite3.DatabaseError("it is a database of something else")
-    db.execute("PRAGMA journal_mode=WAL")
-    db.execute("PRAGMA synchronous=FULL")
-    db.execute(f"PRAGMA application_id={application}")
-    db.executescript(tables)
-
-
 def write_whole(path: str | Path, data: bytes) -> None:
-    """Write to a temporary name beside the target, flush to disk, then rename over it."""
+    """Write a file: to a temporary name beside it, flushed to disk, then renamed."""
     path = Path(path)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

@@ -1,4 +1,4 @@
-"""Numbers the way a person writes them."""
+"""Numbers and lists of names as text for people."""
 
 _SMALL = (
     "no",
@@ -22,6 +22,12 @@ def format_count(n: int) -> str:
     return _SMALL[n] if 0 <= n < len(_SMALL) else f"{n:,}"
 
 
+def format_names(names: list[str], most: int = 10) -> str:
+    """Write names in quotes, cut short if there are more than ``most``."""
+    text = ", ".join(map(repr, names[:most]))
+    return text if len(names) <= most else f"{text} and {len(names) - most} more"
+
+
 def format_bytes(n: float) -> str:
     """Write a number of bytes with three digits at most."""
     for unit in ("bytes", "KB", "MB", "GB"):
@@ -33,7 +39,7 @@ def format_bytes(n: float) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """Write a duration as roughly as it is known."""
+    """Write a duration in seconds, minutes and seconds, or hours and minutes."""
     if seconds < 60:
         return f"{max(round(seconds), 1)} s"
     if seconds < 3600:
@@ -42,17 +48,17 @@ def format_time(seconds: float) -> str:
 
 
 def format_figure(value: float | None, digits: int, rows: int = 1) -> str:
-    """Write a figure; without rows there is none, and of some rows it is not defined."""
+    """Write a figure: a dash if there are no rows, "undefined" if it cannot be computed from the rows."""
     return f"{value:.{digits}f}" if value is not None else "undefined" if rows else "–"
 
 
 def format_interval(low: float | None, high: float | None, digits: int) -> str:
-    """Write an interval of differences; nothing if there is none."""
+    """Write an interval of differences; an empty text if there is none."""
     return "" if low is None or high is None else f"{signed(low, digits)} to {signed(high, digits)}"
 
 
 def signed(value: float, digits: int) -> str:
-    """Write a difference with its sign; a true minus, and ± for none."""
+    """Write a difference with its sign: a typographic minus, ± for zero."""
     if round(value, digits) == 0:
         return f"±{0:.{digits}f}"
     return f"{'+' if value > 0 else '−'}{abs(value):.{digits}f}"

@@ -1,4 +1,4 @@
-"""Threads over independent work: kernels release the interpreter lock, so plain threads are enough."""
+"""Run independent work on threads: compiled kernels release the interpreter lock, so plain threads are enough."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 def thread_count(n_jobs: int | None) -> int:
-    """Read ``n_jobs`` as scikit-learn does, but let None mean all cores: results do not depend on it."""
+    """Return the number of threads for ``n_jobs``, as in scikit-learn, but None means all cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if n_jobs is None:
         return cores
@@ -25,7 +25,7 @@ def thread_count(n_jobs: int | None) -> int:
 
 
 def thread_map(work: Callable[[T], R], items: Iterable[T], n_jobs: int) -> list[R]:
-    """Apply ``work`` to every item on up to ``n_jobs`` threads; results keep the order of the items."""
+    """Call ``work`` for every item on up to ``n_jobs`` threads; return the results in the order of the items."""
     items = list(items)
     if n_jobs == 1 or len(items) <= 1:
         return [work(item) for item in items]
@@ -35,7 +35,7 @@ def thread_map(work: Callable[[T], R], items: Iterable[T], n_jobs: int) -> list[
 
 @contextmanager
 def algebra_threads(n_jobs: int | None) -> Iterator[None]:
-    """Keep the library behind NumPy's linear algebra to so many threads; it takes all cores otherwise."""
+    """Limit the threads of the library behind NumPy's linear algebra, which takes all cores otherwise."""
     with _libraries().limit(limits=thread_count(n_jobs), user_api="blas"):
         yield
 

@@ -30,7 +30,6 @@ from silvan.federation import wire
 from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.message import Blob, Envelope, Trouble
 from silvan.federation.store import digest
-from silvan.forest.files.silvan_file import to_bytes
 from silvan.forest.forest import Forest
 from silvan.tree.draw import rows_of_trees
 
@@ -365,9 +364,9 @@ def test_forged_trees_tell_of_a_known_patient(label):
         )
         for value in ([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]])
     ]
-    blobs = [Blob(digest(to_bytes(tree))) for tree in trees]
+    blobs = [Blob(digest(tree.to_bytes())) for tree in trees]
     for blob, tree in zip(blobs, trees, strict=True):
-        site.store.put(f"blob {blob.hash}", to_bytes(tree))
+        site.store.put(f"blob {blob.hash}", tree.to_bytes())
     chosen = choose(site, msgspec.structs.replace(asked, forests=blobs, own=1, alphas=np.array([0.9, 0.0])))
     assert np.sign(chosen.figures[0, 0] - 0.5) == {"no": -1, "yes": 1, None: 0}[label]
 

@@ -22,11 +22,12 @@ from silvan.federation import wire
 from silvan.federation.message import Blob, Envelope, Trouble
 from silvan.federation.site import HANDLERS
 from silvan.federation.store import digest
+from silvan.forest.arrays import ARRAYS
+from silvan.forest.category_set import SET_WORDS
 from silvan.forest.files.silvan_file import FORMAT, VERSION
 from silvan.forest.files.tensors import content_digest
-from silvan.forest.forest import ARRAYS, Forest
+from silvan.forest.forest import Forest
 from silvan.tree.fit import Settings
-from silvan.tree.split import SET_WORDS
 
 
 def fit(fed, **parameters):

@@ -26,7 +26,7 @@ from silvan.errors import InputError
 from silvan.federation import wire
 from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.part import Part
-from silvan.tree.draw import make_key
+from silvan.tree.draw import DrawKeys, make_key
 from silvan.tree.fit import Settings, fit_forest
 from silvan.tree.target import class_target, number_target
 
@@ -60,7 +60,13 @@ def naive(site, schema, settings, n_folds):
         y = part.y[seen]
         target = class_target(y, schema.n_classes, None, None) if schema.n_classes else number_target(y, None)
         forest = fit_forest(
-            part.X[seen], target, given, settings, site.sampling_key, KEY, row_keys=part.row_keys[seen], n_jobs=1
+            part.X[seen],
+            target,
+            given,
+            settings,
+            DrawKeys(site.sampling_key, KEY),
+            row_keys=part.row_keys[seen],
+            n_jobs=1,
         )
         scores, y = forest.scores(part.X[held]).round(12), part.y[held]
         if schema.n_classes:

@@ -12,13 +12,12 @@ import silvan as sv
 from silvan.algorithms.bofrf import weigh
 from silvan.algorithms.bofrf.tree_messages import OwnTrees
 from silvan.algorithms.bofrf.weigh import learning_rows, thresholded
-from silvan.algorithms.shared.keyed_rows import VALIDATION, hash_rows
+from silvan.algorithms.shared.keyed_rows import hash_rows
 from silvan.algorithms.shared.requests import read_trees
 from silvan.errors import InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Envelope, Trouble
-from silvan.forest.files.silvan_file import to_bytes
-from silvan.tree.draw import siphash
+from silvan.tree.draw import VALIDATION, siphash
 
 PARAMETERS = {"n_estimators": 6, "max_depth": 4, "random_state": 3}
 
@@ -309,7 +308,7 @@ def test_rows_split_off_are_seen_by_no_tree_and_no_weight():
     held = learning_rows(fed.site("site 1"), fed.schema, 0.25)[1]
     frame = tables["site 1"]
     position = {key: i for i, key in enumerate(fed.site("site 1").part(fed.schema).row_keys)}
-    train = np.flatnonzero(~fed.site("site 1")._held_out.among(0, len(fed.site("site 1").frame)))
+    train = np.flatnonzero(~fed.site("site 1")._held_out.between(0, len(fed.site("site 1").frame)))
     swap = train[[position[key] for key in held.row_keys]]
     labels = np.array(frame["label"].to_list(), object)
     labels[swap] = np.where(labels[swap] == "yes", "no", "yes")
@@ -391,4 +390,4 @@ def test_to_bytes_is_what_travels():
     fit(fed)
     sent = [wire.decode(d, Envelope) for _, way, d in fed.transport.record if way == "sent"]
     trees = [wire.decode(e.body, OwnTrees).forest for e in sent if e.kind == "OwnTrees"]
-    assert [to_bytes(read_trees(data, fed.schema)) for data in trees] == trees
+    assert [read_trees(data, fed.schema).to_bytes() for data in trees] == trees

@@ -15,7 +15,6 @@ from silvan.algorithms.evaluation.intervals import intervals
 from silvan.errors import InputError, SiteError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
-from silvan.forest.files.silvan_file import to_bytes
 from silvan.forest.forest import join_forests
 from silvan.tree.fit import Settings
 
@@ -338,7 +337,7 @@ def test_a_model_of_another_schema_is_refused(kind):
     question = {
         site: kind(
             schema=fed.blob(narrow.to_json().encode()),
-            contenders=[Contender(sent=fed.blob(to_bytes(few)))],
+            contenders=[Contender(sent=fed.blob(few.to_bytes()))],
             feature_key=np.zeros(2, np.uint64),
         )
         for site in fed.sites

@@ -54,7 +54,7 @@ def test_counting_along_the_rows_gives_the_same_forest(task, cold, monkeypatch):
     """How a site counts is its own affair: gathered node by node, or along the rows as in large tables."""
     learner = sv.HistogramForest(n_estimators=6, max_depth=5)
     expected = learner.fit(federate(parts(table(task), 3))).forest_.hash
-    monkeypatch.setattr(rows, "_CLOSE", -1)
+    monkeypatch.setattr(rows, "SMALL_TABLE", -1)
     assert learner.fit(federate(parts(table(task), 3), cold=cold)).forest_.hash == expected
 
 

@@ -15,7 +15,7 @@ from silvan.algorithms.horizontal.merged_forest import GrowTrees, Trees, read_tr
 from silvan.errors import FederationError, FormatError, InputError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
-from silvan.forest.files.silvan_file import from_bytes, to_bytes
+from silvan.forest.forest import Forest
 from silvan.tree.fit import Settings
 
 PARAMETERS = {"max_depth": 4, "random_state": 3}
@@ -145,7 +145,7 @@ def test_trees_leave_without_counts():
     )
     sv.MergedForest(n_estimators=3).fit(fed)
     for _, data in sent:
-        forest = from_bytes(wire.decode(wire.decode(data, Envelope).body, Trees).forest)
+        forest = Forest.from_bytes(wire.decode(wire.decode(data, Envelope).body, Trees).forest)
         assert forest.gain is None
         with pytest.raises(InputError, match="no gains"):
             forest.importances()
@@ -174,17 +174,19 @@ def spoil(change):
 
 
 def remade(**changes):
-    return lambda data: to_bytes(replace(from_bytes(data), **changes))
+    return lambda data: replace(Forest.from_bytes(data), **changes).to_bytes()
 
 
 SPOILT = {
     "nothing": lambda data: b"",
     "cut short": lambda data: data[:-1],
     "damaged": lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:],
-    "more trees": lambda data: to_bytes(from_bytes(data).take([0, 1, 2, 2])),
-    "fewer trees": lambda data: to_bytes(from_bytes(data).take([0])),
+    "more trees": lambda data: Forest.from_bytes(data).take([0, 1, 2, 2]).to_bytes(),
+    "fewer trees": lambda data: Forest.from_bytes(data).take([0]).to_bytes(),
     "too much say": remade(weights=np.array([1.0, 1.0, 1e9])),
-    "another schema": lambda data: to_bytes(replace(from_bytes(data), schema=replace_label(from_bytes(data).schema))),
+    "another schema": lambda data: replace(
+        Forest.from_bytes(data), schema=replace_label(Forest.from_bytes(data).schema)
+    ).to_bytes(),
 }
 
 
@@ -214,9 +216,9 @@ def test_gains_are_not_taken_over():
     fed = federate(uneven())
     forest = local(fed, n_estimators=2)["large"]
     assert forest.gain is not None
-    assert read_trees(Trees(forest=to_bytes(forest), rows=5), fed.schema, 2).gain is None
+    assert read_trees(Trees(forest=forest.to_bytes(), rows=5), fed.schema, 2).gain is None
     with pytest.raises(FormatError, match="not as many"):
-        read_trees(Trees(forest=to_bytes(forest), rows=5), fed.schema, 3)
+        read_trees(Trees(forest=forest.to_bytes(), rows=5), fed.schema, 3)
 
 
 @pytest.mark.parametrize("weights", [[], [1.0], [1.0, 2.0, 3.0]])

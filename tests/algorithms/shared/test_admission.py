@@ -20,7 +20,7 @@ from silvan.errors import InputError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
 from silvan.federation.part import Part
-from silvan.forest.files.silvan_file import from_bytes, to_bytes
+from silvan.forest.forest import Forest
 
 LEARNERS = {
     "merged": lambda **more: sv.MergedForest(32, max_depth=5, min_samples_leaf=5, **more),
@@ -121,8 +121,8 @@ def test_a_site_that_sends_more_trees_than_it_was_asked_for():
         envelope = wire.decode(data, Envelope)
         if site == ATTACKER and envelope.kind == "OwnTrees":
             reply = wire.decode(envelope.body, OwnTrees)
-            forest = from_bytes(reply.forest)
-            many = to_bytes(forest.take([0, *range(len(forest))]))
+            forest = Forest.from_bytes(reply.forest)
+            many = forest.take([0, *range(len(forest))]).to_bytes()
             body = wire.encode(OwnTrees(**{n: getattr(reply, n) for n in reply.__struct_fields__} | {"forest": many}))
             data = wire.encode(Envelope(envelope.study, envelope.question, site, envelope.kind, body))
         return [(site, data)]
@@ -283,7 +283,7 @@ def test_trees_are_judged_once_in_a_task():
     """With many questions a coordinator would find out row by row what forged trees do."""
     fed = federate(tables())
     forests = sv.LocalForest(4).fit(fed).forests_
-    blobs = [fed.blob(to_bytes(forest.bare())) for forest in forests.values()]
+    blobs = [fed.blob(forest.bare().to_bytes()) for forest in forests.values()]
     named = fed.blob(fed.schema.to_json().encode())
     fed.ask({"site 0": AdmitTrees(schema=named, forests=blobs, own=0)})
     with pytest.raises(RefusedError, match="in another form"):

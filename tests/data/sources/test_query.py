@@ -13,7 +13,8 @@ from helpers import studies
 import silvan as sv
 from silvan.data.sources import password
 from silvan.data.sources.csv_pieces import Rows, last_end
-from silvan.data.sources.postgres import _place
+from silvan.data.sources.database import read_batches
+from silvan.data.sources.postgres import address_of
 from silvan.data.table import read_table
 from silvan.errors import InputError, SchemaError
 
@@ -59,7 +60,7 @@ def test_a_table_may_be_named_in_the_url(clinic):
 
 def test_small_batches_give_the_same_rows(clinic):
     batches = []
-    sv.Query(clinic, "visits").read(batches.append, room=1)
+    read_batches(sv.Query(clinic, "visits"), batches.append, room=1)
     assert [len(batch) for batch in batches] == [1, 1, 1, 1]
     assert pl.concat(batches).equals(read_table(f"{clinic}?table=visits").to_native())
 
@@ -245,7 +246,7 @@ def test_postgres_in_small_batches_and_by_socket(allowed):
     whole = read_table(allowed.url(table="visits")).to_native()
     batches = []
     by_socket = f"postgresql://reader@:{allowed.port}/postgres?host={allowed.folder}"
-    sv.Query(by_socket, "select * from public.visits").read(batches.append, room=4)
+    read_batches(sv.Query(by_socket, "select * from public.visits"), batches.append, room=4)
     assert len(batches) == 4
     assert pl.concat(batches).equals(whole, null_equal=True)
 
@@ -305,7 +306,7 @@ def test_encryption(allowed):
         read_table(url(table="visits", sslmode="verify-full"))
     with pytest.raises(InputError, match=r"sslrootcert '/nowhere' cannot be read"):
         read_table(url(table="visits", sslmode="verify-full", sslrootcert="/nowhere"))
-    elsewhere = _place(sv.Query("postgresql://db.example/records?table=visits"))
+    elsewhere = address_of(sv.Query("postgresql://db.example/records?table=visits"))
     assert (elsewhere.ssl, elsewhere.port, elsewhere.database) == ("verify-full", 5432, "records")
 
 

@@ -12,9 +12,8 @@ import pytest
 from helpers.forests import CLASSES, MIXED, random_forest, random_rows
 
 from silvan.forest import predict as walk
-from silvan.forest.check import COMBINES
+from silvan.forest.arrays import ARRAYS, COMBINES, STAGE_ARRAYS
 from silvan.forest.files.silvan_file import FORMAT, VERSION
-from silvan.forest.forest import ARRAYS, STAGE_ARRAYS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "format.md").read_text(encoding="utf-8")
 TYPES = {"BOOL": "|b1", "I32": "<i4", "I64": "<i8", "U64": "<u8", "F32": "<f4", "F64": "<f8"}

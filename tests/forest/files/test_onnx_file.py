@@ -132,7 +132,7 @@ def test_a_wrong_label_is_not_written(tmp_path, monkeypatch):
 
 
 def test_a_model_that_the_runtime_refuses(tmp_path, monkeypatch):
-    monkeypatch.setattr(exchange, "_serialised", lambda model: b"not a model")
+    monkeypatch.setattr(exchange, "serialise", lambda model: b"not a model")
     with pytest.raises(ExportError, match=r"onnxruntime .* refuses the model"):
         random_forest(7).to_onnx(tmp_path / "forest.onnx")
 

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import save as to_bytes
 
 from silvan import Feature, Forest, FormatError, Label, Schema, VersionError
-from silvan.forest.files.silvan_file import FORMAT, VERSION, from_bytes
-from silvan.forest.files.silvan_file import to_bytes as file_of
+from silvan.forest.arrays import ARRAYS, STAGE_ARRAYS
+from silvan.forest.files.silvan_file import FORMAT, VERSION
 from silvan.forest.files.tensors import content_digest
-from silvan.forest.forest import ARRAYS, STAGE_ARRAYS
 from silvan.forest.predict import as_matrix
 from silvan.forest.score import score_numbers, score_trees
 
@@ -36,7 +35,7 @@ def example(combine="mean"):
 def valid():
     """A forest and its file."""
     forest = example()
-    return forest, file_of(forest)
+    return forest, forest.to_bytes()
 
 
 def read(path, data):
@@ -137,7 +136,7 @@ def test_round_trip_of_votes_and_stages(tmp_path_factory, **parameters):
         back = Forest.load(path)
         assert back == forest
         assert back.combine == forest.combine
-        assert path.read_bytes() == file_of(back)
+        assert path.read_bytes() == back.to_bytes()
         X = random_rows(forest, 0, n=20)
         np.testing.assert_array_equal(back.scores(X), forest.scores(X))
         np.testing.assert_array_equal(back.predict(X), forest.predict(X))
@@ -153,7 +152,7 @@ def version_in(data):
 
 
 def test_a_forest_is_written_in_the_oldest_version_that_has_it():
-    assert [version_in(file_of(example(combine))) for combine in COMBINES] == ["1", "2", "2"]
+    assert [version_in(example(combine).to_bytes()) for combine in COMBINES] == ["1", "2", "2"]
 
 
 def test_version_1_is_what_it_was():
@@ -171,7 +170,7 @@ def test_version_1_is_what_it_was():
         ),
     ]:
         assert forest.hash == hash_
-        assert hashlib.sha256(file_of(forest)).hexdigest() == file
+        assert hashlib.sha256(forest.to_bytes()).hexdigest() == file
 
 
 def test_version_2_can_hold_a_mean_too(valid, tmp_path):
@@ -317,12 +316,12 @@ def damaged(data, rng):
 @pytest.mark.parametrize(("combine", "n"), [("mean", 1200), ("vote", 200), ("stages", 400)])
 def test_many_damaged_files(combine, n):
     forest = example(combine)
-    data = file_of(forest)
+    data = forest.to_bytes()
     rng = np.random.default_rng(0)
     refused = 0
     for _ in range(n):
         try:
-            same = from_bytes(damaged(data, rng))
+            same = Forest.from_bytes(damaged(data, rng))
         except FormatError:
             refused += 1
         else:
@@ -415,7 +414,7 @@ def test_many_forged_files(combine, n):
                 name = rng.choice(list(arrays))
                 arrays[name] = forged_array(arrays[name], rng)
         try:
-            other = from_bytes(forge(metadata, arrays))
+            other = Forest.from_bytes(forge(metadata, arrays))
         except FormatError:
             refused += 1
             continue
@@ -428,7 +427,7 @@ def test_many_forged_files(combine, n):
             check_scoring(other, rows)
         if taken % 10 == 0:
             # what was taken is a forest like any other: it can be saved and read again
-            assert from_bytes(file_of(other)) == other
+            assert Forest.from_bytes(other.to_bytes()) == other
     assert refused > n // 4
     assert taken > n // 40
 

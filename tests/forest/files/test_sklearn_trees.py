@@ -12,7 +12,7 @@ from sklearn import ensemble, tree
 
 from silvan import ExportError, Forest, InputError, Label, Schema
 from silvan.forest.files.parity import probing_rows
-from silvan.forest.files.sklearn_trees import _not_above
+from silvan.forest.files.sklearn_trees import not_above
 
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -91,7 +91,7 @@ def test_level_order_against_a_naive_queue():
 
 @given(st.floats(allow_nan=False), st.floats(width=32, allow_nan=False, allow_infinity=False), st.integers(-2, 2))
 def test_rounded_threshold_decides_the_same(threshold, x, steps):
-    rounded = _not_above(np.array([threshold]))
+    rounded = not_above(np.array([threshold]))
     candidates = [np.float32(x)]
     if abs(threshold) < LARGEST:
         near = np.float32(threshold)

@@ -10,7 +10,7 @@ import silvan as sv
 from silvan.algorithms.horizontal.merged_forest import Trees
 from silvan.errors import InputError
 from silvan.federation import wire
-from silvan.forest.files.silvan_file import from_bytes
+from silvan.forest.forest import Forest
 from silvan.privacy.gate.leaf_noise import rounded
 
 
@@ -19,7 +19,7 @@ def released(task="several", **policy):
     fed = federate(parts(table(task), 2), Recorded, policy=sv.Policy(**policy))
     sv.MergedForest(n_estimators=6, max_depth=4).fit(fed)
     sent = envelopes(fed, "sent")
-    return [from_bytes(wire.decode(e.body, Trees).forest) for e in sent if e.kind == "Trees"], fed
+    return [Forest.from_bytes(wire.decode(e.body, Trees).forest) for e in sent if e.kind == "Trees"], fed
 
 
 @cache
@@ -50,7 +50,7 @@ def test_noise_is_the_same_when_a_tree_is_asked_for_again():
     fed.transport.record.clear()
     sv.MergedForest(n_estimators=4, max_depth=4).fit(fed)  # another question, in which some trees are the same
     sent = envelopes(fed, "sent")
-    again = next(from_bytes(wire.decode(e.body, Trees).forest) for e in sent if e.kind == "Trees")
+    again = next(Forest.from_bytes(wire.decode(e.body, Trees).forest) for e in sent if e.kind == "Trees")
     assert again == noisy.take(np.arange(len(again)))
 
 

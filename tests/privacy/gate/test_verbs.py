@@ -16,9 +16,8 @@ from silvan.errors import RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Envelope, Trouble
 from silvan.federation.site import HANDLERS, Outbox
-from silvan.forest.files.silvan_file import to_bytes
+from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import join_forests
-from silvan.tree.split import SET_WORDS
 from silvan.tree.target import class_measure
 
 TABLES = parts(table(), 4)
@@ -357,7 +356,7 @@ def test_models_are_judged_once_in_a_task():
     fed = federate(tables("north"), schema=SCHEMA, test=0.4)
 
     def judge(tree):
-        contenders = [Contender(sent=fed.blob(to_bytes(tree)))]
+        contenders = [Contender(sent=fed.blob(tree.to_bytes()))]
         schema = fed.blob(SCHEMA.to_json().encode())
         return fed.ask(Judge(schema=schema, contenders=contenders, feature_key=np.zeros(2, np.uint64)))
 

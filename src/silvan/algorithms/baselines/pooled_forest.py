@@ -8,6 +8,7 @@ from silvan.algorithms.shared.shared_bins import label_counts, pooled_bins
 from silvan.data.schema import Schema
 from silvan.federation.federation import Federation
 from silvan.forest.forest import Forest
+from silvan.tree.draw import DrawKeys
 from silvan.tree.fit import Settings, grow_forest
 from silvan.util.threads import thread_count
 
@@ -20,4 +21,4 @@ def pooled_forest(federation: Federation, schema: Schema, settings: Settings, fe
     threads = thread_count(federation.site(federation.active[0]).n_jobs)
     table = binned(rows, bins, measure, threads)
     plan = settings.federated_plan(len(schema.features))
-    return grow_forest(table, measure, schema, settings, plan, row_key, feature_key, threads)
+    return grow_forest(table, measure, schema, settings, plan, DrawKeys(row_key, feature_key), threads)

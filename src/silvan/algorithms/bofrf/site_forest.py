@@ -17,10 +17,9 @@ from silvan.errors import InputError
 from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.part import Part
 from silvan.federation.site import Site
-from silvan.forest.check import is_category_split, set_bits
+from silvan.forest.category_set import SET_WORDS, is_category_split, set_bits
 from silvan.forest.forest import Forest
 from silvan.forest.snap import snap, trim
-from silvan.tree.split import SET_WORDS
 from silvan.util.threads import thread_count
 
 

@@ -25,7 +25,7 @@ from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.part import Part
 from silvan.federation.site import Site
-from silvan.forest.check import DEPTH_CAP
+from silvan.forest.arrays import DEPTH_CAP
 from silvan.tree.fit import Settings
 from silvan.util.threads import thread_count, thread_map
 

@@ -20,7 +20,7 @@ from silvan.algorithms.bofrf.tree_messages import BringTrees, OwnTrees, ScoreTre
 from silvan.algorithms.bofrf.tune import Search, tune_settings
 from silvan.algorithms.horizontal.merged_forest import equal_site_weights, local_forest
 from silvan.algorithms.shared.admission import Refusals, ask_admission
-from silvan.algorithms.shared.keyed_rows import VALIDATION, hash_rows
+from silvan.algorithms.shared.keyed_rows import hash_rows
 from silvan.algorithms.shared.requests import MAX_TREES, forests_of, read_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
@@ -29,10 +29,10 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Blob
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
-from silvan.forest.files.silvan_file import to_bytes
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import abstaining
 from silvan.forest.score import ERROR_CAP, score_numbers, score_trees
+from silvan.tree.draw import VALIDATION
 from silvan.tree.fit import Settings
 from silvan.util.user_warnings import warn_user
 
@@ -72,7 +72,7 @@ def bring_trees(site: Site, request: BringTrees) -> OwnTrees:
             settings, _ = tune_settings(site, schema, settings, request.tune, request.feature_key, part=part)
         forest = local_forest(site, schema, settings, request.feature_key, settings.n_estimators, part)
     return OwnTrees(
-        forest=to_bytes(forest.bare()),
+        forest=forest.bare().to_bytes(),
         rows=len(part),
         absent=site.absent(schema),
         brought=site.forest is not None,
@@ -249,7 +249,7 @@ def weigh(
         site: _first_trees(read_trees(reply.forest, schema), exchange.max_trees, reply.brought)
         for site, reply in replies.items()
     }
-    blobs = {site: federation.blob(to_bytes(forest)) for site, forest in forests.items()}
+    blobs = {site: federation.blob(forest.to_bytes()) for site, forest in forests.items()}
     groups = {"": list(replies)} if clusters is None else clusters
     listed = {name: [site for site in replies if site in sites] for name, sites in groups.items()}
     listed = {name: sites for name, sites in listed.items() if sites}

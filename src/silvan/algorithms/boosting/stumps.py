@@ -17,13 +17,12 @@ from silvan.errors import FormatError, InputError
 from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.part import Part
 from silvan.federation.site import Site
-from silvan.forest.check import is_category_split, set_bits
+from silvan.forest.category_set import SET_WORDS, is_category_split, set_bits
 from silvan.forest.forest import Forest
 from silvan.tree.fit import Settings
 from silvan.tree.gain import CRITERIA, Rule
 from silvan.tree.histogram import fill
 from silvan.tree.level import choose_level
-from silvan.tree.split import SET_WORDS
 from silvan.tree.stump import find_cut
 from silvan.tree.target import class_target
 from silvan.util.threads import thread_count

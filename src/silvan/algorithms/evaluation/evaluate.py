@@ -25,7 +25,6 @@ from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
-from silvan.forest.files.silvan_file import from_bytes, to_bytes
 from silvan.forest.forest import Forest
 from silvan.privacy.gate.gate import policy_of
 from silvan.tree.fit import Settings
@@ -154,7 +153,7 @@ def _answer(site: Site, schema: Schema, contender: Contender, feature_key: np.nd
         elif contender.boosted is not None:
             forest = local_boost(site, schema, contender.boosted)
         elif contender.sent is not None:
-            forest = from_bytes(site.blob(contender.sent.hash))
+            forest = Forest.from_bytes(site.blob(contender.sent.hash))
             if forest.schema != schema:
                 raise FormatError("a model of another schema than the rows are encoded by")
         else:
@@ -268,4 +267,4 @@ def _contender(federation: Federation, site: str, model: object) -> Contender:
         return Contender(boosted=model)
     if not isinstance(model, Forest):
         raise TypeError(f"cannot judge a {type(model).__name__}")
-    return Contender(sent=federation.blob(to_bytes(model)))
+    return Contender(sent=federation.blob(model.to_bytes()))

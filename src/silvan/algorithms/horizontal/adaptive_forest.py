@@ -27,12 +27,13 @@ from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.federation.sums import TrustedSums
+from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
 from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.grow import Frontier, grow
 from silvan.tree.level import choose_level, draw_level
-from silvan.tree.split import SET_WORDS, Splits
+from silvan.tree.split import Splits
 
 # -- messages
 

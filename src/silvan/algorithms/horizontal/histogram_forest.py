@@ -28,6 +28,7 @@ from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.part import Part, StoredPart
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
+from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.grow import Frontier, Grown, grow
@@ -35,7 +36,7 @@ from silvan.tree.level import choose_level, draw_level
 from silvan.tree.node_rows import Binned
 from silvan.tree.out_of_core import RoutedRows
 from silvan.tree.rows import Rows
-from silvan.tree.split import SET_WORDS, Splits
+from silvan.tree.split import Splits
 from silvan.tree.target import Measure
 from silvan.util.threads import thread_count
 

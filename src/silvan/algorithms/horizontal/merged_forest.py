@@ -21,9 +21,8 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
-from silvan.forest.files.silvan_file import from_bytes, to_bytes
 from silvan.forest.forest import Forest, join_forests
-from silvan.tree.draw import rows_of_trees
+from silvan.tree.draw import DrawKeys, rows_of_trees
 from silvan.tree.fit import Settings, fit_forest
 from silvan.tree.target import class_target, number_target
 
@@ -74,7 +73,7 @@ def grow_trees(site: Site, request: GrowTrees) -> Trees:
     """Grow the site's share of trees."""
     schema = schema_of(site, request.schema)
     forest = local_forest(site, schema, request.settings, request.feature_key, request.n_trees)
-    return Trees(forest=to_bytes(forest.bare()), rows=site.n_train)
+    return Trees(forest=forest.bare().to_bytes(), rows=site.n_train)
 
 
 def local_forest(
@@ -101,8 +100,7 @@ def local_forest(
         target,
         schema,
         replace(settings, n_estimators=n_trees, bootstrap=draws_rows(site, part, settings.bootstrap, n_trees)),
-        site.sampling_key,
-        feature_key,
+        DrawKeys(site.sampling_key, feature_key),
         row_keys=part.row_keys,
         n_jobs=site.n_jobs,
         floor=FLOOR,
@@ -170,7 +168,7 @@ def fit(
     tree_weights = [rows[site] / sum(rows.values()) if influence.weights == "votes" else 1.0 for site in forests]
     refusals = None
     if influence.admission:
-        listed = {site: (forest, federation.blob(to_bytes(forest))) for site, forest in forests.items()}
+        listed = {site: (forest, federation.blob(forest.to_bytes())) for site, forest in forests.items()}
         [refusals] = ask_admission(federation, schema, [listed])
     return Merged(forests, tree_weights, influence.equal, refusals)
 
@@ -218,7 +216,7 @@ def check_influence(settings: Settings, equal: Any, max_trees: Any, admission: A
 
 def read_trees(reply: Trees, schema: Schema, n_trees: int) -> Forest:
     """Read a site's trees; raise ``FormatError`` unless they are as many as asked for, without weights."""
-    forest = from_bytes(reply.forest)
+    forest = Forest.from_bytes(reply.forest)
     if forest.schema != schema:
         raise FormatError("its trees are of another schema than the agreed one")
     if len(forest) != n_trees or not np.isin(forest.weights, (0.0, 1.0)).all():

@@ -7,8 +7,8 @@ declare is an error here, not a question to the sites.
 import numpy as np
 
 from silvan.data.schema import Feature, Schema
-from silvan.data.table import listed
 from silvan.errors import InputError
+from silvan.util.readable import format_names
 
 LINEAR = 16
 """Bins of equal width between the bounds."""
@@ -25,13 +25,13 @@ def check_public(schema: Schema) -> None:
     lacking = [f.name for f in schema.features if not f.categorical and f.bounds is None and f.edges is None]
     if lacking:
         raise InputError(
-            f"epsilon needs public bounds, and the schema has none for {listed(lacking, 5)}: pass "
+            f"epsilon needs public bounds, and the schema has none for {format_names(lacking, 5)}: pass "
             f"schema=sv.Schema.of([sv.Feature({lacking[0]!r}, bounds=(low, high)), ...]) with the smallest and largest "
             "values that are possible (values beyond count as these), not those in the tables"
         )
     unnamed = [f.name for f in schema.features if f.categorical and not f.n_codes]
     if unnamed:
-        raise InputError(f"epsilon needs public categories, and the schema names none for {listed(unnamed, 5)}")
+        raise InputError(f"epsilon needs public categories, and the schema names none for {format_names(unnamed, 5)}")
     label = schema.label
     if label.classes is None and label.bounds is None:
         raise InputError(

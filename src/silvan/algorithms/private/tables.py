@@ -29,7 +29,6 @@ from silvan.algorithms.private.tables_messages import (
     SumSlopes,
     SumTargets,
 )
-from silvan.forest.files.silvan_file import to_bytes
 from silvan.forest.forest import Forest
 from silvan.privacy.noise.noisy_request import Noisy
 
@@ -230,7 +229,7 @@ def _calibrate(
         epsilon=epsilon,
         sharers=rounds.placing.sharers,
         schema=rounds.schema_blob,
-        model=rounds.federation.blob(to_bytes(forest)),
+        model=rounds.federation.blob(forest.to_bytes()),
         edges=edges,
     )
     shape = len(judged), estimates.SCORE_BINS, 2
@@ -271,7 +270,7 @@ def _fit_number(rounds: Rounds, recipe: Recipe, groups: Sequence[Group], tables:
         epsilon=slope_epsilon,
         sharers=sharers,
         schema=rounds.schema_blob,
-        model=rounds.federation.blob(to_bytes(forest(mean, 1.0))),
+        model=rounds.federation.blob(forest(mean, 1.0).to_bytes()),
         centre=middle + unit * mean,
         reach=reach,
     )

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from silvan.data.schema import Schema
+from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
-from silvan.tree.split import SET_WORDS
 
 _ALL = float(np.finfo(np.float32).max)
 """A threshold that no value is above."""

@@ -17,7 +17,6 @@ from silvan.errors import FormatError
 from silvan.federation.message import Blob, Reply, Verb
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
-from silvan.forest.files.silvan_file import from_bytes
 from silvan.forest.forest import Forest
 from silvan.forest.predict import tally
 from silvan.privacy.noise.laplace import Noise
@@ -232,7 +231,7 @@ def whole_target(y: np.ndarray, schema: Schema) -> np.ndarray:
 
 
 def _model(site: Site, blob: Blob, schema: Schema) -> Forest:
-    forest = from_bytes(site.blob(blob.hash))
+    forest = Forest.from_bytes(site.blob(blob.hash))
     if forest.schema != schema:
         raise FormatError("a model of another schema than the rows are encoded by")
     return forest

@@ -1,22 +1,20 @@
 """Keyed draws of rows for judging: folds of a cross-validation, resamples of a bootstrap, rows to split off.
 
-As everywhere, a draw is a hash of a key and what it is for, so that a site answers the same after a restart. What a
-hash is for has a number; ``silvan.tree.draw`` has the first two.
+As everywhere, a draw is a hash of a key and what it is for, so that a site answers the same after a restart. The
+purposes of hashes are numbered in ``silvan.tree.draw``.
 """
 
 import numpy as np
 from numba import njit
 
-from silvan.tree.draw import mix, siphash
+from silvan.tree.draw import FOLDS, RESAMPLES, mix, siphash
 
 U = np.uint64
-
-FOLDS, RESAMPLES, VALIDATION = 3, 4, 5  # what a hash is for; part of every hashed message
 
 
 @njit(nogil=True, cache=True)
 def hash_rows(key: np.ndarray, row_keys: np.ndarray, purpose: int) -> np.ndarray:
-    """Hash every row's key, for one of the purposes above."""
+    """Hash every row's key, for one of the purposes in ``silvan.tree.draw``."""
     out = np.empty(row_keys.shape[0], np.uint64)
     for i in range(row_keys.shape[0]):
         out[i] = siphash(key, U(purpose) << U(56), row_keys[i])

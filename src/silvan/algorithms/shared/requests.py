@@ -11,7 +11,6 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.message import Blob
 from silvan.federation.site import Site
-from silvan.forest.files.silvan_file import from_bytes
 from silvan.forest.forest import Forest
 
 MAX_TREES = 1 << 16
@@ -44,7 +43,7 @@ def forests_of(site: Site, schema: Schema, blobs: Sequence[Blob]) -> list[Forest
 
 def read_trees(data: bytes, schema: Schema) -> Forest:
     """Read trees that somebody else made; raise ``FormatError`` unless they are plain trees of the agreed schema."""
-    forest = from_bytes(data)
+    forest = Forest.from_bytes(data)
     if forest.schema != schema:
         raise FormatError("trees of another schema than the agreed one")
     if len(forest) > MAX_TREES or np.diff(forest.offsets).max() > MAX_NODES:

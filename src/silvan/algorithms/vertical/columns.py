@@ -13,7 +13,6 @@ import numpy as np
 
 from silvan.data.encode import Task, encode_features, encode_label, infer_features, infer_label
 from silvan.data.schema import Feature, Label, Schema
-from silvan.data.table import listed
 from silvan.errors import AgreementError, FormatError, InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.agreement.agreement import Columns, Differences
@@ -24,6 +23,7 @@ from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.identity import Introduction, Rows, places_of
+from silvan.util.readable import format_names
 
 # -- messages
 
@@ -150,7 +150,7 @@ def given_features(schema: Schema, replies: dict[str, Introduction]) -> dict[str
     """Share a given schema's features out to the parties that hold them."""
     absent = [f.name for f in schema.features if not any(f.name in party.columns for party in replies.values())]
     if absent:
-        raise AgreementError(f"no party has {listed(absent)}, which the schema names")
+        raise AgreementError(f"no party has {format_names(absent)}, which the schema names")
     return {name: tuple(f for f in schema.features if f.name in party.columns) for name, party in replies.items()}
 
 

@@ -26,7 +26,7 @@ from silvan.forest.forest_shares import Structure
 from silvan.tree.fit import Settings
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Grown
-from silvan.tree.level import finish_splits, values
+from silvan.tree.level import finish_splits, split_gains
 from silvan.tree.partition import count_sides, pack_sides
 from silvan.tree.split import Splits
 from silvan.tree.target import Measure
@@ -244,7 +244,7 @@ class EncodedCoordinator(VerticalCoordinator):
         rows, all_rows = self._rows(left), self._rows(total)
         if (np.minimum(rows, all_rows - rows) < rule.min_leaf).any():
             raise FormatError("a side has fewer rows than a leaf may have")
-        if not np.array_equal(values(left, total, rule), value):
+        if not np.array_equal(split_gains(left, total, rule), value):
             raise FormatError("a split is not worth what was promised")
         needed = deeper & _open_below(left, total, rule)
         counts = count_sides(reply.bits, all_rows[needed])

@@ -91,7 +91,7 @@ def encode(site: Site, request: EncodeLabels) -> EncodedLabels:
     party = party_of(site)
     y, measure = measured(party, request.rows, request.label, request.settings)
     if measure.scale:
-        target = _sign(party, request.rows) * measure.whole(y)
+        target = _sign(party, request.rows) * measure.to_integers(y)
         shown = msgspec.structs.replace(measure, offset=0.0, scale=1.0)
     else:
         code = _permutation(party, request.rows, measure.n_stats)

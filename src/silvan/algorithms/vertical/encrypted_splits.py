@@ -18,9 +18,10 @@ from silvan.federation import wire
 from silvan.federation.message import Reply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
+from silvan.forest.category_set import SET_WORDS
 from silvan.privacy.seal import seal, unseal
 from silvan.tree.partition import count_sides, pack_sides
-from silvan.tree.split import SET_WORDS, Splits
+from silvan.tree.split import Splits
 
 # -- messages
 

@@ -29,8 +29,7 @@ from silvan.errors import SilvanError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.message import Envelope
-from silvan.forest.check import is_category_split
-from silvan.forest.files.silvan_file import from_bytes, to_bytes
+from silvan.forest.category_set import is_category_split
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import decide, scores, tally
 from silvan.learners import BOFRF, MergedForest
@@ -122,8 +121,8 @@ def poisoned_federation(federation: Federation, trigger: Trigger, kind: Kind, cl
         if site != attacker or envelope.kind not in _TREES:
             return data
         reply = wire.decode(envelope.body, _TREES[envelope.kind])
-        forest = with_backdoor(from_bytes(reply.forest), trigger, kind)
-        body = wire.encode(msgspec.structs.replace(reply, forest=to_bytes(forest)))
+        forest = with_backdoor(Forest.from_bytes(reply.forest), trigger, kind)
+        body = wire.encode(msgspec.structs.replace(reply, forest=forest.to_bytes()))
         return wire.encode(msgspec.structs.replace(envelope, body=body))
 
     again = rehearse(federation, tamper=tamper)

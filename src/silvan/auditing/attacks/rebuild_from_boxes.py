@@ -16,7 +16,7 @@ from scipy.optimize import linear_sum_assignment
 
 from silvan.auditing.findings import ATTACKS, Finding, gained
 from silvan.auditing.release import Case, Release, Rows
-from silvan.forest.check import is_category_split
+from silvan.forest.category_set import is_category_split
 from silvan.forest.forest import Forest
 
 MOST = 60

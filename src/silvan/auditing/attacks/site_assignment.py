@@ -18,10 +18,8 @@ from silvan.errors import FederationError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.message import Envelope
-from silvan.forest.check import is_category_split
-from silvan.forest.files.silvan_file import to_bytes
+from silvan.forest.category_set import SET_WORDS, is_category_split
 from silvan.forest.forest import Forest, join_forests
-from silvan.tree.split import SET_WORDS
 
 PATIENTS = 20
 
@@ -60,7 +58,7 @@ def _find_patients(original: Federation, seed: int, sums: str | None = None) -> 
     baits = [bait(schema, row, says) for _, row, label in patients for says in (label, (label + 1) % schema.n_classes)]
     request = ScoreTrees(
         schema=federation.blob(schema.to_json().encode()),
-        forests=[federation.blob(to_bytes(join_forests(baits)))],
+        forests=[federation.blob(join_forests(baits).to_bytes())],
         validation=0.0,
         offset=0.0,
         scale=1.0,

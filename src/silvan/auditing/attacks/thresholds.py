@@ -11,7 +11,7 @@ import numpy as np
 
 from silvan.auditing.findings import ATTACKS, Finding, share
 from silvan.auditing.release import Case, Release, Rows, walk_down
-from silvan.forest.check import is_category_split
+from silvan.forest.category_set import is_category_split
 
 _NEAR = 4
 _LARGEST = np.finfo(np.float32).max

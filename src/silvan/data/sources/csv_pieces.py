@@ -1,4 +1,4 @@
-"""CSV text cut into pieces at the ends of rows, so that each can be read by itself."""
+"""Cut CSV text into pieces at the ends of rows, so that each can be read by itself."""
 
 from collections.abc import Callable, Iterator
 from gzip import GzipFile
@@ -6,7 +6,7 @@ from typing import IO
 
 
 class Rows:
-    """Takes text as it comes and passes it on in pieces of whole rows.
+    """Receives text of any length and passes it on in pieces of whole rows.
 
     A line end inside quotes is no end of a row; a quote inside quotes is written twice, so a row ends where the number
     of quotes so far is even.
@@ -19,7 +19,7 @@ class Rows:
         self._passed = False
 
     def write(self, text: bytes) -> int:
-        """Take some text, of any length."""
+        """Receive some text."""
         self._parts.append(bytes(text))
         self._held += len(text)
         if self._held >= self.size:
@@ -27,7 +27,7 @@ class Rows:
         return len(text)
 
     def close(self) -> None:
-        """Pass on what is left; something is passed on in any case."""
+        """Pass on the rest; an empty piece if nothing was ever passed on."""
         if self._held or not self._passed:
             self.sink(b"".join(self._parts))
         self._parts, self._held = [], 0
@@ -45,7 +45,7 @@ class Rows:
 
 
 def last_end(text: bytes) -> int:
-    """Say where the last whole row ends; 0 if there is none."""
+    """Return where the last whole row ends; 0 if there is none."""
     end = len(text)
     quotes = text.count(b'"')
     while True:
@@ -59,7 +59,7 @@ def last_end(text: bytes) -> int:
 
 
 def first_end(text: bytes) -> int:
-    """Say where the first row ends."""
+    """Return where the first row ends."""
     end = text.find(b"\n") + 1
     while end and text.count(b'"', 0, end) % 2:
         end = text.find(b"\n", end) + 1
@@ -67,7 +67,7 @@ def first_end(text: bytes) -> int:
 
 
 def pieces(file: IO[bytes] | GzipFile, size: int) -> Iterator[bytes]:
-    """Cut a file into pieces of whole rows, of about this size."""
+    """Yield a file in pieces of whole rows, of about this size."""
     ready: list[bytes] = []
     rows = Rows(size, ready.append)
     while block := file.read(min(max(size, 1), 1 << 20)):

@@ -1,4 +1,4 @@
-"""The password of a database: from the environment or a file, never from a URL, and never shown.
+"""Find the password of a database: in the environment or a file, never in a URL, and never shown.
 
 What is in a URL ends up in study files, shell histories, process lists and messages, so a URL with a password is
 refused before anything can repeat it.
@@ -15,7 +15,7 @@ ADVICE = f"put the password into PGPASSWORD or {PASSWORD}, or into a file that P
 
 
 def find_password(host: str, port: int, database: str, user: str) -> str | None:
-    """Look for the password where the site's owner may have put it; None if there is none."""
+    """Return the password from the environment or a password file; None if there is none."""
     for name, file_name in ((PASSWORD, PASSWORD_FILE), ("PGPASSWORD", "")):
         if os.environ.get(name):
             return os.environ[name]
@@ -29,7 +29,7 @@ def find_password(host: str, port: int, database: str, user: str) -> str | None:
 
 
 def _read(path: Path, name: str) -> str:
-    """Read a file that only its owner may read."""
+    """Read a file; raise ``InputError`` if others than its owner may read it."""
     try:
         text = path.read_text()
         open_to_others = os.name == "posix" and path.stat().st_mode & 0o077
@@ -43,7 +43,7 @@ def _read(path: Path, name: str) -> str:
 
 
 def _look_up(text: str, wanted: list[str]) -> str | None:
-    """Find the first line host:port:database:user:password that fits; ``*`` fits all, a backslash quotes a sign."""
+    """Find the first line host:port:database:user:password that fits; ``*`` fits all, a backslash quotes."""
     for line in text.splitlines():
         if line.startswith("#"):
             continue

@@ -1,4 +1,4 @@
-"""Tables in PostgreSQL.
+"""Read a query from a PostgreSQL server.
 
 One read-only transaction sees one state of the database. The rows come by COPY, which the server sends as they are
 found: nothing waits for all of them, here or there. The server's own messages are repeated only where they are about
@@ -9,13 +9,14 @@ import getpass
 import os
 import socket
 import ssl
+from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from silvan.data.sources.csv_pieces import Rows
 from silvan.data.sources.password import ADVICE, find_password
-from silvan.data.sources.query import Query, Sink, quoted
+from silvan.data.sources.query import Query, quoted
 from silvan.errors import InputError, SchemaError
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ _TEXT, _DAY, _TIME = (18, 19, 25, 1042, 1043, 2950), (1082,), (1114, 1184)
 _SSL = ("disable", "prefer", "require", "verify-full")
 
 
-class Place(NamedTuple):
-    """Where a database is and who asks."""
+class Address(NamedTuple):
+    """A server, a database on it, and who connects how."""
 
     host: str
     port: int
@@ -40,29 +41,29 @@ class Place(NamedTuple):
     timeout: float
 
     @property
-    def local(self) -> str:
-        """The socket's file, if the server is reached by one."""
+    def socket_file(self) -> str:
+        """The file of the server's socket, if it is reached by one."""
         return f"{self.host.rstrip('/')}/.s.PGSQL.{self.port}" if self.host.startswith("/") else ""
 
 
-def read_postgres(query: Query, sink: Sink, room: int) -> None:
+def read_postgres(query: Query, sink: Callable[["pl.DataFrame"], object], room: int) -> None:
     """Read all rows of a query in batches."""
     try:
         import pg8000.native
     except ImportError:
         raise InputError("reading PostgreSQL needs a driver; run: pip install 'silvan[sql]'") from None
-    place = _place(query)
+    address = address_of(query)
     try:
-        with closing(_connect(place)) as connection:
+        with closing(_connect(address)) as connection:
             _read(connection, query, sink, room)
     except pg8000.exceptions.DatabaseError as error:
-        raise _explained(error, query, place) from None
+        raise _input_error(error, query, address) from None
     except (pg8000.exceptions.InterfaceError, OSError):
         raise InputError(f"the connection to {query.where} broke; try again") from None
 
 
-def _place(query: Query) -> Place:
-    """Put together what the URL says and, where it is silent, what the environment does."""
+def address_of(query: Query) -> Address:
+    """Return the address that the URL gives; what it leaves out comes from the environment."""
     parts, settings, given = query.parts, query.settings(), os.environ
     user = unquote(parts.username or "") or given.get("PGUSER") or getpass.getuser()
     host = settings.get("host") or parts.hostname or given.get("PGHOST") or "localhost"
@@ -77,37 +78,39 @@ def _place(query: Query) -> Place:
         raise InputError("the port and connect_timeout of a database must be numbers") from None
     database = unquote(parts.path.lstrip("/")) or given.get("PGDATABASE") or user
     root = settings.get("sslrootcert") or given.get("PGSSLROOTCERT")
-    return Place(host, port, database, user, mode, root, timeout)
+    return Address(host, port, database, user, mode, root, timeout)
 
 
-def _connect(place: Place) -> Any:
+def _connect(address: Address) -> Any:
     import pg8000.native
 
-    password = find_password(place.host, place.port, place.database, place.user)
-    sock = _socket(place)
+    password = find_password(address.host, address.port, address.database, address.user)
+    sock = _socket(address)
     try:
         connection = pg8000.native.Connection(
-            place.user,
-            host=place.host,
-            database=place.database,
+            address.user,
+            host=address.host,
+            database=address.database,
             password=password,
             sock=sock,
-            ssl_context=_ssl(place),
+            ssl_context=_ssl(address),
             application_name="silvan",
         )
     except ssl.SSLError:
         sock.close()
         raise InputError(
-            f"the certificate of {place.host!r} cannot be trusted; name its authority in the URL: sslrootcert=FILE, "
+            f"the certificate of {address.host!r} cannot be trusted; name its authority in the URL: sslrootcert=FILE, "
             "or say sslmode=require if anybody may answer for it"
         ) from None
     except (pg8000.exceptions.InterfaceError, AttributeError) as error:
         sock.close()
         if password is None and ("password" in str(error) or isinstance(error, AttributeError)):
-            raise InputError(f"{place.host!r} asks {place.user!r} for a password and there is none; {ADVICE}") from None
+            raise InputError(
+                f"{address.host!r} asks {address.user!r} for a password and there is none; {ADVICE}"
+            ) from None
         if "SSL" in str(error):
             raise InputError(
-                f"{place.host!r} offers no TLS; set it up, or say sslmode=disable in the URL if you trust the network"
+                f"{address.host!r} offers no TLS; set it up, or say sslmode=disable in the URL if you trust the network"
             ) from None
         raise
     except BaseException:
@@ -117,49 +120,50 @@ def _connect(place: Place) -> Any:
     return connection
 
 
-def _socket(place: Place) -> socket.socket:
+def _socket(address: Address) -> socket.socket:
     try:
-        if place.local:
+        if address.socket_file:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            sock.settimeout(place.timeout)
-            sock.connect(place.local)
+            sock.settimeout(address.timeout)
+            sock.connect(address.socket_file)
             return sock
-        sock = socket.create_connection((place.host, place.port), place.timeout)
+        sock = socket.create_connection((address.host, address.port), address.timeout)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return sock
     except socket.gaierror:
-        raise InputError(f"there is no host {place.host!r}; check the name in the URL, and the network") from None
+        raise InputError(f"there is no host {address.host!r}; check the name in the URL, and the network") from None
     except TimeoutError:
         raise InputError(
-            f"{place.host!r} does not answer within {place.timeout:g} s; check host, port, firewall"
+            f"{address.host!r} does not answer within {address.timeout:g} s; check host, port, firewall"
         ) from None
     except OSError:
         raise InputError(
-            f"no PostgreSQL server listens at {place.host!r}, port {place.port}; check host and port, and that it runs"
+            f"no PostgreSQL server listens at {address.host!r}, port {address.port}; check host and port, and that it "
+            "runs"
         ) from None
 
 
-def _ssl(place: Place) -> Any:
-    if place.ssl == "disable" or place.local:
+def _ssl(address: Address) -> Any:
+    if address.ssl == "disable" or address.socket_file:
         return False
-    if place.ssl == "prefer":
+    if address.ssl == "prefer":
         return None
-    if place.ssl == "require":
+    if address.ssl == "require":
         return True
     try:
-        return ssl.create_default_context(cafile=place.root)
+        return ssl.create_default_context(cafile=address.root)
     except OSError:
-        raise InputError(f"sslrootcert {place.root!r} cannot be read; check the path") from None
+        raise InputError(f"sslrootcert {address.root!r} cannot be read; check the path") from None
 
 
-def _explained(error: Any, query: Query, place: Place) -> InputError:
-    """Turn a server's error into one line."""
-    replies = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
-    code, text = replies.get("C", ""), str(replies.get("M", "")).splitlines()[:1]
+def _input_error(error: Any, query: Query, address: Address) -> InputError:
+    """Return an error of one line for a server's error."""
+    fields = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
+    code, text = fields.get("C", ""), str(fields.get("M", "")).splitlines()[:1]
     if code.startswith("28"):
-        return InputError(f"{place.host!r} refuses the password of user {place.user!r}; {ADVICE}")
+        return InputError(f"{address.host!r} refuses the password of user {address.user!r}; {ADVICE}")
     if code == "3D000":
-        return InputError(f"{place.host!r} has no database {place.database!r}; check the URL")
+        return InputError(f"{address.host!r} has no database {address.database!r}; check the URL")
     if code in ("25006", "0A000"):
         return InputError("the query would write; a site's database is only read: ask with a plain SELECT")
     if code.startswith("42") and text:
@@ -169,7 +173,7 @@ def _explained(error: Any, query: Query, place: Place) -> InputError:
     return InputError(f"{query.where} cannot answer (SQLSTATE {code or 'unknown'}); the server's log says more")
 
 
-def _read(connection: Any, query: Query, sink: Sink, room: int) -> None:
+def _read(connection: Any, query: Query, sink: Callable[["pl.DataFrame"], object], room: int) -> None:
     run = connection.execute_unnamed  # one statement at a time, whatever is in the query
     run("START TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
     for setting in ("client_encoding TO 'UTF8'", "extra_float_digits TO 3", "datestyle TO 'ISO'", "timezone TO 'UTC'"):
@@ -187,32 +191,32 @@ def _read(connection: Any, query: Query, sink: Sink, room: int) -> None:
 
 
 def _types(run: Any, names: list[str], kinds: list[int]) -> list[Any]:
-    """Find the type of every column; what is neither a number, text nor a date is refused."""
+    """Find the type of every column; raise ``SchemaError`` for what is neither a number, text nor a date."""
     import polars as pl
 
     known: dict[int, Any] = dict.fromkeys(_WHOLE, pl.Int64) | dict.fromkeys(_NUMBER, pl.Float64)
     known |= dict.fromkeys(_TRUTH, pl.Boolean) | dict.fromkeys(_TEXT, pl.String)
     known |= dict.fromkeys(_DAY, pl.Date) | dict.fromkeys(_TIME, pl.Datetime)
     others = sorted(set(kinds) - known.keys())
-    said = {}
+    type_names = {}
     if others:
         listed = ", ".join(map(str, others))
         asked = f"SELECT oid, typcategory, typname FROM pg_catalog.pg_type WHERE oid IN ({listed})"  # noqa: S608
         for kind, category, name in run(asked).rows:
-            said[int(kind)] = name
+            type_names[int(kind)] = name
             if category in ("E", "S"):  # enumerations, and texts of other modules
                 known[int(kind)] = pl.String
     for name, kind in zip(names, kinds, strict=True):
         if kind not in known:
             raise SchemaError(
-                f"column {name!r} is of type {said.get(kind, kind)}; only numbers, booleans and text can be used: "
-                "leave it out of the query, or say in it what you want of it"
+                f"column {name!r} is of type {type_names.get(kind, kind)}; only numbers, booleans and text can be "
+                "used: leave it out of the query, or say in it what you want of it"
             )
     return [known[kind] for kind in kinds]
 
 
 def _ordered(name: str, dtype: Any) -> str:
-    """Order by a column, texts by their bytes: the server's language may change."""
+    """Return the order by a column, of texts by their bytes: the server's language may change."""
     import polars as pl
 
     return f'{quoted(name)}::text COLLATE "C"' if dtype == pl.String else quoted(name)

@@ -1,39 +1,29 @@
-"""Tables in databases: a URL and a query in, batches of rows out, and nothing is ever written.
+"""A table in a database: a URL and a query, both checked before anything is asked. Databases are only read.
 
-A query is wrapped as a table of its own: what is not a plain question cannot be wrapped. Its rows come in the order
-of their columns, so that the same rows are the same table however the server happens to read them. PostgreSQL is in
-``postgres.py``, SQLite in ``sqlite.py``; both are only imported when they are needed.
+A query is wrapped as a table of its own: what is not a plain SELECT cannot be wrapped. Its rows come in the order
+of their columns, so that the same rows are the same table however the server happens to read them.
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from silvan.data.sources.password import ADVICE
-from silvan.data.table import listed
 from silvan.errors import InputError, SchemaError
-
-if TYPE_CHECKING:
-    import polars as pl
-
-Sink = Callable[["pl.DataFrame"], object]
-"""What takes batches as they come."""
-
-ROOM = 1 << 26
-"""Bytes of a batch, where nobody says how much memory there is."""
+from silvan.util.readable import format_names
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _SCHEMES = {"postgresql": "postgresql", "postgres": "postgresql", "sqlite": "sqlite"}
 _SETTINGS = {"postgresql": {"table", "host", "sslmode", "sslrootcert", "connect_timeout"}, "sqlite": {"table"}}
-_QUESTION = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/|\()*(select|with|values)\b", re.IGNORECASE | re.DOTALL)
+_SELECT = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/|\()*(select|with|values)\b", re.IGNORECASE | re.DOTALL)
 
 
 def is_url(source: Any) -> bool:
-    """Say whether a source is the URL of something, rather than a path."""
+    """Whether a source is the URL of something, rather than a path."""
     return isinstance(source, str) and _URL.match(source) is not None
 
 
@@ -64,7 +54,7 @@ class Query:
     columns: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be asked, before anything repeats it."""
+        """Raise ``InputError`` for what cannot be asked; a password in the URL is never repeated."""
         scheme = self._scheme()
         settings = self.settings()
         if self.parts.password is not None or "password" in settings:
@@ -81,12 +71,13 @@ class Query:
         object.__setattr__(self, "query", query.strip().rstrip(";").rstrip())
         if not self.query:
             raise InputError("a database needs a query, or the name of a table: pass it, or add ?table=NAME to the URL")
-        if not self.is_table and not _QUESTION.match(self.query):
+        if not self.is_table and not _SELECT.match(self.query):
             raise InputError("the query must begin with SELECT or WITH: a site's database is only read, never written")
         if self.columns is not None:
             object.__setattr__(self, "columns", tuple(self.columns))
 
     def _scheme(self) -> str:
+        """Return the kind of database; raise ``InputError`` if the URL cannot be read."""
         if not is_url(self.url):
             raise InputError("the URL of a database must begin with postgresql:// or sqlite:///")
         try:
@@ -100,11 +91,11 @@ class Query:
 
     @property
     def parts(self) -> SplitResult:
-        """The URL, taken apart."""
+        """The parts of the URL."""
         return urlsplit(self.url)
 
     def settings(self) -> dict[str, str]:
-        """Give what the URL sets after its question mark."""
+        """Return the settings after the URL's question mark."""
         return dict(parse_qsl(self.parts.query, keep_blank_values=True))
 
     @property
@@ -124,7 +115,7 @@ class Query:
 
     @property
     def where(self) -> str:
-        """Say which database it is, for messages."""
+        """The name of the database, for messages."""
         if self.scheme == "sqlite":
             return repr(str(self.path))
         return f"{unquote(self.parts.path.lstrip('/'))!r} at {self.parts.hostname or self.settings().get('host')!r}"
@@ -133,50 +124,35 @@ class Query:
         return f"Query({self.url!r}, {self.query!r})"
 
     def beside(self, folder: Path) -> "Query":
-        """Take a relative path of an SQLite file as relative to a folder."""
+        """Return the query with the relative path of an SQLite file taken as relative to a folder."""
         if self.scheme != "sqlite" or self.path.is_absolute():
             return self
         return replace(self, url=f"sqlite:///{quote(str((folder / self.path).absolute()))}")
 
     def select(self) -> str:
-        """Give the query in the form of a table that can be selected from."""
+        """Return the query as a table that SQL can select from."""
         if self.is_table:
             return ".".join(quoted(part) for part in self.query.split("."))
         return f"(\n{self.query}\n) AS silvan_rows"
 
-    def read(self, sink: Sink, room: int = ROOM) -> None:
-        """Read all rows into ``sink``, in batches that take about ``room`` bytes, at least one and perhaps empty."""
-        if self.scheme == "sqlite":
-            from silvan.data.sources.sqlite import read_sqlite
-
-            read_sqlite(self, sink, room)
-        else:
-            from silvan.data.sources.postgres import read_postgres
-
-            read_postgres(self, sink, room)
-
     def check_columns(self, names: Sequence[str]) -> None:
-        """Refuse columns that cannot be told apart, or are not those agreed on."""
+        """Raise an error if two columns have the same name, or the columns are not those agreed on."""
         twice = [name for name, n in Counter(names).items() if n > 1]
         if twice:
-            raise InputError(f"the query returns more than one column called {listed(twice)}; name them apart with AS")
+            raise InputError(
+                f"the query returns more than one column called {format_names(twice)}; name them apart with AS"
+            )
         if self.columns is None or set(self.columns) == set(names):
             return
         lacks = [name for name in self.columns if name not in names]
         extra = [name for name in names if name not in self.columns]
-        said = [f"lacks {listed(lacks, 50)}"] * bool(lacks) + [f"has {listed(extra, 50)} besides"] * bool(extra)
-        raise SchemaError(f"the query does not return the columns agreed on: it {' and '.join(said)}; change the query")
+        parts = [f"lacks {format_names(lacks, 50)}"] * bool(lacks)
+        parts += [f"has {format_names(extra, 50)} besides"] * bool(extra)
+        raise SchemaError(
+            f"the query does not return the columns agreed on: it {' and '.join(parts)}; change the query"
+        )
 
 
 def quoted(name: str) -> str:
-    """Quote a name as SQL has it."""
+    """Return a name in the quotes of SQL."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def read_query(query: Query) -> "pl.DataFrame":
-    """Read a whole table into memory."""
-    import polars as pl
-
-    batches: list[pl.DataFrame] = []
-    query.read(batches.append)
-    return pl.concat(batches)

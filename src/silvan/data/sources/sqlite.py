@@ -1,4 +1,4 @@
-"""Tables in SQLite, by the standard library.
+"""Read a query from an SQLite file.
 
 SQLite has no types of columns, only of values. So a column's type is found first, over all rows: whole numbers,
 numbers, or text; one that mixes them, or holds bytes, is refused.
@@ -6,17 +6,18 @@ numbers, or text; one that mixes them, or holds bytes, is refused.
 
 import re
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from silvan.data.sources.query import Query, Sink, quoted
+from silvan.data.sources.query import Query, quoted
 from silvan.errors import InputError, SchemaError
 
 if TYPE_CHECKING:
     import polars as pl
 
 _CELL = 96
-"""Bytes that a value takes on its way, about."""
+"""Bytes that a value takes while it is read, about."""
 
 _READS = {
     sqlite3.SQLITE_SELECT,
@@ -27,7 +28,7 @@ _READS = {
 }
 
 
-def read_sqlite(query: Query, sink: Sink, room: int) -> None:
+def read_sqlite(query: Query, sink: Callable[["pl.DataFrame"], object], room: int) -> None:
     """Read all rows of a query in batches."""
     path = query.path
     if not path.is_file():
@@ -42,11 +43,11 @@ def read_sqlite(query: Query, sink: Sink, room: int) -> None:
             database.execute("BEGIN")  # one state of the database for all that follows
             _read(database, query, sink, room)
     except sqlite3.Error as error:
-        raise InputError(_said(error, query)) from None
+        raise InputError(_explanation(error, query)) from None
 
 
-def _said(error: sqlite3.Error, query: Query) -> str:
-    """Say what is wrong; SQLite's own words are repeated only where no value can be in them."""
+def _explanation(error: sqlite3.Error, query: Query) -> str:
+    """Return the text of an error; SQLite's own words are repeated only where no value can be in them."""
     text = str(error)
     if text.startswith(("no such table", "no such column", "near ", "incomplete input", "ambiguous column")):
         return f"the query on {query.where} cannot be run: {text}; correct the query or the name"
@@ -59,7 +60,7 @@ def _said(error: sqlite3.Error, query: Query) -> str:
     return f"{query.where} cannot be read ({getattr(error, 'sqlite_errorname', 'unknown error')})"
 
 
-def _read(database: sqlite3.Connection, query: Query, sink: Sink, room: int) -> None:
+def _read(database: sqlite3.Connection, query: Query, sink: Callable[["pl.DataFrame"], object], room: int) -> None:
     import polars as pl
 
     source = query.select()
@@ -86,6 +87,7 @@ def _column(name: str, values: Any, dtype: "pl.DataType") -> "pl.Series":
 
 
 def _types(database: sqlite3.Connection, source: str, names: list[str]) -> list[Any]:
+    """Find the type of every column; raise ``SchemaError`` for bytes and for mixed types."""
     import polars as pl
 
     kinds = ("integer", "real", "text", "blob")

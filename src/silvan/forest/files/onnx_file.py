@@ -1,4 +1,4 @@
-"""A forest as an ONNX model.
+"""Export of a forest as an ONNX model.
 
 Input ``X`` is float32 (rows, features), categories as codes, NaN for missing. A classifier's outputs are
 ``label`` and ``probabilities`` (rows, classes), a regressor's is ``variable`` (rows, 1). The trees are one
@@ -14,17 +14,15 @@ Leaf values are 32-bit floats in ONNX, and so are sums over trees.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from silvan.errors import ExportError
-from silvan.forest.check import is_category_split, set_bits
+from silvan.forest.arrays import ForestArrays
+from silvan.forest.category_set import is_category_split, set_bits
 from silvan.forest.files.parity import check_answers, check_means, import_extra, leaf_terms, probing_rows
 from silvan.util.files import write_whole
-
-if TYPE_CHECKING:
-    from silvan.forest.forest import Forest
 
 _IR, _OPSET, _ML_OPSET = 8, 15, 3
 """Old enough for runtimes of 2022, new enough for all that is used here."""
@@ -32,15 +30,15 @@ _IR, _OPSET, _ML_OPSET = 8, 15, 3
 _LARGEST = np.finfo(np.float32).max
 
 
-def tolerance(forest: "Forest") -> float:
-    """Give the most by which an answer may differ: what rounding can do to a 32-bit sum over all trees.
+def tolerance(forest: ForestArrays) -> float:
+    """Return the most by which an answer may differ: the rounding error of a 32-bit sum over all trees.
 
     For 100 trees of probabilities that is 3.2e-6; differences seen are ten times smaller.
     """
     return float((len(forest) / 2 + 4) * 2.0**-24 * np.abs(forest.value).max())
 
 
-def to_onnx(forest: "Forest", path: str | Path) -> None:
+def to_onnx(forest: ForestArrays, path: str | Path) -> None:
     """Write a forest as an ONNX model once onnxruntime has answered from it as the forest does."""
     check_means(forest, "ONNX")
     onnx, runtime = import_extra("onnx"), import_extra("onnxruntime")
@@ -50,7 +48,7 @@ def to_onnx(forest: "Forest", path: str | Path) -> None:
         raise ExportError(
             f"ONNX adds leaf values up as 32-bit floats, which {largest:.3g} does not fit; scale the target"
         )
-    content = _serialised(build(onnx.helper, forest))
+    content = serialise(build(onnx.helper, forest))
     rows = probing_rows(forest)
     *labels, scores = _run(runtime, content, rows)
     check_answers(forest, rows, scores, tolerance(forest), "ONNX")
@@ -59,7 +57,8 @@ def to_onnx(forest: "Forest", path: str | Path) -> None:
     write_whole(path, content)
 
 
-def _serialised(model: Any) -> bytes:
+def serialise(model: Any) -> bytes:
+    """Return the bytes of an ONNX model; raise ``ExportError`` if it is too large for the format."""
     try:
         return model.SerializeToString()
     except ValueError as error:
@@ -76,16 +75,16 @@ def _run(runtime: Any, content: bytes, rows: np.ndarray) -> list[np.ndarray]:
         raise ExportError(f"onnxruntime {runtime.__version__} refuses the model: {error}") from error
 
 
-def class_labels(forest: "Forest") -> list[int] | list[str]:
-    """Give what the classes are called in ONNX: whole numbers if they all are, text if not."""
+def class_labels(forest: ForestArrays) -> list[int] | list[str]:
+    """Return the classes' names in ONNX: whole numbers if all are, text if not."""
     names = forest.schema.label.classes or ()
     if all(isinstance(name, int) and -(2**63) <= name < 2**63 for name in names):
         return [int(name) for name in names]
     return [str(name) for name in names]
 
 
-def build(helper: Any, forest: "Forest") -> Any:
-    """Make the model."""
+def build(helper: Any, forest: ForestArrays) -> Any:
+    """Return the ONNX model, made with the functions of ``onnx.helper``."""
     ensemble = helper.make_node(
         "TreeEnsembleRegressor",
         ["X"],
@@ -122,7 +121,7 @@ _FLOAT, _INT64, _STRING = 1, 7, 8
 """onnx.TensorProto's numbers of these types."""
 
 
-def _leaves(forest: "Forest") -> dict[str, Any]:
+def _leaves(forest: ForestArrays) -> dict[str, Any]:
     """List the leaf values, an entry for each leaf and output."""
     is_leaf = forest.feature < 0
     tree, place = _places(forest)
@@ -135,7 +134,7 @@ def _leaves(forest: "Forest") -> dict[str, Any]:
     }
 
 
-def _nodes(forest: "Forest") -> dict[str, Any]:
+def _nodes(forest: ForestArrays) -> dict[str, Any]:
     """List the nodes: ours in their order, then what the chains of their tree add."""
     tree, place = _places(forest)
     start = forest.offsets[:-1][tree]
@@ -176,15 +175,15 @@ def _nodes(forest: "Forest") -> dict[str, Any]:
     }
 
 
-def _places(forest: "Forest") -> tuple[np.ndarray, np.ndarray]:
-    """Give every node's tree and its place in that tree."""
+def _places(forest: ForestArrays) -> tuple[np.ndarray, np.ndarray]:
+    """Return every node's tree and its place in that tree."""
     sizes = np.diff(forest.offsets)
     tree = np.repeat(np.arange(len(forest)), sizes)
     return tree, np.arange(len(tree)) - forest.offsets[:-1][tree]
 
 
-def _chains(forest: "Forest") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Turn splits by category into comparisons from low to high.
+def _chains(forest: ForestArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Convert splits by category to comparisons from low to high.
 
     Returns the node that each comparison belongs to, the number that it compares with, and whether what is
     not above goes left. The last comparison of a node sends all else the other way.

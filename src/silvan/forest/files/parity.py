@@ -1,4 +1,4 @@
-"""What exports share: a copy in another format is asked, with rows made to tell copies apart.
+"""Checks that all exports share: a copy in another format must answer as the forest does, for rows near every split.
 
 Random rows seldom come near a split deep down, and a copy that is wrong there would pass. So a row is made
 for every split (for some thousands of them, in a large forest): its path is followed from the root, each
@@ -8,26 +8,25 @@ that goes left, one that goes right, a code that does not exist, and missing. Ra
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from silvan.data.schema import MAX_BINS
 from silvan.errors import ExportError
-from silvan.forest.check import is_category_split, known_bins, set_bits
-
-if TYPE_CHECKING:
-    from silvan.forest.forest import Forest
+from silvan.forest.arrays import ForestArrays
+from silvan.forest.category_set import is_category_split, known_bins, set_bits
+from silvan.forest.predict import as_matrix, scores
 
 _MOST_SPLITS, _MOST_NUMBERS = 1 << 14, 1 << 22
-"""So many splits are asked about at most, with about so many numbers: seconds, and some ten megabytes."""
+"""Most splits that are checked, and about the most numbers in their rows: seconds, and some ten megabytes."""
 
 _KINDS = 4
 _LARGEST = np.finfo(np.float32).max
 
 
 def import_extra(name: str) -> Any:
-    """Import a package that only exports need."""
+    """Import a package that only exports need; raise ``ExportError`` if it is not installed."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -38,8 +37,8 @@ def import_extra(name: str) -> Any:
         ) from None
 
 
-def check_means(forest: "Forest", name: str) -> None:
-    """Refuse a forest that does not average its trees: no other format decides as it does."""
+def check_means(forest: ForestArrays, name: str) -> None:
+    """Raise ``ExportError`` for a forest that does not average its trees: no other format decides as it does."""
     if forest.combine == "vote":
         raise ExportError(
             f"combine is 'vote': {name} cannot give a class by votes beside probabilities by means, nor let trees "
@@ -51,9 +50,9 @@ def check_means(forest: "Forest", name: str) -> None:
         raise ExportError(f"combine is {forest.combine!r}: {name} has no {lacks}; save a .silvan file")
 
 
-def check_answers(forest: "Forest", rows: np.ndarray, answers: np.ndarray, tolerance: float, name: str) -> None:
-    """Refuse a copy whose answers differ from the forest's by more than a tolerance."""
-    expected = forest.scores(rows)
+def check_answers(forest: ForestArrays, rows: np.ndarray, answers: np.ndarray, tolerance: float, name: str) -> None:
+    """Raise ``ExportError`` if the answers of a copy differ from the forest's by more than a tolerance."""
+    expected = scores(forest, as_matrix(forest.schema, rows))
     if answers.shape != expected.shape:
         raise ExportError(f"the {name} copy answers {answers.shape} numbers, the forest {expected.shape}")
     gap = np.abs(answers - expected).max(axis=1)
@@ -66,8 +65,8 @@ def check_answers(forest: "Forest", rows: np.ndarray, answers: np.ndarray, toler
         )
 
 
-def probing_rows(forest: "Forest") -> np.ndarray:
-    """Make float32 rows that a copy must answer like the forest; always the same for the same forest."""
+def probing_rows(forest: ForestArrays) -> np.ndarray:
+    """Return float32 rows that a copy must answer like the forest; always the same for the same forest."""
     rng = np.random.default_rng(int(forest.hash[:16], 16))
     inner = np.flatnonzero(forest.feature >= 0)
     most = min(_MOST_SPLITS, _MOST_NUMBERS // (_KINDS * forest.n_features) + 64)
@@ -79,8 +78,8 @@ def probing_rows(forest: "Forest") -> np.ndarray:
     return np.concatenate([rows[:n_random], near])
 
 
-def _anywhere(forest: "Forest", n: int, rng: np.random.Generator) -> np.ndarray:
-    """Make random rows: values near thresholds, categories, codes that do not exist, missing values."""
+def _anywhere(forest: ForestArrays, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Return random rows: values near thresholds, categories, codes that do not exist, missing values."""
     rows = rng.standard_normal((n, forest.n_features), np.float32)
     numeric = np.flatnonzero((forest.feature >= 0) & ~is_category_split(forest.schema, forest.feature))
     order = numeric[np.argsort(forest.feature[numeric], kind="stable")]
@@ -105,7 +104,7 @@ def _around(thresholds: np.ndarray, normal: np.ndarray, rng: np.random.Generator
     return np.choose(rng.integers(0, 4, len(normal)), values)
 
 
-def _lead_to(forest: "Forest", nodes: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _lead_to(forest: ForestArrays, nodes: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Change each row so that it comes to its node, then make its kinds that the node must tell apart."""
     categorical = np.flatnonzero([f.categorical for f in forest.schema.features])
     column_of = np.full(forest.n_features, -1)
@@ -142,7 +141,7 @@ def _lead_to(forest: "Forest", nodes: np.ndarray, rows: np.ndarray, rng: np.rand
     return kinds.reshape(-1, forest.n_features)
 
 
-def _paths_down(forest: "Forest", nodes: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+def _paths_down(forest: ForestArrays, nodes: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """List the steps from roots to nodes, for all together: pairs (node, parent), -1 above a root."""
     inner = np.flatnonzero(forest.feature >= 0)
     above = np.full(len(forest.feature) + 1, -1)  # the last entry stands for what is above a root
@@ -161,8 +160,8 @@ def _draw_code(words: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.where(bin_ > 0, bin_ - 1, np.nan).astype(np.float32)
 
 
-def leaf_terms(forest: "Forest") -> np.ndarray:
-    """Give leaf values whose plain mean over trees is the weighted mean: formats know no weights of trees."""
+def leaf_terms(forest: ForestArrays) -> np.ndarray:
+    """Return leaf values whose plain mean over trees is the weighted mean: other formats have no weights of trees."""
     weights = forest.weights
     if (weights == weights[0]).all():
         return forest.value

@@ -1,21 +1,24 @@
-"""The ``.silvan`` file: safetensors with JSON metadata, described in docs/format.md.
+"""Reading and writing ``.silvan`` files: safetensors with JSON metadata, described in docs/format.md.
 
-A digest over all that the file says is kept beside the forest's own hash: a file whose content was changed by
-one bit is refused rather than answered from. It guards against damage and clumsy edits; who made a file is a
-matter of signatures. A file may be made to harm, so what it says is checked as if there were no digest.
+A digest over the whole content is kept beside the forest's own hash: a file whose content was changed by one bit
+is refused. It guards against damage and clumsy edits, not against forgery: that takes signatures. A file may be
+made to harm, so its content is checked as if there were no digest.
 """
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, VersionError
+from silvan.forest.arrays import ARRAYS, EXTRA_ARRAYS, STAGE_ARRAYS, ForestArrays
 from silvan.forest.files.tensors import array_of, check_digest, is_of, pack, unpack
-from silvan.forest.forest import ARRAYS, EXTRA_ARRAYS, STAGE_ARRAYS, Forest
 from silvan.util.files import write_whole
+
+F = TypeVar("F", bound=ForestArrays)
+"""The class of forest to make, which checks its arrays."""
 
 FORMAT = "silvan forest"
 VERSION = 3
@@ -25,13 +28,13 @@ _OLDEST = {"mean": "1", "vote": "2", "stages": "2", "log_odds": "3"}
 """The first version that knows a way of combining trees."""
 
 
-def save(forest: Forest, path: str | Path) -> None:
+def save(forest: ForestArrays, path: str | Path) -> None:
     """Write a forest to a file."""
     write_whole(path, to_bytes(forest))
 
 
-def to_bytes(forest: Forest) -> bytes:
-    """Write a forest."""
+def to_bytes(forest: ForestArrays) -> bytes:
+    """Return the content of a file that holds a forest."""
     named = ((name, getattr(forest, name)) for name in (*ARRAYS, *EXTRA_ARRAYS, "gain"))
     arrays = {name: array for name, array in named if array is not None}
     metadata = {
@@ -44,18 +47,23 @@ def to_bytes(forest: Forest) -> bytes:
     return pack(metadata, arrays)
 
 
-def load(path: str | Path) -> Forest:
+def load(path: str | Path, make: type[F]) -> F:
     """Read a file."""
     try:
-        return from_bytes(Path(path).read_bytes())
+        return from_bytes(Path(path).read_bytes(), make)
     except FormatError as error:
         raise type(error)(f"{path}: {error}") from None
 
 
-def from_bytes(data: bytes) -> Forest:
-    """Read a forest of any version ever written, checking all of it."""
+def from_bytes(data: bytes, make: type[F]) -> F:
+    """Read the content of a file of any version ever written, checking all of it."""
     metadata, tensors = unpack(data, ".silvan file")
-    return _forest(metadata, _READERS[_version(metadata)](metadata, tensors))
+    arrays = _READERS[_version(metadata)](metadata, tensors)
+    combine: Any = metadata["combine"]  # any text; checked with the rest
+    forest = make(Schema.from_json(metadata["schema"]), **arrays, combine=combine)
+    if forest.hash != metadata["hash"]:
+        raise FormatError("its trees do not match its hash")
+    return forest
 
 
 def _version(metadata: dict[str, str]) -> int:
@@ -112,11 +120,3 @@ _READERS: dict[int, Callable[[dict[str, str], dict[str, Any]], dict[str, np.ndar
     2: _read_2,
     3: _read_3,
 }
-
-
-def _forest(metadata: dict[str, str], arrays: dict[str, np.ndarray]) -> Forest:
-    combine: Any = metadata["combine"]  # any text; checked with the rest
-    forest = Forest(Schema.from_json(metadata["schema"]), **arrays, combine=combine)
-    if forest.hash != metadata["hash"]:
-        raise FormatError("its trees do not match its hash")
-    return forest

@@ -1,66 +1,46 @@
-"""From scikit-learn's trees to ours and back.
+"""Conversion of scikit-learn's forests and trees to ours and back.
+
+scikit-learn is imported where it is used: its trees take longer to import than the rest of this package.
 
 scikit-learn numbers nodes depth first and compares 32-bit inputs with 64-bit thresholds. Our nodes stand in
 level order, and the largest 32-bit float not above a threshold decides the same for every 32-bit input. Both
 form means in the same order, so predictions agree to the bit, in both directions.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
-from sklearn.ensemble import (
-    ExtraTreesClassifier,
-    ExtraTreesRegressor,
-    RandomForestClassifier,
-    RandomForestRegressor,
-)
-from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
-from sklearn.tree._tree import NODE_DTYPE, Tree
 
 from silvan.data.schema import Class, Feature, Label, Schema
 from silvan.errors import ExportError, FormatError, InputError
-from silvan.forest.check import is_category_split
+from silvan.forest.arrays import ForestArrays
+from silvan.forest.category_set import SET_WORDS, is_category_split
 from silvan.forest.files.parity import check_means
-from silvan.tree.split import SET_WORDS
 
-if TYPE_CHECKING:
-    from silvan.forest.forest import Forest
+F = TypeVar("F", bound=ForestArrays)
+"""The class of forest to make, which checks its arrays."""
 
-_FORESTS = (RandomForestClassifier, RandomForestRegressor, ExtraTreesClassifier, ExtraTreesRegressor)
-_TREES = (DecisionTreeClassifier, DecisionTreeRegressor)
 _LARGEST = np.finfo(np.float32).max
 
 _NO_NODE, _NO_FEATURE = -1, -2
 """What scikit-learn writes for the children and the feature of a leaf."""
 
 
-def from_sklearn(model: Any) -> "Forest":
-    """Take over a fitted model.
+def from_sklearn(model: Any, make: type[F]) -> F:
+    """Convert a fitted model.
 
     ``feature_importances_`` become the gains. Features are called what the model calls them, or x0, x1, ...
     """
-    from silvan.forest.forest import Forest
-
-    if not isinstance(model, _FORESTS + _TREES):
-        raise InputError(
-            "from_sklearn takes a random forest, extra trees or a decision tree of scikit-learn; "
-            f"received {type(model).__name__}"
-        )
-    fitted = "estimators_" if isinstance(model, _FORESTS) else "tree_"
-    if not hasattr(model, fitted):
-        raise InputError(f"the {type(model).__name__} is not fitted; call its fit first")
-    if model.n_outputs_ != 1:
-        raise InputError(f"the model predicts {model.n_outputs_} outputs at once; silvan's forests predict one")
-    trees = [tree.tree_ for tree in model.estimators_] if isinstance(model, _FORESTS) else [model.tree_]
+    trees = _fitted_trees(model)
     nodes, sizes = _level_order(trees)
     feature = _joined(trees, "feature")[nodes].astype(np.int32)
     inner = feature >= 0
     try:
-        return Forest(
+        return make(
             schema=_schema(model),
             offsets=np.concatenate([[0], np.cumsum(sizes)]),
             feature=np.where(inner, feature, -1),
-            threshold=np.where(inner, _not_above(_joined(trees, "threshold")[nodes]), 0),
+            threshold=np.where(inner, not_above(_joined(trees, "threshold")[nodes]), 0),
             missing_left=inner & _joined(trees, "missing_go_to_left")[nodes].astype(np.bool_),
             sets=np.zeros((0, SET_WORDS), np.uint64),
             value=_leaf_values(model, _joined(trees, "value")[nodes[~inner], 0]),
@@ -71,13 +51,15 @@ def from_sklearn(model: Any) -> "Forest":
         raise InputError(f"the {type(model).__name__} cannot be taken over: {error}") from None
 
 
-def to_sklearn(forest: "Forest") -> Any:
-    """Make a fitted random forest.
+def to_sklearn(forest: ForestArrays) -> Any:
+    """Return a fitted random forest.
 
     A forest does not know how many rows its nodes had. So every leaf counts as one row, and what scikit-learn
     keeps at inner nodes (rows, values, impurity) is computed from that; predictions do not depend on it, but
     ``feature_importances_`` does, and is not ``forest.importances()``.
     """
+    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
     _check_expressible(forest)
     classes, names = forest.classes, forest.schema.names
     model = (RandomForestRegressor if classes is None else RandomForestClassifier)(n_estimators=len(forest))
@@ -102,6 +84,30 @@ def to_sklearn(forest: "Forest") -> Any:
 # -- from scikit-learn
 
 
+def _fitted_trees(model: Any) -> list[Any]:
+    """Return the trees of a fitted model; raise ``InputError`` if it is none that can be converted."""
+    from sklearn.ensemble import (
+        ExtraTreesClassifier,
+        ExtraTreesRegressor,
+        RandomForestClassifier,
+        RandomForestRegressor,
+    )
+    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+    forests = (RandomForestClassifier, RandomForestRegressor, ExtraTreesClassifier, ExtraTreesRegressor)
+    if not isinstance(model, (*forests, DecisionTreeClassifier, DecisionTreeRegressor)):
+        raise InputError(
+            "from_sklearn takes a random forest, extra trees or a decision tree of scikit-learn; "
+            f"received {type(model).__name__}"
+        )
+    fitted = "estimators_" if isinstance(model, forests) else "tree_"
+    if not hasattr(model, fitted):
+        raise InputError(f"the {type(model).__name__} is not fitted; call its fit first")
+    if model.n_outputs_ != 1:
+        raise InputError(f"the model predicts {model.n_outputs_} outputs at once; silvan's forests predict one")
+    return [tree.tree_ for tree in model.estimators_] if isinstance(model, forests) else [model.tree_]
+
+
 def _joined(trees: list[Any], name: str) -> np.ndarray:
     return np.concatenate([getattr(tree, name) for tree in trees])
 
@@ -122,10 +128,10 @@ def _level_order(trees: list[Any]) -> tuple[np.ndarray, np.ndarray]:
     return nodes, np.bincount(tree_of[nodes], minlength=len(trees))
 
 
-def _not_above(threshold: np.ndarray) -> np.ndarray:
-    """Give the largest finite 32-bit floats that are not above.
+def not_above(threshold: np.ndarray) -> np.ndarray:
+    """Return the largest finite 32-bit floats that are not above.
 
-    Infinity, scikit-learn's way to part missing values from all others, becomes the largest of all.
+    Infinity, scikit-learn's way to separate missing values from all others, becomes the largest of all.
     """
     with np.errstate(over="ignore"):
         near = threshold.astype(np.float32)
@@ -168,7 +174,7 @@ def _classes(model: Any) -> tuple[Class, ...] | None:
 # -- to scikit-learn
 
 
-def _check_expressible(forest: "Forest") -> None:
+def _check_expressible(forest: ForestArrays) -> None:
     check_means(forest, "scikit-learn")
     split_on = forest.feature[is_category_split(forest.schema, forest.feature)]
     if len(split_on):
@@ -184,7 +190,10 @@ def _check_expressible(forest: "Forest") -> None:
         )
 
 
-def _trees(forest: "Forest") -> list[Any]:
+def _trees(forest: ForestArrays) -> list[Any]:
+    """Return the trees as scikit-learn's ``Tree`` objects."""
+    from sklearn.tree._tree import NODE_DTYPE, Tree
+
     inner = forest.feature >= 0
     rows, value = _upwards(forest)
     nodes = np.zeros(len(inner), NODE_DTYPE)
@@ -211,8 +220,8 @@ def _trees(forest: "Forest") -> list[Any]:
     return trees
 
 
-def _upwards(forest: "Forest") -> tuple[np.ndarray, np.ndarray]:
-    """Give every node the number of leaves below it and the mean of their values."""
+def _upwards(forest: ForestArrays) -> tuple[np.ndarray, np.ndarray]:
+    """Return, for every node, the number of leaves below it and the mean of their values."""
     is_leaf = forest.feature < 0
     leaves = is_leaf.astype(np.int64)
     value = np.zeros((len(is_leaf), forest.n_outputs))
@@ -225,8 +234,8 @@ def _upwards(forest: "Forest") -> tuple[np.ndarray, np.ndarray]:
     return leaves, value
 
 
-def _impurity(forest: "Forest", rows: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Gini impurity, or the variance of the leaf values below a node."""
+def _impurity(forest: ForestArrays, rows: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Return the Gini impurity, or the variance of the leaf values below a node."""
     if forest.classes is not None:
         return np.maximum(1.0 - (value**2).sum(axis=1), 0.0)
     # the variance of two groups together is that within and that between
@@ -240,7 +249,7 @@ def _impurity(forest: "Forest", rows: np.ndarray, value: np.ndarray) -> np.ndarr
     return impurity
 
 
-def _levels_upwards(forest: "Forest") -> list[np.ndarray]:
+def _levels_upwards(forest: ForestArrays) -> list[np.ndarray]:
     """List the inner nodes of all trees by depth, the deepest first."""
     inner = np.flatnonzero(forest.feature >= 0)
     inner = inner[np.argsort(-forest.depth[inner], kind="stable")]

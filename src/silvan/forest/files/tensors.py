@@ -1,4 +1,4 @@
-"""Arrays and a few words in one file: safetensors with JSON metadata, in one form, with a digest over all of it."""
+"""Files of arrays and some text: safetensors with JSON metadata in a fixed order, and a digest over all of it."""
 
 import hashlib
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ _TYPES = {
     np.float32: "F32",
     np.float64: "F64",
 }
-"""What safetensors calls the element types that we use."""
+"""The names of the element types in safetensors."""
 
 
 class _Header(msgspec.Struct):
-    """What of a safetensors header is ours: everything else in it describes arrays."""
+    """The part of a safetensors header that is ours: everything else in it describes arrays."""
 
     metadata: dict[str, str] = msgspec.field(name="__metadata__", default_factory=dict)
 
@@ -32,7 +32,7 @@ class _Header(msgspec.Struct):
 
 
 def pack(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Write arrays and metadata, a digest added; the same ones always give the same bytes."""
+    """Return arrays and metadata, with a digest, as bytes; the same content always makes the same bytes."""
     data = safetensors_bytes(dict(arrays), {**metadata, "digest": content_digest(metadata, arrays)})
     size = int.from_bytes(data[:8], "little")
     # safetensors writes metadata as it comes
@@ -57,18 +57,18 @@ def is_of(tensor: Any, dtype: Any) -> bool:
 
 
 def array_of(tensor: Any, dtype: Any) -> np.ndarray:
-    """Give an array that was unpacked."""
+    """Return an array that was unpacked."""
     return np.frombuffer(tensor["data"], np.dtype(dtype).newbyteorder("<")).reshape(tensor["shape"])
 
 
 def check_digest(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> None:
-    """Refuse content that is not what the digest was taken of."""
+    """Raise ``FormatError`` if the content is not what the digest was taken of."""
     if content_digest(metadata, arrays) != metadata["digest"]:
         raise FormatError("its content does not match its digest: it was damaged or changed")
 
 
 def content_digest(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> str:
-    """Take a digest over all but the digest."""
+    """Return the digest over all but the digest itself."""
     digest = hashlib.sha256()
     for key in sorted(set(metadata) - {"digest"}):
         digest.update(f"{key}\0{metadata[key]}\0".encode())
@@ -83,7 +83,7 @@ def content_digest(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]
 
 
 def write_tensors(format_: str, version: int, words: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Write arrays and words; the same ones always give the same bytes."""
+    """Return arrays and texts as bytes; the same content always makes the same bytes."""
     return pack({"format": format_, "version": str(version), **words}, arrays)
 
 

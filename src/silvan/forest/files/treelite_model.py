@@ -1,4 +1,4 @@
-"""A forest as a treelite model.
+"""Export of a forest as a treelite model.
 
 Treelite has all that a forest has, splits by category and missing directions included, so the copy is node by
 node and in 64 bits. The categories listed are those that go against the missing values: then a code that is
@@ -6,22 +6,20 @@ none of the known ones goes with them, as it does here.
 """
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from silvan.forest.check import is_category_split, known_bins, set_bits
+from silvan.forest.arrays import ForestArrays
+from silvan.forest.category_set import is_category_split, known_bins, set_bits
 from silvan.forest.files.parity import check_answers, check_means, import_extra, leaf_terms, probing_rows
-
-if TYPE_CHECKING:
-    from silvan.forest.forest import Forest
 
 TOLERANCE = 1e-12
 """Answers may differ by this share of the largest leaf value: treelite adds trees up in another order."""
 
 
-def to_treelite(forest: "Forest") -> Any:
-    """Make a treelite model and return it once it has answered as the forest does."""
+def to_treelite(forest: ForestArrays) -> Any:
+    """Return a treelite model, after checking that it answers as the forest does."""
     check_means(forest, "treelite")
     builder, gtil = import_extra("treelite.model_builder"), import_extra("treelite.gtil")
     forest = forest.take(forest.weights > 0)
@@ -32,8 +30,8 @@ def to_treelite(forest: "Forest") -> Any:
     return model
 
 
-def build(builder: Any, forest: "Forest") -> Any:
-    """Copy node by node."""
+def build(builder: Any, forest: ForestArrays) -> Any:
+    """Copy the forest node by node into a treelite model."""
     model = _empty(builder, forest)
     category_split = is_category_split(forest.schema, forest.feature).tolist()
     values, listed = iter(leaf_terms(forest).tolist()), iter(_listed(forest))
@@ -63,7 +61,7 @@ def build(builder: Any, forest: "Forest") -> Any:
     return model.commit()
 
 
-def _empty(builder: Any, forest: "Forest") -> Any:
+def _empty(builder: Any, forest: ForestArrays) -> Any:
     n_trees, n_outputs = len(forest), forest.n_outputs
     is_classifier = forest.classes is not None
     return builder.ModelBuilder(
@@ -85,7 +83,7 @@ def _empty(builder: Any, forest: "Forest") -> Any:
     )
 
 
-def _listed(forest: "Forest") -> list[list[int]]:
+def _listed(forest: ForestArrays) -> list[list[int]]:
     """List, for every split by category, the codes that do not go where the missing values go."""
     nodes = np.flatnonzero(is_category_split(forest.schema, forest.feature))
     known = known_bins(forest.schema)[forest.feature[nodes]]

@@ -16,7 +16,6 @@ import numpy as np
 
 from silvan.federation.message import Reply
 from silvan.federation.site import Site
-from silvan.forest.files.silvan_file import from_bytes, to_bytes
 from silvan.forest.forest import Forest
 
 _KEPT_AS = "leaf noise"
@@ -27,13 +26,13 @@ def blur(site: Site, reply: Reply, digits: int | None, noise: float) -> Reply:
     data = getattr(reply, "forest", None)
     if not isinstance(data, bytes) or (digits is None and not noise):
         return reply
-    forest = from_bytes(data)
+    forest = Forest.from_bytes(data)
     value = forest.value
     if noise:
         value = noised(forest, noise, _secret(site))
     if digits is not None:
         value = rounded(value, digits, forest.classes is not None)
-    return msgspec.structs.replace(reply, forest=to_bytes(replace(forest, value=value)))
+    return msgspec.structs.replace(reply, forest=replace(forest, value=value).to_bytes())
 
 
 def rounded(value: np.ndarray, digits: int, shares: bool) -> np.ndarray:

@@ -18,9 +18,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from silvan.errors import FormatError, InputError, RefusedError
+from silvan.errors import FormatError, RefusedError
 from silvan.privacy.noise.laplace import check_epsilon
-from silvan.util.files import has_no_room, no_room, prepare_database
+from silvan.util.files import has_no_room, no_room
+from silvan.util.sqlite_file import open_database
 
 _APPLICATION = 0x53494C42  # how SQLite files say whose they are: "SILB"
 
@@ -151,29 +152,27 @@ class Budget:
             try:
                 yield self._db
             except sqlite3.DatabaseError as error:
-                if has_no_room(error):
-                    raise no_room(self.path) from None
-                raise FormatError(f"{self.path}: cannot be used as a privacy budget ({error})") from None
+                raise self._unusable(error) from None
 
     def _open(self) -> sqlite3.Connection:
         try:
-            address = ":memory:" if self.path is None else str(self.path)
-            # any thread may use it, one at a time; another process waits for its turn
-            db = sqlite3.connect(address, isolation_level=None, check_same_thread=False, timeout=60.0)
-        except sqlite3.Error:
-            raise InputError(f"the budget {str(self.path)!r} cannot be opened; is there such a folder?") from None
+            db = open_database(self.path, "the budget", _APPLICATION, _SCHEMA, timeout=60.0)
+        except sqlite3.DatabaseError as error:
+            raise self._unusable(error) from None
         try:
-            prepare_database(db, _APPLICATION, _SCHEMA)
             self._check_owner(db)
         except sqlite3.DatabaseError as error:
             db.close()
-            if has_no_room(error):
-                raise no_room(self.path) from None
-            raise FormatError(f"{self.path}: cannot be used as a privacy budget ({error})") from None
+            raise self._unusable(error) from None
         except FormatError:
             db.close()
             raise
         return db
+
+    def _unusable(self, error: sqlite3.DatabaseError) -> OSError | FormatError:
+        if has_no_room(error):
+            return no_room(self.path)
+        return FormatError(f"{self.path}: cannot be used as a privacy budget ({error})")
 
     def _check_owner(self, db: sqlite3.Connection) -> None:
         """Record whose file it is, at first, and raise an error if it is another site's."""
