@@ -1,0 +1,251 @@
+"""The arrays of a forest: nodes in level order, leaf values, tree weights and a schema.
+
+Nodes of a tree stand in level order, siblings side by side. So the k-th inner node of a tree, counted from 0,
+has its children at places 2k+1 and 2k+2 of that tree, and which nodes are leaves determines the whole structure:
+there are no child pointers to get wrong, and one forest has one form.
+
+``ForestArrays`` does not check its arrays; ``Forest``, the class that is used, does.
+"""
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, Self, get_args
+
+import msgspec
+import numpy as np
+
+from silvan.data.schema import Schema
+from silvan.errors import InputError
+from silvan.forest.category_set import is_category_split
+
+Combine = Literal["mean", "vote", "stages", "log_odds"]
+"""How trees make an answer.
+
+mean    the weighted mean of their leaf values
+vote    each tree votes for its leaf's most probable class with its weight; scores are the weighted mean all the
+        same. A tree that asks about a column which a table lacks abstains.
+stages  the trees of a group vote by weight, the winning class takes the group's say; equal winners share it
+log_odds  the weighted sum of their leaf values, a number a class, is mapped to log-odds by a calibration table;
+        the probabilities that these make are scaled to add up to 1
+"""
+
+COMBINES: tuple[Combine, ...] = get_args(Combine)
+"""Ways in which trees make an answer."""
+
+DEPTH_CAP = 4096
+"""No tree is deeper; ``max_depth=None`` means this."""
+
+ARRAYS = {
+    "offsets": np.int64,  # (trees + 1,) where each tree's nodes begin
+    "feature": np.int32,  # (nodes,) index into the schema, -1 for a leaf
+    "threshold": np.float32,  # (nodes,) numeric split: left if x <= threshold
+    "missing_left": np.bool_,  # (nodes,) whether missing values go left
+    "sets": np.uint64,  # (category splits, 4) bins that go left, in the order of the nodes
+    "value": np.float64,  # (leaves, outputs) class probabilities or a number, in the order of the nodes
+    "weights": np.float64,  # (trees,)
+}
+"""The arrays of a forest with their element types; the file format and the hash follow this list."""
+
+STAGE_ARRAYS = {
+    "group": np.int32,  # (trees,) the stage of each tree: from 0, never falling, none left out
+    "say": np.float64,  # (stages,)
+}
+"""More arrays, of forests that combine by stages and of no others."""
+
+CALIBRATION_ARRAYS = {
+    "knots": np.float64,  # (classes, points) summed leaf values, rising
+    "odds": np.float64,  # (classes, points) log-odds there, never falling; straight lines between and beyond
+}
+"""More arrays, of forests that combine log-odds and of no others."""
+
+EXTRA_ARRAYS = {**STAGE_ARRAYS, **CALIBRATION_ARRAYS}
+"""All arrays that only some ways of combining have."""
+
+
+@dataclass(frozen=True, eq=False)
+class ForestArrays:
+    """Read-only arrays of decision trees, and what follows from them. Equality is equality of ``hash``."""
+
+    schema: Schema
+    offsets: np.ndarray
+    feature: np.ndarray
+    threshold: np.ndarray
+    missing_left: np.ndarray
+    sets: np.ndarray
+    value: np.ndarray
+    weights: np.ndarray
+    combine: Combine = "mean"
+    gain: np.ndarray | None = field(default=None, repr=False)
+    group: np.ndarray | None = field(default=None, repr=False)
+    say: np.ndarray | None = field(default=None, repr=False)
+    knots: np.ndarray | None = field(default=None, repr=False)
+    odds: np.ndarray | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Copy the arrays and make the copies read-only."""
+        for name, dtype in ARRAYS.items():
+            object.__setattr__(self, name, _frozen(getattr(self, name), dtype))
+        for name, dtype in {"gain": np.float64, **EXTRA_ARRAYS}.items():
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _frozen(getattr(self, name), dtype))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ForestArrays) and self.hash == other.hash
+
+    def __hash__(self) -> int:
+        return int(self.hash[:15], 16)
+
+    def __repr__(self) -> str:
+        return f"<Forest of {len(self)} trees, {len(self.feature)} nodes, {self.hash[:12]}>"
+
+    @property
+    def n_features(self) -> int:
+        """Columns that the forest expects."""
+        return len(self.schema.features)
+
+    @property
+    def n_outputs(self) -> int:
+        """Classes, or 1 for a number."""
+        return max(self.schema.n_classes, 1)
+
+    @cached_property
+    def classes(self) -> np.ndarray | None:
+        """The classes in the order of the probabilities; None for regression."""
+        names = self.schema.label.classes
+        if names is None:
+            return None
+        # NumPy would turn 1 to "1" beside a text
+        return np.array(names, None if len(set(map(type, names))) == 1 else np.object_)
+
+    @cached_property
+    def left(self) -> np.ndarray:
+        """Each node's left child, counted from the forest's first node; -1 for a leaf."""
+        return left_children(self.feature >= 0, self.offsets)
+
+    @cached_property
+    def right(self) -> np.ndarray:
+        """Each node's right child, counted from the forest's first node; -1 for a leaf."""
+        return np.where(self.left < 0, -1, self.left + 1)
+
+    @cached_property
+    def depth(self) -> np.ndarray:
+        """Each node's distance from its root."""
+        depth = np.zeros(len(self.feature), np.int32)
+        level = self.offsets[:-1]
+        for down in range(1, DEPTH_CAP + 2):
+            level = self.left[level[self.feature[level] >= 0]]
+            if not len(level):
+                break
+            level = np.concatenate([level, level + 1])
+            depth[level] = down
+        return depth
+
+    @cached_property
+    def leaf(self) -> np.ndarray:
+        """Each node's row in ``value``; -1 for an inner node."""
+        is_leaf = self.feature < 0
+        return np.where(is_leaf, np.cumsum(is_leaf) - 1, -1)
+
+    @cached_property
+    def uses(self) -> np.ndarray:
+        """Which features each tree asks about: bool (trees, features)."""
+        uses = np.zeros((len(self), self.n_features), np.bool_)
+        tree = np.repeat(np.arange(len(self)), np.diff(self.offsets))
+        inner = self.feature >= 0
+        uses[tree[inner], self.feature[inner]] = True
+        uses.setflags(write=False)
+        return uses
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of the trees and the names of columns and classes; nothing of where they came from."""
+        schema = self.schema
+        named = (
+            [(f.name, f.kind, f.categories, f.other) for f in schema.features],
+            schema.label.classes,
+            self.combine,
+        )
+        digest = hashlib.sha256(msgspec.json.encode(named))
+        for name, dtype in {**ARRAYS, **EXTRA_ARRAYS}.items():
+            array = getattr(self, name)
+            if array is None:
+                continue
+            digest.update(f"{name} {array.shape}".encode())
+            digest.update(array.astype(np.dtype(dtype).newbyteorder("<"), copy=False).tobytes())
+        return digest.hexdigest()
+
+    def take(self, trees: Any) -> Self:
+        """Return a forest of some of the trees; of one that combines by stages, whole stages."""
+        trees = np.atleast_1d(np.arange(len(self))[trees])
+        group, say = self._stages(trees)
+        ranges = [np.arange(*self.offsets[t : t + 2]) for t in trees]
+        nodes = np.concatenate(ranges or [np.empty(0, np.int64)])
+        sizes = np.diff(self.offsets)[trees]
+        set_of = np.cumsum(is_category_split(self.schema, self.feature)) - 1
+        return replace(
+            self,
+            offsets=np.concatenate([[0], np.cumsum(sizes)]),
+            feature=self.feature[nodes],
+            threshold=self.threshold[nodes],
+            missing_left=self.missing_left[nodes],
+            sets=self.sets[set_of[nodes[is_category_split(self.schema, self.feature[nodes])]]],
+            value=self.value[self.leaf[nodes[self.feature[nodes] < 0]]],
+            weights=self.weights[trees],
+            gain=None,
+            group=group,
+            say=say,
+        )
+
+    def bare(self) -> Self:
+        """Return the forest without its gains, which must not leave a site."""
+        return replace(self, gain=None)
+
+    def _stages(self, trees: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Return the stage of each of some trees and the say of each stage; None unless trees combine by stages."""
+        if self.combine != "stages":
+            return None, None
+        group, say = not_none(self.group), not_none(self.say)
+        sizes, taken, at = np.bincount(group), [], 0
+        while at < len(trees):
+            stage = int(group[trees[at]])
+            begin = int(np.searchsorted(group, stage))
+            end = begin + int(sizes[stage])
+            if not np.array_equal(trees[at : at + end - begin], np.arange(begin, end)):
+                raise InputError(
+                    f"the trees of a stage belong together; take all of trees {begin} to {end - 1}, in their "
+                    "order, or none of them"
+                )
+            taken.append(stage)
+            at += end - begin
+        return np.repeat(np.arange(len(taken)), sizes[taken]), say[taken]
+
+
+def left_children(inner: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Return each node's left child, counted from the first node of all trees; -1 for a leaf.
+
+    ``inner`` says which nodes are split, ``offsets`` where each tree's nodes begin.
+    """
+    before = np.concatenate([[0], np.cumsum(inner)])[:-1]
+    starts = np.repeat(offsets[:-1], np.diff(offsets))
+    return np.where(inner, starts + 2 * (before - before[starts]) + 1, -1)
+
+
+def not_none(array: np.ndarray | None) -> np.ndarray:
+    """Return an array that a checked forest has, for its way of combining trees needs it."""
+    if array is None:
+        raise TypeError("the way in which this forest combines its trees needs more arrays")
+    return array
+
+
+def _frozen(array: Any, dtype: Any) -> np.ndarray:
+    """Copy, so that nobody can write to what was checked; -0.0 becomes 0.0, for one forest has one hash."""
+    own = np.array(array, dtype, order="C")
+    if own.dtype.kind == "f":
+        with np.errstate(invalid="ignore"):
+            own += 0
+    own.setflags(write=False)
+    return own

@@ -1,0 +1,53 @@
+"""Database files of our own: made once, opened again, and never taken for another program's."""
+
+import sqlite3
+import threading
+
+import pytest
+
+from silvan.errors import InputError
+from silvan.util.sqlite_file import open_database
+
+MARK, TABLES = 12345, "CREATE TABLE IF NOT EXISTS kept (key TEXT PRIMARY KEY)"
+
+
+def test_what_was_written_is_there_when_opened_again(tmp_path):
+    db = open_database(tmp_path / "file", "the file", MARK, TABLES)
+    assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    writer = threading.Thread(target=lambda: db.execute("INSERT INTO kept VALUES ('a')"))  # any thread may
+    writer.start()
+    writer.join()
+    db.close()
+    db = open_database(tmp_path / "file", "the file", MARK, TABLES)
+    assert db.execute("SELECT key FROM kept").fetchall() == [("a",)]
+    db.close()
+
+
+def test_a_database_may_be_in_memory():
+    db = open_database(None, "the file", MARK, TABLES)
+    assert db.execute("SELECT COUNT(*) FROM kept").fetchone() == (0,)
+    db.close()
+
+
+def test_a_folder_that_does_not_exist(tmp_path):
+    with pytest.raises(InputError, match=r"the journal '.*' cannot be opened; is there such a folder\?"):
+        open_database(tmp_path / "none" / "file", "the journal", MARK, TABLES)
+
+
+@pytest.mark.parametrize("mark", [0, MARK + 1])
+def test_the_database_of_another_program_is_left_alone(tmp_path, mark):
+    other = sqlite3.connect(tmp_path / "file")
+    other.execute("CREATE TABLE theirs (x)")
+    other.execute(f"PRAGMA application_id={mark}")
+    other.commit()
+    other.close()
+    before = (tmp_path / "file").read_bytes()
+    with pytest.raises(sqlite3.DatabaseError, match="something else"):
+        open_database(tmp_path / "file", "the file", MARK, TABLES)
+    assert (tmp_path / "file").read_bytes() == before
+
+
+def test_a_file_that_is_no_database(tmp_path):
+    (tmp_path / "file").write_bytes(b"something else entirely " * 100)
+    with pytest.raises(sqlite3.DatabaseError):
+        open_database(tmp_path / "file", "the file", MARK, TABLES)
