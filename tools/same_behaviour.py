@@ -262,6 +262,11 @@ def _detail(value: Any) -> str:
     return value.hash[:12] if type(value).__name__ == "Forest" else f"{len(value)}" if hasattr(value, "__len__") else ""
 
 
+def _line_text(line: Any) -> str:
+    """Return a ledger's line in words, by the name that a commit has for it."""
+    return str(line.describe() if hasattr(line, "describe") else line.said())
+
+
 def _said(error: BaseException) -> str:
     text = f"{type(error).__name__}: {error}".replace(str(Path().resolve()), "HERE")
     return text if error.__cause__ is None else f"{text}\n{_said(error.__cause__)}"
@@ -547,7 +552,7 @@ def ledgers(sv: Any, folder: Path) -> Parts:
     sv.HistogramForest(**SMALL).fit(fed)
     sv.MergedForest(**SMALL).fit(fed)
     yield "files", folder_content(folder / "sites")
-    yield "lines", [line.said() for line in fed.site("east").outbox.ledger.lines()]
+    yield "lines", [_line_text(line) for line in fed.site("east").outbox.ledger.lines()]
     yield "shown", command("site", "ledger", "sites/north")
     yield "verified", command("site", "ledger", "sites/north", "--verify")
     with (folder / "sites" / "north" / "ledger.jsonl").open("a") as file:
@@ -734,7 +739,7 @@ def bad_messages(sv: Any, folder: Path) -> Parts:
             yield f"{name}, {'signed' if signed else 'plain'}", site.receive(bad, verb)
         yield f"by another verb, {'signed' if signed else 'plain'}", site.receive(data, "ask")
         lines = site.outbox.ledger.lines()
-        yield f"ledger, {'signed' if signed else 'plain'}", [line.said() for line in lines]
+        yield f"ledger, {'signed' if signed else 'plain'}", [_line_text(line) for line in lines]
 
 
 # -- the command line

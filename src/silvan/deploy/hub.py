@@ -21,11 +21,11 @@ import msgspec
 from silvan.deploy import flare_kit
 from silvan.deploy.certificates import Authority, make_key, make_request, pem
 from silvan.deploy.fingerprint import fingerprint
-from silvan.deploy.folder_lock import lock_folder
 from silvan.errors import FormatError, InputError
 from silvan.federation.keys import Key, Roster, read_public
 from silvan.federation.store import digest
 from silvan.util.files import write_whole
+from silvan.util.folder_lock import lock_folder
 
 HUB = "hub.json"
 PORT = 8102

@@ -24,7 +24,6 @@ class Progress(msgspec.Struct):
     final: bool = False  # it has ended, and will not go on if it is submitted again
     seconds: dict[str, float] = {}  # when each stage began: seconds since 1970
     spent: dict[str, float] = {}  # seconds of training: at the slowest site of every wave, on the wire, in all
-    measured: dict[str, float] = {}
 
 
 class ProgressWriter:

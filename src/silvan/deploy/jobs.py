@@ -5,16 +5,13 @@ site's store and books in the site's.
 """
 
 import logging
-import os
 import time
 from importlib.metadata import version
 from pathlib import Path
 
 from silvan.data.batches import read_size
-from silvan.deploy.folder_lock import lock_folder
 from silvan.deploy.hub import Hub
 from silvan.deploy.job_progress import ProgressWriter
-from silvan.deploy.measure import measure
 from silvan.deploy.member import Member, source_of
 from silvan.errors import FederationError, InputError, SilvanError
 from silvan.federate.options import make_sums
@@ -33,9 +30,7 @@ from silvan.study import steps
 from silvan.study.progress_bars import Progress as Bars
 from silvan.study.remote_study import RemoteStudy, parse_remote_study
 from silvan.study.run_folder import JOURNAL, Run
-
-MEASURE = "SILVAN_MEASURE"
-"""Set for the coordinator's processes, it has the wire measured after every study: for benchmarks."""
+from silvan.util.folder_lock import lock_folder
 
 log = logging.getLogger("silvan.jobs")
 
@@ -115,8 +110,6 @@ class Coordinator(Controlling):
             record.status = "done"
             run.write(record)
             write_report(run)
-            if MEASURE in os.environ:
-                progress_file.now.measured = measure(transport, federation.active[0])
             progress_file.now.final = True
             progress_file.stage("done")
         finally:

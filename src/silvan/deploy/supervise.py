@@ -13,7 +13,6 @@ from importlib.metadata import version
 import msgspec
 
 from silvan.deploy import flare_kit
-from silvan.deploy.folder_lock import is_locked
 from silvan.deploy.hub import Hub
 from silvan.deploy.job_progress import PROGRESS, Progress, line_of, read_progress
 from silvan.errors import FederationError, InputError
@@ -21,6 +20,7 @@ from silvan.federation.transports.flare import Session
 from silvan.study.remote_study import RemoteStudy
 from silvan.study.run_folder import RUN, Run
 from silvan.util.files import write_whole
+from silvan.util.folder_lock import is_locked
 
 RECENT = 20.0
 """Seconds since a site last connected, after which it counts as not connected."""

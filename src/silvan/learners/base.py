@@ -63,6 +63,11 @@ class FederatedEstimator(BaseEstimator, ABC):
     def check(self) -> None:  # noqa: B027, most parameters are checked where they are used
         """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
 
+    @property
+    def expected_rounds(self) -> int | None:
+        """The most rounds that training can take, where that is known before; for progress bars."""
+        return None
+
     @abstractmethod
     def train(self, federation: Federation) -> None:
         """Learn from all sites, and set what ``fit`` promises."""

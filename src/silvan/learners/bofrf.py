@@ -86,6 +86,11 @@ class BOFRF(Learner):
     max_trees: int | None = None
     admission: bool = False
 
+    @property
+    def expected_rounds(self) -> int | None:
+        """The most rounds that training can take, where that is known before."""
+        return 3 if self.clusters is None else None
+
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
         validation, search = self._check(settings), as_search(self.tune)

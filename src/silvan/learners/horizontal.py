@@ -65,6 +65,11 @@ class HistogramForest(Learner):
     n_rows: int | None = None
     tolerate: int | None = None
 
+    @property
+    def expected_rounds(self) -> int | None:
+        """The most rounds that training can take, where that is known before."""
+        return None if self.max_depth is None else int(self.max_depth) + 2
+
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
         self.privacy_: Privacy | None = None
@@ -149,6 +154,11 @@ class MergedForest(Learner):
     equal: bool = False
     max_trees: int | None = None
     admission: bool = False
+
+    @property
+    def expected_rounds(self) -> int | None:
+        """The most rounds that training can take, where that is known before."""
+        return 1
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""

@@ -79,6 +79,12 @@ class VerticalForest(Learner, _InShares):
     auditor: bool = False
     key_bits: int = 2048
 
+    @property
+    def expected_rounds(self) -> int | None:
+        """The most rounds that training can take, where that is known before."""
+        each = 3 if self.labels == "encrypted" else 2
+        return None if self.max_depth is None else each * int(self.max_depth) + 2 + self.auditor
+
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
         columns = columns_of(federation)

@@ -88,23 +88,9 @@ def train(federation: Federation, model: Any, progress: Progress, text: str = "G
     """Fit the learner and return the seconds that it took."""
     start = time.monotonic()
     with progress.step(text) as step:
-        step.follow(federation, expected_rounds(model))
+        step.follow(federation, model.expected_rounds)
         model.fit(federation)
     return time.monotonic() - start
-
-
-def expected_rounds(model: Any) -> int | None:
-    """Return how many rounds training takes at most; None if that is not known before."""
-    kind = type(model).__name__
-    if kind == "MergedForest":
-        return 1
-    if kind == "BOFRF" and model.clusters is None:
-        return 3
-    if kind == "HistogramForest" and model.max_depth is not None:
-        return int(model.max_depth) + 2
-    if kind == "VerticalForest" and model.max_depth is not None:
-        return (3 if model.labels == "encrypted" else 2) * int(model.max_depth) + 2 + model.auditor
-    return None
 
 
 def note_training(record: Record, run: Run, federation: Federation, model: Any, seconds: float) -> None:

@@ -25,10 +25,9 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.fuel.flare_api.flare_api import new_secure_session
 
 from silvan.errors import FederationError, FormatError, RefusedError, SiteError
-from silvan.federation import wire
 from silvan.federation.message import Verb
 from silvan.federation.question import UnreachedError
-from silvan.federation.transports.chunks import Chunk, ChunkServer, ping, send_in_chunks
+from silvan.federation.transports.chunks import ChunkServer, ping, send_in_chunks
 from silvan.federation.transports.transport import Transport
 
 log = logging.getLogger("silvan.flare")
@@ -71,7 +70,7 @@ class FlareTransport(Transport):
     """
 
     def __init__(self, controller: "Controlling", sites: list[str], without: dict[str, str]) -> None:
-        self._controller, self._sites, self._without = controller, sites, without
+        self._controller, self._without = controller, without
         self.spent: defaultdict[str, float] = defaultdict(float)  # seconds: a wave's slowest site, and the rest of it
         self._last_seen: dict[str, float] = {}  # when sites last answered
         self._pool = ThreadPoolExecutor(2 * len(sites), thread_name_prefix="silvan-post")
@@ -134,19 +133,6 @@ class FlareTransport(Transport):
         for site in sites:
             if self.now() - self._last_seen.setdefault(site, begun) > GONE:
                 raise AbortedError(f"site {site!r} has left the job")
-
-    def ping_all(self) -> None:
-        """Ask every site whether it is there, at once, and wait for all."""
-
-        def look(site: str) -> None:
-            ping(lambda piece: self._controller.carry(site, piece, WAIT))
-
-        for looking in [self._pool.submit(look, site) for site in self._sites if site not in self._without]:
-            looking.result()
-
-    def load(self, site: str, data: bytes) -> None:
-        """Bring bytes to a site, which keeps them for a moment and gives nothing back."""
-        self._controller.carry(site, wire.encode(Chunk("load", 0, 2, "ask", data)), WAIT)
 
     def pause(self, seconds: float) -> None:
         """Wait, unless the job ends."""

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from silvan.deploy.folder_lock import is_locked, lock_folder
 from silvan.errors import FederationError
+from silvan.util.folder_lock import is_locked, lock_folder
 
 
 def test_held_by_one(tmp_path):
@@ -20,7 +20,7 @@ def test_held_by_one(tmp_path):
 
 def test_a_process_that_is_killed_lets_go(tmp_path):
     code = (
-        "import sys, time; from pathlib import Path; from silvan.deploy.folder_lock import lock_folder\n"
+        "import sys, time; from pathlib import Path; from silvan.util.folder_lock import lock_folder\n"
         "with lock_folder(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, text=True)
