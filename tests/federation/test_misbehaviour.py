@@ -7,13 +7,12 @@ from functools import cache
 import msgspec
 import numpy as np
 import pytest
-from helpers.studies import Recorded, assert_books, disturbed, federate, from_reply, parts, table
+from helpers.studies import Late, Recorded, assert_books, disturbed, federate, from_reply, parts, table, twice
 
 import silvan as sv
 from silvan.errors import SiteError
 from silvan.federation import wire
 from silvan.federation.message import Envelope, Missing, Trouble
-from silvan.federation.transports.in_process import InProcess
 
 TABLES = parts(table(n=90), 3)
 BAD = "site 1"
@@ -146,22 +145,6 @@ def test_counts_too_large_to_be_added():
 
 
 # -- what is documented to change nothing
-
-
-def twice(site, data):
-    return [(site, data), (site, data), (site, b"\xc1"), ("nobody", data)]
-
-
-class Late(InProcess):
-    """Before its own answers, every question gets those to the question before."""
-
-    before = ()
-
-    def deliver(self, messages, verb, timeout):
-        answers = list(super().deliver(messages, verb, timeout))
-        yield from self.before
-        yield from answers
-        self.before = answers
 
 
 @pytest.mark.parametrize("kind", [disturbed(twice), Late], ids=["twice", "late"])

@@ -7,6 +7,7 @@ import pandas as pd
 import polars as pl
 import pytest
 from helpers.column_studies import ID, Recorded, federate, split, wide
+from helpers.stores import kept_by
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -238,7 +239,7 @@ def test_the_coordinator_cannot_read_the_key_it_carries():
     keys = {fed.party(name).key for name in fed.sites}
     assert len(keys) == 1
     [key] = keys
-    secrets = [value for name in fed.sites for value in fed.party(name).store._values.values() if len(value) == 32]
+    secrets = [value for name in fed.sites for value in kept_by(fed.party(name)).values() if len(value) == 32]
     assert key in secrets
     sent = b"".join(fed.transport.data)
     for secret in secrets:

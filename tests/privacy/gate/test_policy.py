@@ -9,6 +9,7 @@ from helpers.runs import silvan
 from helpers.studies import Recorded, federate, parts, table
 
 import silvan as sv
+from silvan.algorithms.vertical.prediction import judge
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.privacy.gate.gate import Gate, Policy
 from silvan.privacy.gate.site_folder import APPROVALS, Approval, Approvals
@@ -178,8 +179,6 @@ def test_the_label_holder_judges_no_handful_of_rows():
 
 def test_scores_are_judged_once():
     """Whoever may try scores row by row reads the labels off the figures."""
-    from silvan.algorithms.vertical.prediction import judge
-
     fed = federate_by_columns(split(wide(n=160), 2), test=0.25)
     digests = fed.columns.test
     scores = np.full((len(digests), 2), 0.5)

@@ -173,17 +173,13 @@ def test_what_is_left_of_the_attack():
 
 @pytest.mark.parametrize("bins", ["shared", "adaptive"])
 @pytest.mark.parametrize("max_features", [1, None])
-def test_honest_forests_pass(bins, max_features):
+def test_honest_forests_pass(bins, max_features, monkeypatch):
     """Nodes that stay open because their handful offers nothing, levels cut into messages, trees that end early."""
     constant = table(n=160).drop_nulls().with_columns(same=pl.lit(1.0), alike=pl.lit(2.0))
     policy = sv.Policy(messages=["*", "AdaptiveLevel"])
     fed = federate(parts(constant, 3), policy=policy)
-    old = histogram_forest._LEVEL_BYTES
-    histogram_forest._LEVEL_BYTES = 500
-    try:
-        forest = sv.HistogramForest(4, max_depth=6, max_features=max_features, bins=bins).fit(fed).forest_
-    finally:
-        histogram_forest._LEVEL_BYTES = old
+    monkeypatch.setattr(histogram_forest, "_LEVEL_BYTES", 500)
+    forest = sv.HistogramForest(4, max_depth=6, max_features=max_features, bins=bins).fit(fed).forest_
     assert forest.depth.max() > 2
 
 

@@ -8,6 +8,7 @@ import pytest
 from helpers.federating import federation_of
 from helpers.masked import masked_of, masked_sites
 from helpers.runs import fitted, silvan, write_study
+from helpers.stores import kept_by
 from helpers.studies import Late, Recorded, assert_books, disturbed, envelopes, federate, parts, table, twice
 from helpers.summing import Number, Numbers, fields, members, numbers_are_asked, of, ring_of, same
 from hypothesis import given, settings
@@ -105,8 +106,8 @@ def test_a_missing_blob_is_sent(way):
     learner = sv.HistogramForest(n_estimators=3, max_depth=3)
     first = learner.fit(fed).forest_.hash
     for member in fed.local_sites.values():
-        for key in [k for k in member.store._values if k.startswith("blob")]:
-            del member.store._values[key]
+        for key in [k for k in kept_by(member) if k.startswith("blob")]:
+            del kept_by(member)[key]
     assert learner.fit(fed).forest_.hash == first == learner.fit(federate(TABLES)).forest_.hash
     missing = [envelope for envelope in envelopes(fed, "sent") if envelope.kind == "Missing"]
     assert len(missing) == 2 * 4  # the schema, and the bins

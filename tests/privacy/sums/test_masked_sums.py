@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from helpers.federating import federation_of
 from helpers.masked import Coordinator, masked_of, masked_sites
+from helpers.stores import kept_by
 from helpers.studies import Recorded, Stop, assert_books, disturbed, envelopes, federate, parts, stopping, table
 from helpers.summing import NAMES, Number, members, numbers_are_asked, of, same
 from hypothesis import given, settings
@@ -352,7 +353,7 @@ def test_a_new_sum_has_new_masks():
     for site in sites:
         assert bytes(one.hidden[site].words) != bytes(two.hidden[site].words)
         assert one.hidden[site].prints != two.hidden[site].prints
-    kept = [v for k, v in sites["a"].store._values.items() if k.startswith("masked")]
+    kept = [v for k, v in kept_by(sites["a"]).items() if k.startswith("masked")]
     assert len(kept) == len({wire.decode(v, Kept).seed for v in kept}) == 2
 
 

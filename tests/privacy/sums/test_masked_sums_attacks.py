@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from helpers.federating import federation_of
 from helpers.masked import Coordinator, masked_of, masked_sites, pair_of, recovered, without, words
+from helpers.stores import kept_by
 from helpers.studies import Recorded, envelopes, federate, parts, table
 from helpers.summing import Number, members, numbers_are_asked, of
 
@@ -303,8 +304,8 @@ def test_both_shares_would_show_the_part():
     given = here()
     with_d = recovered(settled(given, list("abcd")), given.turn("hide"), list("abcd"))[0]
     for site in given.sites.values():
-        for key in [k for k in site.store._values if k.endswith("settled")]:
-            del site.store._values[key]
+        for key in [k for k in kept_by(site) if k.endswith("settled")]:
+            del kept_by(site)[key]
     given.codes.clear()
     given.confirm(survivors=list("abc"))
     _, shared = recovered({s: given.open(s, list("abc")) for s in "abc"}, given.turn("hide"), list("abc"))
@@ -683,7 +684,7 @@ def test_a_site_that_confirms_two_lists():
     given.hide()
     one, two = list("abcdef"), list("abcde")
     given.confirm("a", "b", "e", survivors=one)
-    forgetful = given.sites["e"].store._values
+    forgetful = kept_by(given.sites["e"])
     del forgetful[next(key for key in forgetful if key.endswith("settled"))]
     other = Coordinator(given.sites, hidden=given.hidden)
     other.confirm("c", "d", "e", survivors=two)

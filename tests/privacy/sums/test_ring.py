@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.stores import kept_by
 from helpers.studies import (
     Recorded,
     Stop,
@@ -140,7 +141,7 @@ def test_a_new_ring_has_new_offsets():
     carrier = Coordinator(members([of(1), of(2), of(3), of(4)]))
     carrier.carry()
     carrier.carry(ring=carrier.ring("a", "b", "c"))
-    pads = [v for k, v in carrier.sites["a"].store._values.items() if k.startswith("pad") and "ended" not in k]
+    pads = [v for k, v in kept_by(carrier.sites["a"]).items() if k.startswith("pad") and "ended" not in k]
     assert len(pads) == len({wire.decode(pad, Pad).seed for pad in pads}) == 2
 
 
