@@ -29,7 +29,7 @@ def hub(folder):
             yield found
 
 
-def describe(result):
+def said(result):
     return " ".join((result.output + result.stderr).split())
 
 

@@ -12,7 +12,6 @@ from silvan.cli import (
     doctor_command,
     evaluate_command,
     fit_command,
-    local_command,
     predict_command,
     report_command,
     site_command,
@@ -61,7 +60,6 @@ app.command()(evaluate_command.evaluate)
 app.command()(report_command.report)
 app.command()(audit_command.audit)
 app.command()(doctor_command.doctor)
-study_command.app.command()(local_command.local)
 app.add_typer(site_command.app, name="site")
 app.add_typer(study_command.app, name="study")
 

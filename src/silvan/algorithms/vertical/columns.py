@@ -155,7 +155,7 @@ def given_features(schema: Schema, replies: dict[str, Introduction]) -> dict[str
 
 
 def stretches(features: dict[str, tuple[Feature, ...]]) -> dict[str, range]:
-    """Say which features are a party's."""
+    """Return the range of features of each party."""
     ends = accumulate((len(own) for own in features.values()), initial=0)
     return {name: range(a, b) for name, (a, b) in zip(features, pairwise(ends), strict=True)}
 
