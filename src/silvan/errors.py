@@ -23,27 +23,97 @@ another site is involved.
 
 
 class SilvanError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base of all errors raised on purpose.
+
+    Catch it to handle any of them.
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> try:
+    ...     sv.ForestClassifier(n_estimators=0).fit([[0.0], [1.0]], [0, 1])
+    ... except sv.SilvanError as error:
+    ...     print(error)
+    n_estimators must be a whole number of at least 1, got 0
+    """
 
 
 class InputError(SilvanError, ValueError):
-    """Something passed by the caller cannot be used."""
+    """Something passed by the caller cannot be used.
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> try:
+    ...     sv.Policy(min_leaf=0)
+    ... except sv.InputError as error:
+    ...     print(error)
+    min_leaf must be at least 1, got 0
+    """
 
 
 class SchemaError(InputError):
-    """A table and a schema disagree."""
+    """A table and a schema disagree.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> import silvan as sv
+    >>> table = pl.DataFrame({"age": [20, 30, 40, 50], "pulse": [60, 70, 80, 90]})
+    >>> model = sv.ForestRegressor(n_estimators=2).fit(table, [1.0, 2.0, 3.0, 4.0])
+    >>> try:
+    ...     model.forest_.predict(table.drop("pulse"))
+    ... except sv.SchemaError as error:
+    ...     print(error)
+    the table lacks 'pulse'; add these columns, empty if unknown, or agree on a schema without them
+    """
 
 
 class ExportError(InputError):
-    """A forest cannot be expressed in the format asked for, or its copy does not answer the same."""
+    """A forest cannot be expressed in the format asked for, or its copy does not answer the same.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> import silvan as sv
+    >>> table = pl.DataFrame({"ward": ["east", "west"] * 10})
+    >>> model = sv.ForestClassifier(n_estimators=2).fit(table, [0, 1] * 10)
+    >>> try:
+    ...     model.forest_.to_sklearn()
+    ... except sv.ExportError as error:
+    ...     print(str(error)[:85])
+    scikit-learn's trees cannot split by category, as this forest does on 'ward'; use to_
+    """
 
 
 class FormatError(SilvanError, ValueError):
-    """A file or message from outside is damaged, forged or of another kind."""
+    """A file or message from outside is damaged, forged or of another kind.
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> try:
+    ...     sv.Forest.from_bytes(b"something else")
+    ... except sv.FormatError as error:
+    ...     print(error)
+    damaged, or not a .silvan file (SafetensorError)
+    """
 
 
 class VersionError(FormatError):
-    """A file was written by a newer version of silvan."""
+    """A file was written by a newer version of silvan.
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> forest = sv.ForestRegressor(n_estimators=1).fit([[0.0], [1.0]], [0.0, 1.0]).forest_
+    >>> from_the_future = forest.to_bytes().replace(b'"version":"1"', b'"version":"9"')
+    >>> try:
+    ...     sv.Forest.from_bytes(from_the_future)
+    ... except sv.VersionError as error:
+    ...     print(error)
+    written in version 9 of the format, this silvan reads up to 3; upgrade silvan
+    """
 
 
 class CipherError(FormatError):
@@ -51,19 +121,69 @@ class CipherError(FormatError):
 
 
 class WireError(FormatError):
-    """The bytes of a message cannot be read."""
+    """The bytes of a message cannot be read.
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> from silvan.federation.message import Envelope
+    >>> from silvan.federation.wire import decode
+    >>> try:
+    ...     decode(b"not a message", Envelope)
+    ... except sv.WireError as error:
+    ...     print(error)
+    not a Envelope (ValidationError)
+    """
 
 
 class FederationError(SilvanError):
-    """A study cannot go on."""
+    """A study cannot go on.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> import silvan as sv
+    >>> north = pl.DataFrame({"age": [30, 40, 50, 60], "label": [0, 1, 0, 1]})
+    >>> tables = {"north": north, "south": north.drop("label")}
+    >>> try:
+    ...     sv.federate_rows(tables, quorum=2)
+    ... except sv.FederationError as error:
+    ...     print(str(error)[:60])
+    1 of 2 sites are left at Describe, the quorum is 2: site 'so
+    """
 
 
 class AgreementError(FederationError):
-    """The sites' tables do not fit together."""
+    """The sites' tables do not fit together.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> import silvan as sv
+    >>> north = pl.DataFrame({"age": [30, 40, 50, 60], "label": [0, 1, 0, 1]})
+    >>> south = pl.DataFrame({"age": [35, 45, 55, 65], "label": ["no", "yes", "no", "yes"]})
+    >>> try:
+    ...     sv.federate_rows({"north": north, "south": south})
+    ... except sv.AgreementError as error:
+    ...     print(error)
+    the classes of 'label' are text at south and numbers at north; make them alike
+    """
 
 
 class RefusedError(FederationError):
-    """A site refused to answer; its reason is one of a fixed list and holds no data."""
+    """A site refused to answer; its reason is one of a fixed list and holds no data.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> import silvan as sv
+    >>> north = pl.DataFrame({"age": [30, 40, 50, 60], "label": [0, 1, 0, 1]})
+    >>> try:
+    ...     sv.federate_rows({"north": north}, policy=sv.Policy(messages=["CountRows"]))
+    ... except sv.RefusedError as error:
+    ...     print(error)
+    site 'north' refused Describe: the site's policy does not allow Describe
+    """
 
 
 class RepeatedError(RefusedError):
@@ -71,7 +191,31 @@ class RepeatedError(RefusedError):
 
 
 class SiteError(FederationError):
-    """A site failed, stalled or answered nonsense."""
+    """A site failed, stalled or answered nonsense.
+
+    Parameters
+    ----------
+    site
+        The site's name.
+    text
+        What it did; the message is this text after the name.
+
+    Attributes
+    ----------
+    site
+        The site's name.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> import silvan as sv
+    >>> north = pl.DataFrame({"age": [30, 40, 50, 60], "label": [0, 1, 0, 1]})
+    >>> try:
+    ...     sv.federate_rows({"north": north, "south": north.drop("label")})
+    ... except sv.SiteError as error:
+    ...     print(error.site)
+    south
+    """
 
     def __init__(self, site: str, text: str) -> None:
         super().__init__(f"site {site!r}: {text}")
