@@ -1,4 +1,4 @@
-"""What all tests share: compiled kernels, hypothesis, and the order of tests.
+"""What all tests share: compiled kernels, randomness, the order of tests, and which of them take long.
 
 numba keeps a compiled kernel while its own file is unchanged, whatever happens to the kernels it calls in other files.
 So compiled kernels are kept in a folder that is named by the text of all files with kernels.
@@ -7,26 +7,85 @@ So compiled kernels are kept in a folder that is named by the text of all files 
 import hashlib
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from _pytest.runner import runtestprotocol
+from helpers import needs, randomness
 from hypothesis import settings
-
-settings.register_profile("silvan", deadline=None)  # nothing is timed in a test, and kernels compile when called
-settings.load_profile("silvan")
 
 pytest_plugins = ["helpers.postgres"]  # the fixture of that name
 
-ROOT = Path(__file__).parent.parent
-COMPILED = ROOT / ".numba_cache"
+TESTS = Path(__file__).parent
+COMPILED = TESTS.parent / ".numba_cache"
 _KEPT = 4  # folders of compiled kernels
+_COMPLETE = "complete"
+
+LONG = (
+    "test_flare.py",
+    "test_faults.py",
+    "test_large.py",
+    "auditing/test_measured_epsilon.py",
+    "privacy/sums/test_masked_sums.py",
+    "test_backends.py",
+    "algorithms/linear/test_linear_fit.py",
+    "test_lossless.py",
+    "federation/test_resume.py",
+    "test_vertical_lossless.py",
+    "algorithms/vertical/test_encrypted.py",
+    "study/test_column_steps.py",
+    "algorithms/boosting/test_adaboost.py",
+    "algorithms/boosting/test_multboost.py",
+    "auditing/test_run_audit.py",
+    "algorithms/private/test_tables.py",
+    "algorithms/bofrf/test_choose.py",
+    "federation/test_signed.py",
+)
+"""Files that take long, the longest first: so they begin, while files that take a moment are left to fill gaps.
+
+They have the mark ``long``, and ``make check`` leaves them out.
+"""
+
+
+# -- hypothesis: the same examples in every run, or others each time (`make explore`)
+
+settings.register_profile("silvan", deadline=None, derandomize=True, database=None)  # kernels compile when called
+settings.register_profile("explore", deadline=None, max_examples=1000)
+settings.load_profile("silvan")
+randomness.install()
+
+
+def _exploring(config: pytest.Config) -> bool:
+    return config.getoption("--hypothesis-profile") == "explore"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begin each test with the same random bytes; fixtures for a whole file have the same in whichever test of it."""
+    for mark in item.iter_markers("needs"):
+        needs.skip_without(*mark.args)
+    _seed(item, item.path.name)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Go on with those of the test itself."""
+    _seed(item, item.nodeid)
+
+
+def _seed(item: pytest.Item, name: str) -> None:
+    system = _exploring(item.config) or item.get_closest_marker("system_randomness") is not None
+    randomness.begin(None if system else name)
+
+
+# -- compiled kernels
 
 
 def _use_compiled_kernels() -> None:
     """Have numba keep compiled kernels in a folder of their own for this state of the sources."""
     digest = hashlib.sha256()
-    for path in sorted((ROOT / "src" / "silvan").rglob("*.py")):
+    for path in sorted((TESTS.parent / "src" / "silvan").rglob("*.py")):
         text = path.read_bytes()
         if b"njit" in text or path.parent.name in ("data", "tree", "forest"):  # kernels, and where their constants are
             digest.update(str(path).encode() + b"\0" + text)
@@ -42,25 +101,42 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers have it from the process 
     _use_compiled_kernels()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile kernels before several processes begin with all tests, each of which would compile the same ones."""
+    config.addinivalue_line("markers", "needs(name): is skipped where that is missing, see helpers/needs.py")
+    config.addinivalue_line("markers", "long: takes long; `make check` leaves it out")
+    config.addinivalue_line("markers", "system_randomness: draws from the operating system, and may fail by chance")
+    complete = Path(os.environ["NUMBA_CACHE_DIR"]) / _COMPLETE
+    all_tests = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if not (all_tests and config.getoption("numprocesses", None)) or complete.exists():
+        return
+    print("compiling kernels, which takes half a minute when they have changed", flush=True)
+    command = [sys.executable, "-m", "helpers.compile_kernels"]
+    started = [subprocess.Popen([*command, group], cwd=TESTS) for group in ("rows", "others")]
+    for process in started:
+        process.wait()
+    complete.touch()
+
+
+# -- order
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that share a federation of processes: so one worker of pytest-xdist gets them all."""
-    items.sort(key=lambda item: item.path.name != "test_flare.py")
+    """Begin with the files that take long."""
+    places = {TESTS / name: place for place, name in enumerate(LONG)}
+    unknown = [str(path) for path in places if not path.exists()]
+    if unknown:
+        raise pytest.UsageError(f"{__file__}: LONG names files that are not there: {', '.join(unknown)}")
+    for item in items:
+        if item.path in places:
+            item.add_marker("long")
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
-BY_CHANCE = ("algorithms/private/", "privacy/noise/", "auditing/test_measured_epsilon.py")
-"""Where tests draw noise from the operating system and so may fail by chance, though rarely."""
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give a file's tests to one process, so that what they share is made once; files in the order of above."""
+    from xdist.scheduler import LoadFileScheduling
 
-
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Believe a failure that chance may have caused when it comes three times running."""
-    if not item.path.relative_to(ROOT / "tests").as_posix().startswith(BY_CHANCE):
-        return None
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for _ in range(3):
-        reports = runtestprotocol(item, nextitem=nextitem, log=False)
-        if not any(report.failed for report in reports):
-            break
-    for report in reports:
-        item.ihook.pytest_runtest_logreport(report=report)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
+    config.option.loadscopereorder = False
+    return LoadFileScheduling(config, log)

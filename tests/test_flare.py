@@ -1,9 +1,11 @@
 """Real sites: three processes with mutual TLS on loopback, killed and started again, one of them with a database.
 
-A federation is made once for all tests here; a study takes some ten seconds, most of which FLARE needs to start a job.
+A federation is made once for all tests here. A study takes some ten seconds, most of which FLARE needs to start four
+processes, so one study is asked about several things.
 """
 
-import os
+import contextlib
+import dataclasses
 import socket
 import ssl
 import subprocess
@@ -15,12 +17,14 @@ import msgspec
 import polars as pl
 import pytest
 
-pytest.importorskip("nvflare", reason="NOTICE: nvflare is not installed (silvan[flare]); real sites are not tested")
+pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'silvan[flare]' to test real sites")
 
 from helpers import postgres
 from helpers.studies import table
+from typer.testing import CliRunner
 
 import silvan as sv
+from silvan.cli.main import app
 from silvan.data.sources.query import Query
 from silvan.deploy import flare_kit, one_machine
 from silvan.deploy.certificates import Authority, make_key, make_request, pem
@@ -29,19 +33,25 @@ from silvan.deploy.job_progress import PROGRESS, Progress
 from silvan.deploy.member import Member
 from silvan.deploy.process import Background, client_arguments
 from silvan.deploy.services import process_of, processes_of, start_hub, start_site, stop_all
+from silvan.deploy.supervise import Supervisor
+from silvan.errors import FederationError
 from silvan.federation.journal import Journal
 from silvan.study.remote_study import parse_remote_study
 from silvan.study.run_folder import JOURNAL, Run
 
-PATIENCE = 300.0
-"""Seconds after which a study that is tested here is lost."""
+PATIENCE = 900.0
+"""Seconds after which something that is waited for here will never come, also on a machine that is very busy."""
 
 SITES = ("north", "south", "west")
+PAIR = ("north", "south")
+"""Sites of the studies in which something is killed: fewer processes are started again sooner."""
+
 LEARNERS = {
     "forest": ("HistogramForest", {"n_estimators": 10, "max_depth": 5}),
     "bofrf": ("BOFRF", {"n_estimators": 8, "max_depth": 4}),
     "long": ("HistogramForest", {"n_estimators": 300, "max_depth": 12, "min_samples_leaf": 2}),
 }
+SUMS = {"forest": "trusted", "bofrf": "masked"}
 
 
 def study(learner, more="", test=0.25):
@@ -52,13 +62,36 @@ def study(learner, more="", test=0.25):
     )
 
 
+def in_process(sources, learner, sites=SITES, **settings):
+    """Fit the same in one process."""
+    kind, parameters = LEARNERS[learner]
+    fed = sv.federate_rows({site: sources[site] for site in sites}, test=0.25, **settings)
+    return getattr(sv, kind)(**parameters).fit(fed).forest_.hash
+
+
+def hash_of(run):
+    return next(model.hash for model in run.read().models if not model.site)
+
+
+def wait_until(there, what):
+    """Wait for something that happens in another process."""
+    end = time.monotonic() + PATIENCE
+    while not there():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+# -- the federation
+
+
 @pytest.fixture(scope="module")
 def server():
-    """PostgreSQL where it is installed; None elsewhere."""
+    """PostgreSQL where it is installed, with its password in the environment; None elsewhere."""
     if postgres.programs() is None:
         yield None
         return
-    with postgres.start() as made:
+    with postgres.start() as made, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SILVAN_DATABASE_PASSWORD", made.password)
         yield made
 
 
@@ -72,6 +105,8 @@ def federation(tmp_path_factory, server):
         path = folder / f"{site}.parquet"
         everything[i::3].write_parquet(path)
         sources[site] = str(path)
+    if server is not None:
+        sources["west"] = put_into(server, everything[2::3])
     hub, members = one_machine.make_local(folder, sources)
     try:
         yield hub, dict(zip(SITES, members, strict=True)), sources
@@ -79,69 +114,16 @@ def federation(tmp_path_factory, server):
         stop_all([*map(process_of, members), *processes_of(hub)])
 
 
-def in_process(sources, learner, **settings):
-    kind, parameters = LEARNERS[learner]
-    fed = sv.federate_rows(sources, test=0.25, **settings)
-    return getattr(sv, kind)(**parameters).fit(fed)
-
-
-def hash_of(run):
-    return next(model.hash for model in run.read().models if not model.site)
-
-
-@pytest.mark.parametrize(("learner", "sums"), [("forest", "trusted"), ("bofrf", "masked")])
-def test_same_forest_as_in_one_process(federation, running, learner, sums):
-    _, members, sources = federation
-    run = running(study(learner, f'sums = "{sums}"')).done()
-    record = run.read()
-    assert hash_of(run) == in_process(sources, learner, sums=sums).forest_.hash
-    assert record.status == "done"
-    assert {row.site for row in record.evaluation} == {*SITES, "all"}
-    assert sv.Forest.load(run.file("model.silvan")).hash == hash_of(run)
-    for member in members.values():  # what left is in each site's own ledger
-        assert any(line.study == study(learner, f'sums = "{sums}"').id for line in member.folder.ledger.lines())
-
-
-def test_a_site_with_a_foreign_certificate_is_refused(federation, tmp_path):
-    """Signed by somebody else for the same name, it never gets to register."""
-    hub, members, _ = federation
-    impostor = tmp_path / "impostor"
-
-    content = hub.read()
-    flare_kit.write_site(impostor, "east", "localhost", content.port)
-    startup = impostor / "startup"
-    foreign = Authority.create(tmp_path / "foreign", content.name)
-    (startup / "client.crt").write_bytes(foreign.sign(make_request(make_key(startup / "client.key"), "east"), "east"))
-    (startup / "rootCA.pem").write_bytes(pem(hub.authority.certificate))
-    genuine = members["north"].path / "kit" / "startup"
-    assert shakes_hands(content.port, genuine)
-    assert not shakes_hands(content.port, startup)
-    process = Background(tmp_path, "impostor")
-    process.start(client_arguments(impostor, "east"), impostor)
-    try:
-        time.sleep(6)  # the others were there within less
-        assert process.pid is not None
-        asked = [sys.executable, "-m", "silvan.cli.main", "study", "status", "--in", hub.path]
-        shown = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-        assert "north   2" in shown
-        assert "east" not in shown
-    finally:
-        process.stop()
-
-
-def shakes_hands(port, startup):
-    """Whether the server goes on with somebody who shows a certificate, or ends the connection."""
-    context = ssl.create_default_context(cafile=startup / "rootCA.pem")
-    context.load_cert_chain(startup / "client.crt", startup / "client.key")
-    with socket.create_connection(("localhost", port), timeout=10) as plain:
-        try:
-            with context.wrap_socket(plain, server_hostname="localhost") as secured:
-                secured.settimeout(1.0)
-                return secured.recv(1) != b""
-        except TimeoutError:
-            return True  # it waits for what we have to say
-        except OSError:
-            return False
+def put_into(server, frame):
+    """Make a table in a database; give its URL."""
+    columns = ", ".join(
+        f'"{name}" {"double precision" if kind == pl.Float64 else "bigint" if kind.is_integer() else "text"}'
+        for name, kind in frame.schema.items()
+    )
+    rows = ", ".join("(" + ", ".join("NULL" if v is None else repr(v) for v in row) + ")" for row in frame.iter_rows())
+    insert = f"INSERT INTO visits VALUES {rows}"  # noqa: S608  our own rows
+    server.run(f"CREATE TABLE visits ({columns})", insert, "GRANT SELECT ON visits TO reader")
+    return server.url(table="visits")
 
 
 class Command:
@@ -166,25 +148,26 @@ class Command:
 
     def until(self, text):
         """Wait until it has said something."""
-        return self._wait(lambda: any(text in line for line in self.said))
+        self._wait(lambda: any(text in line for line in self.said))
 
-    def until_round(self, n):
-        """Wait until training has come to a round."""
+    def until_round(self, n, after=""):
+        """Wait until training has come to a round in a job, which is not the one before; give the job."""
 
         def there():
-            try:
-                progress = msgspec.json.decode((self.folder / PROGRESS).read_bytes(), type=Progress)
-            except OSError:
-                return False
-            return progress.stage == "training" and progress.round >= n
+            with contextlib.suppress(OSError):
+                progress.append(msgspec.json.decode((self.folder / PROGRESS).read_bytes(), type=Progress))
+                return progress[-1].stage == "training" and progress[-1].round >= n and progress[-1].job != after
 
-        return self._wait(there)
+        progress = []
+        self._wait(there)
+        return progress[-1].job
 
     def _wait(self, there):
-        while not there():
+        def ended_or_there():
             assert self.process.poll() is None, "".join(self.said)
-            time.sleep(0.02)
-        return self
+            return there()
+
+        wait_until(ended_or_there, "".join(self.said))
 
     def kill(self):
         self.process.kill()
@@ -195,12 +178,6 @@ class Command:
         self._end()
         assert self.process.returncode == 0, "".join(self.said)
         return Run(self.folder)
-
-    def failed(self):
-        """Wait for the end, and give what it said."""
-        self._end()
-        assert self.process.returncode != 0
-        return " ".join("".join(self.said).split())
 
     def _end(self):
         self.process.wait()
@@ -213,110 +190,172 @@ class Command:
         return sum("handed in" in line for line in self.said)
 
 
-@pytest.fixture
-def running(federation, tmp_path):
-    if processes_of(federation[0])[0].pid is None:  # an earlier test failed to start it again
-        start_hub(federation[0])
-    return lambda plan: Command(federation[0], tmp_path, plan)
+# -- nothing goes wrong
+
+
+@dataclasses.dataclass
+class Quiet:
+    """Studies in which nothing goes wrong, of a federation where north's owner must approve each of them."""
+
+    plans: dict
+    runs: dict
+    shown: object  # what north's owner was shown before approving the forest
+    left: bool  # whether anything had left north by then
 
 
 @pytest.fixture(scope="module")
-def undisturbed(federation):
-    return in_process(federation[2], "long").forest_.hash
+def quiet(federation, tmp_path_factory):
+    """Run a study that north's owner approves when it has begun to wait, then one that was approved before."""
+    hub, members, _ = federation
+    north, folder = members["north"], tmp_path_factory.mktemp("studies")
+    settings = north.path / "site.toml"
+    before = settings.read_text()
+    settings.write_text(before.rstrip() + "\napprove = true\n")
+    plans = {learner: study(learner, f'sums = "{sums}"') for learner, sums in SUMS.items()}
+    try:
+        command = Command(hub, folder, plans["forest"])
+        command.until("has not approved")
+        shown = explain(Member(north.path), plans["forest"])
+        left = any(line.study == plans["forest"].id for line in north.folder.ledger.lines())
+        for plan in plans.values():
+            Member(north.path).gate().approve(plan.id)
+        runs = {"forest": command.done(), "bofrf": Supervisor(hub, plans["bofrf"]).see_through()}
+        return Quiet(plans, runs, shown, left)
+    finally:
+        settings.write_text(before)
 
 
-def test_a_site_that_is_killed(federation, undisturbed, running):
-    """SIGKILL to all its processes in the middle of training; started again, it goes on and nothing is different."""
-    _, members, _ = federation
-    command = running(study("long")).until_round(2)
-    process_of(members["south"]).kill()
-    start_site(members["south"])
-    assert hash_of(command.done()) == undisturbed
-    assert command.jobs > 1  # FLARE gave up, and was asked again
+@pytest.mark.parametrize("learner", SUMS)
+def test_same_forest_as_in_one_process(federation, quiet, learner):
+    _, members, sources = federation
+    run = quiet.runs[learner]
+    record = run.read()
+    assert hash_of(run) == in_process(sources, learner, sums=SUMS[learner])
+    assert record.status == "done"
+    assert {row.site for row in record.evaluation} == {*SITES, "all"}
+    assert sv.Forest.load(run.file("model.silvan")).hash == hash_of(run)
+    for member in members.values():  # what left is in each site's own ledger
+        assert any(line.study == quiet.plans[learner].id for line in member.folder.ledger.lines())
 
 
-def test_a_coordinator_that_is_killed(federation, undisturbed, running):
-    """SIGKILL to the server and to whoever waits for it; both start again and go on from the journal."""
-    hub, _, _ = federation
-    plan = study("long", "# again")
-    command = running(plan).until_round(2)
-    command.kill()
-    for process in processes_of(hub):
-        process.kill()
-    start_hub(hub)
-    kept = len(Journal(command.folder / JOURNAL))
-    assert kept > 0
-    command.start()
-    run = command.done()
-    assert hash_of(run) == undisturbed
-    before = run.read()
-    assert running(plan).done().read() == before  # done already: nothing is asked again
+def test_a_site_whose_owner_must_approve(quiet):
+    """The study waits, is shown in plain words, and goes on when the owner agrees."""
+    assert quiet.shown.approved is None
+    assert {kind.name for kind in quiet.shown.leaves} >= {"Describe", "GrowLevel"}
+    assert not quiet.left
+    assert quiet.runs["forest"].read().status == "done"
 
 
-def test_a_table_in_a_database(federation, server, running):
+def test_a_table_in_a_database(federation, quiet, server):
     """One site's rows come from PostgreSQL, its password from the environment."""
     if server is None:
-        pytest.skip("NOTICE: no PostgreSQL server is installed; a site with a database is not tested")
+        pytest.skip(postgres.NONE)
     _, members, sources = federation
-    frame = pl.read_parquet(sources["west"])
-    columns = ", ".join(
-        f'"{name}" {"double precision" if kind == pl.Float64 else "bigint" if kind.is_integer() else "text"}'
-        for name, kind in frame.schema.items()
-    )
-    rows = ", ".join("(" + ", ".join("NULL" if v is None else repr(v) for v in row) + ")" for row in frame.iter_rows())
-    insert = f"INSERT INTO visits VALUES {rows}"  # noqa: S608  our own rows
-    server.run(f"CREATE TABLE visits ({columns})", insert, "GRANT SELECT ON visits TO reader")
-    west = members["west"]
-    settings = (west.path / "site.toml").read_text()
-    changed = settings.replace(f'table = "{sources["west"]}"', f'table = "{server.url()}"\nquery = "visits"')
-    assert changed != settings
-    (west.path / "site.toml").write_text(changed)
-    process_of(west).stop()
-    os.environ["SILVAN_DATABASE_PASSWORD"] = server.password
-    try:
-        start_site(Member(west.path))
-        run = running(study("forest", "# from a database")).done()
-        again = {**sources, "west": Query(server.url(), "visits")}
-        assert hash_of(run) == in_process(again, "forest").forest_.hash
-    finally:
-        del os.environ["SILVAN_DATABASE_PASSWORD"]
-        process_of(west).stop()
-        (west.path / "site.toml").write_text(settings)
-        start_site(Member(west.path))
+    west, query = members["west"], Query(server.url(), "visits")
+    assert f'table = "{server.url(table="visits")}"' in (west.path / "site.toml").read_text()
+    assert hash_of(quiet.runs["forest"]) == in_process({**sources, "west": query}, "forest")
     for path in [*west.path.rglob("*.txt"), *west.path.rglob("*.log"), *west.path.rglob("*.json*")]:
         assert server.password not in path.read_text(errors="replace"), path
 
 
-def test_a_site_whose_owner_must_approve(federation, running):
-    """The study waits, is shown in plain words, and goes on when the owner agrees."""
-    _, members, _ = federation
-    north = members["north"]
-    settings = (north.path / "site.toml").read_text()
-    (north.path / "site.toml").write_text(settings.rstrip() + "\napprove = true\n")
-    plan = study("forest", "random_state = 1")
+# -- strangers
+
+
+def test_a_site_with_a_foreign_certificate_is_refused(federation, tmp_path):
+    """Signed by somebody else for the same name, it never gets to register."""
+    hub, members, _ = federation
+    impostor = tmp_path / "impostor"
+
+    content = hub.read()
+    flare_kit.write_site(impostor, "east", "localhost", content.port)
+    startup = impostor / "startup"
+    foreign = Authority.create(tmp_path / "foreign", content.name)
+    (startup / "client.crt").write_bytes(foreign.sign(make_request(make_key(startup / "client.key"), "east"), "east"))
+    # its own authority first, by which FLARE looks at its certificate before it tries to connect
+    (startup / "rootCA.pem").write_bytes(pem(foreign.certificate) + pem(hub.authority.certificate))
+    genuine = members["north"].path / "kit" / "startup"
+    assert shakes_hands(content.port, genuine, 1.0)
+    assert not shakes_hands(content.port, startup, PATIENCE)
+    process = Background(tmp_path, "impostor")
+    process.start(client_arguments(impostor, "east"), impostor)
     try:
-        command = running(plan).until("has not approved")
-        replies = explain(Member(north.path), plan)
-        assert replies.approved is None
-        assert {kind.name for kind in replies.leaves} >= {"Describe", "GrowLevel"}
-        assert not any(line.study == plan.id for line in north.folder.ledger.lines())
-        Member(north.path).gate().approve(plan.id)
-        assert command.done().read().status == "done"
+        wait_until(lambda: tries(impostor) > 1, "it does not even try")
+        assert process.pid is not None
+        shown = CliRunner().invoke(app, ["study", "status", "--in", str(hub.path)]).output
+        assert "north   2" in shown
+        assert "east" not in shown
     finally:
-        (north.path / "site.toml").write_text(settings)
+        process.stop()
 
 
-def test_a_site_that_stays_away(federation, running):
+def tries(kit):
+    """How often a site has tried to connect and was refused, by its log."""
+    log = kit / "log.txt"
+    return log.read_text().count("is closed") if log.exists() else 0
+
+
+def shakes_hands(port, startup, wait):
+    """Whether the server goes on with somebody who shows a certificate, or ends the connection within a time."""
+    context = ssl.create_default_context(cafile=startup / "rootCA.pem")
+    context.load_cert_chain(startup / "client.crt", startup / "client.key")
+    with socket.create_connection(("localhost", port), timeout=PATIENCE) as plain:
+        try:
+            with context.wrap_socket(plain, server_hostname="localhost") as secured:
+                secured.settimeout(wait)
+                return secured.recv(1) != b""
+        except TimeoutError:
+            return True  # it waits for what we have to say
+        except OSError:
+            return False
+
+
+# -- much goes wrong
+
+
+def test_a_site_and_a_coordinator_that_are_killed(federation, tmp_path):
+    """SIGKILL in the middle of training, first to all processes of a site, then to those of the coordinator.
+
+    What is started again goes on from what was kept, and nothing is different. Whoever waited for the coordinator is
+    killed with it.
+    """
+    hub, members, sources = federation
+    plan = study("long", f"sites = {msgspec.json.encode(PAIR).decode()}")
+    command = Command(hub, tmp_path, plan)
+    first = command.until_round(2)
+    process_of(members["south"]).kill()
+    start_site(members["south"])
+    command.until_round(4, after=first)  # FLARE gave up, and was asked again
+    assert command.jobs > 1
+    command.kill()
+    for process in processes_of(hub):
+        process.kill()
+    start_hub(hub)
+    assert len(Journal(command.folder / JOURNAL)) > 0
+    assert not (command.folder / "model.silvan").exists()
+    command.start()
+    run = command.done()
+    assert hash_of(run) == in_process(sources, "long", PAIR)
+    before = run.read()
+    assert Supervisor(hub, plan).see_through().read() == before  # done already: nothing is asked again
+
+
+def test_a_site_that_stays_away(federation):
     """With a quorum the study goes on without it; without one it says who is missing."""
-    _, members, sources = federation
-    process_of(members["south"]).stop()
+    hub, members, sources = federation
+    away = process_of(members["south"])
+    away.stop()
     try:
-        said = running(study("forest", "timeout = 8\nrandom_state = 2")).failed()
-        assert "site south was not there for 8 s" in said
-        run = running(study("forest", "timeout = 8\nquorum = 2\nrandom_state = 2")).done()
+        for quorum in ("", "quorum = 2"):
+            # it is waited for a second here, and for an hour where the job's own copy of the study says so
+            plan = dataclasses.replace(study("forest", f"random_state = 2\n{quorum}"), timeout=1.0)
+            supervisor = Supervisor(hub, plan)
+            if not quorum:
+                with pytest.raises(FederationError, match="site south was not there for 1 s"):
+                    supervisor.see_through()
+        run = supervisor.see_through()
     finally:
         start_site(members["south"])
-    fewer = {site: source for site, source in sources.items() if site != "south"}
+    fewer = {site: sources[site] for site in ("north", "west")}
     kind, parameters = LEARNERS["forest"]
     expected = getattr(sv, kind)(**parameters, random_state=2).fit(sv.federate_rows(fewer, test=0.25, random_state=2))
     assert hash_of(run) == expected.forest_.hash

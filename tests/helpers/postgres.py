@@ -22,6 +22,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+NONE = "no PostgreSQL server here; to read from one: apt-get install postgresql"
+
 
 def programs() -> Path | None:
     """Find the newest server that is installed."""
@@ -58,8 +60,8 @@ def start() -> Iterator[Server]:
     """Start a server, and stop it in the end."""
     home = programs()
     if home is None:
-        pytest.skip("NOTICE: no PostgreSQL server is installed (apt-get install postgresql); it is not tested")
-    pytest.importorskip("pg8000", reason="NOTICE: pg8000 is not installed (silvan[sql]); PostgreSQL is not tested")
+        pytest.skip(NONE)
+    pytest.importorskip("pg8000", reason="pg8000 is not installed; to read from PostgreSQL: pip install 'silvan[sql]'")
     with tempfile.TemporaryDirectory(prefix="silvan-pg-") as name, socket.socket() as probe:
         folder = Path(name)
         user = _other_user(folder)

@@ -29,7 +29,7 @@ def _draw(n: int | None = None) -> bytes:
 
 def begin(seed: str | None) -> None:
     """Draw from this seed from now on; None: from the operating system."""
-    global _seeded  # noqa: PLW0603
+    global _seeded
     _seeded = None if seed is None else random.Random(seed)  # noqa: S311
     _seed_noise()
 

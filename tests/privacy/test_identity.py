@@ -55,10 +55,8 @@ def test_rows_in_common():
     assert sorted(zip(part.X[:, 0], part.X[:, 1], strict=True)) == [(0, 4), (1, 2), (3, 0)]
 
 
-@pytest.mark.parametrize("match", ["keyed", "psi"])
+@pytest.mark.parametrize("match", ["keyed", pytest.param("psi", marks=pytest.mark.needs("psi"))])
 def test_ways_of_matching_agree(match):
-    if match == "psi":
-        pytest.importorskip("private_set_intersection", reason="openmined-psi is not installed (silvan[psi])")
     tables = split(wide(), 3)
     tables["party 1"] = tables["party 1"][:150]
     fed = federate(tables, match=match)
@@ -68,8 +66,8 @@ def test_ways_of_matching_agree(match):
     assert forest == sv.PooledForest(n_estimators=3, max_depth=3).fit(fed).forest_
 
 
+@pytest.mark.needs("psi")
 def test_private_set_intersection_shows_no_other_rows():
-    pytest.importorskip("private_set_intersection", reason="openmined-psi is not installed (silvan[psi])")
     tables = split(wide(), 3)
     tables["party 2"] = tables["party 2"][:60]
     for cold in (False, True):

@@ -1,19 +1,18 @@
 """The page: one file that loads nothing, shows what was found and lets no name do harm."""
 
 import re
-import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
 import polars as pl
 import pytest
+from helpers.needs import CHROMIUM
 from helpers.runs import fitted, silvan
 from helpers.studies import parts, table
 
 from silvan.study.run_folder import Record
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 HOSTILE = '<script>alert("1")</script>'
 OTHER = '"><img src=x onerror=alert(1)>'
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -173,11 +172,11 @@ def browse(path: Path, folder: Path):
         "--disable-background-networking",
     ]
     words += [f"--user-data-dir={folder}", "--enable-logging=stderr", "--dump-dom", path.resolve().as_uri()]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed, so the page was not opened in a browser")
+@pytest.mark.needs("chromium")
 def test_in_a_browser(hostile, tmp_path):
     bad = tmp_path / "bad.html"
     bad.write_text("<!doctype html><script>nonsense()</script>")

@@ -19,7 +19,7 @@ label = { classes = ["no", "yes"] }
 
 def test_a_private_forest_from_a_file(tmp_path):
     """With a schema that is said beforehand, an epsilon and a budget at every site."""
-    pytest.importorskip("opendp", reason="NOTICE: opendp is not installed (silvan[dp])")
+    pytest.importorskip("opendp", reason="opendp is not installed; to test noise: pip install 'silvan[dp]'")
     study = write_study(tmp_path, parts(table(n=240), 3))
     text = study.read_text().replace(
         "[learner]", f"{SCHEMA}\n[policy]\nepsilon = 5.0\n[learner]\nepsilon = 3.0\nn_rows = 240"

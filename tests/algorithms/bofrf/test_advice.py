@@ -142,10 +142,9 @@ def test_a_table_is_no_federation():
         sv.advise(unlike())
 
 
+@pytest.mark.needs("data")
 def test_hospitals_with_their_own_ways():
     """One hospital wrote cholesterol down as 0."""
-    if "heart_disease_4sites" not in datasets.names():
-        pytest.skip("SILVAN_DATA has no heart_disease_4sites")
     data = datasets.load("heart_disease_4sites")
     fed = federate(data.frame.to_native(), site=data.site, label=data.label)
     advised = sv.advise(fed)

@@ -152,6 +152,7 @@ def test_words_come_from_the_operating_system(monkeypatch):
 # -- mechanisms
 
 
+@pytest.mark.system_randomness  # a p-value of 1e-9, twelve standard errors of the variance: it fails never by chance
 @pytest.mark.parametrize(("sensitivity", "epsilon"), [(1, 1.0), (11, 0.07), (254, 3.0)])
 def test_a_site_adds_all_of_it_by_opendp(sensitivity, epsilon):
     noise = Noise(sensitivity, epsilon)
@@ -205,6 +206,7 @@ def test_what_cannot_be_meant():
         random_responses(np.array([3]), 3, Fraction(1))
 
 
+@pytest.mark.system_randomness
 def test_without_opendp_a_site_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "opendp.prelude", None)
     with pytest.raises(RefusedError, match=r"silvan\[dp\]"):
