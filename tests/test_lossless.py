@@ -13,19 +13,22 @@ from silvan import Feature, Label, Schema
 SMALL = {"n_estimators": 6, "max_depth": 4}
 
 
+def summed(fed, **parameters):
+    return sv.HistogramForest(**{**SMALL, **parameters}).fit(fed).forest_
+
+
 def both(fed, **parameters):
     """Fit both ways; the pooled forest moves nothing."""
-    parameters = {**SMALL, **parameters}
-    pooled = sv.PooledForest(**parameters).fit(fed)
+    pooled = sv.PooledForest(**{**SMALL, **parameters}).fit(fed)
     assert pooled.rounds_ == 0
-    return sv.HistogramForest(**parameters).fit(fed).forest_, pooled.forest_
+    return summed(fed, **parameters), pooled.forest_
 
 
 def assert_same(fed, **parameters):
-    summed, pooled = both(fed, **parameters)
-    assert summed.hash == pooled.hash
-    assert np.array_equal(summed.gain, pooled.gain)  # not in the hash, and equal all the same
-    return summed
+    forest, pooled = both(fed, **parameters)
+    assert forest.hash == pooled.hash
+    assert np.array_equal(forest.gain, pooled.gain)  # not in the hash, and equal all the same
+    return forest
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -75,9 +78,10 @@ def test_parameters_of_classification(task, parameters):
 def test_other_draws_give_another_forest():
     """Or the equalities here would say nothing."""
     fed = federate(parts(table(), 3))
-    assert both(fed)[0] != both(fed, random_state=1)[0]
-    assert both(fed)[0] != both(federate(parts(table(), 3), random_state=1))[0]
-    assert both(fed)[0] != both(federate(parts(table(seed=1), 3)))[0]
+    forest = summed(fed)
+    assert forest != summed(fed, random_state=1)
+    assert forest != summed(federate(parts(table(), 3), random_state=1))
+    assert forest != summed(federate(parts(table(seed=1), 3)))
 
 
 def test_a_test_part_is_left_out():
@@ -170,11 +174,11 @@ def test_targets_far_from_zero():
 def test_order_of_the_sites(task):
     """Rows are known by their site's name and their place there, sums have no order."""
     tables = parts(table(task), 4)
-    forest = both(federate(tables))[0]
+    forest = summed(federate(tables))
     turned = dict(reversed(list(tables.items())))
-    assert both(federate(turned))[0] == forest
+    assert summed(federate(turned)) == forest
     renamed = {f"other {name}": rows for name, rows in tables.items()}
-    assert both(federate(renamed))[0] != forest  # other keys, other draws
+    assert summed(federate(renamed)) != forest  # other keys, other draws
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -182,7 +186,7 @@ def test_who_has_which_row_where_all_are_drawn(task):
     """Without draws of rows nothing is left that could depend on where a row is."""
     frame = table(task)
     forests = {
-        both(federate(parts(rows, n_sites, seed)), bootstrap=False)[0].hash
+        summed(federate(parts(rows, n_sites, seed)), bootstrap=False).hash
         for rows in (frame, frame.sample(fraction=1.0, shuffle=True, seed=3))
         for n_sites, seed in ((1, 0), (2, 0), (2, 1), (9, 0))
     }
@@ -192,7 +196,7 @@ def test_who_has_which_row_where_all_are_drawn(task):
 def test_one_table_with_a_column_that_names_the_site():
     tables = parts(table(), 3)
     joined = pl.concat([rows.with_columns(hospital=pl.lit(name)) for name, rows in tables.items()])
-    assert both(federate(joined, site="hospital"))[0] == both(federate(tables))[0]
+    assert summed(federate(joined, site="hospital")) == summed(federate(tables))
 
 
 @pytest.mark.parametrize("parameters", [{}, {"criterion": "entropy"}, {"class_weight": "balanced"}], ids=str)
@@ -202,7 +206,7 @@ def test_names_of_classes(task, parameters):
     frame = table(task)
     names = sorted(frame["label"].unique())
     new = dict(zip(names, [f"class {c}" for c in "dacb"], strict=False))
-    forest, _ = both(federate(parts(frame, 3)), **parameters)
+    forest = summed(federate(parts(frame, 3)), **parameters)
     other, other_pooled = both(
         federate(parts(frame.with_columns(label=pl.col("label").replace_strict(new)), 3)), **parameters
     )
@@ -215,7 +219,7 @@ def test_names_of_classes(task, parameters):
 
 def test_threads():
     tables = parts(table(), 3)
-    assert both(federate(tables, n_jobs=1))[0] == both(federate(tables, n_jobs=2))[0]
+    assert summed(federate(tables, n_jobs=1)) == summed(federate(tables, n_jobs=2))
 
 
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1), task=st.sampled_from(TASKS))

@@ -1,6 +1,6 @@
 """Studies by columns: tables about the same rows, and federations of them that are listened to or disturbed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from unittest import mock
 
 import msgspec
@@ -11,7 +11,7 @@ from helpers import studies
 import silvan as sv
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.message import Envelope
+from silvan.federation.message import Envelope, Request
 from silvan.federation.transports.in_process import InProcess
 
 ID = "person"
@@ -104,3 +104,17 @@ def lying(liar: str, kind: type, **changes: object) -> type[InProcess]:
                 yield site, data
 
     return Lying
+
+
+def asking(fed: Federation, kind: type, change: Callable[[Federation, Request], Request]) -> Federation:
+    """Have a federation ask something else than its algorithm does, where a question is of a kind."""
+    ask, total = fed.ask, fed.total
+
+    def changed(request: object) -> object:
+        if isinstance(request, dict):
+            return {site: changed(r) for site, r in request.items()}
+        return change(fed, request) if isinstance(request, kind) else request
+
+    fed.ask = lambda request, *args, **more: ask(changed(request), *args, **more)
+    fed.total = lambda request, *args, **more: total(changed(request), *args, **more)
+    return fed

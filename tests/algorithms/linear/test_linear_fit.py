@@ -1,17 +1,20 @@
 """Linear models of parties that keep their columns: scikit-learn's of the joined table, and what travels."""
 
 import hashlib
+from copy import copy
 from dataclasses import replace
+from functools import cache
 from typing import ClassVar
 
 import msgspec
 import numpy as np
 import polars as pl
 import pytest
-from helpers.column_studies import ID, Recorded, federate, lying, split, wide
+from helpers.column_studies import ID, SMALL, Recorded, asking, federate, lying, split, wide
 from helpers.lies import answers_to_lies
 from helpers.studies import TASKS, Stop, parts, table
 from helpers.studies import federate as federate_rows
+from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -41,6 +44,18 @@ def joined(fed):
     return np.concatenate(designs, axis=1), rows.y
 
 
+@cache
+def fitted_once(task, n_parties):
+    return sv.VerticalLinear().fit(federate(split(wide(task), n_parties)))
+
+
+def fitted(task="binary", n_parties=2):
+    """A model that several tests look at, each at a copy of its own, whose shares it may delete."""
+    model = copy(fitted_once(task, n_parties))
+    model.shares_ = dict(model.shares_)
+    return model
+
+
 def coefficients(model):
     return np.concatenate([share.coefficients for share in model.shares_.values()])
 
@@ -51,8 +66,8 @@ def asked(fed, kind):
 
 
 def sent(fed, kind):
-    replies = [(site, e) for site, way, e in fed.transport.record if way == "sent" and e.kind == kind.__name__]
-    return [(site, wire.decode(e.body, kind)) for site, e in replies]
+    envelopes = [(site, e) for site, way, e in fed.transport.record if way == "sent" and e.kind == kind.__name__]
+    return [(site, wire.decode(e.body, kind)) for site, e in envelopes]
 
 
 # -- the same as of the joined table
@@ -92,9 +107,9 @@ def test_scikit_learn_on_the_joined_table_as_it_is(load):
     model = sv.VerticalLinear(**EXACT).fit(fed)
     peer = Ridge() if numbers else LogisticRegression(tol=1e-10, max_iter=10_000)
     peer = make_pipeline(StandardScaler(), peer).fit(X, y)
-    replies = (model.predict if numbers else model.predict_proba)(fed).sort(ID).drop(ID).to_numpy()
+    scores = (model.predict if numbers else model.predict_proba)(fed).sort(ID).drop(ID).to_numpy()
     expected = peer.predict(X)[:, None] if numbers else peer.predict_proba(X)
-    assert np.allclose(replies, expected, atol=1e-5 * (y.std() if numbers else 1))
+    assert np.allclose(scores, expected, atol=1e-5 * (y.std() if numbers else 1))
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -197,7 +212,7 @@ def test_parties_are_told_of_their_own_columns():
     fed = federate(split(wide(), 3), Recorded)
     sv.VerticalLinear().fit(fed)
     for site, request in asked(fed, OfferDirection):
-        schema = sv.Schema.from_json(fed._blobs[request.terms.schema.hash].decode())
+        schema = sv.Schema.from_json(fed.content(request.terms.schema).decode())
         own = fed.owners[site]
         assert schema.names == fed.schema.names[own.start : own.stop]
         assert schema.label.classes is None
@@ -209,7 +224,7 @@ def test_coordinators_carry_what_they_cannot_read():
     fed = federate(split(wide(), 2), Recorded)
     model = sv.VerticalLinear().fit(fed)
     rows = in_one_place.joined(fed, fed.columns.training)
-    fitted = np.log(model._on_rows(rows.X)[:, 1])
+    fitted = np.log(model.score_rows(rows.X)[:, 1])
     hidden = [offer for site, offer in sent(fed, Offer) if site == "party 0"]
     plain = [offer for site, offer in sent(fed, Offer) if site == "party 1"]
     assert len(hidden) == len(plain) == model.n_iter_
@@ -220,7 +235,7 @@ def test_coordinators_carry_what_they_cannot_read():
         assert 0.4 < np.mean(sums / 2**58) < 0.6
         assert own.products.min() > 2**40
     assert len({offer.column.tobytes() for offer in hidden}) == len(hidden)
-    boxes = b"".join(replies.step for _, replies in sent(fed, Unexplained))
+    boxes = b"".join(reply.step for _, reply in sent(fed, Unexplained))
     y = rows.y
     for dtype in (np.int8, np.uint8, np.int32, np.int64, np.float64):
         assert y.astype(dtype).tobytes() not in boxes
@@ -232,7 +247,7 @@ def test_parties_learn_the_label():
     sv.VerticalLinear().fit(fed)
     request = asked(fed, OfferDirection)[-1][1]
     step = open_step(fed.party("party 1"), request.steps[0].hash, fed.rows["party 0"], 0)
-    assert np.array_equal(step.residuals[:, 0] > 0, joined(fed, fed.columns.training).y == 1)
+    assert np.array_equal(step.residuals[:, 0] > 0, in_one_place.joined(fed, fed.columns.training).y == 1)
     assert np.abs(step.residuals).max() <= 1 << FRACTION
 
 
@@ -255,7 +270,7 @@ def test_label_holders_learn_columns():
     fed = federate(tables, Recorded)
     sv.VerticalLinear().fit(fed)
     offer = next(offer for site, offer in sent(fed, Offer) if site == "b")
-    column = joined(fed, fed.columns.training).X[:, -1]
+    column = in_one_place.joined(fed, fed.columns.training).X[:, -1]
     assert abs(np.corrcoef(offer.column[:, 0], column)[0, 1]) > 1 - 1e-6
 
 
@@ -280,41 +295,41 @@ def scoring(frame, n_parties=3, **settings):
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("how", [{}, {"cold": True}, {"sums": "ring"}, {"random_state": None}], ids=str)
 def test_new_rows(task, how):
-    model = sv.VerticalLinear().fit(federate(split(wide(task), 3)))
+    model = fitted(task, 3)
     frame = wide(task, n=100, seed=5)
     fed = scoring(frame, **how)
     before = fed.rounds
-    replies = model.predict(fed)
+    predictions = model.predict(fed)
     assert fed.rounds == before + 1
-    assert replies.columns == [ID, "prediction"]
-    assert replies[ID].to_list() == fed.party("party 0").frame[ID].to_list()  # as they stand in the first table
+    assert predictions.columns == [ID, "prediction"]
+    assert predictions[ID].to_list() == fed.party("party 0").frame[ID].to_list()  # as they stand in the first table
     whole = model.predict(frame.sort(ID))
     if task == "number":
-        assert np.allclose(replies.sort(ID)["prediction"], whole, atol=1e-6)
+        assert np.allclose(predictions.sort(ID)["prediction"], whole, atol=1e-6)
     else:
-        assert replies.sort(ID)["prediction"].to_list() == whole.tolist()
+        assert predictions.sort(ID)["prediction"].to_list() == whole.tolist()
         shares = model.predict_proba(fed)
         assert shares.columns == [ID, *map(str, model.schema_.label.classes)]
         assert np.allclose(shares.sort(ID).drop(ID).to_numpy(), model.predict_proba(frame.sort(ID)), atol=1e-8)
 
 
 def test_rows_that_a_party_lacks():
-    model, frame = sv.VerticalLinear().fit(federate(split(wide(), 3))), wide(n=80, seed=3)
+    model, frame = fitted(n_parties=3), wide(n=80, seed=3)
     tables = split(frame.drop("label"), 3, holder=-1)
     tables["party 1"] = tables["party 1"].filter(pl.col(ID).is_in(frame[ID].to_list()[10:]))
     fed = federate(tables, label=None)
     assert len(model.predict(fed)) == 70
-    replies = model.predict_proba(fed, incomplete=True)
+    predictions = model.predict_proba(fed, incomplete=True)
     assert model.lacking_ == {"party 0": 0, "party 1": 10, "party 2": 0}
-    assert replies["lacking"].value_counts().sort("lacking").rows() == [("", 70), ("party 1", 10)]
+    assert predictions["lacking"].value_counts().sort("lacking").rows() == [("", 70), ("party 1", 10)]
     first = frame[ID].to_list()[:10]
     own = [c for c in tables["party 1"].columns if c != ID]
     blanked = frame.with_columns(pl.when(~pl.col(ID).is_in(first)).then(pl.col(c)).alias(c) for c in own)
-    assert np.allclose(replies.sort(ID)["yes"], model.predict_proba(blanked.sort(ID))[:, 1], atol=1e-8)
+    assert np.allclose(predictions.sort(ID)["yes"], model.predict_proba(blanked.sort(ID))[:, 1], atol=1e-8)
 
 
 def test_a_party_that_left_or_deleted_its_share():
-    model, frame = sv.VerticalLinear().fit(federate(split(wide(), 3))), wide(n=40, seed=1)
+    model, frame = fitted(n_parties=3), wide(n=40, seed=1)
     tables = split(frame.drop("label"), 3, holder=-1)
     del tables["party 1"]
     with pytest.raises(sv.InputError, match="party 'party 1' has a share of this model and is not in the federation"):
@@ -334,7 +349,7 @@ def test_coefficients_are_listed():
     of_classes = [f"coefficient of {name}" for name in ("high", "low", "middle", "top")]
     assert listed.columns == ["party", "column", "mean", "deviation", *of_classes]
     assert listed.select(of_classes).sum_horizontal().abs().max() < 1e-9
-    assert sv.VerticalLinear().fit(federate(split(wide(), 2))).coefficients().columns[-1] == "coefficient"
+    assert fitted().coefficients().columns[-1] == "coefficient"
 
 
 # -- judging
@@ -345,15 +360,15 @@ def test_evaluate(task):
     fed = federate(split(wide(task, n=400), 2), test=0.3)
     model = sv.VerticalLinear(**EXACT).fit(fed)
     rounds = fed.rounds
-    replies = model.evaluate(fed)
+    figures = model.evaluate(fed)
     assert fed.rounds == rounds  # counted apart
-    assert replies["site"].to_list() == ["party 0"] * 3 + ["party 1"] * 3 + ["all"] * 2
-    assert replies["model"].to_list() == ["local", "federated", "pooled"] * 2 + ["federated", "pooled"]
-    figure = replies.columns[3]
-    shown = {(r["site"], r["model"]): r[figure] for r in replies.iter_rows(named=True)}
+    assert figures["site"].to_list() == ["party 0"] * 3 + ["party 1"] * 3 + ["all"] * 2
+    assert figures["model"].to_list() == ["local", "federated", "pooled"] * 2 + ["federated", "pooled"]
+    figure = figures.columns[3]
+    shown = {(r["site"], r["model"]): r[figure] for r in figures.iter_rows(named=True)}
     assert shown["all", "federated"] == pytest.approx(shown["all", "pooled"], abs=1e-4)
     assert shown["party 0", "federated"] == shown["all", "federated"] != shown["party 0", "local"]
-    assert replies.filter(pl.col("use"))["model"].to_list() == ["federated"] * 2
+    assert figures.filter(pl.col("use"))["model"].to_list() == ["federated"] * 2
     fresh = model.evaluate(fed, table=wide(task, n=300, seed=7))
     assert fresh["rows"].to_list() == [300] * 8
 
@@ -387,7 +402,7 @@ def test_files(tmp_path):
 
 @pytest.mark.parametrize("name", ["linear.silvan", "party 1.share.silvan"])
 def test_damaged_files(tmp_path, name):
-    model = sv.VerticalLinear().fit(federate(split(wide(), 2)))
+    model = fitted()
     model.save(tmp_path)
     data = (tmp_path / name).read_bytes()
     for bad in (b"", data[:-1], data[:-9] + b"\1" + data[-8:], data.replace(b"silvan linear", b"silvan lunear")):
@@ -402,7 +417,7 @@ def test_damaged_files(tmp_path, name):
 
 
 def test_files_that_were_made_up():
-    model = sv.VerticalLinear().fit(federate(split(wide(), 2)))
+    model = fitted()
     for changes in (
         {"constant": np.array([np.nan])},
         {"constant": np.zeros(3)},
@@ -441,7 +456,7 @@ def test_parameters_and_federations():
     with pytest.raises(sv.InputError, match="not fitted yet"):
         sv.VerticalLinear().predict(fed)
     with pytest.raises(sv.InputError, match="predict_proba is for classification"):
-        sv.VerticalLinear().fit(federate(split(wide("number"), 2))).predict_proba(fed)
+        fitted("number").predict_proba(fed)
 
 
 def test_one_class():
@@ -536,56 +551,35 @@ def test_predictors_that_are_none(change):
 # -- a coordinator that asks nonsense
 
 
-def twisted(kind, twist):
-    """Make a kind of federation that asks something else than the algorithm does."""
-
-    class Twisted(InProcess):
-        def _twist(self, request):
-            one = next(iter(request.values())) if isinstance(request, dict) else request
-            if not isinstance(one, kind):
-                return request
-            if isinstance(request, dict):
-                return {site: twist(self, r) for site, r in request.items()}
-            return twist(self, request)
-
-        def ask(self, request, to=None, check=None):
-            return super().ask(self._twist(request), to, check)
-
-        def total(self, request, over=None, check=None, most=None):
-            return super().total(self._twist(request), over, check, most)
-
-    return Twisted
-
-
 def changed(**changes):
-    return lambda self, r: msgspec.structs.replace(r, **{name: change(self, r) for name, change in changes.items()})
+    return lambda fed, r: msgspec.structs.replace(r, **{name: change(fed, r) for name, change in changes.items()})
 
 
 NONSENSE = {
-    "no steps": (OfferDirection, changed(steps=lambda self, r: [])),
-    "a step that nobody sealed": (OfferDirection, changed(steps=lambda self, r: [self.blob(b"x" * 99)])),
-    "a step twice": (OfferDirection, changed(steps=lambda self, r: [*r.steps, r.steps[0]])),
+    "no steps": (OfferDirection, changed(steps=lambda fed, r: [])),
+    "a step that nobody sealed": (OfferDirection, changed(steps=lambda fed, r: [fed.blob(b"x" * 99)])),
+    "a step twice": (OfferDirection, changed(steps=lambda fed, r: [*r.steps, r.steps[0]])),
     "no penalty": (
         OfferDirection,
-        changed(terms=lambda self, r: msgspec.structs.replace(r.terms, alpha=0.0)),
+        changed(terms=lambda fed, r: msgspec.structs.replace(r.terms, alpha=0.0)),
     ),
     "a sum of another shape": (
         Explain,
         changed(
-            offered=lambda self, r: [
-                self.blob(wire.encode(Offer(column=np.zeros((3, 1), np.int64), products=np.zeros(2, np.int64))))
+            offered=lambda fed, r: [
+                fed.blob(wire.encode(Offer(column=np.zeros((3, 1), np.int64), products=np.zeros(2, np.int64))))
                 for _ in r.offered
             ]
         ),
     ),
-    "a number instead of classes": (Explain, changed(label=lambda self, r: sv.Label("label"))),
-    "to keep nothing": (KeepCoefficients, changed(steps=lambda self, r: [])),
+    "a number instead of classes": (Explain, changed(label=lambda fed, r: sv.Label("label"))),
+    "to keep nothing": (KeepCoefficients, changed(steps=lambda fed, r: [])),
 }
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE)
 def test_a_coordinator_that_asks_nonsense(nonsense):
-    fed = federate(split(wide(), 2), twisted(*NONSENSE[nonsense]))
+    fed = asking(federate(split(wide(), 2)), *NONSENSE[nonsense])
     with pytest.raises((sv.SiteError, sv.RefusedError), match=r"could not read what it was sent|refused"):
         sv.VerticalLinear().fit(fed)
 
@@ -628,13 +622,15 @@ def test_one_course_of_steps():
 # -- parties that forget, coordinators that stop
 
 
-@pytest.mark.parametrize("kind", [sv.VerticalLinear, sv.VerticalForest])
-def test_a_finished_study_is_read_from_its_journal(tmp_path, kind):
+@pytest.mark.parametrize(
+    "learner", [sv.VerticalLinear(), sv.VerticalForest(**SMALL)], ids=["VerticalLinear", "VerticalForest"]
+)
+def test_a_finished_study_is_read_from_its_journal(tmp_path, learner):
     """Nobody is asked again, so parties keep their shares with the journal."""
     tables, path = split(wide(), 2), str(tmp_path / "journal.db")
-    model = kind().fit(federate(tables, journal=path))
+    model = clone(learner).fit(federate(tables, journal=path))
     fed = federate(tables, Recorded, journal=path)
-    again = kind().fit(fed)
+    again = clone(learner).fit(fed)
     assert not fed.transport.record
     assert {name: share.to_bytes() for name, share in again.shares_.items()} == {
         name: share.to_bytes() for name, share in model.shares_.items()
@@ -645,7 +641,7 @@ def test_a_finished_study_is_read_from_its_journal(tmp_path, kind):
 @pytest.mark.parametrize("stop", [1, 4, 8, 15])
 def test_a_coordinator_that_was_killed_goes_on(tmp_path, stop):
     tables, path = split(wide(), 2), str(tmp_path / "journal.db")
-    whole = sv.VerticalLinear().fit(federate(tables))
+    whole = fitted()
 
     class Killed(InProcess):
         left = stop

@@ -1,9 +1,11 @@
 """What vertical forests ask and tell, and that nonsense from a party or to it has a name."""
 
+from functools import cache
+
 import msgspec
 import numpy as np
 import pytest
-from helpers.column_studies import ID, SMALL, Recorded, federate, lying, split, wide
+from helpers.column_studies import ID, SMALL, Recorded, asking, federate, lying, split, wide
 from helpers.studies import TASKS, Stop
 
 import silvan as sv
@@ -21,6 +23,13 @@ def asked(fed, kind):
     """All requests of a kind, with the party that got it."""
     received = [(site, e) for site, way, e in fed.transport.record if way == "received" and e.kind == kind.__name__]
     return [(site, wire.decode(e.body, kind)) for site, e in received]
+
+
+@cache
+def recorded(n_parties=2):
+    """A federation that was listened to while a small forest grew, and the forest; several tests look at both."""
+    fed = federate(split(wide(), n_parties), Recorded)
+    return fed, sv.VerticalForest(**SMALL).fit(fed)
 
 
 # -- rounds
@@ -66,7 +75,7 @@ def test_parties_are_asked_about_their_own_columns():
         own = fed.owners[site]
         drawn = request.features[request.features >= 0]
         assert set(drawn.tolist()) == set(range(len(own)))  # local numbers: nothing of the others
-        schema = sv.Schema.from_json(fed._blobs[request.ground.schema.hash].decode())
+        schema = sv.Schema.from_json(fed.content(request.ground.schema).decode())
         assert schema.names == fed.schema.names[own.start : own.stop]
         assert schema.label.classes is None
         assert request.ground.settings.class_weight is None
@@ -90,14 +99,13 @@ def test_weights_of_classes_do_not_give_the_code_away():
 
 
 def test_who_won_a_node_is_told_to_nobody():
-    fed = federate(split(wide(), 3), Recorded)
-    sv.VerticalForest(**SMALL).fit(fed)
+    fed, _ = recorded(3)
     assert Round.__struct_fields__ == ("nodes", "needed", "bits")
-    rounds = {b.hash: fed._blobs[b.hash] for _, request in asked(fed, FindValues) for b in request.ground.rounds}
+    rounds = {b.hash: fed.content(b) for _, request in asked(fed, FindValues) for b in request.ground.rounds}
     assert len(rounds) == SMALL["max_depth"] - 1
     for site in fed.sites:
-        replies = {b.hash for s, request in asked(fed, FindValues) if s == site for b in request.ground.rounds}
-        assert replies == set(rounds)  # all are told the same
+        seen = {b.hash for s, request in asked(fed, FindValues) if s == site for b in request.ground.rounds}
+        assert seen == set(rounds)  # all are told the same
 
 
 def test_last_splits_are_not_told():
@@ -116,14 +124,14 @@ def test_labels_travel_in_code(task):
     [(holder, _)] = asked(fed, EncodeLabels)
     assert holder == "party 1"
     [sent] = [e for _, way, e in fed.transport.record if way == "sent" and e.kind == "EncodedLabels"]
-    replies = wire.decode(sent.body, EncodedLabels)
+    reply = wire.decode(sent.body, EncodedLabels)
     request = asked(fed, FindValues)[0][1]
     other = fed.party("party 0")
-    target = open_labels(other, request.ground.labels, replies.measure, fed.rows["party 0"])
+    target = open_labels(other, request.ground.labels, reply.measure, fed.rows["party 0"])
     y = joined(fed, fed.columns.training).y
     if task == "number":
         assert abs(np.corrcoef(target[:, 1], y)[0, 1]) > 1 - 1e-9
-        assert (replies.measure.offset, replies.measure.scale) == (0.0, 1.0)
+        assert (reply.measure.offset, reply.measure.scale) == (0.0, 1.0)
     else:
         pairs = set(zip(target.tolist(), y.tolist(), strict=True))
         assert len(pairs) == len(set(y.tolist()))  # one to one
@@ -131,7 +139,7 @@ def test_labels_travel_in_code(task):
     plain = target[:, 1] if task == "number" else target
     for form in (y, plain):
         for dtype in (np.uint8, np.uint16, np.int32, np.int64, np.float64):
-            assert form.astype(dtype).tobytes() not in replies.labels
+            assert form.astype(dtype).tobytes() not in reply.labels
 
 
 def test_the_code_is_secret_and_differs():
@@ -147,8 +155,7 @@ def test_the_code_is_secret_and_differs():
 
 
 def test_the_coordinator_has_no_thresholds():
-    fed = federate(split(wide(), 2), Recorded)
-    model = sv.VerticalForest(**SMALL).fit(fed)
+    fed, model = recorded()
     share = model.shares_["party 1"]
     assert len(share) > 5
     sent = b"".join(fed.transport.data)
@@ -267,42 +274,30 @@ def test_an_auditor_is_not_deceived():
 # -- a coordinator that asks nonsense
 
 
-class Twisted(InProcess):
-    """Asks something else than the algorithm does."""
-
-    twist = staticmethod(lambda request: request)
-    kind: type = FindValues
-
-    def ask(self, request, to=None, check=None):
-        if isinstance(request, dict) and isinstance(next(iter(request.values())), self.kind):
-            request = {site: self.twist(r) for site, r in request.items()}
-        return super().ask(request, to, check)
-
-
 def _round(**changes):
-    def twist(self, request):
+    def twist(fed, request):
         if not request.ground.rounds:
             return request
-        level = wire.decode(self._blobs[request.ground.rounds[0].hash], Round)
-        blob = self.blob(wire.encode(msgspec.structs.replace(level, **{k: f(level) for k, f in changes.items()})))
+        level = wire.decode(fed.content(request.ground.rounds[0]), Round)
+        blob = fed.blob(wire.encode(msgspec.structs.replace(level, **{k: f(level) for k, f in changes.items()})))
         return msgspec.structs.replace(request, ground=msgspec.structs.replace(request.ground, rounds=[blob]))
 
     return twist
 
 
 def _ground(**changes):
-    def twist(self, request):
+    def twist(fed, request):
         return msgspec.structs.replace(request, ground=msgspec.structs.replace(request.ground, **changes))
 
     return twist
 
 
 NONSENSE = {
-    "a node that does not exist": lambda self, r: msgspec.structs.replace(r, nodes=r.nodes + np.int32(1000)),
-    "nodes of another type": lambda self, r: msgspec.structs.replace(r, nodes=r.nodes.astype(np.int64)),
-    "a column that does not exist": lambda self, r: msgspec.structs.replace(r, features=r.features + np.int32(9)),
-    "columns twice": lambda self, r: msgspec.structs.replace(r, features=np.repeat(r.features[:, :1], 2, axis=1)),
-    "roots' statistics of others": lambda self, r: msgspec.structs.replace(r, totals=True) if r.ground.rounds else r,
+    "a node that does not exist": lambda fed, r: msgspec.structs.replace(r, nodes=r.nodes + np.int32(1000)),
+    "nodes of another type": lambda fed, r: msgspec.structs.replace(r, nodes=r.nodes.astype(np.int64)),
+    "a column that does not exist": lambda fed, r: msgspec.structs.replace(r, features=r.features + np.int32(9)),
+    "columns twice": lambda fed, r: msgspec.structs.replace(r, features=np.repeat(r.features[:, :1], 2, axis=1)),
+    "roots' statistics of others": lambda fed, r: msgspec.structs.replace(r, totals=True) if r.ground.rounds else r,
     "a partition with other bits": _round(bits=lambda level: level.bits[1:]),
     "a partition of other nodes": _round(nodes=lambda level: level.nodes + np.int32(500)),
     "a partition of a node twice": _round(nodes=lambda level: level.nodes * 0),
@@ -314,9 +309,9 @@ NONSENSE = {
 
 @pytest.mark.parametrize("nonsense", NONSENSE)
 def test_a_coordinator_that_asks_nonsense(nonsense):
-    kind = type("Nonsense", (Twisted,), {"twist": NONSENSE[nonsense]})
+    fed = asking(federate(split(wide(), 2)), FindValues, NONSENSE[nonsense])
     with pytest.raises((sv.SiteError, sv.RefusedError), match=r"could not read what it was sent|refused"):
-        sv.VerticalForest(**SMALL).fit(federate(split(wide(), 2), kind))
+        sv.VerticalForest(**SMALL).fit(fed)
 
 
 def test_splitting_a_node_for_which_there_is_no_split():
@@ -337,8 +332,7 @@ def test_splitting_a_node_for_which_there_is_no_split():
 
 
 def test_labels_of_other_rows_are_refused():
-    fed = federate(split(wide(), 2), Recorded)
-    sv.VerticalForest(**SMALL).fit(fed)
+    fed, _ = recorded()
     request = asked(fed, FindValues)[0][1]
     party = fed.party("party 1")
     with pytest.raises(FormatError, match="not as many as the rows"):
@@ -353,24 +347,25 @@ def test_labels_of_other_rows_are_refused():
 
 def test_a_party_that_forgets_its_splits_finds_them_again():
     fed = federate(split(wide(), 2))
+    forgotten = []
 
-    class Forgetful(type(fed)):
-        def ask(self, request, to=None, check=None):
-            if isinstance(request, dict) and isinstance(next(iter(request.values())), KeepShare):
-                for name in self.sites:
-                    self.party(name).cache.clear()
-            return super().ask(request, to, check)
+    def forget(fed, request):
+        for name in fed.sites:
+            forgotten.append(len(fed.party(name).cache))
+            fed.party(name).cache.clear()
+        return request
 
-    again = federate(split(wide(), 2), Forgetful)
+    again = asking(federate(split(wide(), 2)), KeepShare, forget)
     for parameters in (SMALL, {**SMALL, "max_features": 1, "max_depth": 6}):
         model = sv.VerticalForest(**parameters).fit(again)
         assert model.forest_ == sv.VerticalForest(**parameters).fit(fed).forest_
+    assert any(forgotten)
 
 
 @pytest.mark.parametrize("stop", [1, 4, 9, 14, 20, 21])
 def test_a_coordinator_that_was_killed_goes_on(tmp_path, stop):
     tables, path = split(wide(), 2), str(tmp_path / "journal.db")
-    whole = sv.VerticalForest(**SMALL).fit(federate(tables)).forest_
+    whole = recorded()[1].forest_
 
     class Killed(InProcess):
         left = stop

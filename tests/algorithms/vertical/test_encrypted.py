@@ -1,9 +1,11 @@
 """Encrypted labels give the same trees, and only the label holder learns what splits and leaves are worth."""
 
+from functools import cache
+
 import msgspec
 import numpy as np
 import pytest
-from helpers.column_studies import ID, Recorded, Reversed, Shuffled, federate, lying, split, wide
+from helpers.column_studies import ID, Recorded, Reversed, Shuffled, asking, federate, lying, split, wide
 from helpers.studies import TASKS, Stop
 
 import silvan as sv
@@ -28,6 +30,13 @@ ENCRYPTED = {**SMALL, "labels": "encrypted", "key_bits": 256}
 def _short_keys(monkeypatch):
     """Keys that protect nothing, and are quick."""
     monkeypatch.setattr(encrypted_labels, "TESTING", True)
+
+
+@cache
+def recorded(task="binary"):
+    """A federation that was listened to while a small forest grew, and the forest; several tests look at both."""
+    fed = federate(split(wide(task, n=90), 2), Recorded)
+    return fed, sv.VerticalForest(**ENCRYPTED).fit(fed)
 
 
 def messages(fed, way, kind):
@@ -135,14 +144,14 @@ def test_longer_keys(monkeypatch):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_prediction_takes_two_rounds(task):
-    model = sv.VerticalForest(**ENCRYPTED).fit(federate(split(wide(task, n=90), 2)))
+    _, model = recorded(task)
     frame = wide(task, n=50, seed=3)
     fed = federate(split(frame.drop("label"), 2, holder=-1), Recorded, label=None)
     before = fed.rounds
-    replies = model.predict(fed).sort(ID)
+    predictions = model.predict(fed).sort(ID)
     assert fed.rounds == before + 2
-    assert replies["prediction"].to_list() == model.forest_.predict(frame.sort(ID)).tolist()
-    assert model.predict(fed, method="classical").sort(ID).equals(replies)
+    assert predictions["prediction"].to_list() == model.forest_.predict(frame.sort(ID)).tolist()
+    assert model.predict(fed, method="classical").sort(ID).equals(predictions)
     if task != "number":
         proba = model.predict_proba(fed).sort(ID).drop(ID).to_numpy()
         assert np.array_equal(proba, model.forest_.predict_proba(frame.sort(ID)))  # to the bit
@@ -193,8 +202,7 @@ def test_evaluate():
 
 @pytest.mark.parametrize("task", TASKS)
 def test_labels_are_in_no_message(task):
-    fed = federate(split(wide(task, n=90), 2), Recorded)
-    sv.VerticalForest(**ENCRYPTED).fit(fed)
+    fed, _ = recorded(task)
     kinds = {e.kind for _, _, e in fed.transport.record}
     assert kinds.isdisjoint({"EncodeLabels", "FindValues", "SplitNodes", "KeepShare"})
     for site, way, envelope in fed.transport.record:
@@ -302,23 +310,21 @@ def test_a_party_that_answers_nonsense(lie):
 def test_sums_that_do_not_add_up():
     """Sums of other rows than the node's are noticed by the label holder."""
 
-    class Mixed(InProcess):
-        def ask(self, request, to=None, check=None):
-            if isinstance(request, DecideNodes):
-                turned = {
-                    name: msgspec.structs.replace(o, sums=Ciphertexts(o.sums.key, o.sums.data[::-1].copy()))
-                    for name, o in request.offers.items()
-                }
-                request = msgspec.structs.replace(request, offers=turned)
-            return super().ask(request, to, check)
+    def mixed(fed, request):
+        turned = {
+            name: msgspec.structs.replace(o, sums=Ciphertexts(o.sums.key, o.sums.data[::-1].copy()))
+            for name, o in request.offers.items()
+        }
+        return msgspec.structs.replace(request, offers=turned)
 
+    fed = asking(federate(split(wide(n=90), 2)), DecideNodes, mixed)
     with pytest.raises(sv.SiteError, match=r"'party 0'.*could not read what it was sent") as caught:
-        sv.VerticalForest(**ENCRYPTED, max_features=None).fit(federate(split(wide(n=90), 2), Mixed))
+        sv.VerticalForest(**ENCRYPTED, max_features=None).fit(fed)
     assert "add up" in str(caught.value.__cause__) or "sums" in str(caught.value.__cause__)
 
 
 def test_scores_that_are_none():
-    model = sv.VerticalForest(**ENCRYPTED).fit(federate(split(wide(n=90), 2)))
+    _, model = recorded()
     fed = federate(split(wide(n=40), 2), lying("party 0", LeafScores, scores=lambda s: s[1:]))
     with pytest.raises(sv.SiteError, match="its scores are not as many as the rows"):
         model.predict(fed)
@@ -343,7 +349,7 @@ def test_a_label_holder_that_lost_its_key():
 def test_a_study_that_was_killed_goes_on(tmp_path, stop):
     """With the same key, which follows from the seed: the parties live in this process, and forget everything."""
     tables, path = split(wide(n=90), 2), str(tmp_path / "journal.db")
-    whole = sv.VerticalForest(**ENCRYPTED).fit(federate(tables))
+    _, whole = recorded()
     left = stop
 
     class Killed(InProcess):
@@ -377,8 +383,7 @@ def test_a_study_that_was_killed_goes_on(tmp_path, stop):
     ids=str,
 )
 def test_a_coordinator_that_asks_nonsense(change):
-    fed = federate(split(wide(n=90), 2), Recorded)
-    sv.VerticalForest(**ENCRYPTED).fit(fed)
+    fed, _ = recorded()
     requests = [request for _, request in messages(fed, "received", DecideNodes)]
     with pytest.raises(sv.SiteError, match="could not read what it was sent"):
         fed.ask(msgspec.structs.replace(requests[0], **change), to=["party 0"])

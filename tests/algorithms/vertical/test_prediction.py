@@ -1,6 +1,9 @@
 """Forests in shares answer what the whole forest answers; their files are each party's own."""
 
 import hashlib
+from copy import copy
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import polars as pl
@@ -17,8 +20,16 @@ from silvan.forest.forest_shares import Share, Structure
 from silvan.learners import model_folder
 
 
+@cache
+def fitted_once(task, n_parties, parameters):
+    return sv.VerticalForest(**{**SMALL, **dict(parameters)}).fit(federate(split(wide(task), n_parties)))
+
+
 def fitted(task="binary", n_parties=3, **parameters):
-    return sv.VerticalForest(**{**SMALL, **parameters}).fit(federate(split(wide(task), n_parties)))
+    """A model that several tests look at, each at a copy of its own, whose shares it may delete."""
+    model = copy(fitted_once(task, n_parties, tuple(sorted(parameters.items()))))
+    model.shares_ = dict(model.shares_)
+    return model
 
 
 def scoring(frame, n_parties=3, **settings):
@@ -33,12 +44,12 @@ def test_new_rows(task, how):
     model, frame = fitted(task), wide(task, n=100, seed=5)
     fed = scoring(frame, **how)
     before = fed.rounds
-    replies = model.predict(fed)
+    predictions = model.predict(fed)
     assert fed.rounds == before + 1
-    assert replies.columns == [ID, "prediction"]
+    assert predictions.columns == [ID, "prediction"]
     whole = dict(zip(frame[ID].to_list(), model.forest_.predict(frame).tolist(), strict=True))
-    assert dict(zip(replies[ID].to_list(), replies["prediction"].to_list(), strict=True)) == whole
-    assert replies[ID].to_list() == fed.party("party 0").frame[ID].to_list()  # as they stand in the first table
+    assert dict(zip(predictions[ID].to_list(), predictions["prediction"].to_list(), strict=True)) == whole
+    assert predictions[ID].to_list() == fed.party("party 0").frame[ID].to_list()  # as they stand in the first table
     if task != "number":
         shares = model.predict_proba(fed)
         assert shares.columns == [ID, *map(str, model.forest_.classes)]
@@ -60,10 +71,10 @@ def test_the_classical_way_takes_more_rounds_and_says_the_same(task):
 
 def test_many_rows_take_several_messages_and_one_round(monkeypatch):
     model, fed = fitted(), scoring(wide(n=90, seed=5), kind=Recorded)
-    replies = model.predict(fed)
+    predictions = model.predict(fed)
     monkeypatch.setattr(prediction, "_REPLY_BYTES", 200)
     before = fed.rounds
-    assert model.predict(fed).equals(replies)
+    assert model.predict(fed).equals(predictions)
     assert fed.rounds == before + 1
     assert sum(e.kind == "LeafSets" for _, _, e in fed.transport.record) > 6
 
@@ -88,10 +99,10 @@ def test_rows_that_a_party_lacks():
     tables["party 2"] = tables["party 2"].filter(pl.col(ID).is_in(frame[ID].to_list()[:60]))
     fed = federate(tables, label=None)
     assert len(model.predict(fed)) == 50
-    replies = model.predict(fed, incomplete=True)
+    predictions = model.predict(fed, incomplete=True)
     assert model.lacking_ == {"party 0": 0, "party 1": 10, "party 2": 20}
-    assert replies.columns == [ID, "prediction", "lacking"]
-    assert replies["lacking"].value_counts().sort("lacking").rows() == [("", 50), ("party 1", 10), ("party 2", 20)]
+    assert predictions.columns == [ID, "prediction", "lacking"]
+    assert predictions["lacking"].value_counts().sort("lacking").rows() == [("", 50), ("party 1", 10), ("party 2", 20)]
     own = {name: [c for c in table.columns if c != ID] for name, table in tables.items()}
     first, last = frame[ID].to_list()[:10], frame[ID].to_list()[60:]
     blanked = frame.with_columns(
@@ -99,15 +110,15 @@ def test_rows_that_a_party_lacks():
         *(pl.when(~pl.col(ID).is_in(last)).then(pl.col(c)).alias(c) for c in own["party 2"]),
     )
     whole = dict(zip(frame[ID].to_list(), model.forest_.predict(blanked).tolist(), strict=True))
-    assert dict(zip(replies[ID].to_list(), replies["prediction"].to_list(), strict=True)) == whole
+    assert dict(zip(predictions[ID].to_list(), predictions["prediction"].to_list(), strict=True)) == whole
     classical = model.predict(fed, incomplete=True, method="classical")
-    assert classical.equals(replies)
+    assert classical.equals(predictions)
 
 
 def test_categories_that_nobody_has_seen():
     model, frame = fitted(), wide(n=40, seed=4).with_columns(colour=pl.lit("violet"))
-    replies = model.predict(scoring(frame)).sort(ID)["prediction"].to_list()
-    assert replies == model.forest_.predict(frame.sort(ID)).tolist()
+    predictions = model.predict(scoring(frame)).sort(ID)["prediction"].to_list()
+    assert predictions == model.forest_.predict(frame.sort(ID)).tolist()
 
 
 def test_an_id_column_named_like_an_answer():
@@ -256,8 +267,6 @@ def test_files_that_were_changed(tmp_path):
 
 def doctored(data, kind, **changes):
     """Change arrays of a file and make its digest right again."""
-    from dataclasses import replace
-
     return replace(kind.from_bytes(data), **changes).to_bytes()
 
 
