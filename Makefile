@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
 
-.PHONY: help setup demo test lint faults bench-setup bench clean
+.PHONY: help setup demo test lint docs faults bench-setup bench clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,6 +27,10 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	! $(BIN)/vulture | grep "^src/"
+
+docs: setup ## bring docs/architecture.md up to date with the docstrings
+	$(BIN)/python tools/write_architecture.py
 
 faults: setup ## 10,000 studies in which everything goes wrong, see docs/faults.md
 	SILVAN_FAULTS=10000 $(BIN)/python -m pytest -n 2 tests/test_faults.py

@@ -76,7 +76,9 @@ def main() -> None:
     codes = bins.apply(X[400:].astype(np.float32), 1)
     scores = prior + sum(shares[column, codes[:, column]] for column in range(codes.shape[1]))
     right = (np.argmax(scores, axis=1) == y[400:]).mean()
-    print(f"naive Bayes of {len(fed.sites)} hospitals, {fed.rounds} rounds: {right:.1%} of {len(y) - 400} new rows right")
+    print(
+        f"naive Bayes of {len(fed.sites)} hospitals, {fed.rounds} rounds: {right:.1%} of {len(y) - 400} new rows right"
+    )
     *_, last = fed.site("hospital 0").outbox.ledger.lines()
     print(f"what left the first hospital last: {last.what}; {last.how}")
 

@@ -43,26 +43,7 @@ class OptionKeywords(TypedDict, total=False):
 class Options:
     """How a federation in this process protects what leaves its sites, and how it runs.
 
-    Parameters
-    ----------
-    sums
-        How ``total`` hides its parts: "trusted" (whoever adds sees them), "ring" or "masked" (nobody does; three
-        sites or more).
-    policy
-        What every site lets out.
-    ledgers
-        A folder where each site keeps a folder of its own, with its key, its ledger of all that left and the studies
-        that were approved; without one the ledger is as old as the federation: ``fed.site(name).outbox.ledger``.
-    signed
-        Sign and check every message, with keys made for it or those in ``ledgers``, as between machines.
-    cold
-        Rebuild the site for every message, as if it had been restarted: slow, for tests.
-    quorum, timeout
-        How many sites must answer, and within how many seconds; None: all, any time.
-    journal
-        A file that keeps every reply, so that an interrupted study goes on where it stopped.
-    n_jobs
-        Threads; None for all cores.
+    What each option means is said where users meet it, at ``federate_rows``.
     """
 
     sums: SumsName = "trusted"
