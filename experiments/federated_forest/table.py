@@ -24,7 +24,7 @@ def z_test(a: pl.Series, b: pl.Series) -> float:
     return erfc(abs(a.mean() - b.mean()) / error / sqrt(2)) if error else 1.0
 
 
-def describe(values: pl.Series, spread: bool = True) -> str:
+def format_mean(values: pl.Series, spread: bool = True) -> str:
     """Write a mean, and the standard deviation; shares with three digits, errors with two."""
     values = values.drop_nulls()
     digits = 3 if values.max() <= 1 else 2
@@ -50,9 +50,9 @@ def tables(measure: str) -> str:
         rows.append(
             [
                 name,
-                *(said(part[key], spread=False) + published(theirs, key) for key in ("rf1", "rf2", "flr")),
-                said(part["nonff_other"]) + published(theirs, "nonff", "nonff_sd"),
-                said(part["ff"]) + published(theirs, "ff", "ff_sd"),
+                *(format_mean(part[key], spread=False) + published(theirs, key) for key in ("rf1", "rf2", "flr")),
+                format_mean(part["nonff_other"]) + published(theirs, "nonff", "nonff_sd"),
+                format_mean(part["ff"]) + published(theirs, "ff", "ff_sd"),
                 f"{z_test(part['nonff_other'], part['ff']):.2f}{p_theirs}",
                 f"{part['equal'].sum()} of {len(part)}",
             ]
@@ -67,7 +67,7 @@ def linear() -> str:
     rows = []
     for (name,), part in found.group_by("data", maintain_order=True):
         gap = (part["flr"] - part["lr"]).abs().max()
-        cells = [said(part[key]) for key in ("flr", "lr")]
+        cells = [format_mean(part[key]) for key in ("flr", "lr")]
         rows.append([name, str(len(part)), *cells, f"{gap:.2g}", f"{part['flr_rounds'].mean():.0f}"])
     return lines(["", "seeds", "federated", "joined table", "largest difference", "rounds"], rows)
 
@@ -89,7 +89,7 @@ def parties() -> str:
     for (n,), part in found.group_by("parties", maintain_order=True):
         times = [f"{part[key].mean():.2f}" for key in ("fit", "predict")]
         equal = f"{part['equal'].sum()} of {len(part)}"
-        rows.append([str(n), said(part["accuracy"]), *times, str(part["rounds"].max()), equal])
+        rows.append([str(n), format_mean(part["accuracy"]), *times, str(part["rounds"].max()), equal])
     return lines(
         ["parties", "accuracy", "training, s", "prediction, s", "rounds at most", "hash equal to pooled"], rows
     )
@@ -100,7 +100,7 @@ def trees() -> str:
     found = pl.read_csv(RESULTS / "trees.csv")
     rows = []
     for (n,), part in found.group_by("trees", maintain_order=True):
-        by_data = [said(part.filter(data=name)["accuracy"]) for name in ("spambase", "waveform")]
+        by_data = [format_mean(part.filter(data=name)["accuracy"]) for name in ("spambase", "waveform")]
         rows.append([str(n), *by_data, f"{part['equal'].sum()} of {len(part)}"])
     return lines(["trees", "spambase", "waveform", "hash equal to pooled"], rows)
 

@@ -1,4 +1,4 @@
-"""The coordinator's two verbs, and the books it keeps.
+"""The coordinator's two verbs, ask and total, and its counts of rounds and bytes.
 
 ``ask`` shows every site's reply; ``total`` only the sum. How messages travel and how a sum is kept secret are objects
 that a federation is given; whether sites hold rows or columns is what they agreed on. Algorithms see none of it.
@@ -42,10 +42,10 @@ class Sums(Protocol):
 class Federation:
     """Several sites and one coordinator.
 
-    ``transport`` carries messages to ``sites``; ``sums`` says how replies to ``total`` are added. ``quorum`` is how many
-    sites must answer for a study to go on (all, if None); a site that fails or takes more than ``timeout`` seconds is
-    left out of the rest of the study if the quorum allows, and is an error otherwise. A site that refuses ends the study
-    either way.
+    ``transport`` carries messages to ``sites``; ``sums`` says how replies to ``total`` are added. ``quorum`` is how
+    many sites must answer for a study to go on (all, if None); a site that fails or takes more than ``timeout`` seconds
+    is left out of the rest of the study if the quorum allows, and is an error otherwise. A site that refuses ends the
+    study either way.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""What federated models are compared with: all rows in one place, and each site alone, where sites live in this process."""
+"""What federated models are compared with, in one process: all rows in one place, and each site alone."""
