@@ -1,4 +1,4 @@
-"""Messages: frozen, typed, and honest about what they disclose.
+"""Messages between coordinator and sites: frozen, typed structs that declare what they disclose.
 
 A request says by its ``verb`` who will see the answers: ``ask`` shows every site's reply to the coordinator,
 ``total`` only their sum. A site refuses a request that comes by the other verb. Between machines a message

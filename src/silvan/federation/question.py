@@ -1,4 +1,4 @@
-"""A question on its way: what was asked of whom, what happened, and how an answer is read.
+"""A question to sites: what was asked of whom, how answers are read and checked, and when to try again.
 
 A reply is taken if it answers the question that is open, for the first time, and is what was asked for. One
 that belongs to another question, or comes a second time, changes nothing. One that cannot be read or does not

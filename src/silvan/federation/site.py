@@ -1,4 +1,4 @@
-"""A site: a table, a store, and answers.
+"""A site: answers messages from its table and its store.
 
 A reply is a function of the site's table, its store and the request. So a site that was restarted, or is made
 anew for every message, answers the same.

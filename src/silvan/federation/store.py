@@ -1,4 +1,4 @@
-"""What a site remembers for good: secrets, blobs named by their hash, replies that must not be drawn twice.
+"""A site's durable store: secrets, blobs named by their hash, replies that must not be drawn twice.
 
 Everything else a site holds in memory is a cache: it makes an answer faster, never different.
 """

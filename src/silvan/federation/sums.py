@@ -1,4 +1,4 @@
-"""Sums that sites' replies go into. Here the plainest; those that hide their parts are in ``privacy``."""
+"""Trusted sums: whoever adds sees each part. Sums that hide their parts are in ``privacy/sums``."""
 
 import msgspec
 import numpy as np
