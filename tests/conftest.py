@@ -138,5 +138,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Give a file's tests to one process, so that what they share is made once; files in the order of above."""
     from xdist.scheduler import LoadFileScheduling
 
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if "::test_schedules" in nodeid else super()._split_scope(nodeid)  # of faults, and many
+
     config.option.loadscopereorder = False
-    return LoadFileScheduling(config, log)
+    return Scheduling(config, log)

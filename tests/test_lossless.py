@@ -3,8 +3,9 @@
 import numpy as np
 import polars as pl
 import pytest
+from helpers.examples import examples
 from helpers.studies import TASKS, federate, parts, table
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import silvan as sv
@@ -223,7 +224,7 @@ def test_threads():
 
 
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1), task=st.sampled_from(TASKS))
-@settings(max_examples=30)
+@examples(30)
 def test_any_small_federation(data, seed, task):
     rng = np.random.default_rng(seed)
     n, width = data.draw(st.integers(5, 60), "rows"), data.draw(st.integers(1, 4), "columns")

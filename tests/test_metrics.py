@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
@@ -28,7 +29,7 @@ def close(a, b):
 
 
 @given(figures)
-@settings(max_examples=50)
+@examples(50)
 def test_two_classes(shape):
     proba, y = scored(n_classes=2, **shape)
     votes = proba.argmax(axis=1)
@@ -42,7 +43,7 @@ def test_two_classes(shape):
 
 
 @given(figures, st.integers(3, 5))
-@settings(max_examples=50)
+@examples(50)
 def test_several_classes(shape, n_classes):
     shape["n"] = max(shape["n"], n_classes)
     proba, y = scored(n_classes=n_classes, **shape)

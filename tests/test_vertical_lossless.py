@@ -5,8 +5,9 @@ import polars as pl
 import pytest
 from helpers import column_studies as columns
 from helpers.column_studies import ID, SMALL, Reversed, Shuffled, federate, split, wide
+from helpers.examples import examples
 from helpers.studies import TASKS
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import silvan as sv
@@ -142,7 +143,7 @@ def test_the_grid_is_that_of_all_columns(monkeypatch):
     assert_same(federate(split(wide(), 3)), max_features=None)
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(
     n=st.integers(12, 60),
     n_parties=st.integers(1, 4),

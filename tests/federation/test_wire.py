@@ -8,7 +8,8 @@ from contextlib import suppress
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from helpers.examples import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -72,7 +73,7 @@ def test_arrays(array):
 @given(
     st.text(), st.lists(st.integers(-(2**63), 2**63 - 1)), any_array, st.dictionaries(st.text(), any_array, max_size=3)
 )
-@settings(max_examples=40)
+@examples(40)
 def test_messages(word, numbers, array, arrays):
     back = wire.decode(wire.encode(Mixed(word, numbers, array, arrays)), Mixed)
     assert (back.word, back.numbers) == (word, numbers)
@@ -260,7 +261,7 @@ def test_thousands_of_damaged_messages():
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=300)
+@examples(300)
 def test_any_bytes(data):
     for read in (lambda: wire.decode(data, Mixed), lambda: wire.unpack_array(data)):
         with suppress(WireError):

@@ -6,8 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 from helpers import naive_answers as naive
+from helpers.examples import examples
 from helpers.forests import CLASSES, MIXED, NUMBERS, random_forest, random_rows
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from silvan.data.schema import Label, Schema
@@ -44,7 +45,7 @@ def staged(seed, **parameters):
 # -- answers
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(seed=st.integers(0, 2**32), schema=schemas, n_classes=kinds, n_trees=st.integers(1, 7), n_jobs=st.integers(1, 2))
 def test_votes_match_the_naive_twin(seed, schema, n_classes, n_trees, n_jobs):
     forest = voting(seed, schema=schema, n_classes=n_classes, n_trees=n_trees)
@@ -68,7 +69,7 @@ def test_votes_match_the_naive_twin(seed, schema, n_classes, n_trees, n_jobs):
     np.testing.assert_array_equal(both[1], decided)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     seed=st.integers(0, 2**32), schema=schemas, n_classes=several, n_trees=st.integers(1, 9), n_jobs=st.integers(1, 2)
 )

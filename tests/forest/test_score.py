@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers import naive_answers as naive
+from helpers.examples import examples
 from helpers.forests import CLASSES, MIXED, NUMBERS, random_forest, random_rows
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from silvan.errors import InputError
@@ -29,7 +30,7 @@ def some_absent(forest, rng):
     return None if rng.random() < 0.5 else rng.random(forest.n_features) < 0.3
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     seed=st.integers(0, 2**32), schema=schemas, n_classes=several, n_rows=st.integers(0, 70), n_jobs=st.integers(1, 3)
 )
@@ -43,7 +44,7 @@ def test_confusions_match_the_naive_twin(seed, schema, n_classes, n_rows, n_jobs
     np.testing.assert_array_equal(got, naive.confusions(forest, X, y, absent))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(seed=st.integers(0, 2**32), schema=schemas, n_rows=st.integers(0, 70), bits=st.integers(-4, 60))
 def test_errors_match_the_naive_twin(seed, schema, n_rows, bits):
     rng = np.random.default_rng(seed)
@@ -125,7 +126,7 @@ def test_errors_of_many_rows():
     np.testing.assert_array_equal(score_numbers(forest, X, y, 1024.0), expected)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(seed=st.integers(0, 2**32), schema=schemas, n_classes=st.sampled_from(list(CLASSES)), vote=st.booleans())
 def test_unseen_scores_match_the_naive_twin(seed, schema, n_classes, vote):
     rng = np.random.default_rng(seed)

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from helpers.forests import MIXED, NUMBERS, random_forest, random_rows
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from silvan import InputError
@@ -21,7 +22,7 @@ def bins_of(forest, seed):
     return find_bins(random_rows(forest, seed), forest.schema, 255, floor=10)[0]
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(seed=st.integers(0, 2**32), schema=st.sampled_from([NUMBERS, MIXED]))
 def test_snapped_thresholds_are_cut_points(seed, schema):
     forest = random_forest(seed, schema=schema)
@@ -100,7 +101,7 @@ def named(tree, forest):
     return (int(forest.feature[node]), float(forest.threshold[node])), named(left, forest), named(right, forest)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(seed=st.integers(0, 2**32), schema=st.sampled_from([NUMBERS, MIXED]), min_leaf=st.integers(1, 12))
 def test_no_leaf_is_too_small(seed, schema, min_leaf):
     forest = random_forest(seed, schema=schema)

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from helpers.naive_split import best_split, rows_of
 from helpers.tables import Sites, binned, take
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from silvan.tree import rows as rows_module
@@ -117,7 +118,7 @@ def as_nested(grown, node):
     return stats, split, as_nested(grown, child), as_nested(grown, child + 1)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(plots())
 def test_trees_node_by_node(plot):
     table, plan, rule, *_ = plot
@@ -132,7 +133,7 @@ def test_trees_node_by_node(plot):
 # -- who holds the rows, and in how many rounds
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(plots(), st.integers(1, 4), st.sampled_from([2, 5, None]))
 def test_several_sites_grow_the_same_forest(plot, n_sites, max_rounds):
     table, plan, rule, target, schema = plot

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from helpers.asking import send, trouble
+from helpers.examples import examples
 from helpers.studies import TASKS, Recorded, federate, parts, table
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from silvan.algorithms.shared.shared_bins import (
@@ -69,7 +70,7 @@ columns = st.sampled_from(["ties", "wide", "narrow", "negative", "tiny", "consta
     st.integers(1, 6),
     st.sampled_from([2, 3, 10, 64, 255]),
 )
-@settings(max_examples=40)
+@examples(40)
 def test_bins_of_any_rows(kinds, seed, n, n_sites, max_bins):
     rng = np.random.default_rng(seed)
     make = {

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from helpers.forests import CLASSES, MIXED, NUMBERS, random_forest, random_rows
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save as to_bytes
 
@@ -74,7 +75,7 @@ def forge(metadata, arrays):
 # -- there and back
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     seed=st.integers(0, 2**32),
     schema=st.sampled_from([NUMBERS, MIXED]),
@@ -115,7 +116,7 @@ def test_forging_a_valid_file_works(combine, tmp_path):
     assert read(tmp_path / "f", forge(*content(forest))) == forest
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     seed=st.integers(0, 2**32),
     schema=st.sampled_from([NUMBERS, MIXED]),

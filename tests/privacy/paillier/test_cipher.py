@@ -9,7 +9,8 @@ from functools import cache
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from silvan.errors import CipherError, FormatError, InputError
@@ -94,7 +95,7 @@ def read(words):
 
 
 @pytest.mark.parametrize("radix", RADICES)
-@settings(max_examples=40)
+@examples(40)
 @given(data=st.data(), bits=st.integers(2, 300) | st.sampled_from([62, 64, 102, 104, 128, 256, 2048]))
 def test_chains_are_those_of_whole_numbers(radix, data, bits):
     n = data.draw(st.integers(1 << (bits - 1), (1 << bits) - 1) | st.just((1 << bits) - 1)) | 1

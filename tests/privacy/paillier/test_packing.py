@@ -4,7 +4,8 @@ from copy import copy
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from silvan.errors import CipherError, InputError
@@ -100,7 +101,7 @@ def studies(draw):
     )
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(studies())
 def test_encrypted_histograms_are_the_plain_ones(study):
     counts, sums = study.send()

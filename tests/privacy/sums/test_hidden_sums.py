@@ -5,13 +5,14 @@ from functools import cache
 from typing import NamedTuple
 
 import pytest
+from helpers.examples import examples
 from helpers.federating import federation_of
 from helpers.masked import masked_of, masked_sites
 from helpers.runs import fitted, silvan, write_study
 from helpers.stores import kept_by
 from helpers.studies import Late, Recorded, assert_books, disturbed, envelopes, federate, parts, table, twice
 from helpers.summing import Number, Numbers, fields, members, numbers_are_asked, of, ring_of, same
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import silvan as sv
@@ -58,7 +59,7 @@ def asked():
 
 @pytest.mark.parametrize("by", WAYS, ids=lambda way: way.name)
 @given(st.integers(3, 6).flatmap(lambda n: st.tuples(fields(n), fields(n))), st.booleans(), st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_the_sums_of_trusted(by, both, cold, data):
     given_parts = [Numbers(x=x, y=y) for x, y in zip(*both, strict=True)]
     more = {"neighbours": data.draw(st.sampled_from([None, 2, 4]))} if by.name == "masked" else {}

@@ -5,12 +5,13 @@ from itertools import combinations
 import msgspec
 import numpy as np
 import pytest
+from helpers.examples import examples
 from helpers.federating import federation_of
 from helpers.masked import Coordinator, masked_of, masked_sites
 from helpers.stores import kept_by
 from helpers.studies import Recorded, Stop, assert_books, disturbed, envelopes, federate, parts, stopping, table
 from helpers.summing import NAMES, Number, members, numbers_are_asked, of, same
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import silvan as sv
@@ -38,7 +39,7 @@ def asked():
 
 
 @given(st.integers(0, 2**62), st.data())
-@settings(max_examples=25)
+@examples(25)
 def test_the_sums_of_trusted_where_they_are_known_to_be_small(most, data):
     values = data.draw(st.lists(st.integers(0, most // 4), min_size=1, max_size=30))
     given_parts = [of(*values, y=[most // 4], dtype=np.int64)] * 4
@@ -207,7 +208,7 @@ def test_a_third_lost_at_two_steps(first, second):
 
 
 @given(st.integers(3, 6), st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_losses_of_any_kind(n, data):
     """Any sites lost at any steps: the sum of the parts that came, or, when too few are left, an error that says so."""
     names = NAMES[:n]

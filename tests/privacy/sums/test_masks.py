@@ -5,8 +5,9 @@ from math import comb
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from helpers.summing import DTYPES, SHAPES, Numbers, of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -65,7 +66,7 @@ INTEGERS = st.sampled_from(DTYPES).flatmap(lambda d: arrays.arrays(np.dtype(d), 
 
 
 @given(INTEGERS, st.integers(1, 64))
-@settings(max_examples=100)
+@examples(100)
 def test_packing_is_plain_addition(counters, width):
     """Also of numbers that do not fit, or are below zero: a word depends on its counters by addition alone."""
     assert pack(counters, width).tolist() == naive_pack(counters, width)
@@ -87,7 +88,7 @@ def small(draw, n):
 
 
 @given(st.integers(1, 5).flatmap(small))
-@settings(max_examples=60)
+@examples(60)
 def test_sums_of_words_are_words_of_sums(given_):
     bits, parts = given_
     width = 64 // (64 // bits)

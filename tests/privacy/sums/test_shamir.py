@@ -4,7 +4,8 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from silvan.privacy.sums import shamir
@@ -75,7 +76,7 @@ def test_fewer_shares_fit_every_secret_equally(case, other):
 
 
 @given(st.binary(min_size=4, max_size=4), st.integers(0, 10))
-@settings(max_examples=20)
+@examples(20)
 def test_one_share_too_few_gives_something_else(secret, seed):
     rng = np.random.default_rng(seed)
     shares = shares_of(6, [secret, *(rng.bytes(4) for _ in range(3))])
