@@ -18,19 +18,21 @@ from sklearn.datasets import load_breast_cancer
 X, y = load_breast_cancer(return_X_y=True)
 begin = time.perf_counter()
 sv.ForestClassifier().fit(X, y).predict_proba(X)
-print("TIMES", imported - start, time.perf_counter() - begin)
+print("TIMES", imported - start, time.perf_counter() - begin, time.time())
 """
 
 
-def run(cache: str) -> tuple[float, float, float]:
-    """Run the first forest of a process: seconds for the import, the forest, and the whole process."""
-    start = time.perf_counter()
+def run(cache: str) -> tuple[float, float, float, float]:
+    """Grow the first forest of a process: seconds for the import, the forest, from the start to it, and to the end."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its byte code, too
+    start = time.time()
     out = subprocess.run(
         [sys.executable, "-c", CODE], env=environment, check=True, capture_output=True, text=True
     ).stdout
-    imported, forest = map(float, out.split("TIMES")[1].split())
-    return imported, forest, time.perf_counter() - start
+    end = time.time()
+    imported, forest, grown = map(float, out.split("TIMES")[1].split())
+    return imported, forest, grown - start, end - start
 
 
 def main() -> None:
@@ -41,8 +43,9 @@ def main() -> None:
     report = Report(
         "The first forest",
         "Seconds until the first forest on breast cancer data (569 rows, 100 trees, predictions included): once "
-        "with no compiled kernels, then in new processes that find them in the cache (median of 5).",
-        ["", "import", "first forest", "whole process"],
+        "with no compiled kernels, then in new processes that find them in the cache (median of 5). Most of the import "
+        "is scikit-learn's: SciPy, and pandas where it is installed.",
+        ["", "import", "first forest", "from start to first forest", "whole process"],
         [["first time", *(f"{x:.1f}" for x in first)], ["later", *(f"{x:.1f}" for x in later)]],
     )
     report.goals += [
