@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from helpers.column_studies import ID, SMALL, Recorded, asking, federate, lying, split, wide
 from helpers.lies import answers_to_lies
-from helpers.studies import TASKS, Stop, parts, table
+from helpers.studies import TASKS, Stop, parts, stopping, table
 from helpers.studies import federate as federate_rows
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
@@ -642,19 +642,8 @@ def test_a_finished_study_is_read_from_its_journal(tmp_path, learner):
 def test_a_coordinator_that_was_killed_goes_on(tmp_path, stop):
     tables, path = split(wide(), 2), str(tmp_path / "journal.db")
     whole = fitted()
-
-    class Killed(InProcess):
-        left = stop
-
-        def deliver(self, messages, verb, timeout):
-            for answer in super().deliver(messages, verb, timeout):
-                Killed.left -= 1
-                if Killed.left < 0:
-                    raise Stop
-                yield answer
-
     with pytest.raises(Stop):
-        sv.VerticalLinear().fit(federate(tables, Killed, journal=path))
+        sv.VerticalLinear().fit(federate(tables, stopping(stop), journal=path))
     fed = federate(tables, journal=path)
     model = sv.VerticalLinear().fit(fed)
     assert np.array_equal(coefficients(model), coefficients(whole))

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 from helpers.column_studies import ID, SMALL, Recorded, asking, federate, lying, split, wide
-from helpers.studies import TASKS, Stop
+from helpers.studies import TASKS, Stop, stopping
 
 import silvan as sv
 from silvan.algorithms.baselines.in_one_place import joined, own_schema
@@ -366,19 +366,8 @@ def test_a_party_that_forgets_its_splits_finds_them_again():
 def test_a_coordinator_that_was_killed_goes_on(tmp_path, stop):
     tables, path = split(wide(), 2), str(tmp_path / "journal.db")
     whole = recorded()[1].forest_
-
-    class Killed(InProcess):
-        left = stop
-
-        def deliver(self, messages, verb, timeout):
-            for answer in super().deliver(messages, verb, timeout):
-                Killed.left -= 1
-                if Killed.left < 0:
-                    raise Stop
-                yield answer
-
     with pytest.raises(Stop):
-        sv.VerticalForest(**SMALL).fit(federate(tables, Killed, journal=path))
+        sv.VerticalForest(**SMALL).fit(federate(tables, stopping(stop), journal=path))
     seen = []
 
     class Counting(InProcess):

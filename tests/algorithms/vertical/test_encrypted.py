@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 from helpers.column_studies import ID, Recorded, Reversed, Shuffled, asking, federate, lying, split, wide
-from helpers.studies import TASKS, Stop
+from helpers.studies import TASKS, Stop, stopping
 
 import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels
@@ -16,7 +16,6 @@ from silvan.algorithms.vertical.encrypted_sums import DecideNodes, Decisions, En
 from silvan.algorithms.vertical.party_shares import LeafValues
 from silvan.algorithms.vertical.prediction import LeafScores
 from silvan.federation import wire
-from silvan.federation.transports.in_process import InProcess
 from silvan.privacy.paillier.cipher import Ciphertexts
 from silvan.privacy.paillier.paillier_keys import generate
 
@@ -350,19 +349,8 @@ def test_a_study_that_was_killed_goes_on(tmp_path, stop):
     """With the same key, which follows from the seed: the parties live in this process, and forget everything."""
     tables, path = split(wide(n=90), 2), str(tmp_path / "journal.db")
     _, whole = recorded()
-    left = stop
-
-    class Killed(InProcess):
-        def deliver(self, messages, verb, timeout):
-            nonlocal left
-            for answer in super().deliver(messages, verb, timeout):
-                left -= 1
-                if left < 0:
-                    raise Stop
-                yield answer
-
     with pytest.raises(Stop):
-        sv.VerticalForest(**ENCRYPTED).fit(federate(tables, Killed, journal=path))
+        sv.VerticalForest(**ENCRYPTED).fit(federate(tables, stopping(stop), journal=path))
     fed = federate(tables, journal=path)
     model = sv.VerticalForest(**ENCRYPTED).fit(fed)
     assert model.forest_ == whole.forest_

@@ -225,7 +225,7 @@ def read_trees(reply: Trees, schema: Schema, n_trees: int) -> Forest:
 
 
 def share_out(n: int, shares: dict[str, int]) -> dict[str, int]:
-    """Split a whole number in proportion to shares; the largest remainders are rounded up, no share gets nothing."""
+    """Split a whole number in proportion to shares, the largest remainders rounded up; all get some if it is enough."""
     total = sum(shares.values())
     exact = {name: n * share / total for name, share in shares.items()}
     whole = {name: max(int(x), 1 if shares[name] and n >= len(shares) else 0) for name, x in exact.items()}
