@@ -1,13 +1,16 @@
-"""The README's code runs, links lead somewhere, and the public names are documented with examples that hold."""
+"""The README's code runs, links lead somewhere, and all of every public name is documented, with examples that hold."""
 
 import doctest
 import importlib.util
+import inspect
 import re
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 import silvan
+from silvan.federate.options import OptionKeywords
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -29,12 +32,78 @@ def test_links_lead_somewhere(page):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-@pytest.mark.parametrize("name", [n for n in silvan.__all__ if ">>>" in (getattr(silvan, n).__doc__ or "")])
+# -- public names
+
+public = pytest.mark.parametrize("name", silvan.__all__)
+
+
+def entries(text, section):
+    """Names that a section of a docstring in numpy's style has entries for."""
+    found = re.search(rf"^{section}\n-+\n(.*?)(?=^[A-Z]\w*\n---|\Z)", inspect.cleandoc(text), re.S | re.M)
+    lines = [line for line in (found[1].splitlines() if found else []) if line and line[0] != " "]
+    return {name for line in lines for name in line.split(" : ")[0].split(", ")}
+
+
+def keywords(thing):
+    """Names of the parameters of a callable, and of the options that it takes; an error's text has none."""
+    if inspect.isclass(thing) and issubclass(thing, Exception) and "__init__" not in vars(thing):
+        return set()
+    parameters = inspect.signature(thing).parameters.values()
+    named = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    unpacked = any("OptionKeywords" in str(p.annotation) for p in parameters)
+    return named | set(get_type_hints(OptionKeywords) if unpacked else ())
+
+
+def test_public_names():
+    assert silvan.__all__ == sorted(set(silvan.__all__))
+    for name in silvan.__all__:
+        thing = getattr(silvan, name)
+        assert callable(thing), name
+        assert thing.__name__ == name
+        assert vars(thing)["__doc__"] if inspect.isclass(thing) else thing.__doc__, name
+
+
+@public
 def test_examples_in_docstrings(name):
-    finder, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner()
-    for example in finder.find(getattr(silvan, name), name, globs={}):
-        runner.run(example)
-    assert runner.summarize().failed == 0
+    thing, runner = getattr(silvan, name), doctest.DocTestRunner()
+    [test] = doctest.DocTestFinder(recurse=False).find(thing, name, globs={})
+    assert "Examples\n--------" in inspect.getdoc(thing)
+    assert test.examples, f"{name} has no example"
+    assert runner.run(test, clear_globs=False).failed == 0
+    model = test.globs.get("model")
+    if inspect.isclass(thing) and isinstance(model, thing):
+        fitted = {known for known in vars(model) if known.endswith("_") and known[0] != "_"}
+        assert fitted - entries(thing.__doc__, "Attributes") == set(), "list what fit sets under Attributes"
+
+
+@public
+def test_all_parameters_are_documented(name):
+    thing = getattr(silvan, name)
+    assert entries(thing.__doc__, "Parameters") == keywords(thing)
+
+
+def test_the_tests_above_can_fail():
+    text = """Do something.
+
+    Parameters
+    ----------
+    first, second
+        Two.
+    third : int
+        Three.
+
+        With a second paragraph.
+
+    Examples
+    --------
+    >>> 1
+    1
+    """
+    assert entries(text, "Parameters") == {"first", "second", "third"}
+    assert entries(text, "Attributes") == set()
+    assert {"tables", "sums", "quorum"} < keywords(silvan.federate_columns)
+    assert "options" not in keywords(silvan.federate_rows)
+    assert keywords(silvan.SiteError) == {"site", "text"}
 
 
 def test_decisions_are_listed():

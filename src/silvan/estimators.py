@@ -126,6 +126,8 @@ class _Forest(_Fitted):
 class ForestClassifier(ClassifierMixin, _Forest):
     """A random forest for two or more classes.
 
+    Takes arrays, and data frames with text or categorical columns as they are; missing values need no filling in.
+
     Parameters
     ----------
     n_estimators
@@ -154,6 +156,21 @@ class ForestClassifier(ClassifierMixin, _Forest):
         "node" draws features at every node, "tree" once for a tree.
     min_weight_fraction_leaf
         Least share of the total weight in a leaf; weights of rows and classes count here.
+
+    Attributes
+    ----------
+    forest_
+        The trees, a ``Forest``, which can be saved and exported.
+    classes_, n_classes_
+        The classes in the order of probabilities, and how many there are.
+    feature_importances_
+        Share of each feature in the decrease of impurity; the shares add up to 1.
+    n_features_in_, feature_names_in_
+        Number of columns seen by ``fit``, and their names if these are text.
+    oob_score_
+        With ``oob_score``, the share of rows that are classified right by the trees that did not see them.
+    oob_decision_function_
+        With ``oob_score``, each row's class probabilities by the trees that did not see it; NaN where all did.
 
     Examples
     --------
@@ -201,10 +218,50 @@ class ForestClassifier(ClassifierMixin, _Forest):
 
 @dataclass(repr=False, eq=False)
 class ForestRegressor(RegressorMixin, _Forest):
-    """A random forest for a number; parameters as in ``ForestClassifier``.
+    """A random forest for a number.
 
-    Two defaults differ, as they do in scikit-learn: ``criterion`` is "squared_error", and all features are
-    tried at every node.
+    Takes arrays, and data frames with text or categorical columns as they are; missing values need no filling in.
+
+    Parameters
+    ----------
+    n_estimators
+        Number of trees.
+    criterion
+        "squared_error".
+    max_depth
+        Levels of splits; None grows until leaves are pure or too small to split.
+    min_samples_split, min_samples_leaf
+        Fewest rows in a node that is split, and in a leaf. Rows are counted, not weights.
+    max_features
+        Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all. By default all, as in
+        scikit-learn.
+    max_bins
+        Most bins of a numeric column, up to 255.
+    bootstrap
+        Grow each tree on its own draw of rows, without replacement: each row with probability 1 - 1/e.
+    random_state
+        An int gives the same forest anywhere, whatever ``n_jobs``.
+    n_jobs
+        Threads; None for all cores.
+    oob_score
+        Score the forest on the rows that trees did not see: ``oob_score_`` and ``oob_prediction_``.
+    feature_draw
+        "node" draws features at every node, "tree" once for a tree.
+    min_weight_fraction_leaf
+        Least share of the total weight in a leaf; weights of rows count here.
+
+    Attributes
+    ----------
+    forest_
+        The trees, a ``Forest``, which can be saved and exported.
+    feature_importances_
+        Share of each feature in the decrease of impurity; the shares add up to 1.
+    n_features_in_, feature_names_in_
+        Number of columns seen by ``fit``, and their names if these are text.
+    oob_score_
+        With ``oob_score``, R2 of predictions by the trees that did not see a row.
+    oob_prediction_
+        With ``oob_score``, each row's prediction by the trees that did not see it; NaN where all did.
 
     Examples
     --------

@@ -17,14 +17,13 @@ from silvan.auditing.attacks.vertical_labels import labels_from_partitions
 from silvan.auditing.audit_report import Report
 from silvan.auditing.drill import run_drills
 from silvan.auditing.findings import ATTACKS, Finding, make_limits
-from silvan.auditing.release import FEWEST, Case, Release, Rows, case_of, drawn_rows, undefended_release
+from silvan.auditing.release import FEWEST, Case, Release, Rows, case_of, undefended_release
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.schema import Schema
 from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.forest.forest import Forest
-from silvan.learners import BOFRF, Learner, MergedForest
 from silvan.privacy.gate.gate import policy_of
 
 CONTROL_TREES = 50
@@ -57,11 +56,17 @@ def audit(
     seed
         Decides all draws: the same seed gives the same figures.
 
+    Returns
+    -------
+    Report
+        A finding for each attack, by name: its figure, the limit, and the verdict.
+
     Examples
     --------
     >>> import silvan as sv
     >>> from sklearn.datasets import load_breast_cancer
     >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> X, y = X[:300, :10], y[:300]
     >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])}, test=0.4)
     >>> model = sv.HistogramForest(n_estimators=20, min_samples_leaf=20).fit(fed)
     >>> report = sv.audit(model, fed)
@@ -81,8 +86,8 @@ def audit(
         findings = [*attack_forest(Release(forest.bare()), case), *run_drills(case, forest.schema, None)]
     else:
         case = case_of(federation, forest.schema, seed)
-        learner = None if isinstance(model, Forest) else model
-        drawn = None if learner is None else drawn_rows(learner, federation)
+        learner = model if hasattr(model, "drawn_rows") else None  # not a forest, nor an estimator of one table
+        drawn = None if learner is None else learner.drawn_rows(federation)
         findings = attack_forest(Release(forest.bare()), case, drawn)
         findings += attack_federation(learner, federation, case)
     epsilon = getattr(model, "epsilon", None)
@@ -110,9 +115,9 @@ def attack_federation(learner: Any, federation: Federation, case: Case) -> list[
     """Run the attacks on how a release is made, on copies of the federation, so that no ledger or budget changes."""
     policy = policy_of(federation.site(federation.active[0]))
     settings = None
-    if isinstance(learner, Learner) and getattr(learner, "epsilon", None) is None:
+    if learner is not None and getattr(learner, "epsilon", None) is None:
         settings = learner.forest_settings(federation.schema)
-    sent = isinstance(learner, MergedForest | BOFRF)
+    sent = learner is not None and learner.sends_trees
     found = run_drills(case, federation.schema, settings, policy.leaf_digits if sent else None)
     found += [assign_patients(federation, case.seed), difference_sums(federation)]
     enough = len(case.outsiders) >= FEWEST

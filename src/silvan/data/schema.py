@@ -31,9 +31,29 @@ Class = str | int | float | bool
 class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One column that a tree may split on.
 
-    ``bounds`` are the smallest and largest value that are publicly known to be possible; ``edges`` are cut
-    points given instead of found; ``categories`` are the named categories, in the order of their codes, and
-    ``other`` says that one more code stands for all that are not named.
+    Parameters
+    ----------
+    name
+        The name of the column.
+    kind
+        "numeric" or "categorical".
+    bounds
+        The smallest and largest value that are publicly known to be possible, for a numeric column; None if unknown.
+    categories
+        The named categories of a categorical column, in the order of their codes; at most 254.
+    other
+        Whether one more code stands for all categories that are not named.
+    edges
+        Cut points of a numeric column, rising, in place of those that would be found; at most 254.
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> sv.Feature("age", bounds=(0, 120)).categorical
+    False
+    >>> ward = sv.Feature("ward", "categorical", categories=("north", "south"), other=True)
+    >>> ward.n_codes
+    3
     """
 
     name: str
@@ -93,7 +113,25 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The column to predict: ``classes`` in the order of their codes, or None for a number."""
+    """The column to predict: ``classes`` in the order of their codes, or None for a number.
+
+    Parameters
+    ----------
+    name
+        The name of the column.
+    classes
+        The classes, in the order of their codes and of probabilities; None for a number.
+    bounds
+        The smallest and largest number that are publicly known to be possible, for a number; None if unknown.
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> sv.Label("diagnosis", classes=("benign", "malignant")).classes
+    ('benign', 'malignant')
+    >>> sv.Label("days", bounds=(0, 365)).classes is None
+    True
+    """
 
     name: str = "label"
     classes: tuple[Class, ...] | None = None
@@ -117,7 +155,36 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """The features, in the order of their indices, and the label."""
+    """The features, in the order of their indices, and the label.
+
+    ``Schema.of`` takes plain names for columns of numbers.
+
+    Parameters
+    ----------
+    features
+        The columns that trees may split on, each a ``Feature``.
+    label
+        The column to predict, a ``Label``.
+
+    Attributes
+    ----------
+    names
+        Feature names by index.
+    n_classes
+        How many classes the label has; 0 for a number.
+    hash
+        SHA-256 of the schema as JSON: equal for equal schemas.
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> ward = sv.Feature("ward", "categorical", categories=("north", "south"))
+    >>> schema = sv.Schema.of(["age", ward], sv.Label("ill", classes=("no", "yes")))
+    >>> schema.names, schema.n_classes
+    (('age', 'ward'), 2)
+    >>> sv.Schema.from_json(schema.to_json()) == schema
+    True
+    """
 
     features: tuple[Feature, ...]
     label: Label

@@ -91,6 +91,8 @@ def federate_columns(
         Sign and check every message, as between machines.
     cold
         Rebuild the party for every message, as if it had been restarted: slow, for tests.
+    quorum
+        Must be None: of columns, every party is needed.
     timeout
         Within how many seconds a party must answer; None: any time.
     journal

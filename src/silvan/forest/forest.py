@@ -18,7 +18,57 @@ class Forest(ForestArrays):
     """Decision trees and how they combine.
 
     Made by learners, ``load`` and ``from_sklearn``; every forest is checked when it is made, so one that
-    exists can be used. Equality is equality of ``hash``.
+    exists can be used. Its arrays are read-only. Equality is equality of ``hash``.
+
+    Nodes of a tree stand in level order: the k-th inner node of a tree, counted from 0, has its children at places
+    2k + 1 and 2k + 2 of that tree.
+
+    Parameters
+    ----------
+    schema
+        What the columns mean, a ``Schema``.
+    offsets
+        Where each tree's nodes begin, and where the last tree's end: (trees + 1,).
+    feature
+        Index of the feature that a node splits on, -1 for a leaf: (nodes,).
+    threshold
+        A numeric split sends a row left if its value is not above this: (nodes,).
+    missing_left
+        Whether rows with a missing value go left: (nodes,).
+    sets
+        For splits by category, the bins that go left, as bits of four words, in the order of the nodes:
+        (category splits, 4).
+    value
+        Class probabilities, or a number, of leaves, in the order of the nodes: (leaves, outputs).
+    weights
+        The weight of each tree: (trees,).
+    combine
+        How trees make an answer. "mean": the weighted mean of leaf values. "vote": each tree votes with its weight for
+        the most probable class of its leaf. "stages": trees of a stage vote, and stages vote by their weights.
+        "log_odds": a calibrated sum of leaf values.
+    gain
+        Each feature's share in the decrease of impurity: (features,); None if it is not known.
+    group, say
+        With "stages" only: the stage of each tree, (trees,), and the weight of each stage, (stages,).
+    knots, odds
+        With "log_odds" only: the calibration by class, summed leaf values and their log-odds, (classes, points).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import silvan as sv
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> forest = sv.ForestClassifier(n_estimators=10).fit(X, y).forest_
+    >>> len(forest), forest.schema.names
+    (10, ('x0', 'x1', 'x2', 'x3'))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     forest.save(f"{folder}/iris.silvan")
+    ...     again = sv.Forest.load(f"{folder}/iris.silvan")
+    >>> again == forest
+    True
+    >>> again.predict(X[:2])
+    array([0, 0])
     """
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Learners on federations: parameters in, an algorithm called, results in names that end in an underscore."""
+"""Learners that are fitted on federations, with scikit-learn's conventions for parameters and fitted attributes."""
 
 from silvan.learners.base import Learner
 from silvan.learners.bofrf import BOFRF

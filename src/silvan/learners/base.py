@@ -1,4 +1,4 @@
-"""What all learners on federations share: parameters, fit, predict, evaluate."""
+"""Base classes of learners on federations: parameters, ``fit``, ``predict``, ``evaluate``."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class FederatedEstimator(BaseEstimator, ABC):
-    """What everything that is fitted on a federation shares: the check, and the account of what it took."""
+    """Base of everything that is fitted on a federation: checks parameters, and counts rounds and bytes."""
 
     schema_: Schema
     rounds_: int
@@ -60,7 +60,7 @@ class FederatedEstimator(BaseEstimator, ABC):
         }
         return self
 
-    def check(self) -> None:  # noqa: B027, most parameters are checked where they are used
+    def check(self) -> None:  # most parameters are checked where they are used
         """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
 
     @property
@@ -70,13 +70,14 @@ class FederatedEstimator(BaseEstimator, ABC):
 
     @abstractmethod
     def train(self, federation: Federation) -> None:
-        """Learn from all sites, and set what ``fit`` promises."""
+        """Learn from all sites, and set the attributes of a fitted learner."""
 
 
 class _Fitted(FederatedEstimator):
-    """What is there after ``fit``; not parameters, so not fields of the dataclasses below."""
+    """Attributes that ``fit`` sets; not parameters, so not fields of the dataclasses below."""
 
-    restorable: ClassVar[bool] = True  # whether its forests are all that is needed to judge it
+    sends_trees: ClassVar[bool] = False  # whether sites send trees of their own
+    restorable: ClassVar[bool] = True  # whether its forests are all that is needed to evaluate it
 
     forest_: Forest | None
     forests_: dict[str, Forest]
@@ -86,8 +87,8 @@ class _Fitted(FederatedEstimator):
 class Learner(_Fitted):
     """A forest on a federation.
 
-    After ``fit``: ``forest_`` is the global forest, ``forests_`` the one each site should use, ``rounds_`` and
-    ``bytes_`` what it took.
+    After ``fit``, ``forest_`` is the global forest (None if there is none), ``forests_`` has the one that each site
+    should use, ``rounds_`` and ``bytes_`` count the messages.
     """
 
     n_estimators: int = 100
@@ -103,8 +104,12 @@ class Learner(_Fitted):
     feature_draw: str = "node"
 
     def train(self, federation: Federation) -> None:
-        """Grow the forest, by the parameters."""
+        """Check the parameters and grow the forest."""
         self.grow(federation, self.forest_settings(federation.schema), self.feature_key())
+
+    def drawn_rows(self, federation: Federation) -> np.ndarray | None:
+        """Return which rows each tree of ``forest_`` drew: bool (trees, all sites' training rows); None if unknown."""
+        return None
 
     @abstractmethod
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
@@ -130,7 +135,7 @@ class Learner(_Fitted):
         return Settings(criterion=self.criterion or default, class_weight=weight, **values)
 
     def feature_key(self) -> np.ndarray:
-        """Return the key that decides which features a node may use."""
+        """Return the key that decides which features a node may use; raise ``InputError`` for a wrong seed."""
         seed: Any = self.random_state
         if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
             raise InputError(f"random_state must be a whole number of at least 0, got {seed!r}")
@@ -156,14 +161,25 @@ class Learner(_Fitted):
         return self._forest_for(site).predict_proba(X)
 
     def evaluate(self, federation: Federation, table: Any = None) -> "pl.DataFrame":
-        """Judge the model beside what each site has alone, and beside pooled rows where that can be known.
+        """Compare the model with what each site has alone and, in one process, with that of pooled rows.
 
-        Each site scores its own test part; nothing but figures and counts moves. With a ``table`` every model is
-        scored on that table instead.
+        Each site scores its own test part; only figures and counts leave it. ``counts_`` keeps the counts of all sites
+        together, for curves.
 
-        ``gain`` is how much better a model is than what the site has alone, in AUC (or RMSE: by how much smaller),
-        ``gain_low`` to ``gain_high`` its 95 % interval: with 0 in between, it may be noise. Few test rows have none.
-        ``use`` marks the model that was chosen for the site, which was not done by its test rows.
+        Parameters
+        ----------
+        federation
+            The federation that the model was fitted on, made with test rows (``test=0.2``).
+        table
+            A table with the label to score every model on, in place of the test rows; in one process only.
+
+        Returns
+        -------
+        polars.DataFrame
+            A line for each site and model, and for all sites together. ``gain`` is how much better a model is than
+            what the site has alone, in AUC (or RMSE: by how much smaller), ``gain_low`` to ``gain_high`` its 95 %
+            interval: with 0 in between, it may be noise. There is none for few test rows. ``use`` marks the model that
+            was chosen for the site, which was not done by its test rows.
         """
         contenders = self.contenders(federation)
         if table is not None:
@@ -175,13 +191,13 @@ class Learner(_Fitted):
         return figures_frame(rows)
 
     def contenders(self, federation: Federation) -> list[tuple[str, object]]:
-        """Return the models to judge, by name: this one, each site's own, and that of all rows where it can be known.
+        """Return the models to compare, by name: this one, each site's own and, in one process, that of all rows.
 
-        A ``Settings`` among them stands for what each site grows by itself.
+        A ``Settings`` among them stands for the forest that each site grows by itself.
         """
-        federated = self._federated()  # says so if there is none yet
+        federated = self._federated()  # raises an error before fit
         if federation.limited:
-            return [("federated", federated)]  # what is grown at one place needs all of its rows in memory
+            return [("federated", federated)]  # the others need all rows of a site in memory
         settings = self.forest_settings(self.schema_)
         listed: list[tuple[str, object]] = [("local", settings), ("federated", federated)]
         if federation.local_sites:
@@ -196,7 +212,7 @@ class Learner(_Fitted):
         return pooled_forest(federation, self.schema_, settings, self.feature_key())
 
     def figures_on_table(self, federation: Federation, contenders: list[tuple[str, object]], table: Any) -> list[Row]:
-        """Judge models on the rows of a table, in one process."""
+        """Return figures of models on the rows of a table, in one process."""
         if not federation.local_sites:
             raise InputError("a table to evaluate on needs a federation in this process")
         models = self._grown(federation, contenders)
@@ -218,7 +234,7 @@ class Learner(_Fitted):
         return models
 
     def _figures_on_test_rows(self, federation: Federation, contenders: list[tuple[str, object]]) -> list[Row]:
-        """Judge models on the rows that parties have in common and kept for judging."""
+        """Return figures of models on the test rows among those that all parties have."""
         rows, models = rows_for_judging(federation), self._grown(federation, contenders)
         absent = np.zeros(len(self.schema_.features), np.bool_)
         return on_rows(self.schema_, models, alone_at(federation), rows.X, rows.y, absent, self.feature_key())

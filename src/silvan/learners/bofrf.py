@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from silvan.algorithms.baselines.in_one_place import rows_drawn_at_sites
 from silvan.algorithms.bofrf.choose import TAUS, Chosen, choose_all
 from silvan.algorithms.bofrf.clusters import find_clusters
 from silvan.algorithms.bofrf.distances import Metric, check_metric
@@ -16,9 +17,11 @@ from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
+from silvan.learners.parameter_docs import write_shared_entries
 from silvan.tree.fit import Settings
 
 
+@write_shared_entries
 @dataclass(repr=False, eq=False)
 class BOFRF(Learner):
     """Sites' own trees, weighed by how they do at all sites, and a choice at each site of what to use.
@@ -28,36 +31,58 @@ class BOFRF(Learner):
 
     Parameters
     ----------
+    n_estimators
+        Number of trees that every site grows.
+    %(forest_parameters)s
     tau
-        Trees at or below it have no say.
+        Trees whose weight is not above it are not used.
     personal
         Let every site choose its own tau as well.
-    clusters, metric, first
-        Divide the sites into so many clusters that learn by themselves; by which distance; the first centroid.
+    clusters
+        Number of clusters that the sites are divided into, each of which learns by itself; None for no clusters.
+    metric
+        The distance between sites by which clusters are found: "manhattan", "euclidean" or "minkowski".
+    first
+        The site that is the first centroid of the clusters; None: one is drawn.
     protocol
         "honest": a site chooses on rows that the trees did not see. "paper": on its test part, as published.
     validation
         Share of the training rows to choose on, split off before training; None for out-of-bag rows.
     tune
-        "grid" or "halving": tune the trees' parameters at each site by cross-validation; or values, or a ``Search``.
+        "grid" or "halving" (also True): tune the trees' parameters at each site by cross-validation; or a dict of
+        values to try by parameter, or a ``Search``. None: no tuning.
     equal
-        Give the trees of every site the same say together, however many or good they are.
+        Give the trees of every site the same weight in sum, however many or good they are.
     max_trees
         Most trees that are taken from a site, grown or brought; None for as many as it brings.
     admission
-        Have every site look at the others' trees first and refuse poor and odd ones; one round more.
+        Have every site check the others' trees on its own rows first and refuse poor and odd ones; one round more.
 
     Attributes
     ----------
-    forest_ : the global ensemble, whose trees vote; None if there are several clusters
-    forests_ : what each site should use
-    own_ : the ensemble of each site's own trees
-    strategies_, taus_ : what each site chose, "global" or "own", and at which tau
-    chosen_ : what the choices were made on: measure, rows, figures
-    weights_, owners_ : of every tree its weight before tau, and its site; in the order of ``forest_``
-    clusters_ : sites by centroid; None without clusters
-    settings_ : the parameters of each site's trees
-    refused_ : with ``admission``, how many trees were refused: by site, whose they are, and why
+    forest_
+        The global ensemble, a ``Forest`` whose trees vote; None if there are several clusters.
+    forests_
+        The ensemble that each site should use, by site.
+    own_
+        The ensemble of each site's own trees, by site.
+    globals_
+        The ensemble of all trees that the site uses if it does not use its own, by site.
+    strategies_
+        What each site chose: "global" or "own".
+    taus_
+        The tau at which each site uses its ensemble.
+    chosen_
+        What the choices were made on, by site: measure, number of rows, figures.
+    weights_, owners_
+        Each tree's weight before tau is applied, and its site; in the order of ``forest_``.
+    clusters_
+        The sites of each cluster, by centroid; None without ``clusters``.
+    settings_
+        The parameters of each site's trees.
+    refused_
+        With ``admission``, how many trees each site refuses: by site, by the site that grew them, and by reason.
+    %(fit_attributes)s
 
     Examples
     --------
@@ -72,6 +97,7 @@ class BOFRF(Learner):
     True
     """
 
+    sends_trees: ClassVar[bool] = True
     restorable: ClassVar[bool] = False
 
     tau: float = 0.2
@@ -92,7 +118,7 @@ class BOFRF(Learner):
         return 3 if self.clusters is None else None
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
-        """Grow the forest."""
+        """Exchange and weigh the sites' trees, and let every site choose what to use."""
         validation, search = self._check(settings), as_search(self.tune)
         settings = check_influence(settings, self.equal, self.max_trees, self.admission)
         schema = self.schema_
@@ -123,7 +149,7 @@ class BOFRF(Learner):
         self._keep(weighted, chosen, taus)
 
     def _keep(self, weighted: dict[str, Weighted], chosen: dict[str, Chosen], taus: list[float]) -> None:
-        """Set all that is known after fit."""
+        """Set the attributes of a fitted learner."""
         groups = list(weighted.values())
         together = {name: one.ensemble(self.tau) for name, one in weighted.items()}
         self.forest_ = next(iter(together.values())) if len(together) == 1 else None
@@ -152,7 +178,7 @@ class BOFRF(Learner):
                 self.forests_[site] = agreed if tau == self.tau else one.ensemble(tau, site if own else None, site)
 
     def _check(self, settings: Settings) -> float:
-        """Refuse what cannot be meant; give the share of rows to split off."""
+        """Raise ``InputError`` for parameters out of range; return the share of rows to split off."""
         tau: Any = self.tau
         if isinstance(tau, bool) or not isinstance(tau, int | float | np.number) or not 0.0 <= tau < 1.0:
             raise InputError(f"tau must be at least 0 and below 1, got {self.tau!r}")
@@ -174,14 +200,16 @@ class BOFRF(Learner):
             )
         return float(share or 0.0)
 
-    @property
-    def plain_trees(self) -> bool:
-        """Whether every site's trees were grown on all of its training rows, with the learner's own parameters."""
-        return self.clusters is None and not (self.validation or self.tune or self._site_forests)
+    def drawn_rows(self, federation: Federation) -> np.ndarray | None:
+        """Return which rows each tree drew; None where trees are not all grown here, on all of a site's rows."""
+        if self.clusters is not None or self.validation or self.tune or self._site_forests:
+            return None
+        n_trees = dict.fromkeys(federation.active, self.n_estimators)
+        return rows_drawn_at_sites(federation, self.schema_, bool(self.bootstrap), n_trees)
 
     def contenders(self, federation: Federation) -> list[tuple[str, object]]:
         """Return the models to judge, by name."""
-        self._federated()  # says so if it is not fitted yet
+        self._federated()  # raises an error before fit
         settings = self.forest_settings(self.schema_)
         plain = self.validation is not None and self.tune is None and not self._site_forests
         # with validation rows split off, the trees that were exchanged are not those that a site alone would grow

@@ -13,11 +13,12 @@ from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
+from silvan.learners.parameter_docs import write_shared_entries
 from silvan.tree.fit import Settings
 
 
 class _Booster(Learner):
-    """What boosting learners share: their parameters are those of AdaBoost with stumps, not of a forest."""
+    """The common part of boosting learners, whose parameters are those of AdaBoost with stumps, not of a forest."""
 
     def __init__(
         self,
@@ -36,11 +37,11 @@ class _Booster(Learner):
         return Boosting(self.n_estimators, str(self.criterion), self.min_samples_leaf, self.max_bins)
 
     def forest_settings(self, schema: Schema) -> Settings:
-        """Return the settings of a forest; boosting has its own."""
+        """Return settings of trees with one split; what else there is to set is in ``Boosting``."""
         return Settings(max_depth=1)
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
-        """Grow the forest."""
+        """Boost across the sites; raise ``InputError`` unless the label has two classes."""
         check_two_classes(self.schema_)
         self.forest_, self.forests_ = self._boost(federation, self._boosting)
 
@@ -66,22 +67,35 @@ class _Booster(Learner):
         return {site: local_boost(federation.site(site), self.schema_, boosting) for site in federation.active}
 
 
+@write_shared_entries
 class LocalAdaBoost(_Booster):
-    """Each site's own AdaBoost, on its own rows: what boosting learners are held to.
+    """Each site's own AdaBoost, on its own rows: the baseline of boosting learners.
+
+    For two classes, and for federations in this process only. There is no global model, so predictions name their site.
 
     Parameters
     ----------
-    n_estimators
-        Rounds of boosting, each of which adds a stump.
-    criterion
-        What makes a stump good: that its sides are pure, "gini" or "entropy" of weighted rows, each voting for its
-        larger class (as scikit-learn does); or "error", the least weighted error of sides that vote differently.
-    min_samples_leaf
-        Fewest rows on a side of a stump.
-    max_bins
-        Most bins of a numeric column.
-    random_state
-        Nothing is drawn; for use beside other learners.
+    %(boosting_parameters)s
+
+    Attributes
+    ----------
+    forest_
+        None: there is no global model.
+    forests_
+        Each site's own stumps and their weights, by site.
+    %(fit_attributes)s
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> model = sv.LocalAdaBoost(n_estimators=10).fit(fed)
+    >>> model.rounds_, sorted(model.forests_)
+    (0, ['north', 'south'])
+    >>> bool((model.predict(X[1::2], site="north") == y[1::2]).mean() > 0.9)
+    True
     """
 
     def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
@@ -90,12 +104,27 @@ class LocalAdaBoost(_Booster):
         return None, self._local(federation, boosting)
 
 
+@write_shared_entries
 class BOPPID(_Booster):
     """AdaBoost at every site, and each site picks those of the others that do about as well on its rows: two rounds.
 
-    Parameters are those of ``LocalAdaBoost`` and two more. ``tau``: how far another classifier's error on the site's
-    rows may be from that of its own. ``printed``: take line 10 of the algorithm as it is printed, which admits every
-    worse classifier. Every site has a model of its own; there is no global one.
+    For two classes. Every site has a model of its own; there is no global one, so predictions name their site.
+
+    Parameters
+    ----------
+    %(boosting_parameters)s
+    tau
+        How far another classifier's error on the site's rows may be from that of the site's own.
+    printed
+        Take line 10 of the algorithm as it is printed, which admits every worse classifier.
+
+    Attributes
+    ----------
+    forest_
+        None: there is no global model.
+    forests_
+        The stumps that each site uses and their weights, by site.
+    %(fit_attributes)s
 
     Examples
     --------
@@ -125,10 +154,35 @@ class BOPPID(_Booster):
         return None, boppid.fit(federation, self.schema_, boosting, federation.rows, self.tau, self.printed)
 
 
+@write_shared_entries
 class AdaBoostPL(_Booster):
     """AdaBoost at every site, merged stump by stump in the order of their weights: one round.
 
-    Parameters are those of ``LocalAdaBoost``.
+    For two classes.
+
+    Parameters
+    ----------
+    %(boosting_parameters)s
+
+    Attributes
+    ----------
+    forest_
+        The merged stumps, a ``Forest`` whose trees vote in stages.
+    forests_
+        The model that each site should use, by site: the same for all.
+    %(fit_attributes)s
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> model = sv.AdaBoostPL(n_estimators=10).fit(fed)
+    >>> model.rounds_, len(model.forest_)
+    (1, 20)
+    >>> bool((model.predict(X) == y).mean() > 0.9)
+    True
     """
 
     def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
@@ -136,10 +190,35 @@ class AdaBoostPL(_Booster):
         return forest, dict.fromkeys(federation.active, forest)
 
 
+@write_shared_entries
 class MultBoost(_Booster):
     """AdaBoost over all sites, whose classifier of a round is a vote of one stump from each: two rounds a stage.
 
-    Parameters are those of ``LocalAdaBoost``; the ``criterion`` is "error", as published.
+    For two classes.
+
+    Parameters
+    ----------
+    %(boosting_parameters)s
+
+    Attributes
+    ----------
+    forest_
+        The stumps of all stages, a ``Forest`` whose trees vote in stages.
+    forests_
+        The model that each site should use, by site: the same for all.
+    %(fit_attributes)s
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> model = sv.MultBoost(n_estimators=5).fit(fed)
+    >>> model.rounds_, len(model.forest_)
+    (10, 10)
+    >>> bool((model.predict(X) == y).mean() > 0.9)
+    True
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Answers about the rows of a federation by columns: data frames of ids and what a model says."""
+"""Predictions for the rows of a federation by columns, as data frames of ids and answers."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-class Answered(NamedTuple):
+class ScoredRows(NamedTuple):
     """Rows by id, in the order of the first party's table, and their scores."""
 
     frame: "pl.DataFrame"
@@ -23,7 +23,7 @@ class Answered(NamedTuple):
     lacking: dict[str, int]  # rows that a party lacks
 
     def with_answers(self, answers: dict[str, Any]) -> "pl.DataFrame":
-        """Put answers beside the ids."""
+        """Return the data frame with columns of answers after the ids."""
         import polars as pl
 
         clash = [name for name in answers if name in self.frame.columns]
@@ -32,7 +32,9 @@ class Answered(NamedTuple):
         return pl.concat([self.frame[:, :1], pl.DataFrame(answers), self.frame[:, 1:]], how="horizontal")
 
 
-def answer(federation: Federation, score: Callable[[np.ndarray], np.ndarray], incomplete: bool = False) -> Answered:
+def score_by_id(
+    federation: Federation, score: Callable[[np.ndarray], np.ndarray], incomplete: bool = False
+) -> ScoredRows:
     """Score the rows in common, or all rows that any party has, by their digests."""
     import polars as pl
 
@@ -48,7 +50,7 @@ def answer(federation: Federation, score: Callable[[np.ndarray], np.ndarray], in
     scores = score(digests)
     if not federation.local_sites:
         named = {"row": [row.tobytes().hex() for row in digests.astype(">u8")]}
-        return Answered(pl.DataFrame({**named, **lacking}), scores, counts)
+        return ScoredRows(pl.DataFrame({**named, **lacking}), scores, counts)
     order, ids = list_rows(federation, digests)
     frame = pl.DataFrame({id_column(federation): ids, **{k: [v[i] for i in order] for k, v in lacking.items()}})
-    return Answered(frame, scores[order], counts)
+    return ScoredRows(frame, scores[order], counts)

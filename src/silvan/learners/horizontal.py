@@ -1,11 +1,11 @@
-"""Forests grown across sites, and the two baselines: pooled rows, and each site alone."""
+"""Learners on federations of rows: histogram and merged forests, and the baselines, pooled and local forests."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from silvan.algorithms.baselines.in_one_place import alone, alone_at
+from silvan.algorithms.baselines.in_one_place import alone, alone_at, pooled_rows, rows_drawn_at_sites
 from silvan.algorithms.baselines.pooled_forest import pooled_forest
 from silvan.algorithms.horizontal import adaptive_forest, histogram_forest, merged_forest
 from silvan.algorithms.private.forms import fit_private
@@ -13,24 +13,31 @@ from silvan.algorithms.shared.admission import warn_refused
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.learners.base import Learner
+from silvan.learners.parameter_docs import write_shared_entries
 from silvan.privacy.noise.accounting import Privacy
+from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings
 
 if TYPE_CHECKING:
     import polars as pl
 
 
+@write_shared_entries
 @dataclass(repr=False, eq=False)
 class HistogramForest(Learner):
     """A forest grown from summed histograms: exactly the one that all rows in one place would give.
 
-    Parameters are those of ``ForestClassifier`` (``criterion`` None: gini or squared error, as the label is), with
-    ``max_depth=10`` by default, since a level is a round.
-
-    With ``epsilon`` the forest is differentially private, and ``privacy_`` accounts for it (docs/privacy.md).
+    A level of all trees takes one round of messages, so ``max_depth`` is limited by default. With ``epsilon`` the
+    forest is differentially private, and ``privacy_`` accounts for it (docs/privacy.md).
 
     Parameters
     ----------
+    n_estimators
+        Number of trees.
+    %(forest_parameters)s
+    bins
+        "shared": all sites count rows in the same bins, and only sums of counts are used. "adaptive": each site sends
+        bins of its own with their means, as published; a site's policy must allow its message "AdaptiveLevel".
     epsilon
         How much all answers together may tell of a row; None for no such promise.
     private
@@ -43,6 +50,16 @@ class HistogramForest(Learner):
     tolerate
         With noise on the total: how many sites may be lost, or collude, without spoiling the promise. None: one,
         since every site knows its own share of the noise.
+
+    Attributes
+    ----------
+    forest_
+        The forest, a ``Forest``.
+    forests_
+        The forest that each site should use, by site: the same for all.
+    privacy_
+        The account of the privacy budget; None without ``epsilon``.
+    %(fit_attributes)s
 
     Examples
     --------
@@ -69,6 +86,13 @@ class HistogramForest(Learner):
     def expected_rounds(self) -> int | None:
         """The most rounds that training can take, where that is known before."""
         return None if self.max_depth is None else int(self.max_depth) + 2
+
+    def drawn_rows(self, federation: Federation) -> np.ndarray | None:
+        """Return which rows each tree drew; None for a private forest."""
+        if self.epsilon is not None or self.forest_ is None:
+            return None
+        rows, key = pooled_rows(federation, self.schema_)
+        return rows_of_trees(key, rows.row_keys, 0, len(self.forest_), bool(self.bootstrap))
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
@@ -107,9 +131,43 @@ class HistogramForest(Learner):
         return figures.with_columns(pl.lit("outside").alias("guarantee"))
 
 
+@write_shared_entries
 @dataclass(repr=False, eq=False)
 class PooledForest(HistogramForest):
-    """The forest of all sites' rows in one place: a baseline, for federations in this process only."""
+    """The forest of all sites' rows in one place: a baseline, for federations in this process only.
+
+    It takes the parameters of a ``HistogramForest``, so that one can be compared with the other.
+
+    Parameters
+    ----------
+    n_estimators
+        Number of trees.
+    %(forest_parameters)s
+    epsilon
+        Must be None: the baseline has no noise.
+    bins, private, noise, n_rows, tolerate
+        Not used; parameters of a ``HistogramForest``.
+
+    Attributes
+    ----------
+    forest_
+        The forest, a ``Forest``.
+    forests_
+        The forest of each site, by site: the same for all.
+    %(fit_attributes)s
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> model = sv.PooledForest(n_estimators=10).fit(fed)
+    >>> model.rounds_, len(model.forest_)
+    (0, 10)
+    >>> model.predict(X[:2])
+    array([0, 0])
+    """
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
@@ -121,9 +179,39 @@ class PooledForest(HistogramForest):
         self.forests_ = dict.fromkeys(federation.active, self.forest_)
 
 
+@write_shared_entries
 @dataclass(repr=False, eq=False)
 class LocalForest(Learner):
-    """Each site's own forest, on its own rows: what a site has without joining."""
+    """Each site's own forest, on its own rows: what a site has without joining.
+
+    A baseline, for federations in this process only. There is no global forest, so predictions name their site.
+
+    Parameters
+    ----------
+    n_estimators
+        Number of trees of each site.
+    %(forest_parameters)s
+
+    Attributes
+    ----------
+    forest_
+        None: there is no global forest.
+    forests_
+        Each site's own forest, by site.
+    %(fit_attributes)s
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> model = sv.LocalForest(n_estimators=10).fit(fed)
+    >>> sorted(model.forests_), model.rounds_
+    (['north', 'south'], 0)
+    >>> model.predict(X[:2], site="north")
+    array([0, 0])
+    """
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
@@ -138,17 +226,51 @@ class LocalForest(Learner):
         }
 
 
+@write_shared_entries
 @dataclass(repr=False, eq=False)
 class MergedForest(Learner):
     """Sites' own trees put together: one round, and only trees travel.
 
-    ``weights``: None for as many trees from every site; "trees" for as many as its share of rows; "votes" for equally
-    many, each with a say in proportion to its site's rows.
+    Parameters
+    ----------
+    n_estimators
+        Number of trees of all sites together.
+    %(forest_parameters)s
+    weights
+        None: equally many trees from every site. "trees": numbers of trees in proportion to the sites' rows. "votes":
+        equally many trees, each with a weight in proportion to its site's rows.
+    equal
+        Give the trees of every site the same weight in sum, whatever a site claims; for ``weights=None`` only.
+    max_trees
+        Most trees that are taken from a site; None for no limit.
+    admission
+        Have every site check the others' trees on its own rows and refuse poor and odd ones; one round more.
 
-    ``equal``: every site's trees have the same say together, whatever a site claims. ``max_trees``: the most that are
-    taken from a site. ``admission``: every site looks at the others' trees and refuses poor and odd ones, which takes a
-    round more; ``refused_`` says how many, by site, whose they are, and why.
+    Attributes
+    ----------
+    forest_
+        The merged forest, a ``Forest``.
+    forests_
+        The forest that each site should use, by site: the merged one; with ``admission``, without the trees that the
+        site refuses.
+    refused_
+        With ``admission``, how many trees each site refuses: by site, by the site that grew them, and by reason.
+    %(fit_attributes)s
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> fed = sv.federate_rows({"north": (X[::3], y[::3]), "south": (X[1::3], y[1::3]), "west": (X[2::3], y[2::3])})
+    >>> model = sv.MergedForest(n_estimators=12).fit(fed)
+    >>> model.rounds_, len(model.forest_)
+    (1, 12)
+    >>> bool((model.predict(X) == y).mean() > 0.9)
+    True
     """
+
+    sends_trees: ClassVar[bool] = True
 
     weights: merged_forest.Weights | None = None
     equal: bool = False
@@ -159,6 +281,12 @@ class MergedForest(Learner):
     def expected_rounds(self) -> int | None:
         """The most rounds that training can take, where that is known before."""
         return 1
+
+    def drawn_rows(self, federation: Federation) -> np.ndarray | None:
+        """Return which rows each tree drew."""
+        shares = {site: federation.rows[site] if self.weights == "trees" else 1 for site in federation.active}
+        n_trees = merged_forest.share_out(self.n_estimators, shares)
+        return rows_drawn_at_sites(federation, self.schema_, bool(self.bootstrap), n_trees)
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""

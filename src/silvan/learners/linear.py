@@ -1,4 +1,4 @@
-"""The linear learner: regression of columns that stay where they are, the baseline of vertical forests."""
+"""The learner of linear models: regression on columns that stay with their parties, a baseline of vertical forests."""
 
 import warnings
 from dataclasses import replace
@@ -29,8 +29,9 @@ from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.federation.federation import OVERALL, Federation
 from silvan.learners.base import FederatedEstimator, figures_frame
-from silvan.learners.column_answers import answer
+from silvan.learners.column_answers import ScoredRows, score_by_id
 from silvan.learners.model_folder import read_parameters, read_part, share_file, write_model
+from silvan.learners.parameter_docs import write_shared_entries
 from silvan.tree.draw import make_key
 from silvan.util.threads import algebra_threads
 
@@ -40,9 +41,10 @@ if TYPE_CHECKING:
 _MODEL = "linear.silvan"
 
 _FINEST = 1e-8
-"""Sums of whole numbers tell nothing finer."""
+"""The least ``tol``: sums in fixed point are no more exact."""
 
 
+@write_shared_entries
 class VerticalLinear(FederatedEstimator):
     """Logistic or linear regression, as the label is, of columns that stay with their parties.
 
@@ -59,6 +61,18 @@ class VerticalLinear(FederatedEstimator):
         deviations of a number, or in log-odds).
     max_iter
         Most steps; a step takes two rounds.
+
+    Attributes
+    ----------
+    model_
+        What the coordinator keeps: the constant, and which party holds which columns.
+    shares_
+        The coefficients of each party whose coefficients are known here, by party; ``coefficients`` lists them.
+    n_iter_
+        Number of steps taken.
+    lacking_
+        Number of rows that each party lacked in the last prediction with ``incomplete=True``.
+    %(fit_attributes)s
 
     Examples
     --------
@@ -135,8 +149,8 @@ class VerticalLinear(FederatedEstimator):
             for name, mean, scale, values in zip(
                 design.names, design.mean, design.scale, share.coefficients, strict=True
             ):
-                replies = {"party": party, "column": name, "mean": mean, "deviation": 1.0 / scale if scale else None}
-                rows.append({**replies, **dict(zip(named, values.tolist(), strict=True))})
+                column = {"party": party, "column": name, "mean": mean, "deviation": 1.0 / scale if scale else None}
+                rows.append({**column, **dict(zip(named, values.tolist(), strict=True))})
         return pl.DataFrame(rows, schema_overrides={"deviation": pl.Float64})
 
     # -- prediction
@@ -150,7 +164,7 @@ class VerticalLinear(FederatedEstimator):
             The federation; or a joined table, where all shares are known.
         incomplete
             Also predict rows that some parties lack, whose columns then count as missing. A column ``lacking`` names
-            these parties, and ``lacking_`` counts.
+            these parties, and ``lacking_`` counts the rows that each lacks.
         """
         classes = self._fitted().schema.label.classes
 
@@ -159,24 +173,24 @@ class VerticalLinear(FederatedEstimator):
 
         if not isinstance(X, Federation):
             return np.asarray(decided(self._on_table(X)))
-        replies = self._answer(X, incomplete)
-        return replies.with_answers({"prediction": decided(replies.scores)})
+        scored = self._score_by_id(X, incomplete)
+        return scored.with_answers({"prediction": decided(scored.scores)})
 
     def predict_proba(self, X: Any, incomplete: bool = False) -> Any:
-        """Return class probabilities as ``predict`` gives classes: a data frame of ids and a column a class."""
+        """Return class probabilities of the rows of a federation: a data frame of ids and a column a class."""
         classes = self._fitted().schema.label.classes
         if classes is None:
             raise InputError("predict_proba is for classification; this model predicts a number")
         if not isinstance(X, Federation):
             return self._on_table(X)
-        replies = self._answer(X, incomplete)
-        return replies.with_answers({str(name): replies.scores[:, code] for code, name in enumerate(classes)})
+        scored = self._score_by_id(X, incomplete)
+        return scored.with_answers({str(name): scored.scores[:, code] for code, name in enumerate(classes)})
 
-    def _answer(self, federation: Federation, incomplete: bool) -> Any:
-        replies = answer(federation, lambda digests: self._scores(federation, digests), incomplete)
+    def _score_by_id(self, federation: Federation, incomplete: bool) -> ScoredRows:
+        scored = score_by_id(federation, lambda digests: self._scores(federation, digests), incomplete)
         if incomplete:
-            self.lacking_ = replies.lacking
-        return replies
+            self.lacking_ = scored.lacking
+        return scored
 
     def _scores(self, federation: Federation, digests: np.ndarray) -> np.ndarray:
         model = self._fitted()
@@ -203,7 +217,7 @@ class VerticalLinear(FederatedEstimator):
     # -- judging
 
     def evaluate(self, federation: Federation, table: Any = None) -> "pl.DataFrame":
-        """Judge the model beside what each party has alone, were it told the label, and beside the joined table.
+        """Compare the model with what each party has alone, were it told the label, and with that of the joined table.
 
         Rows kept for judging are scored in one round, and the label holder compares the scores with its labels. With
         a ``table`` of all columns every model is scored on that instead.
@@ -222,7 +236,7 @@ class VerticalLinear(FederatedEstimator):
         return figures_frame(self.figures_on_test_rows(federation))
 
     def figures_on_test_rows(self, federation: Federation) -> list[Row]:
-        """Judge the model on the rows kept for that, beside others if they are in this process."""
+        """Return figures of the model on the test rows; in one process, also of the models that it is compared with."""
         model, columns = self._fitted(), columns_of(federation)
         if columns.label_holder is None:
             raise InputError("no party holds the label, so there is nothing to judge by")
@@ -237,7 +251,7 @@ class VerticalLinear(FederatedEstimator):
         return [replace(row, figures=figures) if row.model == FEDERATED else row for row in judged]
 
     def compare_on_rows(self, federation: Federation, X: np.ndarray, y: np.ndarray) -> list[Row]:
-        """Judge this model, the parties' own and that of the joined table, on encoded rows of all columns."""
+        """Compare this model, the parties' own and that of the joined table on encoded rows of all columns."""
         schema, own = self._fitted().schema, federation.owners
         learned = joined(federation, columns_of(federation).training)
 
@@ -278,8 +292,9 @@ class VerticalLinear(FederatedEstimator):
 
 
 def _judged(schema: Schema, site: str, scores: dict[str, np.ndarray], y: np.ndarray) -> list[Row]:
-    replies = [Answer(found, found.argmax(axis=1)) for found in scores.values()]
-    rows = [Row(site, name, len(y), figures_of(schema, a, y)) for name, a in zip(scores, replies, strict=True)]
+    """Return the figures of models at a site, by their scores, with intervals of their gains."""
+    answers = [Answer(found, found.argmax(axis=1)) for found in scores.values()]
+    rows = [Row(site, name, len(y), figures_of(schema, a, y)) for name, a in zip(scores, answers, strict=True)]
     against = list(scores).index(LOCAL) if LOCAL in scores else -1
-    between = intervals([a.scores for a in replies], against, y, schema.n_classes, make_key(0, "resamples"))
+    between = intervals([a.scores for a in answers], against, y, schema.n_classes, make_key(0, "resamples"))
     return compared(rows, between)

@@ -1,4 +1,4 @@
-"""Models in a folder: what the coordinator keeps, and every party's share in a file of its own."""
+"""Save and load models in folders: the coordinator's part, and every party's share in a file of its own."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,7 +25,7 @@ class Written(Protocol):
 def write_model(
     folder: str | Path, name: str, model: Written, shares: Mapping[str, Written], parameters: dict[str, Any]
 ) -> None:
-    """Write all that is known here; the model last, so a folder that was not finished holds none."""
+    """Write all shares that are known here, the parameters and, last, the model: an unfinished folder has none."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for party, share in shares.items():
@@ -40,7 +40,7 @@ def share_file(folder: str | Path, party: str) -> Path:
 
 
 def read_part(path: Path, read: Callable[[bytes], T]) -> T:
-    """Read a file; what is wrong with it is said with its name."""
+    """Read a file; errors begin with its path."""
     if not path.is_file():
         raise InputError(f"there is no file {str(path)!r}; is {str(path.parent)!r} a saved model?")
     try:

@@ -1,4 +1,4 @@
-"""The vertical learner: a forest of columns that stay where they are."""
+"""The learner of vertical forests: trees on columns that stay with their parties."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,8 +17,9 @@ from silvan.federation.federation import OVERALL, Federation
 from silvan.forest.forest import Forest
 from silvan.forest.forest_shares import Share, Structure, put_together
 from silvan.learners.base import Learner, figures_frame
-from silvan.learners.column_answers import Answered, answer
+from silvan.learners.column_answers import ScoredRows, score_by_id
 from silvan.learners.model_folder import read_parameters, read_part, share_file, write_model
+from silvan.learners.parameter_docs import write_shared_entries
 from silvan.tree.fit import Settings
 
 if TYPE_CHECKING:
@@ -30,22 +31,25 @@ _STRUCTURE = "structure.silvan"
 
 
 class _InShares:
-    """What is there after ``fit``; not parameters, so not fields of the dataclass below."""
+    """Attributes that ``fit`` sets; not parameters, so not fields of the dataclass below."""
 
     structure_: Structure
     shares_: dict[str, Share]  # of the parties whose shares are known here
     lacking_: dict[str, int]  # rows that a party lacked in the last prediction
 
 
+@write_shared_entries
 @dataclass(repr=False, eq=False)
 class VerticalForest(Learner, _InShares):
     """A forest of columns that stay with their parties: exactly the one that a joined table would give.
 
-    Parameters are those of ``ForestClassifier`` (``criterion`` None: gini or squared error, as the label is), with
-    ``max_depth=10`` by default, since a level is two rounds.
+    A level of all trees takes two rounds of messages, so ``max_depth`` is limited by default.
 
     Parameters
     ----------
+    n_estimators
+        Number of trees.
+    %(forest_parameters)s
     labels
         "encoded": the label holder sends the label once, classes under secret numbers, for all parties to read.
         "encrypted": it sends ciphertexts that only it can read the sums of (needs ``silvan[vertical]``); a level takes
@@ -54,6 +58,20 @@ class VerticalForest(Learner, _InShares):
         Have every party show its splits to the coordinator, who then has the whole forest.
     key_bits
         Length of the key of encrypted labels: 2048 or 3072.
+
+    Attributes
+    ----------
+    forest_
+        The whole forest, a ``Forest``. Known in one process, or with ``auditor``; an ``InputError`` otherwise.
+    forests_
+        The forest of each party, by party: the same for all. Known where ``forest_`` is.
+    structure_
+        What the coordinator keeps: which party splits which node, and the values of leaves unless they are secret.
+    shares_
+        The splits of each party whose splits are known here, by party.
+    lacking_
+        Number of rows that each party lacked in the last prediction with ``incomplete=True``.
+    %(fit_attributes)s
 
     Examples
     --------
@@ -148,30 +166,32 @@ class VerticalForest(Learner, _InShares):
             "one round", or "classical" to ask the owner of one node after the other, as a comparison.
         incomplete
             Also predict rows that some parties lack, whose columns then count as missing. A column ``lacking`` names
-            these parties, and ``lacking_`` counts.
+            these parties, and ``lacking_`` counts the rows that each lacks.
         """
         if not isinstance(X, Federation):
             return super().predict(X, site)
         classes = self._fitted().schema.label.classes
-        replies = self._answers(X, **how)
-        answers = replies.scores[:, 0] if classes is None else [classes[code] for code in replies.scores.argmax(axis=1)]
-        return replies.with_answers({"prediction": answers})
+        scored = self._score_by_id(X, **how)
+        answers = scored.scores[:, 0] if classes is None else [classes[code] for code in scored.scores.argmax(axis=1)]
+        return scored.with_answers({"prediction": answers})
 
     def predict_proba(self, X: Any, site: str | None = None, **how: Any) -> Any:
-        """Return class probabilities as ``predict`` gives classes: a data frame of ids and a column a class."""
+        """Return class probabilities of the rows of a federation: a data frame of ids and a column a class."""
         if not isinstance(X, Federation):
             return super().predict_proba(X, site)
         classes = self._fitted().schema.label.classes
         if classes is None:
             raise InputError("predict_proba is for classification; this forest predicts a number")
-        replies = self._answers(X, **how)
-        return replies.with_answers({str(name): replies.scores[:, code] for code, name in enumerate(classes)})
+        scored = self._score_by_id(X, **how)
+        return scored.with_answers({str(name): scored.scores[:, code] for code, name in enumerate(classes)})
 
-    def _answers(self, federation: Federation, method: Method = "one round", incomplete: bool = False) -> Answered:
-        replies = answer(federation, lambda digests: self._scores(federation, digests, method), incomplete)
+    def _score_by_id(
+        self, federation: Federation, method: Method = "one round", incomplete: bool = False
+    ) -> ScoredRows:
+        scored = score_by_id(federation, lambda digests: self._scores(federation, digests, method), incomplete)
         if incomplete:
-            self.lacking_ = replies.lacking
-        return replies
+            self.lacking_ = scored.lacking
+        return scored
 
     def _scores(self, federation: Federation, digests: np.ndarray, method: Method = "one round") -> np.ndarray:
         if method not in ("one round", "classical"):
@@ -185,7 +205,7 @@ class VerticalForest(Learner, _InShares):
     # -- judging
 
     def evaluate(self, federation: Federation, table: Any = None) -> "pl.DataFrame":
-        """Judge the model beside what each party has alone, were it told the label, and beside the joined table.
+        """Compare the model with what each party has alone, were it told the label, and with that of the joined table.
 
         Rows kept for judging are scored in one round, and the label holder compares the scores with its labels. All
         parties have the same rows, so they have the same figures; what they would have alone differs. With a ``table``
@@ -193,11 +213,11 @@ class VerticalForest(Learner, _InShares):
         """
         columns = columns_of(federation)
         if table is not None or columns.label_holder is None or not len(columns.test):
-            return super().evaluate(federation, table)  # which says what is lacking
+            return super().evaluate(federation, table)  # without a table, raises an error that names what is lacking
         return figures_frame(self.figures_on_test_rows(federation, self.contenders(federation)))
 
     def figures_on_test_rows(self, federation: Federation, contenders: list[tuple[str, object]]) -> list[Row]:
-        """Judge the model on the rows kept for that, beside others if they are in this process."""
+        """Return figures of the model on the test rows; in one process, also of the models that it is compared with."""
         columns = columns_of(federation)
         if columns.label_holder is None:
             raise InputError("no party holds the label, so there is nothing to judge by")
@@ -215,7 +235,7 @@ class VerticalForest(Learner, _InShares):
     def save(self, folder: str | Path) -> None:
         """Write the structure and every share that is known here, each to a file of its own.
 
-        A party's file is its own: it can take it away, or delete it, and what is left says nothing about its splits.
+        A party can take its own file away, or delete it: the other files hold nothing about its splits.
         The structure is written last, so a folder that was not finished holds no model.
         """
         write_model(folder, _STRUCTURE, self._fitted(), self.shares_, self.get_params())

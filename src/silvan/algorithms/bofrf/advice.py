@@ -37,9 +37,9 @@ _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight"
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Advice:
-    """Distances between sites, clusters of them, and both in plain words; ``print`` it.
+    """Distances between sites, clusters of them, and both in plain words; ``advise`` makes it, ``print`` shows it.
 
-    Attributes
+    Parameters
     ----------
     sites
         The sites, in the order of the rows and columns of ``distances``.
@@ -47,8 +47,10 @@ class Advice:
         How far every site is from every other.
     chance
         Up to how far sites would be apart, on average, if all drew their rows from the same source.
+    metric
+        The distance that was used: "manhattan", "euclidean" or "minkowski".
     clusters
-        Members by centroid, as ``cluster_sites`` gives them.
+        Members by centroid, as ``cluster_sites`` returns them.
     suggested
         Whether the number of clusters was suggested, not asked for.
     silhouettes
@@ -56,6 +58,26 @@ class Advice:
     figures, vectors
         What the figures of a characteristic vector are called, and each site's vector; NaN where it has too few
         values.
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> large = X[:, 0] > 15
+    >>> fed = sv.federate_rows({"north": (X[large, :3], y[large]), "south": (X[~large, :3], y[~large])})
+    >>> advice = sv.advise(fed)
+    >>> print(advice)
+    Manhattan distances
+           north  south
+    north      -   0.99
+    south   0.99      -
+    <BLANKLINE>
+    north is nearest to south (0.99); it differs most in x2 (0.66, elsewhere 0.24).
+    south is nearest to north (0.99); it differs most in x2 (0.24, elsewhere 0.66).
+    Two sites are too few to suggest clusters:
+    - north and south, around north
+    BOFRF() trains all sites together.
     """
 
     sites: list[str]
@@ -187,11 +209,17 @@ def advise(
     federation
         The sites to compare, by their training rows.
     k
-        How many clusters; None: as many as are clearly there, see the module's rule.
+        How many clusters; None: as many as are clearly there. Of the numbers from 2 to 10 the one with the highest
+        mean silhouette is suggested, if that is at least 0.25 and all centroids are farther apart than chance may give.
     metric
-        As in ``cluster_sites``.
+        The distance between sites: "manhattan", "euclidean" or "minkowski" (with power 3).
     first
         The site that is the first centroid; None: the one that gives the clearest clusters.
+
+    Returns
+    -------
+    Advice
+        Distances between the sites and clusters of them; ``print`` shows both in plain words.
 
     Examples
     --------

@@ -67,6 +67,20 @@ def cluster_sites(
 def site_distances(vectors: Mapping[str, Any], metric: Metric = "manhattan", p: float = 3.0) -> np.ndarray:
     """Return the distance of every site to every other, in the order of the sites.
 
+    Parameters
+    ----------
+    vectors
+        Each site's figures, equally many and in the same order.
+    metric
+        "manhattan", "euclidean" or "minkowski".
+    p
+        The power of the Minkowski distance; other metrics do not use it.
+
+    Returns
+    -------
+    numpy.ndarray
+        Distances, (sites, sites).
+
     Examples
     --------
     >>> import silvan as sv

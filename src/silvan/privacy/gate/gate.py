@@ -58,6 +58,15 @@ class Policy:
     min_skill
         What trees of others must do better than on the site's own rows to be used there, where a study has sites look
         at them: a correlation, or the explained share of a number's variance.
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> policy = sv.Policy(min_leaf=5, min_sites=3, min_test=10)
+    >>> policy.allows("GrowTrees"), policy.allows("AdaptiveLevel")
+    (True, False)
+    >>> sv.Policy(messages=("*", "AdaptiveLevel")).allows("AdaptiveLevel")
+    True
     """
 
     messages: tuple[str, ...] | None = None

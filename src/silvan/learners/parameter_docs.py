@@ -1,0 +1,81 @@
+"""Docstrings of learners: entries that several classes share, written out in each.
+
+A line ``%(forest_parameters)s`` in a class's docstring is replaced by the text of that name below, so that ``help``
+shows every parameter at every learner. A name in braces in a text becomes the default that the class has for it.
+"""
+
+import inspect
+import re
+from textwrap import indent
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_MARKER = re.compile(r"^( *)%\((\w+)\)s$", re.MULTILINE)
+
+_FOREST_PARAMETERS = """\
+criterion
+    "gini", "entropy" or "log_loss" (the same as "entropy") for classes, "squared_error" for a number. None: gini or
+    squared error, as the label is.
+max_depth
+    Levels of splits; None grows until leaves are pure or too small to split. By default {max_depth}.
+min_samples_split, min_samples_leaf
+    Fewest rows in a node that is split, and in a leaf. Rows are counted, not weights.
+max_features
+    Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all.
+max_bins
+    Most bins of a numeric column, up to 255.
+bootstrap
+    Grow each tree on its own draw of rows, without replacement: each row with probability 1 - 1/e. The federation's
+    ``random_state`` decides which.
+class_weight
+    None, "balanced", or a dict of weights by class; a class that it does not name has weight 1.
+random_state
+    A whole number that decides which features are drawn: the same number gives the same forest on the same federation.
+feature_draw
+    "node" draws features at every node, "tree" once for a tree."""
+
+_BOOSTING_PARAMETERS = """\
+n_estimators
+    Most rounds of boosting; a round adds one stump of every site.
+criterion
+    What makes a stump good: that its sides are pure, "gini" or "entropy" of weighted rows, each voting for its larger
+    class (as scikit-learn does); or "error", the least weighted error of sides that vote differently. By default
+    {criterion}.
+min_samples_leaf
+    Fewest rows on a side of a stump.
+max_bins
+    Most bins of a numeric column, up to 255.
+random_state
+    Not used, since nothing is drawn: there so that all learners can be made with the same parameters."""
+
+_FIT_ATTRIBUTES = """\
+schema_
+    What the columns mean, as the sites agreed on it: a ``Schema``.
+rounds_
+    How many rounds of messages ``fit`` took.
+bytes_
+    The bytes of these messages, by site: how many it "sent" and "received"."""
+
+_TEXTS = {
+    "forest_parameters": _FOREST_PARAMETERS,
+    "boosting_parameters": _BOOSTING_PARAMETERS,
+    "fit_attributes": _FIT_ATTRIBUTES,
+}
+
+
+def write_shared_entries(cls: type[T]) -> type[T]:
+    """Replace the markers in a class's docstring by the texts that they name; a class decorator."""
+    defaults = {name: _shown(entry.default) for name, entry in inspect.signature(cls).parameters.items()}
+
+    def text_of(marker: re.Match[str]) -> str:
+        spaces, name = marker.groups()
+        return indent(_TEXTS[name].format(**defaults), spaces)
+
+    cls.__doc__ = _MARKER.sub(text_of, cls.__doc__ or "")
+    return cls
+
+
+def _shown(default: object) -> str:
+    """Return a default as docstrings write it."""
+    return f'"{default}"' if isinstance(default, str) else repr(default)
