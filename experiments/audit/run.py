@@ -30,7 +30,7 @@ from silvan.auditing.attacks.thresholds import exact_thresholds
 from silvan.auditing.attacks.vertical_labels import labels_from_partitions
 from silvan.auditing.drill import BOX_COLUMNS, BOX_ROWS, few_rows, release_of
 from silvan.auditing.findings import ATTACKS, Finding
-from silvan.auditing.release import Release, case_of, drawn_rows, undefended_release
+from silvan.auditing.release import Release, case_of, undefended_release
 from silvan.data import datasets
 from silvan.errors import InputError
 from silvan.metrics import classification
@@ -72,11 +72,11 @@ def on_rows(name: str, seed: int) -> Iterator[Line]:
     }
     for leaf in LEAVES:
         model = sv.MergedForest(n_estimators=TREES, min_samples_leaf=leaf, random_state=seed).fit(plain)
-        releases[f"leaf {leaf}"] = (Release(model.forest_.bare()), drawn_rows(model, plain))
+        releases[f"leaf {leaf}"] = (Release(model.forest_.bare()), model.drawn_rows(plain))
     strict = sv.Policy(min_leaf=20, leaf_digits=2)
     fed = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, policy=strict, n_jobs=1)
     model = sv.MergedForest(n_estimators=TREES, min_samples_leaf=20, random_state=seed).fit(fed)
-    releases["leaf 20, 2 digits"] = (Release(model.forest_.bare()), drawn_rows(model, fed))
+    releases["leaf 20, 2 digits"] = (Release(model.forest_.bare()), model.drawn_rows(fed))
     try:
         private = sv.HistogramForest(epsilon=1.0, random_state=seed).fit(plain)
         releases["epsilon 1"] = (Release(private.forest_.bare()), None)

@@ -10,7 +10,7 @@ from helpers.studies import federate, parts, table
 import silvan as sv
 from silvan.auditing.attacks.single_row_leaves import single_row_leaves
 from silvan.auditing.findings import DEFAULTS, Finding, auc, gained, make_limits, read_limits, share
-from silvan.auditing.release import Release, case_of, drawn_rows
+from silvan.auditing.release import Release, case_of
 from silvan.errors import InputError
 
 
@@ -49,7 +49,7 @@ def test_every_attack_is_in_the_report(fed):
 )
 def test_draws_are_those_that_trees_were_grown_on(model, fed):
     model.fit(fed)
-    drawn = drawn_rows(model, fed)
+    drawn = model.drawn_rows(fed)
     assert drawn.shape == (len(model.forest_), sum(fed.rows.values()))
     members = case_of(fed, fed.schema, 0).members
     assert single_row_leaves(Release(model.forest_), members, drawn).note == "the smallest leaf holds 4 rows"

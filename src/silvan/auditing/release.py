@@ -2,20 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
-from silvan.algorithms.baselines.in_one_place import pooled_rows
-from silvan.algorithms.horizontal.merged_forest import draws_rows, share_out
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.forest.category_set import is_category_split, set_bits
 from silvan.forest.forest import Forest
-from silvan.learners import BOFRF, HistogramForest, MergedForest
-from silvan.tree.draw import rows_of_trees
 
 MOST_ROWS = 2000
 """An audit looks at so many members and so many others: enough for an interval of a few hundredths."""
@@ -131,34 +126,3 @@ def case_of(federation: Federation, schema: Schema, seed: int) -> Case:
         for some in parts.values()
     ]
     return Case(rows[0], rows[1], seed)
-
-
-def drawn_rows(model: Any, federation: Federation) -> np.ndarray | None:
-    """Return which rows each tree drew: (trees of the global forest, all sites' training rows); None if unknown."""
-    if isinstance(model, HistogramForest):
-        if model.epsilon is not None or model.forest_ is None:
-            return None
-        rows, key = pooled_rows(federation, model.schema_)
-        return rows_of_trees(key, rows.row_keys, 0, len(model.forest_), bool(model.bootstrap))
-    if isinstance(model, MergedForest):
-        shares = {site: federation.rows[site] if model.weights == "trees" else 1 for site in federation.active}
-        return _by_site(model, federation, share_out(model.n_estimators, shares))
-    if isinstance(model, BOFRF) and model.plain_trees:
-        return _by_site(model, federation, dict.fromkeys(federation.active, model.n_estimators))
-    return None
-
-
-def _by_site(model: Any, federation: Federation, n_trees: dict[str, int]) -> np.ndarray:
-    """Join sites' draws: a site's trees see rows of that site alone."""
-    blocks = []
-    for name, n in n_trees.items():
-        site = federation.site(name)
-        part = site.part(model.schema_)
-        bootstrap = draws_rows(site, part, bool(model.bootstrap), n) if n else False
-        blocks.append(rows_of_trees(site.sampling_key, part.row_keys, 0, n, bootstrap))
-    drawn = np.zeros((sum(map(len, blocks)), sum(block.shape[1] for block in blocks)), np.bool_)
-    tree = row = 0
-    for block in blocks:
-        drawn[tree : tree + len(block), row : row + block.shape[1]] = block
-        tree, row = tree + len(block), row + block.shape[1]
-    return drawn

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from silvan.algorithms.horizontal.merged_forest import draws_rows
 from silvan.algorithms.vertical.columns import columns_of, encode_labels, encode_rows, rows_blob
 from silvan.data.schema import Schema
 from silvan.errors import InputError
@@ -13,6 +14,7 @@ from silvan.federation.part import Part
 from silvan.federation.party import Party
 from silvan.federation.site import Site
 from silvan.privacy.identity import places_of
+from silvan.tree.draw import rows_of_trees
 
 
 def pooled_rows(federation: Federation, schema: Schema) -> tuple[Part, np.ndarray]:
@@ -51,6 +53,25 @@ class AloneParty(Site):
     def part(self, schema: Schema, test: bool = False) -> Part:
         """Return the training rows."""
         return self.rows
+
+
+def rows_drawn_at_sites(federation: Federation, schema: Schema, bootstrap: bool, n_trees: dict[str, int]) -> np.ndarray:
+    """Return which rows each tree drew where every site grew some: bool (trees, all sites' training rows).
+
+    A site's trees see rows of that site alone.
+    """
+    blocks = []
+    for name, n in n_trees.items():
+        site = federation.site(name)
+        part = site.part(schema)
+        drawing = draws_rows(site, part, bootstrap, n) if n else False
+        blocks.append(rows_of_trees(site.sampling_key, part.row_keys, 0, n, drawing))
+    drawn = np.zeros((sum(map(len, blocks)), sum(block.shape[1] for block in blocks)), np.bool_)
+    tree = row = 0
+    for block in blocks:
+        drawn[tree : tree + len(block), row : row + block.shape[1]] = block
+        tree, row = tree + len(block), row + block.shape[1]
+    return drawn
 
 
 # -- columns

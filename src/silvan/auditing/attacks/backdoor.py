@@ -32,7 +32,7 @@ from silvan.federation.message import Envelope
 from silvan.forest.category_set import is_category_split
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import decide, scores, tally
-from silvan.learners import BOFRF, MergedForest
+from silvan.learners import MergedForest
 
 Kind = Literal["stealthy", "crude", "hidden"]
 
@@ -65,7 +65,7 @@ class Trigger:
 def backdoor_trees(model: Any, federation: Federation, rows: Rows, kind: Kind = "stealthy") -> Finding:
     """Fit the model again while one site sends backdoored trees, and try the trigger on rows."""
     base = ATTACKS["backdoor"]
-    if not isinstance(model, MergedForest | BOFRF):
+    if model is None or not model.sends_trees:
         return base.not_run("sites send no trees to this learner")
     if not federation.schema.n_classes or len(federation.active) < 2:
         return base.not_run("needs classes, and two sites or more")
@@ -75,7 +75,7 @@ def backdoor_trees(model: Any, federation: Federation, rows: Rows, kind: Kind = 
     trigger = find_trigger(federation, honest, rows)
     if trigger is None:
         return base.not_run("there are no numeric columns for a trigger")
-    claims = isinstance(model, MergedForest) and model.weights is not None
+    claims = getattr(model, "weights", None) is not None
     fooled = _fit_again(model, poisoned_federation(federation, trigger, kind, CLAIM if claims else 1))
     if fooled is None:
         return base.not_run("the learner refuses such trees")
