@@ -347,7 +347,7 @@ BUGS: dict[str, Callable] = {
     "noise is drawn anew": lambda: mock.patch.object(Budget, "keep", lambda self, draw, answer: answer),
     "a copy of a message is refused": lambda: mock.patch.object(site_module, "STALE", "refused"),
     "a full disk is a failure": lambda: mock.patch.object(site_module, "has_no_room", return_value=False),
-    "half a line stays in a ledger": lambda: mock.patch.object(Ledger, "_mend"),
+    "half a line stays in a ledger": lambda: mock.patch.object(Ledger, "_repair"),
 }
 
 
@@ -367,8 +367,8 @@ else:
     def test_a_seed_decides_everything():
         for seed in range(3):
             first, second = run(seed), run(seed)
-            assert first.transport.world.log == second.transport.world.log
-            assert first.transport.world.now == second.transport.world.now
+            assert first.world.log == second.world.log
+            assert first.world.now == second.world.now
             assert first.answers == second.answers
 
     @pytest.mark.parametrize("bug", BUGS)
