@@ -64,7 +64,7 @@ def u64(*numbers):
     return np.array(numbers, np.uint64)
 
 
-def n_drawn(seed, attempt, feature_order, size):
+def features_drawn(seed, attempt, feature_order, size):
     out = np.zeros(size, np.int64)
     return out[: draw_features(np.uint64(seed), attempt, feature_order, out)].tolist()
 
@@ -172,31 +172,33 @@ def test_without_bootstrap_all_rows():
 @given(words, st.integers(1, 40), st.integers(1, 45))
 def test_handfuls_share_out_the_deck(seed, n_features, size):
     feature_order = make_feature_order(n_features)
-    handfuls = []
+    draws = []
     for attempt in range(50):
-        handfuls.append(n_drawn(seed, attempt, feature_order, size))
+        draws.append(features_drawn(seed, attempt, feature_order, size))
         np.testing.assert_array_equal(feature_order.features, np.arange(n_features))  # put back in order
-        if not handfuls[-1]:
+        if not draws[-1]:
             break
-    assert handfuls.pop() == []
-    assert [len(h) for h in handfuls[:-1]] == [size] * (len(handfuls) - 1)
-    assert all(h == sorted(h) for h in handfuls)
-    assert sorted(chain(*handfuls)) == list(range(n_features))
+    assert draws.pop() == []
+    assert [len(h) for h in draws[:-1]] == [size] * (len(draws) - 1)
+    assert all(h == sorted(h) for h in draws)
+    assert sorted(chain(*draws)) == list(range(n_features))
 
 
 @given(words, st.integers(1, 30), st.integers(1, 6), st.integers(0, 4))
 def test_a_handful_depends_on_the_seed_alone(seed, n_features, size, attempt):
     used = make_feature_order(n_features)
-    n_drawn(seed ^ 12345, 0, used, size)
-    n_drawn(seed, attempt + 1, used, size)
-    assert n_drawn(seed, attempt, used, size) == n_drawn(seed, attempt, make_feature_order(n_features), size)
+    features_drawn(seed ^ 12345, 0, used, size)
+    features_drawn(seed, attempt + 1, used, size)
+    assert features_drawn(seed, attempt, used, size) == features_drawn(
+        seed, attempt, make_feature_order(n_features), size
+    )
 
 
 @pytest.mark.parametrize("attempt", [0, 1])
 def test_handfuls_are_uniform(attempt):
     seeds = root_seeds(make_key(0, "features"), np.arange(21_000))
     feature_order = make_feature_order(7)
-    drawn = Counter(tuple(n_drawn(seed, attempt, feature_order, 3)) for seed in seeds)
+    drawn = Counter(tuple(features_drawn(seed, attempt, feature_order, 3)) for seed in seeds)
     assert set(drawn) == set(combinations(range(7), 3))
     assert fair(drawn.values(), 21_000 / 35)
 
@@ -206,7 +208,7 @@ def test_a_child_draws_independently_of_its_parent(side):
     seeds = root_seeds(make_key(0, "features"), np.arange(16_000))
     feature_order = make_feature_order(8)
     pairs = Counter(
-        (*n_drawn(seed, 0, feature_order, 1), *n_drawn(child, 0, feature_order, 1))
+        (*features_drawn(seed, 0, feature_order, 1), *features_drawn(child, 0, feature_order, 1))
         for seed, child in zip(seeds, child_seeds(seeds)[:, side], strict=True)
     )
     assert len(pairs) == 64
