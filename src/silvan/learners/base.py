@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 class FederatedEstimator(BaseEstimator, ABC):
     """Base of everything that is fitted on a federation: checks parameters, and counts rounds and bytes."""
 
+    not_a_federation: ClassVar[str] = (
+        "fit takes a federation (see federate_rows), got {}; for X and y use ForestClassifier or ForestRegressor"
+    )
+
     schema_: Schema
     rounds_: int
     bytes_: dict[str, dict[str, int]]
@@ -45,10 +49,7 @@ class FederatedEstimator(BaseEstimator, ABC):
         self
         """
         if not isinstance(federation, Federation):
-            raise InputError(
-                f"fit takes a federation (see federate_rows), got {type(federation).__name__}; for X and y use "
-                "ForestClassifier or ForestRegressor"
-            )
+            raise InputError(self.not_a_federation.format(type(federation).__name__))
         self.check()
         schema, rounds, before = federation.schema, federation.rounds, federation.bytes
         with federation.working_on(type(self).__name__):

@@ -208,7 +208,7 @@ class BOFRF(Learner):
         return rows_drawn_at_sites(federation, self.schema_, bool(self.bootstrap), n_trees)
 
     def contenders(self, federation: Federation) -> list[tuple[str, object]]:
-        """Return the models to judge, by name."""
+        """Return the models to compare, by name."""
         self._federated()  # raises an error before fit
         settings = self.forest_settings(self.schema_)
         plain = self.validation is not None and self.tune is None and not self._site_forests

@@ -49,14 +49,14 @@ class _Booster(Learner):
         raise NotImplementedError
 
     def contenders(self, federation: Federation) -> list[tuple[str, object]]:
-        """Return the models to judge, by name."""
+        """Return the models to compare, by name."""
         listed: list[tuple[str, object]] = [("local", self._boosting), ("federated", self._federated())]
         if federation.local_sites:
             listed.append(("pooled", pooled_boost(federation, self.schema_, self._boosting)))
         return listed
 
     def figures_on_table(self, federation: Federation, contenders: list[tuple[str, object]], table: Any) -> list[Row]:
-        """Judge models on the rows of a table, in one process."""
+        """Return figures of models on the rows of a table, in one process."""
         if federation.local_sites:
             contenders = [
                 (name, self._local(federation, m) if isinstance(m, Boosting) else m) for name, m in contenders

@@ -122,7 +122,7 @@ class HistogramForest(Learner):
         self.forests_ = dict.fromkeys(federation.active, self.forest_)
 
     def evaluate(self, federation: Federation, table: Any = None) -> "pl.DataFrame":
-        """Judge the model as every learner does; of a private one, a column says that figures are not covered."""
+        """Compare the model as every learner does; with ``epsilon``, a column says that it does not cover figures."""
         figures = super().evaluate(federation, table)
         if self.epsilon is None:
             return figures

@@ -4,7 +4,7 @@ import warnings
 from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -89,6 +89,8 @@ class VerticalLinear(FederatedEstimator):
     >>> model.predict(fed).columns
     ['patient', 'prediction']
     """
+
+    not_a_federation: ClassVar[str] = "fit takes a federation (see federate_columns), got {}"
 
     model_: LinearModel
     shares_: dict[str, LinearShare]  # of the parties whose shares are known here
