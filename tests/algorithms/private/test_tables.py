@@ -25,8 +25,8 @@ from silvan.privacy.noise.laplace import Noise
 pytestmark = pytest.mark.filterwarnings("ignore:rows times epsilon")
 
 
-@pytest.fixture
-def without_noise(monkeypatch):
+def leave_noise_out(monkeypatch):
+    """To be called in a test, not before it: each test begins with noise of a seed of its own."""
     monkeypatch.setattr(Noise, "add", lambda self, counts: np.array(counts, np.int64))
 
 
@@ -79,8 +79,9 @@ def test_sums_that_hide_their_parts(task, sums):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_same_forest_whoever_holds_the_rows(task, without_noise):
+def test_the_same_forest_whoever_holds_the_rows(task, monkeypatch):
     """Apart from noise: one site or several, trusted or hidden sums, restarted for every message or not."""
+    leave_noise_out(monkeypatch)
     learner = sv.HistogramForest(epsilon=3.0, noise="total", tolerate=0, n_rows=600)
     expected = learner.fit(federate(task, n=600, n_sites=1)).forest_.hash
     for settings in ({}, {"cold": True}, {"sums": "ring"}, {"sums": "masked"}):
@@ -448,8 +449,9 @@ def test_a_site_that_answers_nonsense_is_named():
         sv.HistogramForest(epsilon=1.0).fit(fed)
 
 
-def test_every_recipe(without_noise, monkeypatch):
+def test_every_recipe(monkeypatch):
     """Few rows or many: from three public groups a feature to several groupings of large tables."""
+    leave_noise_out(monkeypatch)
     draw, used = tables._draw_tables, []
     monkeypatch.setattr(
         tables, "_draw_tables", lambda groups, cells, rng: used.append(cells) or draw(groups, cells, rng)
