@@ -95,7 +95,7 @@ def columns_of(federation: Federation) -> Columns:
 
 
 def rows_blob(federation: Federation, digests: np.ndarray) -> Blob:
-    """Let requests refer to rows."""
+    """Return a reference to rows, for requests."""
     return federation.blob(wire.encode(Rows(digests)))
 
 
@@ -105,9 +105,9 @@ def hold_out(common: np.ndarray, share: float) -> np.ndarray:
     return held & ~held.all()  # there must be something to learn from
 
 
-def owner_of(replies: dict[str, Introduction], label: str | None, required: bool) -> str | None:
+def owner_of(introductions: dict[str, Introduction], label: str | None, required: bool) -> str | None:
     """Find the one party that holds the label; refuse columns that two parties hold."""
-    holders = [name for name, party in replies.items() if party.has_label]
+    holders = [name for name, party in introductions.items() if party.has_label]
     if len(holders) > 1:
         raise AgreementError(
             f"the label {label!r} is held by {', '.join(map(repr, holders))}; exactly one party may hold it: drop it "
@@ -116,7 +116,7 @@ def owner_of(replies: dict[str, Introduction], label: str | None, required: bool
     if not holders and required:
         raise AgreementError(f"no party holds the label {label!r}; check the spelling")
     first: dict[str, str] = {}
-    for name, party in replies.items():
+    for name, party in introductions.items():
         for column in party.columns:
             if column in first:
                 raise AgreementError(
@@ -130,12 +130,12 @@ def owner_of(replies: dict[str, Introduction], label: str | None, required: bool
 
 
 def describe(
-    federation: Federation, rows: Blob, replies: dict[str, Introduction], task: Task | None
+    federation: Federation, rows: Blob, introductions: dict[str, Introduction], task: Task | None
 ) -> tuple[dict[str, tuple[Feature, ...]], Label | None]:
     """Ask every party what its columns are."""
 
     def check(site: str, reply: ColumnKinds) -> None:
-        if [f.name for f in reply.features] != replies[site].columns or (reply.label is None) == replies[
+        if [f.name for f in reply.features] != introductions[site].columns or (reply.label is None) == introductions[
             site
         ].has_label:
             raise FormatError("its columns are not those it spoke of")
@@ -146,12 +146,12 @@ def describe(
     return {name: tuple(reply.features) for name, reply in kinds.items()}, labels[0] if labels else None
 
 
-def given_features(schema: Schema, replies: dict[str, Introduction]) -> dict[str, tuple[Feature, ...]]:
+def given_features(schema: Schema, introductions: dict[str, Introduction]) -> dict[str, tuple[Feature, ...]]:
     """Share a given schema's features out to the parties that hold them."""
-    absent = [f.name for f in schema.features if not any(f.name in party.columns for party in replies.values())]
+    absent = [f.name for f in schema.features if not any(f.name in party.columns for party in introductions.values())]
     if absent:
         raise AgreementError(f"no party has {format_names(absent)}, which the schema names")
-    return {name: tuple(f for f in schema.features if f.name in party.columns) for name, party in replies.items()}
+    return {name: tuple(f for f in schema.features if f.name in party.columns) for name, party in introductions.items()}
 
 
 def stretches(features: dict[str, tuple[Feature, ...]]) -> dict[str, range]:
@@ -160,10 +160,10 @@ def stretches(features: dict[str, tuple[Feature, ...]]) -> dict[str, range]:
     return {name: range(a, b) for name, (a, b) in zip(features, pairwise(ends), strict=True)}
 
 
-def left_out(replies: dict[str, Introduction], common: int) -> Differences:
+def left_out(introductions: dict[str, Introduction], common: int) -> Differences:
     """Note how many rows of each party take no part."""
     differences = Differences()
-    for name, party in replies.items():
+    for name, party in introductions.items():
         if party.rows > common:
             what = f"{party.rows - common} of {party.rows} rows of {name} are not known to all parties"
             differences.add("(rows)", what, "they take no part")
