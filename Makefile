@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
+PYTEST := $(BIN)/python -m pytest -n 2
 
 .PHONY: help setup demo test lint docs faults bench-setup bench clean
 
@@ -21,7 +22,13 @@ demo: setup ## the main job, on data that needs no download
 	$(BIN)/silvan demo
 
 test: setup lint ## format, lint, types and all tests
-	$(BIN)/python -m pytest -n 2
+	$(PYTEST)
+
+check: setup lint ## format, lint, types and the fast half of the tests: a minute when kernels are compiled
+	$(PYTEST) -m 'not long'
+
+explore: setup ## all tests with ten times the examples, drawn at random: what `make test` cannot find
+	SILVAN_FAULTS=$${SILVAN_FAULTS:-2000} SILVAN_FAULT_FIRST=$${SILVAN_FAULT_FIRST:-$$(date +%s)} $(PYTEST) --hypothesis-profile=explore
 
 lint: setup
 	$(BIN)/ruff format --check .
@@ -33,7 +40,7 @@ docs: setup ## bring docs/architecture.md up to date with the docstrings
 	$(BIN)/python tools/write_architecture.py
 
 faults: setup ## 10,000 studies in which everything goes wrong, see docs/faults.md
-	SILVAN_FAULTS=10000 $(BIN)/python -m pytest -n 2 tests/test_faults.py
+	SILVAN_FAULTS=10000 $(PYTEST) tests/test_faults.py
 
 $(PEERS)/.ready: pyproject.toml constraints.txt benchmarks/peers.txt
 	$(PYTHON) -m venv $(PEERS)
