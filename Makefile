@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 PEERS := .venv-peers
 PYTEST := $(BIN)/python -m pytest -n 2
 
+# tests start many processes, which need not compile all modules again
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo test lint docs faults bench-setup bench clean
 
 help: ## what can be made

@@ -219,7 +219,7 @@ def quiet(federation, tmp_path_factory):
         left = any(line.study == plans["forest"].id for line in north.folder.ledger.lines())
         for plan in plans.values():
             Member(north.path).gate().approve(plan.id)
-        runs = {"forest": command.done(), "bofrf": Supervisor(hub, plans["bofrf"]).see_through()}
+        runs = {"forest": command.done(), "bofrf": Supervisor(hub, plans["bofrf"]).run_to_end()}
         return Quiet(plans, runs, shown, left)
     finally:
         settings.write_text(before)
@@ -336,7 +336,7 @@ def test_a_site_and_a_coordinator_that_are_killed(federation, tmp_path):
     run = command.done()
     assert hash_of(run) == in_process(sources, "long", PAIR)
     before = run.read()
-    assert Supervisor(hub, plan).see_through().read() == before  # done already: nothing is asked again
+    assert Supervisor(hub, plan).run_to_end().read() == before  # done already: nothing is asked again
 
 
 def test_a_site_that_stays_away(federation):
@@ -351,8 +351,8 @@ def test_a_site_that_stays_away(federation):
             supervisor = Supervisor(hub, plan)
             if not quorum:
                 with pytest.raises(FederationError, match="site south was not there for 1 s"):
-                    supervisor.see_through()
-        run = supervisor.see_through()
+                    supervisor.run_to_end()
+        run = supervisor.run_to_end()
     finally:
         start_site(members["south"])
     fewer = {site: sources[site] for site in ("north", "west")}

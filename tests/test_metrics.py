@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from helpers.examples import examples
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
@@ -172,6 +172,7 @@ def test_calibration():
     st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)), min_size=2, max_size=40),
     st.sampled_from([0.0, 1e3, 1e9]),
 )
+@example([(0.0, 0.0), (1.0, 5e-157)], 0.0)
 def test_numbers(pairs, shift):
     predicted, y = np.array(pairs).T + shift
     ours = metrics.regression(predicted, y)

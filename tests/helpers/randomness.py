@@ -9,6 +9,7 @@ tested depends on them.
 import os
 import random
 import secrets
+from functools import cache
 
 import numpy as np
 
@@ -31,20 +32,19 @@ def begin(seed: str | None) -> None:
     """Draw from this seed from now on; None: from the operating system."""
     global _seeded
     _seeded = None if seed is None else random.Random(seed)  # noqa: S311
-    _seed_noise()
+    _replace_noise()
 
 
-def _seed_noise() -> None:
+@cache
+def _replace_noise() -> None:
     """Have sites that add noise by themselves draw it where all other noise comes from."""
     from silvan.privacy.noise.laplace import Noise
-
-    if "original" not in vars(_seed_noise):
-        vars(_seed_noise)["original"] = Noise.add
-    Noise.add = vars(_seed_noise)["original"] if _seeded is None else _add
-
-
-def _add(noise: "Noise", counts: np.ndarray) -> np.ndarray:  # noqa: F821
     from silvan.privacy.noise.sampler import noise_shares
 
-    exact = np.ascontiguousarray(counts, np.int64)
-    return exact + noise_shares(exact.size, noise.scale, noise.sharers).reshape(exact.shape)
+    def seeded(noise: Noise, counts: np.ndarray) -> np.ndarray:
+        if _seeded is None:
+            return by_opendp(noise, counts)
+        exact = np.ascontiguousarray(counts, np.int64)
+        return exact + noise_shares(exact.size, noise.scale, noise.sharers).reshape(exact.shape)
+
+    by_opendp, Noise.add = Noise.add, seeded
