@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n 2
 # tests start many processes, which need not compile all modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint docs faults bench-setup bench clean
+.PHONY: help setup demo test check explore lint docs faults bench-setup bench clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
