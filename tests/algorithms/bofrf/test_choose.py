@@ -132,7 +132,7 @@ def test_honest_choices_do_not_depend_on_test_rows():
     fake = {}
     for site, frame in tables.items():
         labels = np.array(frame["label"].to_list(), object)
-        tested = held[site].among(0, len(frame))
+        tested = held[site].between(0, len(frame))
         labels[tested] = np.where(labels[tested] == "yes", "no", "yes")
         fake[site] = frame.with_columns(label=pl.Series(labels.tolist()))
     again = federate(fake, test=0.3)
