@@ -144,7 +144,8 @@ def _leaf_values(party: Party, request: KeepChosen) -> np.ndarray | None:
     notes = [wire.decode(unseal(party.secret_for("notes"), sealed), Note) for sealed in request.notes]
     if not notes:
         raise FormatError("there are no notes of what the leaves are worth")
-    stats = np.concatenate([part for note in notes for part in (note.roots, note.sides)])
+    # roots are noted anew as long as none of them is split; nodes are numbered by the first time
+    stats = np.concatenate([notes[0].roots, *(note.sides for note in notes)])
     leaves = request.leaves
     if leaves.shape != (request.n_leaves,) or not 0 <= leaves.min(initial=0) <= leaves.max(initial=0) < len(stats):
         raise FormatError("the leaves do not match the notes")
