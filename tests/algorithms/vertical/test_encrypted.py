@@ -4,6 +4,7 @@ from functools import cache
 
 import msgspec
 import numpy as np
+import polars as pl
 import pytest
 from helpers.column_studies import ID, Recorded, Reversed, Shuffled, asking, federate, lying, split, wide
 from helpers.studies import TASKS, Stop, stopping
@@ -54,6 +55,19 @@ def assert_same(fed, **parameters):
 
 
 # -- the same trees
+
+
+def test_roots_that_draw_again_and_again():
+    """One column of six decides, and nodes draw one: for some rounds no root is split, and all are asked about anew."""
+    n = 120
+    label = np.random.default_rng(0).integers(0, 2, n)
+    still = {f"still {i}": np.zeros(n) for i in range(5)}
+    first = pl.DataFrame({ID: range(n), **dict(list(still.items())[:3]), "label": label})
+    other = pl.DataFrame({ID: range(n), **dict(list(still.items())[3:]), "perfect": label.astype(float)})
+    fed = federate({"first": first, "other": other})
+    for seed in range(6):
+        model = assert_same(fed, n_estimators=2, max_features=1, max_depth=8, random_state=seed)
+    assert sorted(map(tuple, np.unique(model.forest_.value, axis=0).tolist())) == [(0.0, 1.0), (1.0, 0.0)]
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -1,0 +1,118 @@
+"""Forests of rows or columns that stay apart are those of the joined table, on tables made to be awkward.
+
+Constant columns, columns present twice, few values, missing cells, categories, sites and parties with next to nothing,
+labels that one column decides or none does; few features a node, so that nodes draw again and again.
+
+    SILVAN_TABLES=1000 python -m pytest tests/test_random_tables.py
+
+tries more of them; a failure names its seed, which ``SILVAN_TABLE_FIRST`` begins with.
+"""
+
+import os
+
+import numpy as np
+import polars as pl
+import pytest
+
+import silvan as sv
+from silvan.algorithms.vertical import encrypted_labels
+
+FIRST = int(os.environ.get("SILVAN_TABLE_FIRST", "0"))
+SEEDS = range(FIRST, FIRST + int(os.environ.get("SILVAN_TABLES", "40")))
+
+
+def column(rng, n, others):
+    """One column of some awkward kind."""
+    kind = rng.integers(0, 7)
+    if kind == 0:
+        return np.full(n, 3.0)
+    if kind == 1 and others:
+        return others[rng.integers(len(others))]
+    if kind == 2:
+        return rng.integers(0, 2, n).astype(np.float64)
+    if kind == 3:
+        return rng.choice(["a", "b", "c", "d"][: rng.integers(1, 5)], n).tolist()
+    values = rng.integers(0, 5, n) / 2 if kind == 4 else rng.normal(size=n)
+    if kind == 5:
+        values[rng.random(n) < 0.4] = np.nan
+    return values
+
+
+def table(rng):
+    """A table of 20 to 150 rows, an id and a label."""
+    n = int(rng.integers(20, 150))
+    barren = rng.random() < 0.4  # one column that varies, which nodes find late
+    columns = []
+    for _ in range(rng.integers(2, 8)):
+        columns.append(np.full(n, 1.0) if barren else column(rng, n, columns))
+    columns.insert(rng.integers(len(columns)), rng.normal(size=n))  # or there might be nothing to agree on
+    decisive = columns[rng.integers(len(columns))]
+    codes = np.unique(decisive, return_inverse=True)[1] if rng.random() < 0.7 else rng.integers(0, 4, n)
+    task = rng.choice(["binary", "several", "number"])
+    label = {"binary": codes > np.median(codes), "several": codes % 3, "number": codes + 0.25}[task]
+    label = np.where(label, "yes", "no") if task == "binary" else label
+    named = {f"c{i}": pl.Series(values, strict=False) for i, values in enumerate(columns)}
+    frame = pl.DataFrame({"id": rng.permutation(n), **named, "label": label})
+    return frame.with_columns(pl.col(pl.Float64).fill_nan(None))
+
+
+def settings(rng, frame):
+    """Parameters that make nodes draw again, end early, or go deep."""
+    several = frame["label"].dtype != pl.Float64
+    return {
+        "n_estimators": int(rng.integers(1, 5)),
+        "max_depth": int(rng.integers(1, 9)),
+        "max_features": [1, 2, None, "sqrt"][rng.integers(4)],
+        "min_samples_leaf": int(rng.choice([2, 3, 8])),
+        "max_bins": int(rng.choice([3, 16, 64])),
+        "bootstrap": bool(rng.random() < 0.7),
+        "feature_draw": ["node", "tree"][rng.integers(2)],
+        "class_weight": "balanced" if several and rng.random() < 0.3 else None,
+        "random_state": int(rng.integers(100)),
+    }
+
+
+def drawn(seed):
+    rng = np.random.default_rng(seed)
+    frame = table(rng)
+    return rng, frame, settings(rng, frame)
+
+
+def task_of(frame):
+    return "regression" if frame["label"].dtype == pl.Float64 else "classification"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.filterwarnings("ignore")
+def test_rows(seed):
+    rng, frame, parameters = drawn(seed)
+    frame = frame.drop("id")
+    if rng.random() < 0.3:
+        frame = frame.sort("label")  # sites that know one class
+    cuts = np.sort(rng.integers(1, len(frame), rng.integers(0, 4)))
+    bounds = [0, *np.unique(cuts).tolist(), len(frame)]
+    parts = {f"site {i}": frame[a:b] for i, (a, b) in enumerate(zip(bounds, bounds[1:], strict=False))}
+    fed = sv.federate_rows(parts, task=task_of(frame), n_jobs=1, cold=bool(rng.random() < 0.3))
+    pooled = sv.PooledForest(**parameters).fit(fed).forest_
+    assert sv.HistogramForest(**parameters).fit(fed).forest_.hash == pooled.hash
+
+
+@pytest.mark.parametrize("labels", ["encoded", "encrypted"])
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.filterwarnings("ignore")
+def test_columns(seed, labels, monkeypatch):
+    monkeypatch.setattr(encrypted_labels, "TESTING", True)
+    rng, frame, parameters = drawn(seed)
+    names = [name for name in frame.columns if name.startswith("c")]
+    owner = rng.integers(0, rng.integers(1, 4), len(names))
+    holder = int(rng.integers(0, owner.max() + 1))
+    parties = {
+        f"party {k}": frame.select(
+            "id", *(n for n, o in zip(names, owner, strict=True) if o == k), *(["label"] if k == holder else [])
+        )
+        for k in range(owner.max() + 1)
+    }
+    fed = sv.federate_columns(parties, id="id", label="label", task=task_of(frame), n_jobs=1)
+    pooled = sv.PooledForest(**parameters).fit(fed).forest_
+    model = sv.VerticalForest(labels=labels, key_bits=256, **parameters).fit(fed)
+    assert model.forest_.hash == pooled.hash
