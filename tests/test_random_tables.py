@@ -9,6 +9,7 @@ tries more of them; a failure names its seed, which ``SILVAN_TABLE_FIRST`` begin
 """
 
 import os
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -91,7 +92,7 @@ def test_rows(seed):
         frame = frame.sort("label")  # sites that know one class
     cuts = np.sort(rng.integers(1, len(frame), rng.integers(0, 4)))
     bounds = [0, *np.unique(cuts).tolist(), len(frame)]
-    parts = {f"site {i}": frame[a:b] for i, (a, b) in enumerate(zip(bounds, bounds[1:], strict=False))}
+    parts = {f"site {i}": frame[a:b] for i, (a, b) in enumerate(pairwise(bounds))}
     fed = sv.federate_rows(parts, task=task_of(frame), n_jobs=1, cold=bool(rng.random() < 0.3))
     pooled = sv.PooledForest(**parameters).fit(fed).forest_
     assert sv.HistogramForest(**parameters).fit(fed).forest_.hash == pooled.hash

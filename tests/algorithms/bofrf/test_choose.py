@@ -24,7 +24,8 @@ from silvan.algorithms.bofrf.choose import (
     judge,
     score_candidates,
 )
-from silvan.algorithms.bofrf.weigh import SHARES, learning_rows, thresholded
+from silvan.algorithms.bofrf.weigh import thresholded
+from silvan.algorithms.shared.validation_rows import SHARES, learning_rows
 from silvan.errors import InputError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.agreement.describe import FLOOR
@@ -166,14 +167,15 @@ def test_more_than_luck_is_needed():
     assert decide(many, y, 2, [0.2], cautious=True).strategy == "own"
 
 
-def test_equals_go_to_the_global_one_near_the_agreed_tau():
+def test_ties():
+    """An honest site stays with the global ensemble; the paper leaves its own trees only for better ones (Eq. 3.11)."""
     y = np.array([0, 1] * 20)
     same = scored(y)[0]
     taus = [0.2, 0.0, 0.15, 0.4]
     everything = {(t, s): same for t in range(4) for s in range(2)}
-    for cautious in (False, True):
+    for cautious, strategy in ((False, "own"), (True, "global")):
         chosen = decide(everything, y, 2, taus, cautious=cautious)
-        assert (chosen.tau, chosen.strategy) == (0, "global")
+        assert (chosen.tau, chosen.strategy) == (0, strategy)
     # better ones, all equal: global before own, then the tau nearest to 0.2
     rng = np.random.default_rng(1)
     better = {**everything, (0, 0): scored(rng.random(40))[0], (0, 1): scored(rng.random(40))[0]}

@@ -13,7 +13,9 @@ from helpers.studies import Recorded, disturbed, federate, parts, table
 import silvan as sv
 from silvan.algorithms.bofrf.choose import CandidateTrees, score_candidates
 from silvan.algorithms.bofrf.tree_messages import OwnTrees
+from silvan.algorithms.shared import admission
 from silvan.algorithms.shared.admission import ODD, POOR, TAKEN, AdmitTrees, Refusals, judge_trees
+from silvan.algorithms.shared.validation_rows import learning_rows
 from silvan.auditing.attacks.backdoor import find_trigger, poisoned_federation, with_backdoor
 from silvan.auditing.release import Rows
 from silvan.errors import InputError, RefusedError, SiteError
@@ -348,3 +350,22 @@ def test_a_lie():
     caught = caught_lies(lied, "Admitted")
     assert len(caught) > 3
     assert {error.site for error in caught if isinstance(error, SiteError)} == {"site 1"}
+
+
+def test_rows_split_off_judge_no_tree(monkeypatch):
+    """Or a site would choose among trees that the rows it chooses on have helped to select."""
+    fed, judged = federate(tables()), {}
+    truth = admission.judge_trees
+    monkeypatch.setattr(
+        admission,
+        "judge_trees",
+        lambda forest, part, *rest: (judged.update({len(judged): part}), truth(forest, part, *rest))[1],
+    )
+    sv.BOFRF(n_estimators=3, admission=True, validation=0.3).fit(fed)
+    assert len(judged) >= len(fed.sites)
+    keys = set(np.concatenate([part.row_keys for part in judged.values()]).tolist())
+    for name in fed.sites:
+        kept, held = learning_rows(fed.site(name), fed.schema, 0.3)
+        assert len(held) > 5
+        assert keys.isdisjoint(held.row_keys.tolist())
+        assert keys.issuperset(kept.row_keys.tolist())

@@ -13,11 +13,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from silvan.algorithms.bofrf.weigh import Weighted, learning_rows
+from silvan.algorithms.bofrf.weigh import Weighted
 from silvan.algorithms.evaluation.intervals import placements
 from silvan.algorithms.horizontal.merged_forest import draws_rows, equal_site_weights
 from silvan.algorithms.shared.admission import not_used, verdicts_of
 from silvan.algorithms.shared.requests import forests_of, schema_of
+from silvan.algorithms.shared.validation_rows import learning_rows
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.agreement.agree import MAX_ROWS
@@ -100,7 +101,7 @@ def choose(site: Site, request: Choose) -> Chosen:
     part, seen = _selection_rows(site, schema, request, len(own))
     forest = join_forests(forests)
     if request.dropped is not None:
-        verdicts = verdicts_of(site, schema, request.forests, request.own)
+        verdicts = verdicts_of(site, schema, request.forests, request.own, request.validation)
         refused = not_used(request.dropped, verdicts, np.isin(np.arange(len(forest)), own))
         forest = replace(forest, weights=np.where(refused, 0.0, forest.weights))
     voting = np.where(abstaining(forest, site.absent(schema)), 0.0, forest.weights)
@@ -203,8 +204,10 @@ def decide(
 ) -> Chosen:
     """Choose the candidate (tau, strategy) that is furthest ahead of the agreed one, on the rows that both score.
 
-    Of equals it is a global one, with a tau near the agreed one. Figures of fewer than ``FLOOR`` rows say more about
-    single rows than about ensembles: they do not leave the site, and a cautious site does not choose by them.
+    Of equals a cautious site takes a global one; another takes its own trees, as published (Eq. 3.11: the global ones
+    only if they are better). Then it is the one with a tau near the agreed one. Figures of fewer than ``FLOOR`` rows
+    say more about single rows than about ensembles: they do not leave the site, and a cautious site does not choose by
+    them.
     """
     figures = np.full((len(taus), len(STRATEGIES)), np.nan)
     agreed = next((at for at in ((0, 0), (0, 1)) if at in scores), min(scores, default=(0, 0)))
@@ -222,7 +225,8 @@ def decide(
             figures[at] = np.nan if few else float(f"{mine.figure:.{_DIGITS}g}")
             if not cautious or mine.beats(other):
                 ahead[at] = mine.value - other.value
-    tau, strategy = max(ahead, key=lambda at: (ahead[at], -at[1], -abs(taus[at[0]] - taus[0]), -at[0]))
+    own_first = -1 if cautious else 1
+    tau, strategy = max(ahead, key=lambda at: (ahead[at], own_first * at[1], -abs(taus[at[0]] - taus[0]), -at[0]))
     n = int(known[agreed].sum()) if scores else 0
     return Chosen(tau=tau, strategy=STRATEGIES[strategy], measure=measure, rows=n, figures=figures)
 

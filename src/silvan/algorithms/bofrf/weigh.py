@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import msgspec
 import numpy as np
 
 from silvan import metrics
@@ -20,30 +19,22 @@ from silvan.algorithms.bofrf.tree_messages import BringTrees, OwnTrees, ScoreTre
 from silvan.algorithms.bofrf.tune import Search, tune_settings
 from silvan.algorithms.horizontal.merged_forest import equal_site_weights, local_forest
 from silvan.algorithms.shared.admission import Refusals, ask_admission
-from silvan.algorithms.shared.keyed_rows import hash_rows
 from silvan.algorithms.shared.requests import MAX_TREES, forests_of, read_trees, schema_of
+from silvan.algorithms.shared.validation_rows import learning_rows
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
 from silvan.federation.agreement.agree import MAX_ROWS
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob
-from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import abstaining
 from silvan.forest.score import ERROR_CAP, score_numbers, score_trees
-from silvan.tree.draw import VALIDATION
 from silvan.tree.fit import Settings
 from silvan.util.user_warnings import warn_user
 
 MAX_CELLS = 1 << 26
 """The most cells of all trees' confusion matrices together that fit a message."""
-
-SHARES = 4
-"""The most different shares by which a site splits rows off: two close ones would single rows out."""
-
-_SHARES = "shares split off"
-"""The key under which a site's store keeps the shares."""
 
 _ERROR_BITS = 24
 """Bits of a squared error as large as the square of half the range of all answers."""
@@ -113,39 +104,6 @@ def _label_sums(y: np.ndarray, offset: float, scale: float) -> np.ndarray:
         gap = (y - offset) * np.sqrt(scale)
         sums = [np.rint(np.clip(x, -ERROR_CAP, ERROR_CAP)).astype(np.int64).sum() for x in (gap * _FINER, gap * gap)]
     return np.array(sums)
-
-
-def learning_rows(site: Site, schema: Schema, validation: float) -> tuple[Part, Part]:
-    """Split a share of the training rows off, by class; return the rows to learn from, and those split off."""
-    if not 0.0 <= validation <= 0.5:
-        raise FormatError("the share of rows to split off must be between 0 and a half")
-    part = site.part(schema)
-    held = np.zeros(len(part), np.bool_)
-    if validation > 0.0:
-        _limit_shares(site, validation)
-        drawn = hash_rows(site.sampling_key, part.row_keys, VALIDATION)
-        groups = part.y if schema.n_classes else np.zeros(len(part), np.int64)
-        carry = 0.5
-        for group in np.unique(groups):
-            rows = np.flatnonzero(groups == group)
-            share = validation * len(rows) + carry
-            held[rows[np.argsort(drawn[rows], kind="stable")[: int(share)]]] = True
-            carry = share - int(share)  # small classes share what rounding leaves
-        if held.all():
-            held[:] = False
-    kept, split_off = (Part(part.X[rows], part.y[rows], part.row_keys[rows]) for rows in (~held, held))
-    return kept, split_off
-
-
-def _limit_shares(site: Site, share: float) -> None:
-    """Raise ``RefusedError`` if rows were split off by too many different shares, restarts included."""
-    known = msgspec.json.decode(site.store.get(_SHARES) or b"[]", type=list[float])
-    if share not in known:
-        if len(known) >= SHARES:
-            raise RefusedError(
-                f"the site splits rows off by at most {SHARES} different shares: set validation to one of them"
-            )
-        site.store.put(_SHARES, msgspec.json.encode([*known, share]))
 
 
 # -- both sides
@@ -256,7 +214,7 @@ def weigh(
     refusals: dict[str, Refusals] = {}
     if exchange.admission:
         judged = [{site: (forests[site], blobs[site]) for site in sites} for sites in listed.values()]
-        refusals = dict(zip(listed, ask_admission(federation, schema, judged), strict=True))
+        refusals = dict(zip(listed, ask_admission(federation, schema, judged, exchange.validation), strict=True))
     weighted = {}
     with federation.one_round():
         for name, sites in listed.items():

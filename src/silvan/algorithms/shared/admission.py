@@ -18,6 +18,7 @@ import numpy as np
 
 from silvan import metrics
 from silvan.algorithms.shared.requests import MAX_TREES, forests_of, schema_of
+from silvan.algorithms.shared.validation_rows import learning_rows
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.agreement.describe import FLOOR
@@ -65,6 +66,7 @@ class AdmitTrees(Request, frozen=True, kw_only=True):
     schema: Blob
     forests: list[Blob]
     own: int  # which of them is the site's
+    validation: float = 0.0  # the share of training rows that nothing may be judged by
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
@@ -85,18 +87,23 @@ class AdmitTrees(Request, frozen=True, kw_only=True):
 def admit_trees(site: Site, request: AdmitTrees) -> Admitted:
     """Judge the trees of other sites."""
     schema = schema_of(site, request.schema)
-    verdicts = verdicts_of(site, schema, request.forests, request.own)
-    return Admitted(verdicts=verdicts, judged=len(site.part(schema)) >= FLOOR)
+    verdicts = verdicts_of(site, schema, request.forests, request.own, request.validation)
+    judged = len(learning_rows(site, schema, request.validation)[0]) >= FLOOR
+    return Admitted(verdicts=verdicts, judged=judged)
 
 
-def verdicts_of(site: Site, schema: Schema, blobs: Sequence[Blob], own: int) -> np.ndarray:
-    """Return the site's verdict on each tree, its own ones taken; the same verdicts whenever it is asked."""
+def verdicts_of(site: Site, schema: Schema, blobs: Sequence[Blob], own: int, validation: float) -> np.ndarray:
+    """Return the site's verdict on each tree, its own ones taken; the same verdicts whenever it is asked.
+
+    Rows that were split off for ``validation`` take no part: whoever chooses on them chooses among trees that they did
+    not help to select.
+    """
     forests = forests_of(site, schema, blobs)
     if not 0 <= own < len(forests):
         raise FormatError("the site's own trees are not among those listed")
-    key = ("verdicts", schema.hash, own, *(blob.hash for blob in blobs))
+    key = ("verdicts", schema.hash, own, validation, *(blob.hash for blob in blobs))
     if key not in site.cache:
-        forest, part = join_forests(forests), site.part(schema)
+        forest, part = join_forests(forests), learning_rows(site, schema, validation)[0]
         verdicts = np.zeros(len(forest), np.uint8)
         if len(part) >= FLOOR:
             verdicts = judge_trees(forest, part, site.absent(schema), policy_of(site).min_skill, site.n_jobs)
@@ -200,16 +207,22 @@ class Refusals:
 
 
 def ask_admission(
-    federation: Federation, schema: Schema, groups: Sequence[Mapping[str, tuple[Forest, Blob]]]
+    federation: Federation,
+    schema: Schema,
+    groups: Sequence[Mapping[str, tuple[Forest, Blob]]],
+    validation: float = 0.0,
 ) -> list[Refusals]:
-    """Ask every site to judge the others' trees: one round for all groups of sites that learn together."""
+    """Ask every site to judge the others' trees: one round for all groups of sites that learn together.
+
+    ``validation`` is the share of training rows that sites split off before.
+    """
     named = federation.blob(schema.to_json().encode())
     requests, sizes = {}, {}
     for group in groups:
         sites, blobs = list(group), [blob for _, blob in group.values()]
         for place, site in enumerate(sites):
             if site in federation.active and len(sites) > 1:
-                requests[site] = AdmitTrees(schema=named, forests=blobs, own=place)
+                requests[site] = AdmitTrees(schema=named, forests=blobs, own=place, validation=validation)
                 sizes[site] = [len(forest) for forest, _ in group.values()], place
     replies: dict[str, Admitted] = {}
     if requests:
