@@ -44,9 +44,11 @@ from silvan.study.run_folder import JOURNAL, Run
 PATIENCE = 900.0
 """Seconds after which something that is waited for here will never come, also on a machine that is very busy."""
 
-SITES = ("north", "south", "west")
+SITES, AWAY = ("north", "south", "west"), "east"
+"""Sites that take part, and one that has joined and is never there."""
+
 PAIR = ("north", "south")
-"""Sites of the studies in which something is killed: fewer processes are started again sooner."""
+"""Sites of the studies in which something goes wrong: fewer processes are started sooner."""
 
 LEARNERS = {
     "forest": ("HistogramForest", {"n_estimators": 10, "max_depth": 5}),
@@ -56,12 +58,14 @@ LEARNERS = {
 SUMS = {"forest": "trusted", "bofrf": "masked"}
 
 
-def study(learner, more="", test=0.25):
+def study(learner, more="", sites=SITES):
     kind, parameters = LEARNERS[learner]
-    lines = "\n".join(f"{key} = {value}" for key, value in parameters.items())
-    return parse_remote_study(
-        f'name = "{learner}"\nsampling = "published"\ntest = {test}\n{more}\n[learner]\nkind = "{kind}"\n{lines}\n'
+    settings = {"name": learner, "sampling": "published", "test": 0.25, "sites": sites}
+    first, last = (
+        "\n".join(f"{key} = {msgspec.json.encode(value).decode()}" for key, value in given.items())
+        for given in (settings, {"kind": kind, **parameters})
     )
+    return parse_remote_study(f"{first}\n{more}\n[learner]\n{last}\n")
 
 
 def in_process(sources, learner, sites=SITES, **settings):
@@ -99,20 +103,21 @@ def server():
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory, server):
-    """A coordinator and three sites; west's table is in a database if there is one."""
+    """A coordinator and three sites, west with a table in a database if there is one; and one that stays away."""
     folder = tmp_path_factory.mktemp("federation")
     everything = table("binary", n=900)
     sources = {}
-    for i, site in enumerate(SITES):
+    for i, site in enumerate((*SITES, AWAY)):
         path = folder / f"{site}.parquet"
-        everything[i::3].write_parquet(path)
+        everything[i % 3 :: 3].write_parquet(path)
         sources[site] = str(path)
     if server is not None:
         sources["west"] = put_into(server, everything[2::3])
     with mock.patch.object(flare_kit, "write_site", write_hasty_site):
         hub, members = one_machine.make_local(folder, sources)
     try:
-        yield hub, dict(zip(SITES, members, strict=True)), sources
+        process_of(members[-1]).stop()
+        yield hub, dict(zip(SITES, members[:-1], strict=True)), sources
     finally:
         stop_all([*map(process_of, members), *processes_of(hub)])
 
@@ -288,23 +293,25 @@ def test_a_site_with_a_foreign_certificate_is_refused(federation, tmp_path):
     impostor = tmp_path / "impostor"
 
     content = hub.read()
-    flare_kit.write_site(impostor, "east", "localhost", content.port)
+    flare_kit.write_site(impostor, "nowhere", "localhost", content.port)
     startup = impostor / "startup"
     foreign = Authority.create(tmp_path / "foreign", content.name)
-    (startup / "client.crt").write_bytes(foreign.sign(make_request(make_key(startup / "client.key"), "east"), "east"))
+    (startup / "client.crt").write_bytes(
+        foreign.sign(make_request(make_key(startup / "client.key"), "nowhere"), "nowhere")
+    )
     # its own authority first, by which FLARE looks at its certificate before it tries to connect
     (startup / "rootCA.pem").write_bytes(pem(foreign.certificate) + pem(hub.authority.certificate))
     genuine = members["north"].path / "kit" / "startup"
     assert shakes_hands(content.port, genuine, 1.0)
     assert not shakes_hands(content.port, startup, PATIENCE)
     process = Background(tmp_path, "impostor")
-    process.start(client_arguments(impostor, "east"), impostor)
+    process.start(client_arguments(impostor, "nowhere"), impostor)
     try:
         wait_until(lambda: tries(impostor) > 1, "it does not even try")
         assert process.pid is not None
         shown = CliRunner().invoke(app, ["study", "status", "--in", str(hub.path)]).output
         assert "north   2" in shown
-        assert "east" not in shown
+        assert "nowhere" not in shown
     finally:
         process.stop()
 
@@ -340,7 +347,7 @@ def test_a_site_and_a_coordinator_that_are_killed(federation, tmp_path):
     killed with it.
     """
     hub, members, sources = federation
-    plan = study("long", f"sites = {msgspec.json.encode(PAIR).decode()}")
+    plan = study("long", sites=PAIR)
     command = Command(hub, tmp_path, plan)
     command.until_round(2)
     with must_approve(members["north"]):  # so that the next job goes no further than this one
@@ -364,22 +371,13 @@ def test_a_site_and_a_coordinator_that_are_killed(federation, tmp_path):
 
 def test_a_site_that_stays_away(federation):
     """With a quorum the study goes on without it; without one it says who is missing."""
-    hub, members, sources = federation
-    away = process_of(members["south"])
-    away.stop()
-    try:
-        for quorum in ("", "quorum = 2"):
-            # it is waited for a second here, and for an hour where the job's own copy of the study says so
-            plan = dataclasses.replace(study("forest", f"random_state = 2\n{quorum}"), timeout=1.0)
-            supervisor = Supervisor(hub, plan)
-            if not quorum:
-                with pytest.raises(FederationError, match="site south was not there for 1 s"):
-                    supervisor.run_to_end()
-        run = supervisor.run_to_end()
-    finally:
-        start_site(members["south"])
-    fewer = {site: sources[site] for site in ("north", "west")}
-    kind, parameters = LEARNERS["forest"]
-    expected = getattr(sv, kind)(**parameters, random_state=2).fit(sv.federate_rows(fewer, test=0.25, random_state=2))
-    assert hash_of(run) == expected.forest_.hash
-    assert "south" not in {row.site for row in run.read().evaluation}
+    hub, _, sources = federation
+    # it is waited for a second here, and for an hour where the job's own copy of the study says so
+    alone, together = (
+        dataclasses.replace(study("forest", quorum, (*PAIR, AWAY)), timeout=1.0) for quorum in ("", "quorum = 2")
+    )
+    with pytest.raises(FederationError, match="site east was not there for 1 s"):
+        Supervisor(hub, alone).run_to_end()
+    run = Supervisor(hub, together).run_to_end()
+    assert hash_of(run) == in_process(sources, "forest", PAIR)
+    assert AWAY not in {row.site for row in run.read().evaluation}
