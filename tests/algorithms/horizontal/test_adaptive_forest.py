@@ -139,3 +139,14 @@ def test_a_site_that_answers_nonsense_is_named(change, monkeypatch):
     monkeypatch.setitem(sites.HANDLERS, "AdaptiveLevel", (kind, lying))
     with pytest.raises(sv.SiteError, match="site '1'"):
         sv.HistogramForest(2, max_depth=2, bins="adaptive").fit(federation())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rounds_that_find_no_split(seed):
+    """Nodes draw one of six columns, of which one varies: whole rounds pass without a split, and nodes draw again."""
+    n = 120
+    label = np.random.default_rng(0).integers(0, 2, n)
+    frame = pl.DataFrame({**{f"still {i}": np.zeros(n) for i in range(5)}, "perfect": label + 0.5, "label": label})
+    fed = sv.federate_rows({"north": frame[::2], "south": frame[1::2]}, policy=OPEN)
+    model = sv.HistogramForest(2, bins="adaptive", max_features=1, max_depth=8, random_state=seed).fit(fed)
+    assert (model.predict(frame.drop("label")) == label).all()

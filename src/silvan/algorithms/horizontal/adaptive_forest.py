@@ -58,7 +58,8 @@ class AdaptiveLevel(Request, frozen=True, kw_only=True):
     max_bins: int
     nodes: np.ndarray
     features: np.ndarray
-    # all splits so far, in the order they were made
+    # all splits so far, in the order they were made, and how many each round made: none, where all nodes draw again
+    round_sizes: np.ndarray
     split_node: np.ndarray
     split_feature: np.ndarray
     split_threshold: np.ndarray
@@ -72,12 +73,13 @@ class AdaptiveLevel(Request, frozen=True, kw_only=True):
         return f"means and counts of {n}small groups of rows, {each}; a group of one row shows its value"
 
     def course(self) -> Course:
-        """Return where the question stands: after all splits."""
-        columns = (self.split_node, self.split_feature, self.split_threshold, self.split_words)
-        if len({len(c) for c in columns}) != 1:
-            raise FormatError("the splits so far do not match")
-        made = (b"".join(c[k].tobytes() for c in columns) for k in range(len(self.split_node)))
-        return Course("forest", tuple(map(digest, made)))
+        """Return where the question stands: after all rounds of splits."""
+        sizes, columns = self.round_sizes, _split_columns(self)
+        if sizes.ndim != 1 or sizes.dtype != np.int32 or (sizes < 0).any() or int(sizes.sum()) != len(columns[0]):
+            raise FormatError("the splits so far cannot be cut into rounds")
+        ends = np.cumsum(sizes)
+        rounds = (b"".join(c[end - n : end].tobytes() for c in columns) for end, n in zip(ends, sizes, strict=True))
+        return Course("forest", tuple(map(digest, rounds)))
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
         """Return a trace if the question follows the last level: its nodes are split by features asked about there."""
@@ -86,6 +88,14 @@ class AdaptiveLevel(Request, frozen=True, kw_only=True):
         return follow_level(
             digest(msgspec.json.encode(same)), traces, further, self.n_trees, splits, self.nodes, self.features
         )
+
+
+def _split_columns(request: AdaptiveLevel) -> tuple[np.ndarray, ...]:
+    """Return the splits so far, column by column; raise ``FormatError`` if these are not of one length."""
+    columns = (request.split_node, request.split_feature, request.split_threshold, request.split_words)
+    if any(c.ndim == 0 for c in columns) or len({len(c) for c in columns}) != 1:
+        raise FormatError("the splits so far do not match")
+    return columns
 
 
 # -- the published procedures
@@ -225,9 +235,7 @@ def _bins_of_node(
 def _rows_of_nodes(site: Site, part: Part, request: AdaptiveLevel, schema: Schema) -> list[np.ndarray]:
     """Return the rows of every node, by all splits so far."""
     key = ("adaptive", request.schema.hash, request.n_trees, request.bootstrap)
-    columns = (request.split_node, request.split_feature, request.split_threshold, request.split_words)
-    if len({len(c) for c in columns}) != 1:
-        raise FormatError("the splits so far do not match")
+    columns = _split_columns(request)
     splits = [tuple(c[k].tobytes() for c in columns) for k in range(len(request.split_node))]
     growing: _Growing | None = site.cache.get(key)
     if growing is None or growing.done != splits[: len(growing.done)]:
@@ -270,7 +278,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
         schema, [np.zeros(0 if f.categorical else settings.max_bins - 1, np.float32) for f in schema.features]
     )
     schema_blob = federation.blob(schema.to_json().encode())
-    made: list[tuple[np.ndarray, ...]] = []
+    made: list[tuple[np.ndarray, ...]] = []  # by round
     pending: dict[str, np.ndarray] = {}
 
     def find(frontier: Frontier) -> Splits:
@@ -305,7 +313,8 @@ def _history(made: list[tuple[np.ndarray, ...]]) -> dict[str, np.ndarray]:
     """Return all splits so far as the fields of a question."""
     names = ("split_node", "split_feature", "split_threshold", "split_words")
     empty = (np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros((0, SET_WORDS), np.uint64))
-    return dict(zip(names, (np.concatenate(c) for c in zip(empty, *made, strict=True)), strict=True))
+    columns = dict(zip(names, (np.concatenate(c) for c in zip(empty, *made, strict=True)), strict=True))
+    return {**columns, "round_sizes": np.array([len(nodes) for nodes, *_ in made], np.int32)}
 
 
 def _check_bins(reply: AdaptiveBins, features: np.ndarray, schema: Schema, most: int) -> None:
