@@ -102,13 +102,16 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers have it from the process 
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile kernels before several processes begin with all tests, each of which would compile the same ones."""
+    """Prepare for several processes: those that begin with all tests at once would compile the same kernels."""
     config.addinivalue_line("markers", "needs(name): is skipped where that is missing, see helpers/needs.py")
     config.addinivalue_line("markers", "long: takes long; `make check` leaves it out")
     config.addinivalue_line("markers", "system_randomness: draws from the operating system, and may fail by chance")
+    if not config.getoption("numprocesses", None):
+        return
+    for pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"):
+        os.environ.setdefault(pool, "1")  # there are as many processes as cores
     complete = Path(os.environ["NUMBA_CACHE_DIR"]) / _COMPLETE
-    all_tests = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    if not (all_tests and config.getoption("numprocesses", None)) or complete.exists():
+    if complete.exists() or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         return
     print("compiling kernels, which takes half a minute when they have changed", flush=True)
     command = [sys.executable, "-m", "helpers.compile_kernels"]
