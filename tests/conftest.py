@@ -41,6 +41,20 @@ LONG = (
     "algorithms/private/test_tables.py",
     "algorithms/bofrf/test_choose.py",
     "federation/test_signed.py",
+    "algorithms/test_registration.py",
+    "cli/test_fit_command.py",
+    "privacy/sums/test_hidden_sums.py",
+    "test_random_tables.py",
+    "algorithms/shared/test_shared_bins.py",
+    "tree/test_fit.py",
+    "tree/test_grow.py",
+    "federation/test_lies.py",
+    "algorithms/bofrf/test_weigh.py",
+    "cli/test_demo_command.py",
+    "deploy/test_joining.py",
+    "algorithms/shared/test_admission.py",
+    "algorithms/bofrf/test_hostile_scores.py",
+    "test_estimators.py",
 )
 """Files that take long, the longest first: so they begin, while files that take a moment are left to fill gaps.
 
@@ -124,9 +138,18 @@ def pytest_configure(config: pytest.Config) -> None:
 # -- order
 
 
+def _places() -> dict[Path, int]:
+    return {TESTS / name: place for place, name in enumerate(LONG)}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even read files that `make check` leaves out."""
+    return (config.option.markexpr == "not long" and collection_path in _places()) or None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take long."""
-    places = {TESTS / name: place for place, name in enumerate(LONG)}
+    places = _places()
     unknown = [str(path) for path in places if not path.exists()]
     if unknown:
         raise pytest.UsageError(f"{__file__}: LONG names files that are not there: {', '.join(unknown)}")
