@@ -1,5 +1,6 @@
 """AdaBoost across sites, as published: BOPPID, AdaBoost.PL and MultBoost, and each site alone as the baseline."""
 
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -45,8 +46,9 @@ class _Booster(Learner):
         check_two_classes(self.schema_)
         self.forest_, self.forests_ = self._boost(federation, self._boosting)
 
+    @abstractmethod
     def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
-        raise NotImplementedError
+        """Return the global model, if there is one, and what each site should use."""
 
     def contenders(self, federation: Federation) -> list[tuple[str, object]]:
         """Return the models to compare, by name."""
