@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
-PYTEST := $(BIN)/python -m pytest -n 3
+PYTEST := $(BIN)/python -m pytest -n 2
 
 # tests start many processes, which need not compile all modules again
 unexport PYTHONDONTWRITEBYTECODE
@@ -25,7 +25,7 @@ demo: setup ## the main job, on data that needs no download
 	$(BIN)/silvan demo
 
 test: setup lint ## format, lint, types and all tests
-	$(PYTEST)
+	$(PYTEST) -n 3  # one waits for real processes while two work
 
 check: setup lint ## format, lint, types and the fast half of the tests: a minute when kernels are compiled
 	$(PYTEST) -m 'not long'
