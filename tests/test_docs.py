@@ -32,14 +32,14 @@ def test_links_lead_somewhere(page):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def tests_named(text):
+def named_tests(text):
     """Files and functions of tests that a page names as what holds a claim."""
     return re.findall(r"(tests/[\w/]+\.py)::(\w+)", text)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_tests_that_a_page_names_are_there(page):
-    for file, name in tests_named(page.read_text()):
+    for file, name in named_tests(page.read_text()):
         assert (ROOT / file).exists(), f"{page.name} names {file}"
         assert f"def {name}(" in (ROOT / file).read_text(), f"{page.name} names {file}::{name}"
 
@@ -113,7 +113,7 @@ def test_the_tests_above_can_fail():
     """
     assert entries(text, "Parameters") == {"first", "second", "third"}
     assert entries(text, "Attributes") == set()
-    assert tests_named("held by `tests/a/test_b.py::test_c`") == [("tests/a/test_b.py", "test_c")]
+    assert named_tests("held by `tests/a/test_b.py::test_c`") == [("tests/a/test_b.py", "test_c")]
     assert {"tables", "sums", "quorum"} < keywords(silvan.federate_columns)
     assert "options" not in keywords(silvan.federate_rows)
     assert keywords(silvan.SiteError) == {"site", "text"}
