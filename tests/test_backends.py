@@ -33,7 +33,7 @@ BACKENDS = {
     "shuffled": lambda tables, **given: federate(tables, Shuffled, **given),
     "in time": lambda tables, **given: federate(tables, timeout=60, **given),
 }
-ALLOWED = ("Describe", "CountCategories", "NameCategories", "AdaptiveLevel", "Judge", "Tally")
+ALLOWED = ("Describe", "CountCategories", "NameCategories", "AdaptiveLevel", "AdaptiveLeaves", "Judge", "Tally")
 LEARNERS = {
     "histogram": lambda: sv.HistogramForest(n_estimators=5, max_depth=4),
     "histogram, all rows": lambda: sv.HistogramForest(n_estimators=3, max_depth=4, bootstrap=False),

@@ -5,9 +5,15 @@ import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
+from tests.helpers.naive_adaptive import assert_same, counts, grow_naive, merge_nearest_naive, summarise_naive
+from tests.helpers.naive_answers import leaves
 
 import silvan as sv
-from silvan.algorithms.horizontal.adaptive_forest import merge_down, merge_nearest_naive, summarise, summarise_naive
+from silvan.algorithms.horizontal import adaptive_forest
+from silvan.algorithms.horizontal.adaptive_bins import merge_down, summarise
+from silvan.algorithms.horizontal.adaptive_messages import SPLIT_TYPES, AdaptiveLeaves, AdaptiveLevel
+from silvan.tree.draw import make_key, rows_of_trees
+from silvan.tree.fit import Settings
 
 OPEN = sv.Policy(messages=("*", "AdaptiveLevel"))
 
@@ -150,3 +156,102 @@ def test_rounds_that_find_no_split(seed):
     fed = sv.federate_rows({"north": frame[::2], "south": frame[1::2]}, policy=OPEN)
     model = sv.HistogramForest(2, bins="adaptive", max_features=1, max_depth=8, random_state=seed).fit(fed)
     assert (model.predict(frame.drop("label")) == label).all()
+
+
+def encoded(fed):
+    """Every site's training rows as arrays, with the numbers that rows have in draws."""
+    parts = [fed.site(name).part(fed.schema) for name in fed.sites]
+    return [(part.X, part.y, part.row_keys) for part in parts]
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    least=st.sampled_from([1, 2, 7, 20]),
+    max_bins=st.sampled_from([2, 3, 8, 64]),
+    max_features=st.sampled_from([1, 2, None]),
+    bootstrap=st.booleans(),
+)
+def test_forests_are_those_of_the_literal_twin(seed, least, max_bins, max_features, bootstrap):
+    """Leaves hold at least as many of the rows that their tree drew, and their values are shares of these rows."""
+    fed = federation(n=90, seed=seed, policy=sv.Policy(messages=OPEN.messages, min_leaf=1))
+    given = {
+        "n_estimators": 2,
+        "max_depth": 5,
+        "min_samples_leaf": least,
+        "max_bins": max_bins,
+        "max_features": max_features,
+        "bootstrap": bootstrap,
+    }
+    forest = sv.HistogramForest(bins="adaptive", **given).fit(fed).forest_
+    sites = encoded(fed)
+    roots = grow_naive(sites, fed.schema, Settings(**given), fed.site("0").sampling_key, make_key(0, "features"))
+    assert_same(forest, roots, sites)
+    for root in roots:
+        waiting = list(root.children)
+        for node in waiting:
+            assert sum(counts(sites, node)) >= least
+            waiting += node.children
+
+
+def test_splits_with_a_side_of_too_few_rows_are_taken_back(monkeypatch):
+    """Few bins put a cut where its sides look large enough: the last count finds leaves under the minimum."""
+    smallest = []
+    honest = adaptive_forest._take_back_small
+
+    def watched(grown, leaves, rows, least):
+        smallest.append(rows.sum(axis=1).min())
+        return honest(grown, leaves, rows, least)
+
+    monkeypatch.setattr(adaptive_forest, "_take_back_small", watched)
+    policy = sv.Policy(messages=OPEN.messages, min_leaf=20)
+    fed = federation(n=400, policy=policy)
+    forest = sv.HistogramForest(10, bins="adaptive", max_bins=8, min_samples_leaf=20).fit(fed).forest_
+    assert smallest[0] < 20
+    X = np.concatenate([X for X, _, _ in encoded(fed)])
+    keys = np.concatenate([keys for _, _, keys in encoded(fed)])
+    drawn = rows_of_trees(fed.site("0").sampling_key, keys, 0, 10, True)
+    reached = leaves(forest, X)
+    sizes = np.bincount(reached[drawn], minlength=len(forest.value))
+    assert sizes.min() >= 20
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"split_threshold": np.float32(0.123)},
+        {"split_feature": np.int32(2)},
+        {"split_node": np.int32(1)},
+        {"min_leaf": 1},
+        {"bootstrap": False},
+    ],
+)
+def test_leaves_are_counted_for_the_splits_that_were_asked_about(change, monkeypatch):
+    """A coordinator that counts the leaves of other trees than it grew is refused."""
+    honest = adaptive_forest.AdaptiveLeaves
+
+    def other(**fields):
+        for name, value in change.items():
+            if isinstance(fields[name], np.ndarray):
+                value = np.concatenate([[value], fields[name][1:]]).astype(fields[name].dtype)
+            fields[name] = value
+        return honest(**fields)
+
+    monkeypatch.setattr(adaptive_forest, "AdaptiveLeaves", other)
+    with pytest.raises(sv.RefusedError, match="does not go on from"):
+        sv.HistogramForest(2, max_depth=2, bins="adaptive", min_samples_leaf=3).fit(federation())
+
+
+def test_leaves_are_not_counted_before_a_level_or_beside_one():
+    fed = federation()
+    empty = {name: np.zeros((0, *shape), dtype) for name, (dtype, shape) in SPLIT_TYPES.items()}
+    same = {"schema": fed.blob(fed.schema.to_json().encode()), "n_trees": 1, "bootstrap": True, "max_bins": 8}
+    none = {**same, **empty, "round_sizes": np.zeros(0, np.int32), "min_leaf": 2}
+    with pytest.raises(sv.RefusedError, match="has not answered"):
+        fed.total(AdaptiveLeaves(**none))
+    roots = {"nodes": np.zeros(1, np.int32), "features": np.zeros((1, 1), np.int32)}
+    fed.ask(AdaptiveLevel(**none, **roots))
+    with pytest.raises(sv.RefusedError, match="in another form"):
+        fed.total(AdaptiveLeaves(**none))
+    fed.total(AdaptiveLeaves(**{**none, "round_sizes": np.zeros(1, np.int32)}))
+    with pytest.raises(sv.RefusedError, match="does not go on from"):
+        fed.ask(AdaptiveLevel(**{**none, "round_sizes": np.zeros(2, np.int32)}, **roots))

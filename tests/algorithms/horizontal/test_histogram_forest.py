@@ -60,7 +60,7 @@ def test_counting_along_the_rows_gives_the_same_forest(task, cold, monkeypatch):
 
 def test_rounds_of_adaptive_bins():
     tables = parts(table().drop_nulls(), 3)
-    allowed = ("Describe", "CountCategories", "NameCategories", "AdaptiveLevel")
+    allowed = ("Describe", "CountCategories", "NameCategories", "AdaptiveLevel", "AdaptiveLeaves")
     fed = federate(tables, policy=sv.Policy(messages=allowed))
     model = sv.HistogramForest(n_estimators=5, max_depth=4, bins="adaptive").fit(fed)
     assert model.rounds_ <= 4 + 3

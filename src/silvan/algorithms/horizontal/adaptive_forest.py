@@ -4,185 +4,43 @@ At every node each site summarises a feature in at most b bins of (mean value, p
 nearest when there are more (Eqs 4-5, Alg. 2). The coordinator pools the sites' bins, merges down to b again (Alg. 3)
 and tries the midpoints between neighbours. A categorical feature has one bin a category and is split by category.
 
+Rows go by the midpoint, so the rows of a child need not be those of the bins on its side. One last round counts the
+rows that reach each leaf: a split with a side of too few is taken back, and leaves get their values from these counts.
+
 The mean of a bin with one row is that row's value, and the coordinator sees each site's reply (``ask``), so a site's
 policy must name the message. Two classes, no missing values. A level of all trees is one round.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any
 
-import msgspec
 import numpy as np
-from numba import njit
 
+from silvan.algorithms.horizontal.adaptive_bins import midpoints, pool_bins, summarise
+from silvan.algorithms.horizontal.adaptive_messages import (
+    SPLIT_TYPES,
+    AdaptiveBins,
+    AdaptiveLeaves,
+    AdaptiveLevel,
+    AfterSplits,
+    LeafCounts,
+    split_columns,
+)
 from silvan.algorithms.shared.level_checks import check_nodes
-from silvan.algorithms.shared.level_rules import follow_level
 from silvan.algorithms.shared.requests import MAX_TREES, schema_of
-from silvan.data.bins import Bins, make_bins
+from silvan.data.bins import make_bins
 from silvan.data.schema import MAX_BINS, Feature, Schema
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
-from silvan.federation.store import digest
 from silvan.federation.sums import TrustedSums
-from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
 from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings, assemble
-from silvan.tree.grow import Frontier, grow
+from silvan.tree.grow import Frontier, Grown, grow
 from silvan.tree.level import choose_level, draw_level
 from silvan.tree.split import Splits
-
-# -- messages
-
-
-class AdaptiveBins(Reply, frozen=True, kw_only=True):
-    """Bins of every open node and each of its features, one after the other."""
-
-    sizes: np.ndarray  # bins of each
-    means: np.ndarray
-    counts: np.ndarray  # (bins, 2): negatives, positives
-
-
-class AdaptiveLevel(Request, frozen=True, kw_only=True):
-    """Mean value, positives and negatives of small groups of rows: a group of one row shows its value."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = AdaptiveBins
-
-    schema: Blob
-    n_trees: int
-    bootstrap: bool
-    max_bins: int
-    nodes: np.ndarray
-    features: np.ndarray
-    # all splits so far, in the order they were made, and how many each round made: none, where all nodes draw again
-    round_sizes: np.ndarray
-    split_node: np.ndarray
-    split_feature: np.ndarray
-    split_threshold: np.ndarray
-    split_words: np.ndarray
-    min_leaf: int = 1  # rows that both sides of a split have at least, for the site's policy to judge
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        each = f"{self.features.shape[1]:,} features x {len(self.nodes):,} nodes"
-        n = "" if reply is None else f"{len(reply.means):,} "
-        return f"means and counts of {n}small groups of rows, {each}; a group of one row shows its value"
-
-    def course(self) -> Course:
-        """Return where the question stands: after all rounds of splits."""
-        sizes, columns = self.round_sizes, _split_columns(self)
-        if sizes.ndim != 1 or sizes.dtype != np.int32 or (sizes < 0).any() or int(sizes.sum()) != len(columns[0]):
-            raise FormatError("the splits so far cannot be cut into rounds")
-        ends = np.cumsum(sizes)
-        rounds = (b"".join(c[end - n : end].tobytes() for c in columns) for end, n in zip(ends, sizes, strict=True))
-        return Course("forest", tuple(map(digest, rounds)))
-
-    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Return a trace if the question follows the last level: its nodes are split by features asked about there."""
-        same = [self.schema.hash, self.n_trees, self.bootstrap, self.max_bins, self.min_leaf]
-        splits = self.split_node, self.split_feature
-        return follow_level(
-            digest(msgspec.json.encode(same)), traces, further, self.n_trees, splits, self.nodes, self.features
-        )
-
-
-def _split_columns(request: AdaptiveLevel) -> tuple[np.ndarray, ...]:
-    """Return the splits so far, column by column; raise ``FormatError`` if these are not of one length."""
-    columns = (request.split_node, request.split_feature, request.split_threshold, request.split_words)
-    if any(c.ndim == 0 for c in columns) or len({len(c) for c in columns}) != 1:
-        raise FormatError("the splits so far do not match")
-    return columns
-
-
-# -- the published procedures
-
-
-@njit(nogil=True, cache=True)
-def add_to_bins(
-    means: np.ndarray, counts: np.ndarray, size: int, most: int, mean: float, negatives: int, positives: int
-) -> int:
-    """Insert a bin into a sorted histogram; if there are more than ``most``, merge the two nearest (Eqs 4-5).
-
-    The arrays have layout for one more than ``most``. Returns the number of bins.
-    """
-    at = np.searchsorted(means[:size], mean)
-    if at < size and means[at] == mean:
-        counts[at, 0] += negatives
-        counts[at, 1] += positives
-    else:
-        for i in range(size, at, -1):
-            means[i] = means[i - 1]
-            counts[i, 0] = counts[i - 1, 0]
-            counts[i, 1] = counts[i - 1, 1]
-        means[at] = mean
-        counts[at, 0] = negatives
-        counts[at, 1] = positives
-        size += 1
-    return merge_down(means, counts, size, most)
-
-
-@njit(nogil=True, cache=True)
-def merge_down(means: np.ndarray, counts: np.ndarray, size: int, most: int) -> int:
-    """Merge the two nearest bins until there are at most ``most``; of equal distances the lowest."""
-    while size > most:
-        nearest = 0
-        for i in range(1, size - 1):
-            if means[i + 1] - means[i] < means[nearest + 1] - means[nearest]:
-                nearest = i
-        a = counts[nearest, 0] + counts[nearest, 1]
-        b = counts[nearest + 1, 0] + counts[nearest + 1, 1]
-        means[nearest] = (a * means[nearest] + b * means[nearest + 1]) / (a + b)
-        counts[nearest, 0] += counts[nearest + 1, 0]
-        counts[nearest, 1] += counts[nearest + 1, 1]
-        for i in range(nearest + 1, size - 1):
-            means[i] = means[i + 1]
-            counts[i, 0] = counts[i + 1, 0]
-            counts[i, 1] = counts[i + 1, 1]
-        size -= 1
-    return size
-
-
-@njit(nogil=True, cache=True)
-def summarise(
-    X: np.ndarray, y: np.ndarray, rows: np.ndarray, feature: int, most: int, means: np.ndarray, counts: np.ndarray
-) -> int:
-    """Summarise a node's rows in at most ``most`` bins, in one pass (Alg. 2)."""
-    size = 0
-    for i in range(rows.shape[0]):
-        positive = y[rows[i]]
-        size = add_to_bins(means, counts, size, most, X[rows[i], feature], 1 - positive, positive)
-    return size
-
-
-def summarise_naive(values: list[float], y: list[int], most: int) -> list[tuple[float, int, int]]:
-    """Do what ``summarise`` does, literally as published: tests compare the two."""
-    histogram: list[tuple[float, int, int]] = []
-    for value, positive in zip(values, y, strict=True):
-        for j, (r, p, n) in enumerate(histogram):
-            if r == value:
-                histogram[j] = (r, p + positive, n + 1 - positive)
-                break
-        else:
-            histogram = sorted([*histogram, (value, positive, 1 - positive)])
-        if len(histogram) > most:
-            histogram = merge_nearest_naive(histogram)
-    return histogram
-
-
-def merge_nearest_naive(histogram: list[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
-    """Replace the two nearest bins by their union (Eqs 4-5)."""
-    histogram = sorted(histogram)
-    pairs = [(i, j) for i in range(len(histogram)) for j in range(i + 1, len(histogram))]
-    i, j = min(pairs, key=lambda pair: abs(histogram[pair[0]][0] - histogram[pair[1]][0]))
-    (r1, p1, n1), (r2, p2, n2) = histogram[i], histogram[j]
-    mean = ((p1 + n1) * r1 + (p2 + n2) * r2) / (p1 + p2 + n1 + n2)
-    rest = [bin_ for k, bin_ in enumerate(histogram) if k not in (i, j)]
-    return sorted([*rest, (mean, p1 + p2, n1 + n2)])
-
 
 # -- at a site
 
@@ -198,13 +56,7 @@ class _Growing:
 @answers(AdaptiveLevel)
 def adaptive_level(site: Site, request: AdaptiveLevel) -> AdaptiveBins:
     """Bring the rows to the open nodes and summarise them in bins."""
-    schema = schema_of(site, request.schema)
-    part = site.part(schema)
-    if np.isnan(part.X).any():
-        raise RefusedError("adaptive bins have no place for missing values, and this site has some")
-    if not (2 <= request.max_bins <= MAX_BINS and 1 <= request.n_trees <= MAX_TREES):
-        raise FormatError("the number of bins or trees is out of range")
-    rows = _rows_of_nodes(site, part, request, schema)
+    schema, part, rows = _rows_of_nodes(site, request)
     check_nodes(request.nodes, request.features, len(rows), len(schema.features))
     X, y = part.X.astype(np.float64), part.y.astype(np.int64)
     found = [
@@ -217,6 +69,14 @@ def adaptive_level(site: Site, request: AdaptiveLevel) -> AdaptiveBins:
         means=np.concatenate([*(means for means, _ in found), np.zeros(0)]),
         counts=np.concatenate([*(counts for _, counts in found), np.zeros((0, 2), np.int64)]),
     )
+
+
+@answers(AdaptiveLeaves)
+def adaptive_leaves(site: Site, request: AdaptiveLeaves) -> LeafCounts:
+    """Bring the rows to the leaves and count them by class."""
+    _, part, rows = _rows_of_nodes(site, request)
+    leaves = np.setdiff1d(np.arange(len(rows)), request.split_node)
+    return LeafCounts(counts=np.stack([np.bincount(part.y[rows[leaf]], minlength=2) for leaf in leaves]))
 
 
 def _bins_of_node(
@@ -232,10 +92,18 @@ def _bins_of_node(
     return means[:n], counts[:n]
 
 
-def _rows_of_nodes(site: Site, part: Part, request: AdaptiveLevel, schema: Schema) -> list[np.ndarray]:
-    """Return the rows of every node, by all splits so far."""
+def _rows_of_nodes(site: Site, request: AfterSplits) -> tuple[Schema, Part, list[np.ndarray]]:
+    """Return the site's rows by the agreed schema, and which are at each node, by all splits so far."""
+    schema = schema_of(site, request.schema)
+    part = site.part(schema)
+    if schema.n_classes != 2:
+        raise FormatError("adaptive bins are for two classes")
+    if np.isnan(part.X).any():
+        raise RefusedError("adaptive bins have no place for missing values, and this site has some")
+    if not (2 <= request.max_bins <= MAX_BINS and 1 <= request.n_trees <= MAX_TREES):
+        raise FormatError("the number of bins or trees is out of range")
     key = ("adaptive", request.schema.hash, request.n_trees, request.bootstrap)
-    columns = _split_columns(request)
+    columns = split_columns(request)
     splits = [tuple(c[k].tobytes() for c in columns) for k in range(len(request.split_node))]
     growing: _Growing | None = site.cache.get(key)
     if growing is None or growing.done != splits[: len(growing.done)]:
@@ -253,7 +121,7 @@ def _rows_of_nodes(site: Site, part: Part, request: AdaptiveLevel, schema: Schem
             left = part.X[rows, f] <= request.split_threshold[k]
         growing.rows += [rows[left], rows[~left]]
         growing.done.append(splits[k])
-    return growing.rows
+    return schema, part, growing.rows
 
 
 # -- at the coordinator
@@ -270,6 +138,8 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
         )
     if settings.class_weight == "balanced":
         raise InputError("class_weight='balanced' needs summed counts; give weights, or use bins='shared'")
+    if settings.min_weight_fraction_leaf:
+        raise InputError("min_weight_fraction_leaf needs summed counts; use min_samples_leaf, or bins='shared'")
     plan = settings.federated_plan(len(schema.features))
     measure = settings.measure(schema, np.zeros(2, np.int64))
     rule = settings.rule(measure)
@@ -277,28 +147,26 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
     layout = make_bins(
         schema, [np.zeros(0 if f.categorical else settings.max_bins - 1, np.float32) for f in schema.features]
     )
-    schema_blob = federation.blob(schema.to_json().encode())
+    same: dict[str, Any] = {
+        "schema": federation.blob(schema.to_json().encode()),
+        "n_trees": settings.n_estimators,
+        "bootstrap": settings.bootstrap,
+        "max_bins": settings.max_bins,
+        "min_leaf": settings.min_samples_leaf,
+    }
     made: list[tuple[np.ndarray, ...]] = []  # by round
     pending: dict[str, np.ndarray] = {}
 
     def find(frontier: Frontier) -> Splits:
         features = draw_level(frontier, plan)
         replies = federation.ask(
-            AdaptiveLevel(
-                schema=schema_blob,
-                n_trees=settings.n_estimators,
-                bootstrap=settings.bootstrap,
-                max_bins=settings.max_bins,
-                min_leaf=settings.min_samples_leaf,
-                nodes=frontier.node.astype(np.int32),
-                features=features,
-                **_history(made),
-            ),
+            AdaptiveLevel(**same, **_history(made), nodes=frontier.node.astype(np.int32), features=features),
             check=lambda site, reply: _check_bins(reply, features, schema, settings.max_bins),
         )
-        means, counts = pool(replies, features, schema, layout, settings.max_bins)
+        bins = [(reply.sizes, reply.means, reply.counts) for reply in replies.values()]
+        means, counts = pool_bins(bins, features, schema, layout, settings.max_bins)
         splits = choose_level(counts, features, layout, rule)
-        pending["threshold"] = _midpoints(means, features, splits, layout)
+        pending["threshold"] = midpoints(means, features, splits, layout)
         return splits
 
     def apply(nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> None:
@@ -306,14 +174,48 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
         made.append((nodes.astype(np.int32), splits.feature, threshold.astype(np.float32), splits.words))
 
     grown = grow(np.arange(settings.n_estimators), feature_key, plan, rule, find, apply)
-    return assemble([(grown, _history(made)["split_threshold"])], schema, measure)
+    splits = _history(made)
+    leaves = np.setdiff1d(np.arange(len(grown.tree)), splits["split_node"])
+    reply: LeafCounts = federation.total(
+        AdaptiveLeaves(**same, **splits), check=lambda site, reply: _check_counts(reply, len(leaves))
+    )
+    grown, kept = _take_back_small(grown, leaves, reply.counts, settings.min_samples_leaf)
+    return assemble([(grown, splits["split_threshold"][kept])], schema, measure)
 
 
-def _history(made: list[tuple[np.ndarray, ...]]) -> dict[str, np.ndarray]:
+def _take_back_small(grown: Grown, leaves: np.ndarray, counts: np.ndarray, least: int) -> tuple[Grown, np.ndarray]:
+    """Return the trees without splits of which a side has fewer rows than ``least``, and which splits are kept.
+
+    ``counts`` are those of the rows that reach the leaves; the statistics of all nodes are made from them.
+    """
+    stats = np.zeros((len(grown.tree), 2), np.int64)
+    stats[leaves] = counts
+    first = grown.n_trees + 2 * np.arange(len(grown.node))  # the left child that each split made
+    for k in range(len(first) - 1, -1, -1):  # children have higher numbers than their parents
+        stats[grown.node[k]] = stats[first[k]] + stats[first[k] + 1]
+    rows = stats.sum(axis=1)
+    there = np.ones(len(grown.tree), np.bool_)
+    for k in range(len(first)):
+        there[first[k] : first[k] + 2] = there[grown.node[k]] and rows[first[k] : first[k] + 2].min() >= least
+    kept = np.flatnonzero(there[first])
+    number = np.cumsum(there) - 1
+    columns = ("feature", "bin", "missing_left", "words", "gain")
+    return (
+        replace(
+            grown,
+            **{name: getattr(grown, name)[there] for name in ("tree", "depth")},
+            stats=stats[there],
+            node=number[grown.node[kept]],
+            **{name: getattr(grown, name)[kept] for name in columns},
+        ),
+        kept,
+    )
+
+
+def _history(made: list[tuple[np.ndarray, ...]]) -> dict[str, Any]:
     """Return all splits so far as the fields of a question."""
-    names = ("split_node", "split_feature", "split_threshold", "split_words")
-    empty = (np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros((0, SET_WORDS), np.uint64))
-    columns = dict(zip(names, (np.concatenate(c) for c in zip(empty, *made, strict=True)), strict=True))
+    empty = [np.zeros((0, *shape), dtype) for dtype, shape in SPLIT_TYPES.values()]
+    columns = dict(zip(SPLIT_TYPES, (np.concatenate(c) for c in zip(empty, *made, strict=True)), strict=True))
     return {**columns, "round_sizes": np.array([len(nodes) for nodes, *_ in made], np.int32)}
 
 
@@ -335,41 +237,8 @@ def _check_bins(reply: AdaptiveBins, features: np.ndarray, schema: Schema, most:
         raise FormatError("counts that cannot be")
 
 
-def pool(
-    replies: dict[str, AdaptiveBins], features: np.ndarray, schema: Schema, layout: Bins, most: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Merge the sites' bins (Alg. 3): means and counts, laid out as ``choose_level`` reads them."""
-    asked = features[features >= 0]
-    starts = np.concatenate([[0], np.cumsum(layout.n_bins[asked])])
-    means, counts = np.full(starts[-1], np.nan), np.zeros((starts[-1], 2), np.int64)
-    ends = {site: np.concatenate([[0], np.cumsum(reply.sizes)]) for site, reply in replies.items()}
-    for k, f in enumerate(asked):
-        begin, stop = starts[k] + 1, starts[k + 1]
-        parts = [
-            (r.means[e[k] : e[k + 1]], r.counts[e[k] : e[k + 1]])
-            for r, e in zip(replies.values(), ends.values(), strict=True)
-        ]
-        if schema.features[f].categorical:
-            counts[begin:stop] = np.sum([c for _, c in parts], axis=0)
-            continue
-        values, place = np.unique(np.concatenate([m for m, _ in parts]), return_inverse=True)
-        merged = np.zeros((len(values), 2), np.int64)
-        np.add.at(merged, place, np.concatenate([c for _, c in parts]))
-        n = merge_down(values, merged, len(values), most)
-        means[begin : begin + n], counts[begin : begin + n] = values[:n], merged[:n]
-    return means, counts
-
-
-def _midpoints(means: np.ndarray, features: np.ndarray, splits: Splits, layout: Bins) -> np.ndarray:
-    """Return each split's threshold, halfway between two bins; NaN where there is no split."""
-    widths = np.where(features >= 0, layout.n_bins[features], 0)
-    bases = (np.cumsum(widths) - widths.reshape(-1)).reshape(widths.shape)
-    threshold = np.full(len(features), np.nan)
-    for node in np.flatnonzero(splits.feature >= 0):
-        f = splits.feature[node]
-        if layout.categorical[f]:
-            threshold[node] = 0.0
-        else:
-            at = bases[node, np.flatnonzero(features[node] == f)[0]] + splits.bin[node]
-            threshold[node] = 0.5 * (means[at] + means[at + 1])
-    return threshold
+def _check_counts(reply: LeafCounts, n_leaves: int) -> None:
+    """Raise ``FormatError`` for counts of leaves that cannot be."""
+    counts = reply.counts
+    if counts.dtype != np.int64 or counts.shape != (n_leaves, 2) or (counts < 0).any() or (counts > 2**31).any():
+        raise FormatError("counts of leaves that cannot be")
