@@ -3,14 +3,16 @@
 import msgspec
 import numpy as np
 import pytest
+from helpers.private_study import schema
 from helpers.studies import parts, table
 
 import silvan as sv
-from silvan.errors import FederationError
+from silvan.errors import FederationError, RefusedError
 from silvan.federation import wire
 from silvan.federation.keys import Roster
 from silvan.federation.message import Envelope
 from silvan.privacy.sampling_key import SamplingBoxes, restore_sampling_key, share_sampling_key
+from silvan.study.message_kinds import all_requests
 
 
 @pytest.fixture
@@ -87,3 +89,25 @@ def test_a_site_that_is_not_on_the_roster(fed):
     fed.local_sites["site 0"].signer.roster = Roster(roster.coordinator, roster.sites, {})
     with pytest.raises(FederationError, match="roster has no such site"):
         share_sampling_key(fed)
+
+
+def test_a_site_with_a_budget_agrees_on_a_key(fed):
+    """A key tells nothing of rows, so no budget needs to cover it, and no policy or approval to name it."""
+    policy = sv.Policy(epsilon=1.0, messages=("CountTables",), approve=True)
+    fed = sv.federate_rows(parts(table(n=120), 3), schema=schema(), policy=policy, signed=True, n_jobs=1)
+    with pytest.raises(RefusedError, match="has not approved"):
+        share_sampling_key(fed)
+    for name in fed.sites:
+        fed.site(name).outbox.approve(fed.study, messages=["CountTables"])
+    share_sampling_key(fed)
+    assert len(keys(fed)) == 1
+
+
+def test_what_tells_nothing_of_rows_is_answered_alike_whatever_the_table():
+    """The kinds that are free of budgets and policies: each is answered by a site whose table cannot even be read."""
+    free = {kind.kind() for kind in all_requests() if not kind.of_rows}
+    assert free == {"OfferSampling", "TakeSampling"}
+    tables = {"north": "no such file.csv", "south": "no such file.csv"}
+    fed = sv.federate_rows(tables, schema=schema(), policy=sv.Policy(epsilon=1.0), signed=True)
+    share_sampling_key(fed)
+    assert len(keys(fed)) == 1

@@ -34,6 +34,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb]
     reply: ClassVar[type[Reply]]
+    of_rows: ClassVar[bool] = True  # False: the answer is the same whatever the site's table holds
 
     @classmethod
     def kind(cls) -> str:

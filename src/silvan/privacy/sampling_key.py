@@ -33,6 +33,7 @@ class OfferSampling(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "ask"
     reply: ClassVar[type[Reply]] = SamplingBoxes
+    of_rows: ClassVar[bool] = False
 
     study: str
     sites: list[str]
@@ -47,6 +48,7 @@ class TakeSampling(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "ask"
     reply: ClassVar[type[Reply]] = SamplingTaken
+    of_rows: ClassVar[bool] = False
 
     study: str
     by: str

@@ -4,6 +4,7 @@ Message kinds that show something close to a row are closed unless a policy name
 """
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,43 +157,59 @@ class Gate(Outbox):
 
     def admit(self, site: Site, request: Request, envelope: Envelope) -> None:
         """Raise an error if the policy forbids a request, before anything is computed."""
-        if self.policy.approve:
-            self.approvals.check(envelope)
-        if not self.policy.allows(request.kind()):
-            raise RefusedError(f"the site's policy does not allow {request.kind()}")
-        leaf = getattr(request, "min_leaf", None)
-        # the default is for what is shown: a leaf of one row among all sites' rows is asked for by who sets it
-        least = self.policy.min_leaf if request.verb == "ask" or self.policy.min_leaf > Policy.min_leaf else 1
-        if leaf is not None and leaf < least:
-            raise RefusedError(f"the site's policy asks for leaves of at least {least} rows: set min_samples_leaf")
-        if request.verb == "total" and envelope.among < self.policy.min_sites:
-            raise RefusedError(f"the site's policy asks for sums over at least {self.policy.min_sites} sites")
+        kind = type(request)
+        self.check_kind(kind, envelope.study, envelope.over)
+        self.check_leaves(kind, getattr(request, "min_leaf", None))
         self._thread.over = envelope.over
-        self._admit_cost(site, request, envelope)
-        self._admitted = envelope, self._check_question(site, request, envelope)
-
-    def _admit_cost(self, site: Site, request: Request, envelope: Envelope) -> None:
-        """Raise an error if the privacy budget does not cover a request."""
         if isinstance(request, Noisy):
             check_noisy(request, envelope.among)
-            if request.sharers > 1 and self.policy.epsilon is not None and site.cover is None:
-                raise RefusedError(
-                    "the site adds a share of the noise only in sums that hide their parts: whoever adds would see "
-                    "less noise than the budget asks for"
-                )
+            self.check_sharers(site, request.sharers)
             if request.sharers == 1 or envelope.step is None:
                 # later steps of a sum may be over fewer sites than its shares were drawn for: then the draw checks
                 self.budget.check(draw_name(site, request), request.epsilon)
-        elif not self.policy.allows_exact(request.kind()):
+        self._admitted = envelope, self._check_question(site, request, envelope)
+
+    # -- what a request must fulfil by its kind and settings alone; also checked for all that a study announces
+
+    def check_kind(self, kind: type[Request], study: str, over: Sequence[str]) -> None:
+        """Raise an error if a kind of message is not answered in a study; if it is a sum, over these sites."""
+        if self.policy.approve:
+            self.approvals.check(study, kind, over if kind.verb == "total" else ())
+        if not kind.of_rows:
+            return
+        if not self.policy.allows(kind.kind()):
+            raise RefusedError(f"the site's policy does not allow {kind.kind()}")
+        if not issubclass(kind, Noisy) and not self.policy.allows_exact(kind.kind()):
             raise RefusedError(
-                f"the site has a privacy budget, and {request.kind()} is answered without noise: the policy must name "
+                f"the site has a privacy budget, and {kind.kind()} is answered without noise: the policy must name "
                 "it in messages to allow it"
             )
+        if kind.verb == "total" and len(over) < self.policy.min_sites:
+            raise RefusedError(f"the site's policy asks for sums over at least {self.policy.min_sites} sites")
+
+    def check_leaves(self, kind: type[Request], min_leaf: int | None) -> None:
+        """Raise an error if a kind of message would ask for trees with smaller leaves than the policy allows."""
+        # the default is for what is shown: a leaf of one row among all sites' rows is asked for by who sets it
+        least = self.policy.min_leaf if kind.verb == "ask" or self.policy.min_leaf > Policy.min_leaf else 1
+        if min_leaf is not None and hasattr(kind, "min_leaf") and min_leaf < least:
+            raise RefusedError(f"the site's policy asks for leaves of at least {least} rows: set min_samples_leaf")
+
+    def check_sharers(self, site: Site, sharers: int) -> None:
+        """Raise an error if the site would add a share of the noise where its part of a sum is seen."""
+        if sharers > 1 and self.policy.epsilon is not None and site.cover is None:
+            raise RefusedError(
+                "the site adds a share of the noise only in sums that hide their parts: whoever adds would see "
+                "less noise than the budget asks for"
+            )
+
+    def most_tasks(self, study: str) -> int | None:
+        """Return how many tasks a study may have, by the policy and by its approval; None for any number."""
+        approval = self.approvals.find(study) if self.policy.approve else None
+        limits = [self.policy.tasks, None if approval is None else approval.tasks]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def _check_question(self, site: Site, request: Request, envelope: Envelope) -> CheckedQuestion:
         """Check a question against what the coordinator asked before."""
-        approval = self.approvals.find(envelope.study) if self.policy.approve else None
-        limits = [self.policy.tasks, None if approval is None else approval.tasks]
         # what has noise may be asked in any form, as the budget limits it; but a share of noise hides only in its sum
         return check_question(
             site.name,
@@ -201,7 +218,7 @@ class Gate(Outbox):
             request,
             course=None if isinstance(request, Noisy) else request.course(),
             draws=msgspec.json.encode(request.draws()) if isinstance(request, Noisy) and request.sharers > 1 else None,
-            tasks=min((limit for limit in limits if limit is not None), default=None),
+            tasks=self.most_tasks(envelope.study),
             losses=self.policy.losses,
         )
 

@@ -11,7 +11,7 @@ import msgspec
 
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation.keys import Key, read_public
-from silvan.federation.message import Envelope
+from silvan.federation.message import Request
 from silvan.privacy.gate.ledger import LEDGER, Ledger
 from silvan.util.files import write_whole
 
@@ -81,14 +81,17 @@ class Approvals:
         with self._lock:
             return self._read().get(study)
 
-    def check(self, envelope: Envelope) -> Approval:
-        """Raise an error if the owner did not approve a request; return the approval."""
-        approval = self.find(envelope.study)
+    def check(self, study: str, kind: type[Request], over: Iterable[str]) -> Approval:
+        """Raise an error if the owner did not approve a kind of request, in sums over some sites; return the approval.
+
+        What tells nothing of rows may be asked in every study that was approved.
+        """
+        approval = self.find(study)
         if approval is None:
             raise RefusedError("the site's owner has not approved this study; nothing is answered before that")
-        if approval.messages is not None and envelope.kind not in approval.messages:
-            raise RefusedError(f"the site's owner approved this study without {envelope.kind}")
-        if approval.sites is not None and not set(envelope.over) <= set(approval.sites):
+        if kind.of_rows and approval.messages is not None and kind.kind() not in approval.messages:
+            raise RefusedError(f"the site's owner approved this study without {kind.kind()}")
+        if approval.sites is not None and not set(over) <= set(approval.sites):
             raise RefusedError("the site's owner approved this study with other sites")
         return approval
 
