@@ -18,16 +18,38 @@ from silvan.deploy.job_progress import PROGRESS, Progress, line_of, read_progres
 from silvan.errors import FederationError, InputError
 from silvan.federation.transports.flare import Session
 from silvan.study.remote_study import RemoteStudy
-from silvan.study.run_folder import RUN, Run
+from silvan.study.run_folder import JOURNAL, RUN, Run
 from silvan.util.files import write_whole
 from silvan.util.folder_lock import is_locked
 
 RECENT = 20.0
 """Seconds since a site last connected, after which it counts as not connected."""
 
+MOST_TRIES = 8
+"""Jobs in a row that may end without any new answer."""
+
 _RUNNING = {"SUBMITTED", "APPROVED", "DISPATCHED", "RUNNING"}
 STALE, SILENT = 40.0, 3.0
 """Seconds without new progress after which a job is looked for: one that has written none yet, and one that has."""
+
+
+class Tries:
+    """How often a study is handed in again: as long as each job gets further than the last one; a few times if not."""
+
+    def __init__(self) -> None:
+        self._answers, self._without_success = 0, 0
+
+    def next(self, answers: int, error: str) -> float:
+        """Return how many seconds to wait before the next try; raise ``FederationError`` if there should be none."""
+        self._without_success = 0 if answers > self._answers else self._without_success + 1
+        self._answers = max(self._answers, answers)
+        if self._without_success >= MOST_TRIES:
+            why = f": {error}" if error else ""
+            raise FederationError(
+                f"{MOST_TRIES} jobs ended without a single new answer{why}; see the logs of server and sites, then run "
+                "the study again: it goes on where it is"
+            )
+        return float(min(2**self._without_success, 60)) if self._without_success else 0.0
 
 
 class Supervisor:
@@ -65,6 +87,7 @@ class Supervisor:
             return self.run
         try:
             job = self._running_job()
+            tries = Tries()
             while True:
                 if job is None:
                     without = self._wait_for_sites()
@@ -74,10 +97,19 @@ class Supervisor:
                     if progress.error:
                         raise FederationError(progress.error)
                     return self.run
-                self._tell("the job ended before the study did; it is handed in again and goes on")
+                seconds = tries.next(self._answers(), "" if progress is None else progress.error)
+                again = f" in {seconds:g} s" if seconds else ""
+                self._tell(f"the job ended before the study did; it is handed in again{again} and goes on")
+                time.sleep(seconds)
                 job = None
         finally:
             self._close()
+
+    def _answers(self) -> int:
+        """Return the size of the study's journal, which grows with every answer."""
+        with contextlib.suppress(OSError):
+            return self.run.file(JOURNAL).stat().st_size
+        return 0
 
     def _done(self) -> bool:
         with contextlib.suppress(Exception):
@@ -152,6 +184,9 @@ class Supervisor:
                 return progress if progress is not None and progress.job == job else None
             patience = STALE if mine is None else SILENT
             if time.monotonic() - changed > patience and not is_locked(self.run.folder):
+                last = self.progress()  # it may have ended since its progress was read
+                if last is not None and last.job == job and last != mine:
+                    continue
                 self._tell("the job is gone; FLARE only thinks that it runs")
                 with contextlib.suppress(ConnectionError):
                     self._open().abort(job)

@@ -1,8 +1,9 @@
 """Messages in chunks: what is too large to travel at once is cut, carried piece by piece, and put together again.
 
-Every chunk gets a reply. The last chunk of a message is answered; a long answer is fetched piece
-by piece. Both ends keep one message at a time, and a site that was restarted in between says that it lacks what came
-before: the message is then sent again.
+Every chunk gets a reply. The last chunk of a message is answered; a long answer is fetched piece by piece. A piece is
+as large as the link carries in about a second, so that every reply is also a sign of life and nothing waits long
+behind it. A chunk whose reply did not come is sent again. A site keeps one message at a time, and one that was
+restarted in between says that it lacks what came before: the message is then sent again.
 """
 
 import threading
@@ -18,66 +19,123 @@ from silvan.federation.message import Verb
 from silvan.federation.question import UnreachedError
 from silvan.federation.store import digest
 
-PIECE = 8 << 20
-"""Bytes that travel at once."""
+LEAST, FIRST, MOST = 1 << 15, 1 << 18, 1 << 23
+"""Bytes that travel at once: at least, at first, at most."""
 
+_SECONDS = 1.0
+"""How long a piece should be on its way."""
+
+_PATIENCE = 15.0
+"""Seconds that a site lets a wish for an answer wait while it works on it; then it says that it still does."""
 
 PING = ""
 """Names a chunk that only finds out whether the site is there."""
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """A piece of a message to a site; of no pieces (``count`` 0): a wish for a piece of the answer."""
+    """A piece of a message to a site, or with ``fetch`` a wish for a piece of the answer, of ``most`` bytes."""
 
     id: str
-    index: int
-    count: int = 0
+    at: int  # byte of the message, or of the answer, at which the piece begins
+    total: int = 0  # bytes of the message
     verb: Verb = "ask"
     data: bytes = b""
+    most: int = FIRST
+    fetch: bool = False
 
 
 class ChunkReply(msgspec.Struct, frozen=True):
     """What comes back: a piece of the answer, or what to do."""
 
-    what: Literal["kept", "answer", "lacking", "waiting", "refused"]
-    count: int = 0
+    what: Literal["kept", "answer", "working", "lacking", "waiting", "refused"]
+    total: int = 0  # bytes of the answer
     data: bytes = b""
     text: str = ""  # of waiting and refusals: why
-    seconds: float = 0.0  # of an answer: how long the site was at work
+    seconds: float = 0.0  # how long the chunk was at the site
 
 
 Carry = Callable[[bytes], bytes]
 """Brings bytes to a site and those that it gives back; raises ``UnreachedError`` if that cannot be done now."""
 
 
-def pieces(data: bytes, size: int = PIECE) -> list[bytes]:
-    """Cut bytes; of nothing there is one piece."""
-    return [data[at : at + size] for at in range(0, len(data), size)] or [b""]
+class PieceSize:
+    """How many bytes travel at once over a link: as many as it carries in about a second."""
+
+    def __init__(self, first: int = FIRST, clock: Callable[[], float] = time.monotonic) -> None:
+        self.bytes, self._clock = first, clock
+
+    def carry(self, carry: Carry, chunk: Chunk) -> ChunkReply:
+        """Bring a chunk, and learn from how long that took; a site's work does not count."""
+        begun = self._clock()
+        try:
+            reply = wire.decode(carry(wire.encode(chunk)), ChunkReply)
+        except UnreachedError:
+            self.bytes = max(self.bytes // 2, LEAST)
+            raise
+        seconds = self._clock() - begun - reply.seconds
+        if max(len(chunk.data), len(reply.data)) * 2 >= self.bytes:  # a small piece says nothing of the link
+            change = min(max(_SECONDS / max(seconds, 1e-3), 0.25), 4.0)
+            self.bytes = int(min(max(self.bytes * change, LEAST), MOST))
+        return reply
 
 
-def send_in_chunks(carry: Carry, data: bytes, verb: Verb, size: int = PIECE) -> tuple[bytes, float]:
-    """Bring a message to a site; give its answer, and how many seconds the site says that it was at work."""
-    name, cut = digest(data), pieces(data, size)
-    reply = ChunkReply("lacking")
-    for index, piece in enumerate(cut):
-        reply = _read_reply(carry(wire.encode(Chunk(name, index, len(cut), verb, piece))))
-        if reply.what != ("answer" if index == len(cut) - 1 else "kept"):
+class _Sender:
+    """Brings chunks of one message to a site, each until there is a reply."""
+
+    def __init__(self, carry: Carry, size: PieceSize, give_up: Callable[[], bool]) -> None:
+        self._carry, self._size, self._give_up = carry, size, give_up
+        self.seconds = 0.0  # that the site was at work
+
+    def bring(self, chunk: Chunk) -> ChunkReply:
+        """Bring a chunk; if it is the last and no reply came, ask for the answer: the site may have had it."""
+        is_last = not chunk.fetch and chunk.at + len(chunk.data) == chunk.total
+        now = chunk
+        while True:
+            try:
+                reply = self._size.carry(self._carry, now)
+            except UnreachedError:
+                if self._give_up():
+                    raise
+                now = Chunk(chunk.id, 0, most=self._size.bytes, fetch=True) if is_last else chunk
+                continue
+            self.seconds += reply.seconds
+            if reply.what == "lacking" and now is not chunk:
+                now = chunk
+            elif reply.what != "working":
+                return reply
+            elif self._give_up():
+                raise UnreachedError("it has not answered yet")
+
+
+def send_in_chunks(
+    carry: Carry, data: bytes, verb: Verb, size: PieceSize | None = None, give_up: Callable[[], bool] = lambda: True
+) -> tuple[bytes, float]:
+    """Bring a message to a site; return its answer, and how many seconds the site says that it was at work.
+
+    A chunk whose reply did not come is sent again unless ``give_up`` returns true: then ``UnreachedError`` is raised.
+    """
+    size, name, at = PieceSize() if size is None else size, digest(data), 0
+    sender = _Sender(carry, size, give_up)
+    while True:
+        piece = data[at : at + size.bytes]
+        reply = sender.bring(Chunk(name, at, len(data), verb, piece, size.bytes))
+        at += len(piece)
+        if reply.what != "kept" or at >= len(data):
             break
-    answer = [_piece(reply)]
-    if not 1 <= reply.count <= wire.MAX_MESSAGE // size + 1:
-        raise FormatError("an answer in so many pieces is none")
-    for index in range(1, reply.count):
-        answer.append(_piece(_read_reply(carry(wire.encode(Chunk(name, index))))))
-    return b"".join(answer), reply.seconds
+    if not 0 <= reply.total <= wire.MAX_MESSAGE:
+        raise FormatError("an answer of so many bytes is none")
+    answer, total = bytearray(_piece(reply)), reply.total
+    while len(answer) < total:
+        piece = _piece(sender.bring(Chunk(name, len(answer), most=size.bytes, fetch=True)))
+        if not piece:
+            raise FormatError("a piece of an answer is empty")
+        answer += piece
+    return bytes(answer[:total]), sender.seconds
 
 
 def ping(carry: Carry) -> None:
     """See whether a site is there; raises ``UnreachedError`` if not."""
-    _read_reply(carry(wire.encode(Chunk(PING, 0))))
-
-
-def _read_reply(data: bytes) -> ChunkReply:
-    return wire.decode(data, ChunkReply)
+    wire.decode(carry(wire.encode(Chunk(PING, 0))), ChunkReply)
 
 
 def _piece(reply: ChunkReply) -> bytes:
@@ -100,51 +158,59 @@ class ChunkServer:
         Answers a message that came by a verb.
     ready
         Returns a reply that says why the site does not answer yet, or at all; None if it does.
-    size
-        Bytes of an answer that leave at once.
+    patience
+        Seconds that a wish for an answer waits while the site works on it.
     """
 
     def __init__(
         self,
         receive: Callable[[bytes, Verb], bytes],
         ready: Callable[[], ChunkReply | None] = lambda: None,
-        size: int = PIECE,
+        patience: float = _PATIENCE,
     ) -> None:
-        self._receive, self._ready, self._size = receive, ready, size
+        self._receive, self._ready, self._patience = receive, ready, patience
         self._lock = threading.Lock()
-        self._coming: tuple[str, dict[int, bytes]] = ("", {})
-        self._leaving: tuple[str, list[bytes]] = ("", [])
+        self._coming: tuple[str, bytearray] = ("", bytearray())
+        self._leaving: tuple[str, bytes] = ("", b"")
 
     def take(self, data: bytes) -> bytes:
         """Take a chunk and return the reply to it; raise ``FormatError`` for anything else."""
         chunk = wire.decode(data, Chunk)
         if chunk.id == PING:  # answered at once, however busy the site is
             return wire.encode(ChunkReply("kept"))
-        with self._lock:
-            return wire.encode(self._take(chunk) if chunk.count else self._fetch(chunk))
+        if chunk.at < 0 or (not chunk.fetch and chunk.at + len(chunk.data) > chunk.total):
+            raise FormatError("a chunk is outside of its message")
+        if chunk.total > wire.MAX_MESSAGE or not 1 <= chunk.most <= MOST:
+            raise FormatError("a chunk is of too large a message, or wants too much")
+        begun, reply = time.monotonic(), ChunkReply("working")
+        if self._lock.acquire(timeout=self._patience):
+            try:
+                reply = self._fetch(chunk) if chunk.fetch else self._take(chunk)
+            finally:
+                self._lock.release()
+        return wire.encode(msgspec.structs.replace(reply, seconds=time.monotonic() - begun))
 
     def _take(self, chunk: Chunk) -> ChunkReply:
         held = self._ready()
         if held is not None:
             return held
-        if not (1 <= chunk.count <= wire.MAX_MESSAGE // self._size + 1 and 0 <= chunk.index < chunk.count):
-            raise FormatError("a chunk says that it is of too many, or is not one of them")
+        if chunk.id == self._leaving[0] and chunk.at + len(chunk.data) == chunk.total:
+            return self._fetch(Chunk(chunk.id, 0, most=chunk.most))  # it came again, and is answered
         name, come = self._coming
-        if name != chunk.id or chunk.index == 0:
-            self._coming = name, come = chunk.id, {}
-        come[chunk.index] = chunk.data
-        if chunk.index < chunk.count - 1:
-            return ChunkReply("kept")
-        self._coming = "", {}
-        if len(come) < chunk.count or sum(map(len, come.values())) > wire.MAX_MESSAGE:
+        if name != chunk.id or chunk.at == 0:
+            self._coming = name, come = chunk.id, bytearray()
+        if chunk.at > len(come):
             return ChunkReply("lacking")
-        message = b"".join(come[index] for index in range(chunk.count))
-        begun = time.monotonic()
-        self._leaving = chunk.id, pieces(self._receive(message, chunk.verb), self._size)
-        return ChunkReply("answer", len(self._leaving[1]), self._leaving[1][0], seconds=time.monotonic() - begun)
+        del come[chunk.at :]  # a piece that comes again
+        come += chunk.data
+        if len(come) < chunk.total:
+            return ChunkReply("kept")
+        self._coming = "", bytearray()
+        self._leaving = chunk.id, self._receive(bytes(come), chunk.verb)
+        return self._fetch(Chunk(chunk.id, 0, most=chunk.most))
 
     def _fetch(self, wish: Chunk) -> ChunkReply:
-        name, cut = self._leaving
-        if wish.id != name or not 0 <= wish.index < len(cut):
+        name, answer = self._leaving
+        if wish.id != name or wish.at > len(answer):
             return ChunkReply("lacking")
-        return ChunkReply("answer", len(cut), cut[wish.index])
+        return ChunkReply("answer", len(answer), answer[wish.at : wish.at + wish.most])

@@ -27,7 +27,7 @@ from nvflare.fuel.flare_api.flare_api import new_secure_session
 from silvan.errors import FederationError, FormatError, RefusedError, SiteError
 from silvan.federation.message import Verb
 from silvan.federation.question import UnreachedError
-from silvan.federation.transports.chunks import ChunkServer, ping, send_in_chunks
+from silvan.federation.transports.chunks import ChunkServer, PieceSize, ping, send_in_chunks
 from silvan.federation.transports.transport import Transport
 
 log = logging.getLogger("silvan.flare")
@@ -36,10 +36,13 @@ TOPIC = "silvan"
 _DATA = "data"
 
 WAIT = 30.0
-"""Seconds that a message is waited for before it is sent again; a site that is still at work answers then."""
+"""Seconds that a reply to a chunk is waited for before it is sent again; a site that is at work says so before."""
 
 _AT_ONCE, GONE = 2.0, 10.0
 """Seconds within which a site that is there says so, and after which one that does not has left."""
+
+_PAUSE = 0.1
+"""Seconds between two tries to bring the same chunk."""
 
 _NOT_NOW = {
     ReturnCode.TIMEOUT: "it has not answered yet",
@@ -72,7 +75,9 @@ class FlareTransport(Transport):
     def __init__(self, controller: "Controlling", sites: list[str], without: dict[str, str]) -> None:
         self._controller, self._without = controller, without
         self.spent: defaultdict[str, float] = defaultdict(float)  # seconds: a wave's slowest site, and the rest of it
-        self._last_seen: dict[str, float] = {}  # when sites last answered
+        self._last_seen: dict[str, float] = {}  # when something last came from each site
+        self._sizes = {site: PieceSize() for site in sites}
+        self._closed = False
         self._pool = ThreadPoolExecutor(2 * len(sites), thread_name_prefix="silvan-post")
 
     def deliver(
@@ -80,12 +85,24 @@ class FlareTransport(Transport):
     ) -> Iterator[tuple[str, bytes | Exception]]:
         """Send all messages at once; yield answers as they come, and look after sites that take long."""
         done: queue.SimpleQueue[tuple[str, bytes | Exception]] = queue.SimpleQueue()
-        wait = WAIT if timeout is None else min(WAIT, timeout)
         worked: dict[str, float] = {}
+        pending, begun = set(messages), self.now()
 
         def bring(site: str, data: bytes) -> None:
+            def carry(piece: bytes) -> bytes:
+                reply = self._controller.carry(site, piece, WAIT if timeout is None else min(WAIT, timeout))
+                self._last_seen[site] = self.now()
+                return reply
+
+            def give_up() -> bool:
+                late = timeout is not None and self.now() - begun >= timeout
+                if late or self._closed or self.now() - self._last_seen.get(site, -GONE) >= GONE:
+                    return True
+                self.pause(_PAUSE)
+                return False
+
             try:
-                answer, seconds = send_in_chunks(lambda piece: self._controller.carry(site, piece, wait), data, verb)
+                answer, seconds = send_in_chunks(carry, data, verb, self._sizes[site], give_up)
                 worked[site] = seconds
                 done.put((site, answer))
             except RefusedError as error:
@@ -95,7 +112,6 @@ class FlareTransport(Transport):
             except Exception as error:
                 done.put((site, error))
 
-        pending, begun = set(messages), self.now()
         for site, data in messages.items():
             if site in self._without:
                 done.put((site, SiteError(site, self._without[site])))
@@ -105,14 +121,12 @@ class FlareTransport(Transport):
             try:
                 site, answer = done.get(timeout=_AT_ONCE)
             except queue.Empty:
-                self._look_after(pending)
+                self._look_after(pending - set(self._without))
                 continue
             if isinstance(answer, UnreachedError):
                 self._look_after({site})
             elif isinstance(answer, AbortedError):
                 raise answer
-            else:
-                self._last_seen[site] = self.now()
             pending.discard(site)
             if not pending:
                 self.spent["sites"] += max(worked.values(), default=0.0)
@@ -128,9 +142,10 @@ class FlareTransport(Transport):
                 self._last_seen[site] = self.now()
 
         begun = self.now()
-        for looking in [self._pool.submit(look, site) for site in sites]:
+        silent = [site for site in sites if begun - self._last_seen.get(site, 0.0) > _AT_ONCE]
+        for looking in [self._pool.submit(look, site) for site in silent]:
             looking.result()
-        for site in sites:
+        for site in silent:
             if self.now() - self._last_seen.setdefault(site, begun) > GONE:
                 raise AbortedError(f"site {site!r} has left the job")
 
@@ -140,6 +155,7 @@ class FlareTransport(Transport):
 
     def close(self) -> None:
         """Let go of threads."""
+        self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
