@@ -169,3 +169,11 @@ def test_only_integer_arrays_are_added():
 def test_a_sum_of_nothing():
     with pytest.raises(FederationError, match="no site answered CountRows"):
         TrustedSums().total(federate(TABLES), Asked("q", CountRows, {}))
+
+
+@pytest.mark.parametrize(("sums", "n", "needed"), [("masked", 3, 3), ("masked", 9, 6), ("ring", 5, 3)])
+def test_a_quorum_with_which_no_sum_could_be_finished(sums, n, needed):
+    tables = parts(table(n=20 * n), n)
+    with pytest.raises(InputError, match=f"quorum must be at least {needed}: {sums} sums over {n} sites"):
+        sv.federate_rows(tables, sums=sums, quorum=needed - 1)
+    assert sv.federate_rows(tables, sums=sums, quorum=needed).quorum == needed

@@ -83,6 +83,7 @@ class Coordinator(Controlling):
             journal=journal,
             quorum=study.quorum,
             timeout=study.timeout,
+            patience=None if study.approval_days is None else study.approval_days * 86400,
             signer=Signer(COORDINATOR, hub.key, roster),
         )
         federation.watch(progress_file.on)

@@ -16,6 +16,7 @@ from silvan.deploy import flare_kit
 from silvan.deploy.hub import Hub
 from silvan.deploy.job_progress import PROGRESS, Progress, line_of, read_progress
 from silvan.errors import FederationError, InputError
+from silvan.federate.options import check_quorum, make_sums
 from silvan.federation.transports.flare import Session
 from silvan.study.remote_study import RemoteStudy
 from silvan.study.run_folder import JOURNAL, RUN, Run
@@ -33,7 +34,7 @@ STALE, SILENT = 40.0, 3.0
 """Seconds without new progress after which a job is looked for: one that has written none yet, and one that has."""
 
 
-class Tries:
+class Attempts:
     """How often a study is handed in again: as long as each job gets further than the last one; a few times if not."""
 
     def __init__(self) -> None:
@@ -75,6 +76,10 @@ class Supervisor:
         hub.roster(self.sites)
         if study.quorum is not None and study.quorum > len(self.sites):
             raise InputError(f"quorum must be at most the number of sites, {len(self.sites)}, got {study.quorum}")
+        sums, _ = make_sums(study.study.sums)
+        check_quorum(study.quorum, sums, len(self.sites))
+        if len(self.sites) < sums.least:
+            raise InputError(f"{sums.name} sums take at least {sums.least} sites, got {len(self.sites)}")
         self.run = Run(hub.path / "runs" / study.folder)
         self._session: Session | None = None
         self._last_line = ""
@@ -87,7 +92,7 @@ class Supervisor:
             return self.run
         try:
             job = self._running_job()
-            tries = Tries()
+            attempts = Attempts()
             while True:
                 if job is None:
                     without = self._wait_for_sites()
@@ -97,7 +102,7 @@ class Supervisor:
                     if progress.error:
                         raise FederationError(progress.error)
                     return self.run
-                seconds = tries.next(self._answers(), "" if progress is None else progress.error)
+                seconds = attempts.next(self._answers(), "" if progress is None else progress.error)
                 again = f" in {seconds:g} s" if seconds else ""
                 self._tell(f"the job ended before the study did; it is handed in again{again} and goes on")
                 time.sleep(seconds)

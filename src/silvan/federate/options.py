@@ -93,6 +93,7 @@ class Protection:
 
     def federation(self, sites: dict[str, Site], study: str, options: Options) -> Federation:
         """Make the federation of sites that were made with this."""
+        check_quorum(options.quorum, self.sums, len(sites))
         return Federation(
             InProcess(sites, cold=options.cold),
             sites,
@@ -124,6 +125,15 @@ def make_sums(name: str, seals: Mapping[str, bytes] | None = None) -> tuple[Sums
     if name == "masked":
         return MaskedSums(), MaskCover(seals)
     raise InputError(f"sums must be 'trusted', 'ring' or 'masked', got {name!r}")
+
+
+def check_quorum(quorum: int | None, sums: Sums, n: int) -> None:
+    """Raise ``InputError`` for a quorum of n sites with which a sum could not be finished."""
+    needed = sums.must_stay(n)
+    if quorum is not None and 1 <= quorum < needed <= n:
+        raise InputError(
+            f"quorum must be at least {needed}: {sums.name} sums over {n} sites are finished by so many; got {quorum}"
+        )
 
 
 def check_common(test: float, task: str | None, random_state: Any, exclude: Any, *, may_be_none: bool = False) -> None:

@@ -35,6 +35,9 @@ class Sums(Protocol):
     name: str
     least: int  # fewest sites that a sum may be over
 
+    def must_stay(self, n: int) -> int:
+        """Return how many of n sites must stay for a sum over them to be finished."""
+
     def total(self, federation: "Federation", question: Asked) -> tuple[Reply, dict[str, Entry]]:
         """Return the sum over the sites, and each site's traffic as entries without a body."""
 
@@ -45,7 +48,7 @@ class Federation:
     ``transport`` carries messages to ``sites``; ``sums`` says how replies to ``total`` are added. ``quorum`` is how
     many sites must answer for a study to go on (all, if None); a site that fails or takes more than ``timeout`` seconds
     is left out of the rest of the study if the quorum allows, and is an error otherwise. A site that refuses ends the
-    study either way.
+    study either way. One that waits for its owner's approval has ``patience`` seconds for that; None: any time.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Federation:
         journal: Journal | None = None,
         quorum: int | None = None,
         timeout: float | None = None,
+        patience: float | None = None,
         signer: Signer | None = None,
     ) -> None:
         self.sites = list(sites)
@@ -79,7 +83,8 @@ class Federation:
         transport.progress = self._progress
         self._agreement: Agreement | None = None
         self._agree: Callable[[], Agreement] | None = None
-        self.sums, self.study, self.quorum, self.timeout, self.signer = sums, study, quorum, timeout, signer
+        self.sums, self.study, self.quorum, self.signer = sums, study, quorum, signer
+        self.timeout, self._patience = timeout, patience
         self.journal = Journal() if journal is None else journal
         self.lost: dict[str, str] = {}
         self.rounds = self.exchanges = self.agreement_rounds = 0
@@ -234,7 +239,7 @@ class Federation:
             bodies[site] = encoded[id(request)]
         wanted = {site: blobs_in(request) for site, request in question.requests.items()}
         lacking = {site: [h for h in wanted[site] if h not in self._has[site]] for site in wanted}
-        pending, tries, begun = list(question.requests), Tries(self.timeout), self.transport.now()
+        pending, tries, begun = list(question.requests), Tries(self.timeout, self._patience), self.transport.now()
         while pending:
             self.exchanges += 1
             messages = {}

@@ -47,6 +47,10 @@ class UnreachedError(Exception):
     """A message may not have arrived, or its answer is not there yet: it is sent again. The text says why."""
 
 
+class WaitingError(UnreachedError):
+    """A site is there and answers once its owner has done something, which may take days: no timeout counts that."""
+
+
 class StaleError(UnreachedError):
     """A site says that it has had a message before, or a newer one: copies came by other ways."""
 
@@ -55,11 +59,13 @@ class Tries:
     """How often messages of one question are sent again before their sites are given up.
 
     What did not arrive is sent again until the ``timeout``. A site that says that it lacks what it was sent, or that a
-    message is stale, is believed a few times only.
+    message is stale, is believed a few times only. One that waits for its owner may take as long as it likes, or
+    ``patience`` seconds.
     """
 
-    def __init__(self, timeout: float | None) -> None:
-        self._timeout, self._pauses = timeout, 0
+    def __init__(self, timeout: float | None, patience: float | None = None) -> None:
+        self._timeout, self._patience, self._pauses = timeout, patience, 0
+        self._waited: dict[str, float] = {}  # until when each site waited for its owner
         self._missing, self._stale = Counter[str](), Counter[str]()
 
     def over(
@@ -68,6 +74,7 @@ class Tries:
         """Return the sites that are given up, and why."""
         self._missing.update(again)
         self._stale.update(site for site, error in unreached.items() if isinstance(error, StaleError))
+        self._waited |= {site: seconds for site, error in unreached.items() if isinstance(error, WaitingError)}
         failed: dict[str, Exception] = {}
         for site in again:
             if self._missing[site] >= _MOST_MISSING:
@@ -75,7 +82,10 @@ class Tries:
         for site, error in unreached.items():
             if isinstance(error, StaleError) and self._stale[site] >= _MOST_STALE:
                 failed[site] = SiteError(site, f"{kind}: keeps calling messages stale: {error}")
-            elif self._timeout is not None and seconds >= self._timeout:
+            elif isinstance(error, WaitingError):
+                if self._patience is not None and seconds >= self._patience:
+                    failed[site] = SiteError(site, f"{error}, after {self._patience / 86400:.3g} days")
+            elif self._timeout is not None and seconds - self._waited.get(site, 0.0) >= self._timeout:
                 failed[site] = SiteError(site, f"did not answer {kind} within {self._timeout:g} s: {error}")
         return failed
 

@@ -1,7 +1,7 @@
 """Reads study files for sites on other machines; tables and policies are set by each site itself.
 
-The same file as for ``silvan fit``, without tables and policy, and with four more keys: ``sites`` (a list; all that
-have joined otherwise), ``quorum``, ``timeout`` and ``sampling``.
+The same file as for ``silvan fit``, without tables and policy, and with five more keys: ``sites`` (a list; all that
+have joined otherwise), ``quorum``, ``timeout``, ``approval_days`` and ``sampling``.
 """
 
 import tomllib
@@ -16,7 +16,7 @@ from silvan.study.study_sections import check_learner, check_schema, check_top
 from silvan.study.study_values import KEYS
 from silvan.study.toml_lines import Problems, key_lines
 
-_MORE_KEYS = ("sites", "quorum", "timeout", "sampling")
+_MORE_KEYS = ("sites", "quorum", "timeout", "approval_days", "sampling")
 _NOT_ALLOWED = {
     "table": "each site names its own table when it joins; leave table out",
     "site": "each site names its own table when it joins; leave site out",
@@ -40,6 +40,7 @@ class RemoteStudy:
     sites: list[str] | None
     quorum: int | None
     timeout: float
+    approval_days: float | None = None  # how long sites' owners may take to approve it; None: any time
     secret: bool = True  # whether only sites know which rows are in which tree
 
     @property
@@ -87,13 +88,16 @@ def parse_remote_study(text: str, path: Path = Path("study.toml")) -> RemoteStud
         problems.add(("quorum",), f"quorum must be a whole number of at least 1, got {quorum!r}")
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         problems.add(("timeout",), f"timeout must be seconds above 0, got {timeout!r}")
+    days = data.get("approval_days")
+    if days is not None and (isinstance(days, bool) or not isinstance(days, int | float) or not days > 0):
+        problems.add(("approval_days",), f"approval_days must be a number of days above 0, got {days!r}")
     sampling = data.get("sampling", "secret")
     if sampling not in ("secret", "published"):
         problems.add(("sampling",), f"sampling must be 'secret' or 'published', got {sampling!r}")
     problems.stop()
     name, output = top.pop("name", path.stem), top.pop("output", Path())
     study = Study(path, name, {}, kind, parameters, {}, Path(output), schema=schema, lines=problems.lines, **top)
-    return RemoteStudy(study, text, sites, quorum, float(timeout), sampling == "secret")
+    return RemoteStudy(study, text, sites, quorum, float(timeout), days, sampling == "secret")
 
 
 def _names(value: Any) -> bool:

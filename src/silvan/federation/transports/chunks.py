@@ -16,7 +16,7 @@ import msgspec
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Verb
-from silvan.federation.question import UnreachedError
+from silvan.federation.question import UnreachedError, WaitingError
 from silvan.federation.store import digest
 
 LEAST, FIRST, MOST = 1 << 15, 1 << 18, 1 << 23
@@ -141,7 +141,7 @@ def ping(carry: Carry) -> None:
 def _piece(reply: ChunkReply) -> bytes:
     text = "".join(c for c in reply.text if c.isprintable())[:200]
     if reply.what == "waiting":
-        raise UnreachedError(text)
+        raise WaitingError(text)
     if reply.what == "refused":
         raise RefusedError(text)
     if reply.what != "answer":

@@ -61,6 +61,10 @@ class MaskedSums:
         self.neighbours = neighbours
         self._keys: WeakKeyDictionary[Federation, dict[str, bytes]] = WeakKeyDictionary()
 
+    def must_stay(self, n: int) -> int:
+        """Return two thirds of the sites, at least three."""
+        return threshold(n)
+
     def total(self, federation: Federation, question: Asked) -> tuple[Reply, dict[str, Entry]]:
         """Ask the sites for their masked parts, and return the unmasked sum."""
         total = self._resume(federation, question) or self._begin(federation, question)

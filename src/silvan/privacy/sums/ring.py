@@ -183,6 +183,10 @@ class RingSums:
     name = "ring"
     least = MIN_SITES
 
+    def must_stay(self, n: int) -> int:
+        """Return the fewest that a ring may have."""
+        return MIN_SITES
+
     def total(self, federation: Federation, question: Asked) -> tuple[Reply, dict[str, Entry]]:
         """Pass the sum round, and return it."""
         _check_size(federation, question, list(question.requests))

@@ -1,0 +1,83 @@
+"""A slow link on loopback: a proxy that forwards bytes at a given speed, each a given time after it came.
+
+Both directions of all connections through it share nothing but the link: each direction has its own speed.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+
+
+class SlowLink:
+    """Forwards connections to ``127.0.0.1:port`` at so many bytes a second, ``delay`` seconds late."""
+
+    def __init__(self, port, speed, delay):
+        self._to, self._speed, self._delay = port, speed, delay
+        self._free = [0.0, 0.0]  # when each direction has sent what it was given
+        self.bytes = [0, 0]
+        self.port = 0
+
+    def __enter__(self):
+        self._loop, ready = asyncio.new_event_loop(), threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
+        self._thread.start()
+        assert ready.wait(10)
+        return self
+
+    def __exit__(self, *raised):
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    async def _end(self):
+        """End all connections."""
+        self._server.close()
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _run(self, ready):
+        asyncio.set_event_loop(self._loop)
+        self._server = self._loop.run_until_complete(asyncio.start_server(self._connect, "127.0.0.1", 0))
+        self.port = self._server.sockets[0].getsockname()[1]
+        ready.set()
+        self._loop.run_forever()
+
+    async def _connect(self, reader, writer):
+        try:
+            to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._to)
+        except OSError:
+            writer.close()
+            return
+        try:
+            await asyncio.gather(self._forward(reader, to_writer, 0), self._forward(to_reader, writer, 1))
+        finally:
+            to_writer.close()
+            writer.close()
+
+    async def _forward(self, reader, writer, way):
+        """Forward one direction of a connection; the link's buffer is as long as its delay, and half a second."""
+        queue = asyncio.Queue()
+
+        async def send():
+            while (item := await queue.get()) is not None:
+                due, data = item
+                await asyncio.sleep(max(due - time.monotonic(), 0.0))
+                writer.write(data)
+                await writer.drain()
+            writer.close()
+
+        sending = asyncio.create_task(send())
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(4096):
+                now = time.monotonic()
+                self._free[way] = max(self._free[way], now) + len(data) / self._speed
+                self.bytes[way] += len(data)
+                queue.put_nowait((self._free[way] + self._delay, data))
+                await asyncio.sleep(max(self._free[way] - now - 0.5, 0.0))
+        queue.put_nowait(None)
+        with contextlib.suppress(ConnectionError):
+            await sending
