@@ -184,7 +184,7 @@ def start(
     from silvan.deploy.certificates import check_certificate, read_certificate
     from silvan.deploy.hub import roster_fingerprint
     from silvan.deploy.member import Member, check_table
-    from silvan.deploy.services import start_site
+    from silvan.deploy.services import become_site, start_site
 
     member = Member(folder)
     startup = member.path / "kit" / "startup"
@@ -196,20 +196,9 @@ def start(
     if roster is not None:
         print_lines(f"All keys together in words: {roster_fingerprint(roster)}")
     if foreground:
-        _become_site(member)
+        become_site(member)
     process = start_site(member)
     print_lines(f"Running (process {process.pid}). Log: {member.path}/kit/log.txt")
-
-
-def _become_site(member: "Member") -> None:
-    """Replace this process by the site's."""
-    import os
-    import sys
-
-    from silvan.deploy.process import client_arguments
-
-    os.chdir(member.path / "kit")
-    os.execv(sys.executable, [sys.executable, *client_arguments(member.path / "kit", member.name)])  # noqa: S606
 
 
 @app.command()

@@ -191,6 +191,23 @@ def run(
     show_run(run_study(Hub(folder), read_remote_study(study)))
 
 
+@app.command()
+def cancel(
+    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file, as it was run.")],
+    folder: In = Path(),
+) -> None:
+    """End a study that runs or waits; if it is run again, it goes on where it stopped."""
+    from silvan.deploy.hub import Hub
+    from silvan.deploy.process import require_flare
+    from silvan.study.remote_study import read_remote_study
+
+    require_flare()
+    from silvan.deploy.supervise import Supervisor
+
+    ended = Supervisor(Hub(folder), read_remote_study(study)).cancel()
+    print_lines("Cancelled." if ended else "Nothing to cancel: it has not begun, or is done.")
+
+
 def run_study(hub: "Hub", plan: "RemoteStudy") -> "Run":
     """Run a study to its end, printing its progress; return its run folder."""
     from silvan.deploy.process import require_flare

@@ -3,6 +3,7 @@
 import os
 import platform
 import shutil
+import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -77,7 +78,8 @@ def _check_member(member: Member) -> Iterator[Check]:
     except SilvanError as error:
         yield Check("coordinator", "bad", str(error))
     else:
-        yield Check("coordinator", "good", f"{own.host}:{own.port + 1} answers")
+        yield Check("coordinator", "good", f"{own.host}:{own.port + 1} answers, for joining")
+        yield _study_port(own.host, own.port)
         yield _run("versions there", lambda: _same_versions(status["versions"]))
         off = time.time() - float(status["time"])
         text = f"{abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} the coordinator's"
@@ -86,6 +88,17 @@ def _check_member(member: Member) -> Iterator[Check]:
         yield _run("roster", lambda: _roster(member))
     pid = process_of(member).pid
     yield Check("process", "good" if pid else "look", f"runs ({pid})" if pid else "not running (`silvan site start`)")
+
+
+def _study_port(host: str, port: int) -> Check:
+    """Connect to the port over which studies run: a firewall may let the other one through only."""
+    try:
+        with socket.create_connection((host, port), timeout=5):
+            return Check("study port", "good", f"{host}:{port} is open")
+    except OSError as error:
+        why = error.strerror or "no answer within 5 s"
+        text = f"{host}:{port} cannot be reached ({why}): is the coordinator's server running, does a firewall let it?"
+        return Check("study port", "bad", text)
 
 
 def _same_versions(there: dict[str, str]) -> str:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -38,8 +39,7 @@ class Background:
 
     def start(self, arguments: list[str], cwd: Path) -> int:
         """Start the process; raise ``InputError`` if it is running."""
-        if self.pid is not None:
-            raise InputError(f"{self.folder}: {self.name} is running already (process {self.pid})")
+        self._check_alone()
         with self.log.open("ab") as log:
             process = subprocess.Popen(  # noqa: S603  our own interpreter, and arguments of our own
                 [sys.executable, *arguments],
@@ -52,6 +52,22 @@ class Background:
         _CHILDREN[process.pid] = process
         write_whole(self._pid, f"{process.pid} {_start_time(process.pid)}\n".encode())
         return process.pid
+
+    def become(self, arguments: list[str], cwd: Path) -> None:
+        """Turn this process into it, and leave its output as it is; raise ``InputError`` if it is running."""
+        self._check_alone()
+        write_whole(self._pid, f"{os.getpid()} {_start_time(os.getpid())}\n".encode())
+        os.chdir(cwd)
+        os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606  our own interpreter
+
+    def _check_alone(self) -> None:
+        """Raise ``InputError`` if it is running, and note in its log that it was to be started a second time."""
+        if self.pid is None:
+            return
+        with self.log.open("a", encoding="utf-8") as log:
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            log.write(f"{now} process {os.getpid()} tried to start a second {self.name} and was refused\n")
+        raise InputError(f"{self.folder}: {self.name} is running already (process {self.pid})")
 
     def stop(self, patience: float = 10.0) -> bool:
         """Stop the process and all that it started; return whether it was running."""

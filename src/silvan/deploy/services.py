@@ -22,18 +22,20 @@ PORT_SECONDS = 10.0
 
 
 def start_hub(hub: Hub) -> list[Background]:
-    """Start the coordinator's processes: FLARE's server, and the service by which sites join."""
+    """Start the coordinator's processes: FLARE's server, and the service by which sites join; one, if one runs."""
     require_flare()
     content = hub.read()
     server, enrol = processes_of(hub)
-    for process in (server, enrol):
-        if process.pid is not None:
-            raise InputError(f"{hub.path}: it is running already; `silvan study stop` ends it")
-    for port in (content.port, content.port + 1):
-        if not wait_until_free("localhost", port, PORT_SECONDS):
+    missing = [process for process in (server, enrol) if process.pid is None]
+    if not missing:
+        raise InputError(f"{hub.path}: it is running already; `silvan study stop` ends it")
+    for process, port in ((server, content.port), (enrol, content.port + 1)):
+        if process in missing and not wait_until_free("localhost", port, PORT_SECONDS):
             raise InputError(f"port {port} is in use by another program; stop that, or name another port at init")
-    enrol.start(["-u", "-m", "silvan.deploy.enrol", str(hub.path)], hub.path)
-    server.start(server_arguments(hub.path / "server"), hub.path / "server")
+    if enrol in missing:
+        enrol.start(["-u", "-m", "silvan.deploy.enrol", str(hub.path)], hub.path)
+    if server in missing:
+        server.start(server_arguments(hub.path / "server"), hub.path / "server")
     for process, port in ((enrol, content.port + 1), (server, content.port)):
         if not wait_for_port("localhost", port, _START_SECONDS) or process.pid is None:
             line = process.last_log_line()
@@ -48,6 +50,12 @@ def start_site(member: Member) -> Background:
     process = process_of(member)
     process.start(client_arguments(member.path / "kit", member.name), member.path / "kit")
     return process
+
+
+def become_site(member: Member) -> None:
+    """Turn this process into a site's."""
+    require_flare()
+    process_of(member).become(client_arguments(member.path / "kit", member.name), member.path / "kit")
 
 
 def processes_of(hub: Hub) -> list[Background]:

@@ -29,6 +29,9 @@ RECENT = 20.0
 MOST_TRIES = 8
 """Jobs in a row that may end without any new answer."""
 
+_CANCELLED = "cancelled"
+"""A file in the run folder of a study that was cancelled."""
+
 _RUNNING = {"SUBMITTED", "APPROVED", "DISPATCHED", "RUNNING"}
 STALE, SILENT = 40.0, 3.0
 """Seconds without new progress after which a job is looked for: one that has written none yet, and one that has."""
@@ -88,6 +91,7 @@ class Supervisor:
         """Run the study to its end and return its run folder; raise ``FederationError`` if it failed."""
         self.run.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.run.file("study.toml"), self.study.text.encode())
+        self.run.file(_CANCELLED).unlink(missing_ok=True)
         if self._done():
             return self.run
         try:
@@ -109,6 +113,23 @@ class Supervisor:
                 job = None
         finally:
             self._close()
+
+    def cancel(self) -> bool:
+        """End the study's job, and the command that waits for it; return whether there was anything to end."""
+        if not self.run.folder.is_dir() or self._done():
+            return False
+        self.run.file(_CANCELLED).touch()
+        try:
+            job = self._running_job()
+            if job is not None:
+                self._open().abort(job)
+        finally:
+            self._close()
+        return True
+
+    def _check_cancelled(self) -> None:
+        if self.run.file(_CANCELLED).exists():
+            raise FederationError("the study was cancelled; run it again, and it goes on where it stopped")
 
     def _answers(self) -> int:
         """Return the size of the study's journal, which grows with every answer."""
@@ -142,6 +163,7 @@ class Supervisor:
         """Wait until all sites are connected; return those that the study goes on without, and why."""
         start = time.monotonic()
         while True:
+            self._check_cancelled()
             connected = self._connected()
             missing = [site for site in self.sites if site not in connected]
             if not missing:
@@ -178,6 +200,7 @@ class Supervisor:
             mine = progress if progress is not None and progress.job == job else None
             if mine is not None and mine.final:
                 return mine
+            self._check_cancelled()
             if mine != before:
                 before, changed = mine, time.monotonic()
             if mine is not None:
