@@ -13,6 +13,7 @@ from silvan.data.batches import read_size
 from silvan.deploy.hub import Hub
 from silvan.deploy.job_progress import ProgressWriter
 from silvan.deploy.member import Member, source_of
+from silvan.deploy.tidy import remove_journal, remove_old_jobs
 from silvan.errors import FederationError, InputError, SilvanError
 from silvan.federate.options import make_sums
 from silvan.federation.agreement.agree import agree_on
@@ -45,6 +46,7 @@ class Coordinator(Controlling):
     def work(self, workspace: Path, job: str) -> None:
         """Run the study; how it ended is in the run folder."""
         hub, study = Hub(workspace.parent), parse_remote_study(self.study)
+        remove_old_jobs(workspace, but=job)
         run = Run(hub.path / "runs" / study.folder)
         run.folder.mkdir(parents=True, exist_ok=True)
         with lock_folder(run.folder):
@@ -111,10 +113,11 @@ class Coordinator(Controlling):
             record.status = "done"
             run.write(record)
             write_report(run)
-            progress_file.now.final = True
-            progress_file.stage("done")
         finally:
             federation.close()
+        remove_journal(run)
+        progress_file.now.final = True
+        progress_file.stage("done")
 
 
 class SiteExecutor(Answering):
@@ -127,6 +130,7 @@ class SiteExecutor(Answering):
     def make_server(self, workspace: Path) -> ChunkServer:
         """Make the site from its folder; it answers when its owner agrees."""
         member = Member(workspace.parent)
+        remove_old_jobs(workspace)
         try:
             study = parse_remote_study(self.study)
             _check_version(self.version)

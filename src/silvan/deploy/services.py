@@ -13,6 +13,7 @@ from silvan.deploy.process import (
     wait_for_port,
     wait_until_free,
 )
+from silvan.deploy.tidy import remove_old_jobs
 from silvan.errors import FederationError, InputError
 
 SERVER, ENROL, SITE = "server", "enrol", "site"
@@ -32,6 +33,8 @@ def start_hub(hub: Hub) -> list[Background]:
     for process, port in ((server, content.port), (enrol, content.port + 1)):
         if process in missing and not wait_until_free("localhost", port, PORT_SECONDS):
             raise InputError(f"port {port} is in use by another program; stop that, or name another port at init")
+    if server in missing:
+        remove_old_jobs(hub.path / "server" / "kept" / "jobs")
     if enrol in missing:
         enrol.start(["-u", "-m", "silvan.deploy.enrol", str(hub.path)], hub.path)
     if server in missing:

@@ -106,6 +106,8 @@ class Supervisor:
                     if progress.error:
                         raise FederationError(progress.error)
                     return self.run
+                if self._done():  # the job was ended after the study was
+                    return self.run
                 seconds = attempts.next(self._answers(), "" if progress is None else progress.error)
                 again = f" in {seconds:g} s" if seconds else ""
                 self._tell(f"the job ended before the study did; it is handed in again{again} and goes on")
