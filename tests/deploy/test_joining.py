@@ -13,10 +13,10 @@ from helpers.joining import make_hub, serving, write_table
 
 from silvan.deploy import enrol
 from silvan.deploy.certificates import Authority, check_certificate, make_key, make_request, pem, read_certificate
-from silvan.deploy.doctor import examine
 from silvan.deploy.fingerprint import WORDS, fingerprint
 from silvan.deploy.hub import Hub, Invite, roster_fingerprint
 from silvan.deploy.member import MEMBER, Member, check_table
+from silvan.deploy.operations.doctor import examine
 from silvan.errors import FederationError, FormatError, InputError, SchemaError
 
 

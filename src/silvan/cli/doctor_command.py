@@ -17,7 +17,7 @@ def doctor(
     from rich.console import Console
     from rich.text import Text
 
-    from silvan.deploy.doctor import examine
+    from silvan.deploy.operations.doctor import examine
 
     console, checks = Console(soft_wrap=True), examine(folder)
     for check in checks:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from silvan.cli.plain_text import clean, print_lines
-from silvan.errors import InputError, SilvanError
+from silvan.errors import InputError
 
 if TYPE_CHECKING:
     from silvan.deploy.member import Member
@@ -211,29 +211,41 @@ def stop(folder: Folder) -> None:
 
 
 @app.command()
-def status(folder: Folder) -> None:
+def status(
+    folder: Folder, json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False
+) -> None:
     """Show how the site stands: its process, its keys, studies that wait for approval, its budget."""
-    import contextlib
-
-    from silvan.deploy.hub import roster_fingerprint
     from silvan.deploy.member import Member
-    from silvan.deploy.services import process_of
+    from silvan.deploy.operations.status import as_json, site_status
 
-    member = Member(folder)
-    pid, own, budget = process_of(member).pid, member.membership, member.budget()
+    found = site_status(Member(folder))
+    if json:
+        typer.echo(as_json(found))
+        return
+    running = f"running (process {found.process})" if found.process else "not running"
     print_lines(
-        f"{own.site} of {own.federation}, coordinator {own.host}:{own.port}: "
-        + (f"running (process {pid})" if pid else "not running"),
-        f"Its keys in words: {member.fingerprint}",
+        f"{found.site} of {found.federation}, coordinator {found.coordinator}: {running}",
+        f"Its keys in words: {found.words}",
     )
-    roster = member.roster()
-    if roster is None:
-        with contextlib.suppress(SilvanError):
-            roster = member.pin_roster()
-    if roster is not None:
-        print_lines(f"All keys together in words: {roster_fingerprint(roster)}")
-    limit = "" if budget.limit is None else f" of {budget.limit:g}"
-    print_lines(f"Privacy budget spent: {budget.spent:g}{limit}")
-    for study in member.studies():
-        state = "approved" if member.folder.approvals.find(study.id) else "waits for your approval"
-        print_lines(f"Study {study.id!r}: {state if member.policy.approve else 'needs no approval'}")
+    if found.roster_words:
+        print_lines(f"All keys together in words: {found.roster_words}")
+    limit = "" if found.budget_limit is None else f" of {found.budget_limit:g}"
+    print_lines(f"Privacy budget spent: {found.budget_spent:g}{limit}")
+    for study, state in found.studies.items():
+        print_lines(f"Study {study!r}: {state}")
+
+
+@app.command()
+def metrics(
+    folder: Folder,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Where to listen, on 127.0.0.1.")] = 9103,
+) -> None:
+    """Serve figures for Prometheus at http://127.0.0.1:PORT/metrics until stopped."""
+    from silvan.deploy.member import Member
+    from silvan.deploy.operations import status
+    from silvan.deploy.operations.metrics_server import make_metrics_server
+
+    path = Member(folder).path
+    server = make_metrics_server(port, lambda: status.metrics(status.site_status(Member(path))))
+    print_lines(f"Figures at http://127.0.0.1:{port}/metrics; end with Ctrl-C.")
+    server.serve_forever()

@@ -122,61 +122,53 @@ def stop(folder: In = Path()) -> None:
 
 
 @app.command()
-def status(folder: In = Path()) -> None:
+def status(
+    folder: In = Path(),
+    json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+) -> None:
     """Show the sites, how far each is, and the studies."""
     from rich.console import Console
     from rich.table import Table
 
     from silvan.cli.terminal import RULES
-    from silvan.deploy.hub import Hub, roster_fingerprint
-    from silvan.deploy.services import processes_of
+    from silvan.deploy.hub import Hub
+    from silvan.deploy.job_progress import line_of
+    from silvan.deploy.operations.status import as_json, hub_status
 
-    hub, console = Hub(folder), Console()
-    content = hub.read()
-    connected = _connected(hub)
+    found = hub_status(Hub(folder))
+    if json:
+        typer.echo(as_json(found))
+        return
     table = Table(box=RULES, pad_edge=False)
     for column in ("Site", "Joined", "Connected", "Its keys in words: compare by telephone"):
         table.add_column(column)
-    for name, entry in content.sites.items():
-        joined = entry.joined[:10] or ("invited" if entry.invited else "not invited")
-        table.add_row(name, joined, "yes" if name in connected else "no", entry.fingerprint if entry.key else "")
-    console.print(table)
-    running = all(process.pid for process in processes_of(hub))
-    print_lines(f"{content.name} at {content.host}:{content.port}: {'running' if running else 'not running'}")
-    if all(entry.key for entry in content.sites.values()):
-        print_lines(f"All keys together in words: {roster_fingerprint(hub.roster())}")
-    for run, line in _studies(hub):
-        print_lines(f"{run}: {line}")
+    for name, site in found.sites.items():
+        table.add_row(name, site.joined, "yes" if site.connected else "no", site.words)
+    Console().print(table)
+    print_lines(f"{found.federation} at {found.host}:{found.port}: {'running' if found.running else 'not running'}")
+    for name, pid in found.processes.items():
+        if pid is None and any(found.processes.values()):
+            print_lines(f"Its process {name!r} does not run; `silvan study start` starts it.")
+    if found.words:
+        print_lines(f"All keys together in words: {found.words}")
+    for run, progress in found.studies.items():
+        print_lines(f"{run}: {progress.error or line_of(progress)}")
 
 
-def _connected(hub: "Hub") -> dict[str, float]:
-    """Return the sites that are connected, and when each last was; none if the server does not run."""
-    from silvan.deploy.flare_kit import ADMIN
-    from silvan.deploy.services import processes_of
+@app.command()
+def metrics(
+    folder: In = Path(),
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Where to listen, on 127.0.0.1.")] = 9102,
+) -> None:
+    """Serve figures for Prometheus at http://127.0.0.1:PORT/metrics until stopped."""
+    from silvan.deploy.hub import Hub
+    from silvan.deploy.operations import status
+    from silvan.deploy.operations.metrics_server import make_metrics_server
 
-    if processes_of(hub)[0].pid is None:
-        return {}
-    from silvan.federation.transports.flare import Session
-
-    try:
-        session = Session(hub.path / "admin", ADMIN, timeout=5.0)
-    except ConnectionError:
-        return {}
-    try:
-        return session.sites()
-    finally:
-        session.close()
-
-
-def _studies(hub: "Hub") -> list[tuple[str, str]]:
-    """Return each study's run folder and progress."""
-    from silvan.deploy.job_progress import PROGRESS, line_of, read_progress
-
-    found = []
-    for path in sorted((hub.path / "runs").glob(f"*/{PROGRESS}")):
-        progress = read_progress(path)
-        found.append((path.parent.name, progress.error or line_of(progress)))
-    return found
+    hub = Hub(folder)
+    server = make_metrics_server(port, lambda: status.metrics(status.hub_status(hub)))
+    print_lines(f"Figures at http://127.0.0.1:{port}/metrics; end with Ctrl-C.")
+    server.serve_forever()
 
 
 @app.command()

@@ -1,0 +1,1 @@
+"""What operators look at: checks of a folder, its status, figures for monitoring."""

@@ -1,0 +1,190 @@
+"""The status of a coordinator's or a site's folder: what ``status`` shows, as text, as JSON and for Prometheus."""
+
+import contextlib
+import time
+from typing import Any
+
+import msgspec
+
+from silvan.deploy.flare_kit import ADMIN
+from silvan.deploy.hub import Hub, roster_fingerprint
+from silvan.deploy.job_progress import PROGRESS, Progress, read_progress
+from silvan.deploy.member import Member
+from silvan.deploy.services import process_of, processes_of
+from silvan.errors import SilvanError
+from silvan.privacy.gate.ledger import LEDGER, read_lines
+
+
+class HubSite(msgspec.Struct, frozen=True):
+    """A site, as the coordinator knows it."""
+
+    joined: str  # a date, "invited" or "not invited"
+    connected: bool
+    words: str  # the fingerprint of its keys
+
+
+class HubStatus(msgspec.Struct, frozen=True):
+    """The status of a coordinator's folder."""
+
+    federation: str
+    host: str
+    port: int
+    processes: dict[str, int | None]  # process ids by name
+    sites: dict[str, HubSite]
+    words: str  # the fingerprint of all keys; empty until all sites have joined
+    studies: dict[str, Progress]  # by run folder
+
+    @property
+    def running(self) -> bool:
+        """Whether all processes run."""
+        return all(pid is not None for pid in self.processes.values())
+
+
+class SiteStatus(msgspec.Struct, frozen=True):
+    """The status of a site's folder."""
+
+    site: str
+    federation: str
+    coordinator: str
+    process: int | None
+    words: str
+    roster_words: str
+    budget_spent: float
+    budget_limit: float | None
+    ledger_lines: int
+    studies: dict[str, str]  # by name: "approved", "waits for your approval" or "needs no approval"
+
+
+def hub_status(hub: Hub) -> HubStatus:
+    """Return the status of a coordinator's folder; asks the FLARE server, if it runs, which sites are connected."""
+    content, connected = hub.read(), _connected(hub)
+    sites = {
+        name: HubSite(
+            entry.joined[:10] or ("invited" if entry.invited else "not invited"),
+            name in connected,
+            entry.fingerprint if entry.key else "",
+        )
+        for name, entry in content.sites.items()
+    }
+    complete = all(entry.key for entry in content.sites.values())
+    studies = {}
+    for path in sorted((hub.path / "runs").glob(f"*/{PROGRESS}")):
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            studies[path.parent.name] = read_progress(path)
+    return HubStatus(
+        federation=content.name,
+        host=content.host,
+        port=content.port,
+        processes={process.name: process.pid for process in processes_of(hub)},
+        sites=sites,
+        words=roster_fingerprint(hub.roster()) if complete else "",
+        studies=studies,
+    )
+
+
+def _connected(hub: Hub) -> dict[str, float]:
+    """Return the sites that are connected, and when each last was; none if the server does not run."""
+    if processes_of(hub)[0].pid is None:
+        return {}
+    from silvan.federation.transports.flare import Session
+
+    try:
+        session = Session(hub.path / "admin", ADMIN, timeout=5.0)
+    except ConnectionError:
+        return {}
+    try:
+        return session.sites()
+    finally:
+        session.close()
+
+
+def site_status(member: Member) -> SiteStatus:
+    """Return the status of a site's folder."""
+    own, budget, roster = member.membership, member.budget(), member.roster()
+    if roster is None:
+        with contextlib.suppress(SilvanError):
+            roster = member.pin_roster()
+
+    def state(study: str) -> str:
+        if not member.policy.approve:
+            return "needs no approval"
+        return "approved" if member.folder.approvals.find(study) else "waits for your approval"
+
+    return SiteStatus(
+        site=own.site,
+        federation=own.federation,
+        coordinator=f"{own.host}:{own.port}",
+        process=process_of(member).pid,
+        words=member.fingerprint,
+        roster_words="" if roster is None else roster_fingerprint(roster),
+        budget_spent=float(budget.spent),
+        budget_limit=budget.limit,
+        ledger_lines=len(read_lines(member.path)) if (member.path / LEDGER).exists() else 0,
+        studies={study.id: state(study.id) for study in member.studies()},
+    )
+
+
+# -- for Prometheus
+
+
+def metrics(status: HubStatus | SiteStatus) -> str:
+    """Return the figures of a status in the text format that Prometheus reads."""
+    found = _hub_figures(status) if isinstance(status, HubStatus) else _site_figures(status)
+    lines = []
+    for name, (text, values) in found.items():
+        lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
+        lines += [f"{name}{_labels(labels)} {float(value):g}" for labels, value in values]
+    return "\n".join(lines) + "\n"
+
+
+Figures = dict[str, tuple[str, list[tuple[dict[str, str], float]]]]
+
+
+def _hub_figures(status: HubStatus) -> Figures:
+    studies = status.studies.items()
+    return {
+        "silvan_process_up": (
+            "Whether a process of the coordinator runs",
+            [({"process": name}, pid is not None) for name, pid in status.processes.items()],
+        ),
+        "silvan_site_connected": (
+            "Whether a site is connected",
+            [({"site": name}, site.connected) for name, site in status.sites.items()],
+        ),
+        "silvan_study_round": ("The round that a study is in", [({"study": name}, p.round) for name, p in studies]),
+        "silvan_study_waiting": (
+            "How many sites a study waits for",
+            [({"study": name}, len(p.waiting)) for name, p in studies],
+        ),
+        "silvan_study_lost": (
+            "How many sites a study goes on without",
+            [({"study": name}, len(p.lost)) for name, p in studies],
+        ),
+        "silvan_study_failed": ("Whether a study failed", [({"study": n}, bool(p.error)) for n, p in studies]),
+        "silvan_study_done": ("Whether a study is done", [({"study": n}, p.stage == "done") for n, p in studies]),
+    }
+
+
+def _site_figures(status: SiteStatus) -> Figures:
+    named = {"site": status.site}
+    waiting = sum(state.startswith("waits") for state in status.studies.values())
+    found: Figures = {
+        "silvan_process_up": ("Whether the site's process runs", [(named, status.process is not None)]),
+        "silvan_studies_waiting": ("How many studies wait for the owner's approval", [(named, waiting)]),
+        "silvan_ledger_lines": ("How many lines the ledger has", [(named, status.ledger_lines)]),
+        "silvan_budget_spent": ("Epsilon that was spent", [(named, status.budget_spent)]),
+    }
+    if status.budget_limit is not None:
+        found["silvan_budget_limit"] = ("Epsilon that may be spent", [(named, status.budget_limit)])
+    return found
+
+
+def _labels(labels: dict[str, str]) -> str:
+    escaped = {k: v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for k, v in labels.items()}
+    return "{" + ",".join(f'{key}="{value}"' for key, value in escaped.items()) + "}"
+
+
+def as_json(status: Any) -> str:
+    """Return a status as JSON, with the time."""
+    content = {"time": time.time(), **msgspec.to_builtins(status)}
+    return msgspec.json.format(msgspec.json.encode(content)).decode()

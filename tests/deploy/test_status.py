@@ -1,0 +1,98 @@
+"""The status of folders: as text, as JSON, for Prometheus."""
+
+import json
+import threading
+import urllib.error
+import urllib.request
+
+import msgspec
+import pytest
+from helpers.joining import make_hub, serving, write_table
+from typer.testing import CliRunner
+
+from silvan.cli.main import app
+from silvan.deploy.hub import Hub
+from silvan.deploy.job_progress import PROGRESS, Progress
+from silvan.deploy.member import Member
+from silvan.deploy.operations.metrics_server import make_metrics_server
+from silvan.deploy.operations.status import hub_status, metrics, site_status
+from silvan.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A coordinator with two sites of which one has joined, and two studies."""
+    folder = tmp_path_factory.mktemp("status")
+    hub = make_hub(folder)
+    with serving(hub):
+        member = Member.join(folder / "north", hub.invite("north"), write_table(folder), None, {"epsilon": 2.0})
+    for name, progress in {
+        "heart": Progress("1", "training", 7, {"south": 'not "yet"\n'}),
+        "lungs": Progress("2", "failed", 3, error="no quorum", final=True),
+    }.items():
+        (hub.path / "runs" / name).mkdir(parents=True)
+        (hub.path / "runs" / name / PROGRESS).write_bytes(msgspec.json.encode(progress))
+    (hub.path / "runs" / "torn").mkdir()
+    (hub.path / "runs" / "torn" / PROGRESS).write_text("{")
+    return hub, member
+
+
+def figures(text):
+    return dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+
+
+def test_the_coordinator(folders):
+    hub, _ = folders
+    found = hub_status(hub)
+    assert not found.running
+    assert found.sites["south"].joined == "not invited"
+    assert found.sites["north"].words == hub.read().sites["north"].fingerprint
+    assert list(found.studies) == ["heart", "lungs"]
+    shown = CliRunner().invoke(app, ["study", "status", "--in", str(hub.path), "--json"])
+    assert json.loads(shown.output)["studies"]["heart"]["round"] == 7
+    text = CliRunner().invoke(app, ["study", "status", "--in", str(hub.path)]).output
+    assert "lungs: no quorum" in text
+    assert "not running" in text
+
+
+def test_a_site(folders):
+    _, member = folders
+    found = site_status(member)
+    assert (found.budget_spent, found.budget_limit, found.process) == (0.0, 2.0, None)
+    shown = CliRunner().invoke(app, ["site", "status", str(member.path), "--json"])
+    assert json.loads(shown.output)["words"] == member.fingerprint
+    text = CliRunner().invoke(app, ["site", "status", str(member.path)]).output
+    assert "Privacy budget spent: 0 of 2" in text
+
+
+def test_figures_for_prometheus(folders):
+    hub, member = folders
+    at_hub, at_site = figures(metrics(hub_status(hub))), figures(metrics(site_status(member)))
+    assert at_hub['silvan_process_up{process="server"}'] == "0"
+    assert at_hub['silvan_study_waiting{study="heart"}'] == "1"
+    assert at_hub['silvan_study_failed{study="lungs"}'] == "1"
+    assert at_site['silvan_budget_limit{site="north"}'] == "2"
+    assert all(
+        line.startswith(("# HELP silvan_", "# TYPE silvan_", "silvan_"))
+        for line in metrics(hub_status(hub)).splitlines()
+    )
+
+
+def test_figures_are_served_on_loopback_only(folders):
+    hub, _ = folders
+    server = make_metrics_server(0, lambda: metrics(hub_status(Hub(hub.path))))
+    address, port = server.server_address
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        assert address == "127.0.0.1"
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            assert "silvan_study_round" in answer.read().decode()
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/runs")
+        with pytest.raises(InputError, match=f"port {port} cannot be used"):
+            make_metrics_server(port, str)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
