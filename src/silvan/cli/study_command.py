@@ -135,7 +135,8 @@ def status(
     from silvan.deploy.job_progress import line_of
     from silvan.deploy.operations.status import as_json, hub_status
 
-    found = hub_status(Hub(folder))
+    hub = Hub(folder)
+    found = hub_status(hub, _connected(hub))
     if json:
         typer.echo(as_json(found))
         return
@@ -155,6 +156,25 @@ def status(
         print_lines(f"{run}: {progress.error or line_of(progress)}")
 
 
+def _connected(hub: "Hub") -> list[str]:
+    """Return the sites that are connected; none if the server does not run."""
+    from silvan.deploy.flare_kit import ADMIN
+    from silvan.deploy.services import processes_of
+
+    if processes_of(hub)[0].pid is None:
+        return []
+    from silvan.federation.transports.flare import Session
+
+    try:
+        session = Session(hub.path / "admin", ADMIN, timeout=5.0)
+    except ConnectionError:
+        return []
+    try:
+        return list(session.sites())
+    finally:
+        session.close()
+
+
 @app.command()
 def metrics(
     folder: In = Path(),
@@ -166,7 +186,7 @@ def metrics(
     from silvan.deploy.operations.metrics_server import make_metrics_server
 
     hub = Hub(folder)
-    server = make_metrics_server(port, lambda: status.metrics(status.hub_status(hub)))
+    server = make_metrics_server(port, lambda: status.metrics(status.hub_status(hub, _connected(hub))))
     print_lines(f"Figures at http://127.0.0.1:{port}/metrics; end with Ctrl-C.")
     server.serve_forever()
 

@@ -2,11 +2,11 @@
 
 import contextlib
 import time
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 
-from silvan.deploy.flare_kit import ADMIN
 from silvan.deploy.hub import Hub, roster_fingerprint
 from silvan.deploy.job_progress import PROGRESS, Progress, read_progress
 from silvan.deploy.member import Member
@@ -55,9 +55,9 @@ class SiteStatus(msgspec.Struct, frozen=True):
     studies: dict[str, str]  # by name: "approved", "waits for your approval" or "needs no approval"
 
 
-def hub_status(hub: Hub) -> HubStatus:
-    """Return the status of a coordinator's folder; asks the FLARE server, if it runs, which sites are connected."""
-    content, connected = hub.read(), _connected(hub)
+def hub_status(hub: Hub, connected: Collection[str] = ()) -> HubStatus:
+    """Return the status of a coordinator's folder, given the sites that are connected."""
+    content = hub.read()
     sites = {
         name: HubSite(
             entry.joined[:10] or ("invited" if entry.invited else "not invited"),
@@ -80,22 +80,6 @@ def hub_status(hub: Hub) -> HubStatus:
         words=roster_fingerprint(hub.roster()) if complete else "",
         studies=studies,
     )
-
-
-def _connected(hub: Hub) -> dict[str, float]:
-    """Return the sites that are connected, and when each last was; none if the server does not run."""
-    if processes_of(hub)[0].pid is None:
-        return {}
-    from silvan.federation.transports.flare import Session
-
-    try:
-        session = Session(hub.path / "admin", ADMIN, timeout=5.0)
-    except ConnectionError:
-        return {}
-    try:
-        return session.sites()
-    finally:
-        session.close()
 
 
 def site_status(member: Member) -> SiteStatus:
