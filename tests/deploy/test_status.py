@@ -96,3 +96,10 @@ def test_figures_are_served_on_loopback_only(folders):
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def test_the_coordinator_reaches_its_own_server_without_its_public_address(tmp_path):
+    """Behind a router the public name may lead nowhere from inside."""
+    hub = make_hub(tmp_path, ("north",), host="hub.example.org")
+    admin = json.loads((hub.path / "admin" / "startup" / "fed_admin.json").read_text())["admin"]
+    assert (admin["host"], admin["server_identity"]) == ("localhost", "hub.example.org")

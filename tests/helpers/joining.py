@@ -23,8 +23,8 @@ def serving(hub):
         server.server_close()
 
 
-def make_hub(folder, sites=("north", "south"), **settings):
-    return Hub.create(folder / "hub", "heart", list(sites), "localhost", free_port(), **settings)
+def make_hub(folder, sites=("north", "south"), host="localhost", **settings):
+    return Hub.create(folder / "hub", "heart", list(sites), host, free_port(), **settings)
 
 
 def write_table(folder, name="table.csv"):

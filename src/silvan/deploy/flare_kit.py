@@ -121,7 +121,7 @@ def write_admin(folder: Path, host: str, port: int) -> None:
         "username": ADMIN,
         "server_identity": host,
         "scheme": SCHEME,
-        "host": host,
+        "host": "localhost",  # the server runs on this machine, whose public address may lead elsewhere from inside
         "port": port,
         "connection_security": "mtls",
         "uid_source": "user_input",
