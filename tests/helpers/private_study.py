@@ -7,7 +7,7 @@ from helpers.studies import table
 
 import silvan as sv
 from silvan.algorithms.horizontal.histogram_forest import GrowLevel
-from silvan.algorithms.private.noisy_levels import NoisyLevel, exact_level, public_measure
+from silvan.algorithms.private.noisy_levels import NoisyLevel, plan_level, public_measure
 from silvan.algorithms.private.noisy_rows import disguise
 from silvan.algorithms.private.tables_forest import Group, table_forest
 from silvan.algorithms.private.tables_messages import (
@@ -17,7 +17,7 @@ from silvan.algorithms.private.tables_messages import (
     CountTables,
     SumSlopes,
     SumTargets,
-    exact_counts,
+    plan_counts,
 )
 from silvan.algorithms.shared.shared_bins import CutPoints
 from silvan.federation import wire
@@ -137,7 +137,7 @@ def questions(task, frame, epsilon, sharers=1):
         asked["slopes"] = SumSlopes(schema=schema_blob, model=forest, centre=1075.0, reach=40.0, **shared)
     site = site_with(frame, blobs)
     answered = [
-        (name, request, exact_level(site, request, known) if name == "level" else exact_counts(site, request, known))
+        (name, request, plan_level(site, request, known)() if name == "level" else plan_counts(site, request, known)())
         for name, request in asked.items()
     ]
     return [*answered, ("people", CountPeople(**shared), np.array([site.n_train]))]

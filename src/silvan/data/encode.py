@@ -120,13 +120,15 @@ def label_column(frame: Frame, label: str) -> Series:
     return frame[label]
 
 
-def encode_features(frame: Frame, schema: Schema, *, fill_absent: bool = False) -> NDArray[np.float32]:
+def encode_features(
+    frame: Frame, schema: Schema, *, fill_absent: bool = False, strict: bool = True
+) -> NDArray[np.float32]:
     """Return the schema's features as an array, one row a row, one column a feature.
 
     Columns are found by name. A category that the schema does not name gets the code after the last one if
     the feature has ``other``, and is missing if not. A column of numbers may stand for categories by their
     text form: 1 and 1.0 are ``"1"``, true is ``"true"``. A column that the table lacks is an error, or missing
-    throughout with ``fill_absent``.
+    throughout with ``fill_absent``. An infinite number is an error, or stays infinite if not ``strict``.
     """
     present = set(frame.columns)
     absent = [name for name in schema.names if name not in present]
@@ -138,26 +140,28 @@ def encode_features(frame: Frame, schema: Schema, *, fill_absent: bool = False) 
     # filled by column and turned once: a column at a time would touch every cache line for each column
     columns = np.empty((len(schema.features), len(frame)), dtype=np.float32)
     for values, feature in zip(columns, schema.features, strict=True):
-        values[:] = _encode_feature(frame[feature.name], feature) if feature.name in present else np.nan
+        values[:] = _encode_feature(frame[feature.name], feature, strict) if feature.name in present else np.nan
     columns += 0.0  # -0.0 becomes 0.0
     return np.ascontiguousarray(columns.T)
 
 
-def encode_label(frame: Frame, schema: Schema) -> NDArray[np.int32] | NDArray[np.float64]:
+def encode_label(frame: Frame, schema: Schema, *, strict: bool = True) -> NDArray[np.int32] | NDArray[np.float64]:
     """Return the label as class codes, or as numbers if the schema has no classes.
 
-    A class matches if it is equal (1, 1.0 and true are) or has the same text form.
+    A class matches if it is equal (1, 1.0 and true are) or has the same text form. What is missing or none of the
+    classes is an error; if not ``strict`` it is -1, or NaN for a number, and an infinite number stays as it is.
     """
     label = schema.label
     target = label_column(frame, label.name)
     if label.classes is None:
-        return _targets(target, label.name)
-    _check_present(target, label.name)
+        return _targets(target, label.name, strict)
+    if strict:
+        _check_present(target, label.name)
     by_value = {value: code for code, value in enumerate(label.classes)}
     by_text = {_text(value): code for code, value in enumerate(label.classes)}
     codes = _codes(target, lambda value: by_value.get(value, by_text.get(_text(value), -1)))
     unknown = int(np.count_nonzero(codes < 0))
-    if unknown:
+    if unknown and strict:
         raise InputError(
             f"the label {label.name!r} is none of the {len(by_value)} agreed classes in {unknown} of "
             f"{len(target)} rows; correct these rows, drop them, or agree on the classes again"
@@ -199,7 +203,7 @@ def check_few(n: int, label: str, *, asked: bool) -> None:
         )
 
 
-def _encode_feature(series: Series, feature: Feature) -> NDArray[np.floating]:
+def _encode_feature(series: Series, feature: Feature, strict: bool) -> NDArray[np.floating]:
     name = feature.name
     if _is_void(series):
         # a column without values has no kind of its own, whatever type it was read as
@@ -216,7 +220,7 @@ def _encode_feature(series: Series, feature: Feature) -> NDArray[np.floating]:
     with np.errstate(over="ignore", under="ignore"):
         values = series.cast(nw.Float64).to_numpy().astype(np.float32)
     endless = int(np.count_nonzero(np.isinf(values)))
-    if endless:
+    if endless and strict:
         raise InputError(
             f"column {name!r} is infinite, or too large for a 32-bit float, in {endless} of {len(values)} "
             "rows; leave these cells empty or scale the column"
@@ -270,12 +274,14 @@ def _numbers(series: Series) -> NDArray[Any]:
     return series.cast(nw.Float64).to_numpy()
 
 
-def _targets(target: Series, label: str) -> NDArray[np.float64]:
-    _check_present(target, label)
+def _targets(target: Series, label: str, strict: bool = True) -> NDArray[np.float64]:
+    if strict:
+        _check_present(target, label)
     if not _is_number(target):
         raise SchemaError(f"the label {label!r} holds text, but a number is to be predicted; did you mean classes?")
     values = target.cast(nw.Float64).to_numpy().astype(np.float64)
-    _check_finite(values, label)
+    if strict:
+        _check_finite(values, label)
     return values
 
 

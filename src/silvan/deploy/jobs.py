@@ -170,7 +170,8 @@ def make_site(member: Member, study: RemoteStudy, n_jobs: int | None = None) -> 
     plan, roster = study.study, member.roster()
     _, cover = make_sums(plan.sums, None if roster is None else roster.seals)
     memory = member.settings.get("memory")
-    own = {"n_jobs": n_jobs, "memory": None if memory is None else read_size(memory), "folder": member.path}
+    room = None if memory is None else read_size(memory)
+    own = {"n_jobs": n_jobs, "memory": room, "folder": member.path, "schema": plan.schema}
     return Site(
         member.name,
         source_of(member.settings["table"], member.settings.get("query")),

@@ -59,7 +59,8 @@ def federate_rows(
     task
         "classification" or "regression"; None: regression if the label is floating point with fractions.
     schema
-        What the columns mean, if it is agreed already; found by asking the sites otherwise.
+        What the columns mean, if it is agreed already; found by asking the sites otherwise. Sites that are given one
+        answer with noise about no other.
     exclude
         Columns that are not features.
     forests
@@ -109,7 +110,7 @@ def federate_rows(
     room = None if memory is None else read_size(memory)
     sites: dict[str, Site] = {}
     for name, source in sources.items():
-        own = {"n_jobs": given.n_jobs, "forest": brought.get(name), "memory": room, "folder": folder}
+        own = {"n_jobs": given.n_jobs, "forest": brought.get(name), "memory": room, "folder": folder, "schema": schema}
         settings = SiteSettings.of_study(label, exclude, test, random_state, **own)
         sites[name] = Site(name, source, settings, **protection.of(name, _budget(protection.policy, budgets, name)))
     study = f"rows of {', '.join(sites)}; label {label}; test {test}; random_state {random_state}"

@@ -90,7 +90,7 @@ class StoredPart(Part):
 
 
 def store_parts(
-    table: Batched, schema: Schema, held: HeldOut, site: str, memory: int, folder: Folder
+    table: Batched, schema: Schema, held: HeldOut, site: str, memory: int, folder: Folder, *, strict: bool
 ) -> tuple[StoredPart, StoredPart]:
     """Encode a table batch by batch: the rows to learn from, and those to judge by."""
     kind = np.int32 if schema.n_classes else np.float64
@@ -100,7 +100,8 @@ def store_parts(
     for batch in table.batches(names):
         stop = start + len(batch)
         try:
-            X, y = encode_features(batch, schema, fill_absent=True), encode_label(batch, schema)
+            X = encode_features(batch, schema, fill_absent=True, strict=strict)
+            y = encode_label(batch, schema, strict=strict)
         except InputError as error:
             raise type(error)(f"in rows {start + 1:,} to {stop:,}: {error}") from None
         for test, (some_X, some_y) in enumerate(files):

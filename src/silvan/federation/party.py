@@ -106,7 +106,7 @@ class Party(Site):
         """The columns that are features."""
         return [name for name in self.frame.columns if name not in (self.id_column, self.label)]
 
-    def part(self, schema: Schema, test: bool = False) -> Part:
+    def part(self, schema: Schema, test: bool = False, *, strict: bool = True) -> Part:
         """Refuse to give whole rows: there are none."""
         raise RefusedError("the party holds columns of rows that others hold too; learn with VerticalForest")
 

@@ -42,7 +42,8 @@ class SiteSettings:
 
     ``test`` is the share of rows kept for judging, drawn by class and by ``split_seed`` and the site's name.
     ``sampling_key`` decides which rows are in which tree; all sites have the same one, and the coordinator does not
-    need it. ``forest`` is one that the site brings. With ``memory``, a number of bytes, the table is read in batches
+    need it. ``forest`` is one that the site brings. ``schema`` is what the owner knows of the columns, if it was given:
+    what is answered with noise must be about that one. With ``memory``, a number of bytes, the table is read in batches
     and its rows lie in nameless files in ``folder``.
     """
 
@@ -55,6 +56,7 @@ class SiteSettings:
     forest: Any = None
     memory: int | None = None
     folder: Folder = None
+    schema: Schema | None = None
 
     @classmethod
     def of_study(cls, label: str, exclude: Sequence[str], test: float, random_state: int, **own: Any) -> Self:
@@ -71,6 +73,7 @@ class SiteTable:
         self.label, self.exclude = settings.label, settings.exclude
         self.test, self.split_seed, self.n_jobs = settings.test, settings.split_seed, settings.n_jobs
         self.forest, self.memory, self.folder = settings.forest, settings.memory, settings.folder
+        self.schema = settings.schema
         self.sampling_key = np.zeros(2, np.uint64) if settings.sampling_key is None else settings.sampling_key
         self.cache = Cache()
 
@@ -118,20 +121,25 @@ class SiteTable:
         seed = [self.split_seed, int(digest(self.name.encode())[:12], 16)]
         return hold_out(self.table, self.label, self.test, seed, self.folder)
 
-    def part(self, schema: Schema, test: bool = False) -> Part:
-        """Return the training rows, or those kept for judging, encoded by a schema."""
-        key = ("part", schema.hash, test)
+    def part(self, schema: Schema, test: bool = False, *, strict: bool = True) -> Part:
+        """Return the training rows, or those kept for judging, encoded by a schema.
+
+        A cell that the schema has no place for is an error; if not ``strict``, see ``encode_label``.
+        """
+        key = ("part", schema.hash, test, strict)
         if key not in self.cache:
             if self.memory is not None:
                 assert isinstance(self.table, Batched)  # noqa: S101
-                parts = store_parts(self.table, schema, self._held_out, self.name, self.memory, self.folder)
-                self.cache["part", schema.hash, False], self.cache["part", schema.hash, True] = parts
+                where = self.name, self.memory, self.folder
+                parts = store_parts(self.table, schema, self._held_out, *where, strict=strict)
+                for i, some in enumerate(parts):
+                    self.cache["part", schema.hash, bool(i), strict] = some
                 return parts[test]
-            everything = ("encoded", schema.hash)
+            everything = ("encoded", schema.hash, strict)
             if everything not in self.cache:
                 self.cache[everything] = (
-                    encode_features(self.frame, schema, fill_absent=True),
-                    encode_label(self.frame, schema),
+                    encode_features(self.frame, schema, fill_absent=True, strict=strict),
+                    encode_label(self.frame, schema, strict=strict),
                 )
             X, y = self.cache[everything]
             rows = np.flatnonzero(self._held_out.between(0, len(X)) == test)

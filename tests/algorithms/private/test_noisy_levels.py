@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import r2_score, roc_auc_score
 
 import silvan as sv
-from silvan.algorithms.private.noisy_levels import exact_level, settle_counts
+from silvan.algorithms.private.noisy_levels import plan_level, settle_counts
 from silvan.algorithms.private.noisy_rows import STEPS, disguise
 from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.part import Part
@@ -51,7 +51,8 @@ def test_the_same_forest_whoever_holds_the_rows(task, monkeypatch):
     learner = sv.HistogramForest(epsilon=3.0, private="levels", noise="total", tolerate=0, **SMALL)
     expected = learner.fit(federate(task, n=600, n_sites=1)).forest_.hash
     for settings in ({}, {"cold": True}, {"sums": "ring"}):
-        assert learner.fit(federate(task, n=600, **settings)).forest_.hash == expected, settings
+        fed = federate(task, n=600, policy=sv.Policy(tolerate=0), **settings)
+        assert learner.fit(fed).forest_.hash == expected, settings
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -113,7 +114,7 @@ def test_levels_that_do_not_hold_together():
         msgspec.structs.replace(request.level, bootstrap=True),  # one row less would move the others' draws
     ):
         with pytest.raises(FormatError):
-            exact_level(site, msgspec.structs.replace(request, level=level), schema("number"))
+            plan_level(site, msgspec.structs.replace(request, level=level), schema("number"))
 
 
 # -- noisy histograms that look like counts

@@ -215,8 +215,8 @@ def test_nonsense_is_refused():
 def test_a_share_of_noise_is_not_for_who_adds():
     """With a budget, a site gives less than all the noise only into sums that nobody sees the parts of."""
     site = gated(sv.Policy(epsilon=1.0))
-    assert "hide their parts" in trouble(send(site, people(sharers=3), over=SITES[:3])).text
-    assert send(gated(sv.Policy()), people(sharers=3), over=SITES[:3]).kind == "NoisyCounts"
+    assert "hide their parts" in trouble(send(site, people(sharers=2), over=SITES[:3])).text
+    assert send(gated(sv.Policy()), people(sharers=2), over=SITES[:3]).kind == "NoisyCounts"
 
 
 def test_a_site_without_books_tells_nothing():
@@ -298,7 +298,7 @@ def test_a_share_is_for_one_set_of_sites():
         ["here", "elsewhere"],
         ["there", "here"],
     ):  # in studies that know nothing of another
-        site = Site("here", table(n=80), n_jobs=1, outbox=Gate(sv.Policy(), budget))
+        site = Site("here", table(n=80), n_jobs=1, outbox=Gate(sv.Policy(tolerate=0), budget))
         drawn.append(shares(site, sites, people(1e-3, sharers=2))[0])
     assert drawn[0] == drawn[2] != drawn[1]  # noise of scale 1000: equal by chance once in thousands
     assert [charge.epsilon for charge in budget.charges()] == [1e-3, 1e-3]
@@ -345,7 +345,7 @@ def test_a_masked_sum_of_shares_is_opened_once(tmp_path):
                     yield site, answer
 
         fed.transport.deliver = some
-        return fed.total(CountPeople(epsilon=0.5, sharers=3)).counts
+        return fed.total(CountPeople(epsilon=0.5, sharers=2)).counts
 
     total(None)
     with pytest.raises(RefusedError, match="in a sum over other sites already"):
@@ -366,6 +366,6 @@ def test_a_smaller_ring_has_other_shares():
                 yield site, answer
 
     fed.transport.deliver = some
-    fed.total(CountPeople(epsilon=0.5, sharers=3))
+    fed.total(CountPeople(epsilon=0.5, sharers=2))
     assert list(fed.lost) == ["site 3"]
     assert spent(fed).tolist() == [1.0, 1.0, 1.0, 0.5]

@@ -50,7 +50,7 @@ class AloneParty(Site):
         super().__init__(party.name, party.source, sampling_key=party.row_key, n_jobs=party.n_jobs)
         self.rows = rows
 
-    def part(self, schema: Schema, test: bool = False) -> Part:
+    def part(self, schema: Schema, test: bool = False, *, strict: bool = True) -> Part:
         """Return the training rows."""
         return self.rows
 

@@ -143,9 +143,7 @@ def level_histograms(site: Site, request: GrowLevel, part: Part | None = None, n
 
     ``part`` are rows to take instead of the site's own, for private forests; ``name`` tells them from any others.
     """
-    schema = schema_of(site, request.schema)
-    bins = bins_of(site, request.bins, schema)
-    _check(request, schema, bins)
+    schema, bins = read_level(site, request)
     forest = request.schema.hash, request.bins.hash, request.measure, request.n_trees, request.bootstrap
     key = ("growing", name, *forest)
     rounds = _rounds(request)
@@ -157,6 +155,14 @@ def level_histograms(site: Site, request: GrowLevel, part: Part | None = None, n
         growing.rows.apply(*splits, np.ones(len(splits[0]), np.bool_), thread_count(site.n_jobs))
         growing.done.append(fingerprint)
     return growing.rows.fill(request.nodes, request.features, thread_count(site.n_jobs))
+
+
+def read_level(site: Site, request: GrowLevel) -> tuple[Schema, Bins]:
+    """Read what a question refers to; raise ``FormatError`` if it cannot be answered whatever the rows are."""
+    schema = schema_of(site, request.schema)
+    bins = bins_of(site, request.bins, schema)
+    _check(request, schema, bins)
+    return schema, bins
 
 
 def _rows(site: Site, part: Part, bins: Bins, request: GrowLevel) -> Rows | RoutedRows:

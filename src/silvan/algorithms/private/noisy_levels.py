@@ -15,14 +15,21 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 from numba import njit
 
-from silvan.algorithms.horizontal.histogram_forest import GrowLevel, SplitHistory, level_histograms
-from silvan.algorithms.private.noisy_counts import MOST, NoisyCounts, answer_with_noise, histogram_noises
+from silvan.algorithms.horizontal.histogram_forest import GrowLevel, SplitHistory, level_histograms, read_level
+from silvan.algorithms.private.noisy_counts import (
+    MOST,
+    NoisyCounts,
+    answer_with_noise,
+    histogram_noises,
+    labelled_rows,
+    whole_target,
+)
 from silvan.algorithms.private.noisy_rounds import Rounds, warn_if_small
 from silvan.algorithms.private.public_cuts import public_cuts
-from silvan.algorithms.shared.requests import schema_of
 from silvan.algorithms.shared.shared_bins import CutPoints
 from silvan.data.bins import Bins, make_bins
 from silvan.data.schema import Schema
@@ -69,21 +76,33 @@ class NoisyLevel(Noisy, frozen=True, kw_only=True):
 @answers(NoisyLevel)
 def noisy_level(site: Site, request: NoisyLevel) -> NoisyCounts:
     """Add up the histograms and add noise."""
-    schema = schema_of(site, request.level.schema)
-    return answer_with_noise(site, request, schema, lambda: exact_level(site, request, schema))
+    return answer_with_noise(site, request, request.level.schema, lambda schema: plan_level(site, request, schema))
 
 
-def exact_level(site: Site, request: NoisyLevel, schema: Schema) -> np.ndarray:
-    """Return the histograms without noise, which never leave the site."""
+def plan_level(site: Site, request: NoisyLevel, schema: Schema) -> Callable[[], np.ndarray]:
+    """Check a question without a look at the rows; return what counts them without noise, which never leaves the site.
+
+    Raises ``FormatError`` for a question that does not hold together.
+    """
+    read_level(site, request.level)
     if request.level.bootstrap:
         raise FormatError("trees of noisy histograms see all rows: draws go by the places of rows, which move")
     if schema.n_classes:
-        return level_histograms(site, request.level).astype(np.int64)
+        return lambda: _count(site, request.level, labelled_rows(site, schema))
     if schema.label.bounds is None or request.level.measure != public_measure(schema):
         raise FormatError("the statistics are not those of a number within its bounds")
-    part = site.part(schema)
-    clipped = Part(part.X, np.clip(part.y, *schema.label.bounds), part.row_keys)
-    return level_histograms(site, request.level, clipped, f"clipped {schema.hash}").astype(np.int64)
+    # what is summed are whole numbers already, none larger than the noise is made for
+    level = msgspec.structs.replace(request.level, measure=Measure(2, 1, (1,), 1, 0.0, 1.0))
+
+    def count() -> np.ndarray:
+        part = labelled_rows(site, schema)
+        return _count(site, level, Part(part.X, whole_target(part.y, schema).astype(np.float64), part.row_keys))
+
+    return count
+
+
+def _count(site: Site, level: GrowLevel, part: Part) -> np.ndarray:
+    return level_histograms(site, level, part, "labelled").astype(np.int64)
 
 
 def public_measure(schema: Schema) -> Measure:

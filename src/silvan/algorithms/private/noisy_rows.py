@@ -14,15 +14,15 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from silvan.algorithms.horizontal.histogram_forest import GrowLevel, Histograms, level_histograms
+from silvan.algorithms.horizontal.histogram_forest import GrowLevel, Histograms, level_histograms, read_level
 from silvan.algorithms.private.noisy_levels import PublicPlan
 from silvan.algorithms.private.noisy_rounds import Rounds
+from silvan.algorithms.private.site_schema import public_schema_of
 from silvan.algorithms.shared.level_checks import check_histograms
-from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.message import Reply, Verb
-from silvan.federation.part import Part
+from silvan.federation.part import Part, row_keys
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.forest.forest import Forest
@@ -74,16 +74,28 @@ def disguised_level(site: Site, request: DisguisedLevel) -> Histograms:
     """Add up the histograms of the noisy rows."""
     if request.sharers != 1:
         raise FormatError("disguises have all the noise")
-    schema = schema_of(site, request.level.schema)
+    schema = public_schema_of(site, request.level.schema)
     check_bounds(schema)
-    part = site.part(schema)
-    noisy = drawn_once(site, request, Disguise, lambda: part, lambda rows: disguise(rows, schema, request.epsilon))
+    read_level(site, request.level)
+    _noise(schema, request.epsilon)
+    noisy = drawn_once(
+        site, request, Disguise, lambda: disguise(site.part(schema, strict=False), schema, request.epsilon)
+    )
     name = digest(msgspec.json.encode(request.draws()))
-    return Histograms(sums=level_histograms(site, request.level, Part(noisy.X, noisy.y, part.row_keys), name))
+    rows = Part(noisy.X, noisy.y, row_keys(site.name, len(noisy.X)))
+    return Histograms(sums=level_histograms(site, request.level, rows, name))
+
+
+def _noise(schema: Schema, epsilon: float) -> Noise:
+    """Return the noise of one number of a row; every column, the label included, has an equal part of epsilon."""
+    return Noise(STEPS, Fraction(epsilon) / (len(schema.features) + 1))
 
 
 def disguise(part: Part, schema: Schema, epsilon: float) -> Disguise:
-    """Return the rows with noise in every column, the label included."""
+    """Return the rows with noise in every column, the label included.
+
+    No row is left out, since their number is public: a label that is none of the classes counts as the first.
+    """
     each = Fraction(epsilon) / (len(schema.features) + 1)
     X = np.empty_like(part.X)
     for f, feature in enumerate(schema.features):
@@ -96,7 +108,8 @@ def disguise(part: Part, schema: Schema, epsilon: float) -> Disguise:
         else:
             X[:, f] = _noisy_numbers(column, feature.bounds, each)
     if schema.n_classes:
-        return Disguise(X, random_responses(part.y.astype(np.int64), schema.n_classes, each).astype(np.int32))
+        codes = np.maximum(part.y.astype(np.int64), 0)
+        return Disguise(X, random_responses(codes, schema.n_classes, each).astype(np.int32))
     return Disguise(X, _noisy_numbers(part.y, schema.label.bounds, each))
 
 
@@ -104,7 +117,8 @@ def _noisy_numbers(values: np.ndarray, bounds: tuple[float, float] | None, epsil
     """Round numbers to the grid of their bounds, missing ones to its middle, add noise, and clip to the bounds."""
     low, high = bounds or (0.0, 1.0)
     places = (np.clip(values.astype(np.float64), low, high) - low) / (high - low) * STEPS
-    steps = np.rint(np.where(np.isnan(places), STEPS / 2, places)).astype(np.int64)
+    # clipped last: whatever floats did before, no value is further from another than the noise is made for
+    steps = np.clip(np.rint(np.where(np.isnan(places), STEPS / 2, places)), 0, STEPS).astype(np.int64)
     return low + (high - low) * np.clip(Noise(STEPS, epsilon).add(steps), 0, STEPS) / STEPS
 
 
@@ -147,8 +161,8 @@ def _measure(schema: Schema) -> Measure:
 
 def _account(rounds: Rounds, schema: Schema) -> Privacy:
     """Return the account: noise on every column of a row, one after the other."""
-    each = Fraction(rounds.epsilon) / (len(schema.features) + 1)
-    noise = Noise(STEPS, each)
+    noise = _noise(schema, rounds.epsilon)
+    each = Fraction(noise.epsilon)
     numbers = sum(not f.categorical for f in schema.features) + (not schema.n_classes)
     categories = len(schema.features) + 1 - numbers
     queries = []

@@ -1,17 +1,24 @@
 """The questions of a private forest of tables, and how a site answers them.
 
 A site works out by itself how much one row can change an answer, from the question alone: a row adds one to one cell of
-every histogram that is asked for.
+every histogram that is asked for. Each question is checked before any row is looked at.
 """
 
+from collections.abc import Callable
 from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
-from silvan.algorithms.private.noisy_counts import MOST, NoisyCounts, answer_with_noise, histogram_noises
+from silvan.algorithms.private.noisy_counts import (
+    MOST,
+    NoisyCounts,
+    answer_with_noise,
+    histogram_noises,
+    labelled_rows,
+    whole_target,
+)
 from silvan.algorithms.private.tables_forest import Group
-from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError
 from silvan.federation.message import Blob, Reply, Verb
@@ -132,51 +139,59 @@ class SumSlopes(Noisy, frozen=True, kw_only=True):
 @answers(CountPeople)
 def count_people(site: Site, request: CountPeople) -> NoisyCounts:
     """Count the training rows."""
-    exact = np.array([site.n_train], np.int64)
+    noise = request.noise(1)
     return drawn_once(
-        site, request, NoisyCounts, lambda: exact, lambda counts: NoisyCounts(counts=request.noise(1).add(counts))
+        site, request, NoisyCounts, lambda: NoisyCounts(counts=noise.add(np.array([site.n_train], np.int64)))
     )
 
 
 def _answer(site: Site, request: Any) -> NoisyCounts:
-    schema = schema_of(site, request.schema)
-    return answer_with_noise(site, request, schema, lambda: exact_counts(site, request, schema))
+    return answer_with_noise(site, request, request.schema, lambda schema: plan_counts(site, request, schema))
 
 
 for _kind in (CountColumns, CountTables, CountScores, SumTargets, SumSlopes):
     answers(_kind)(_answer)
 
 
-def exact_counts(site: Site, request: Noisy, schema: Schema) -> np.ndarray:
-    """Return what a question asks for without noise, which never leaves the site."""
-    part = site.part(schema)
+def plan_counts(site: Site, request: Noisy, schema: Schema) -> Callable[[], np.ndarray]:
+    """Check a question without a look at the rows; return what counts them without noise, which never leaves the site.
+
+    Raises ``FormatError`` for a question that does not hold together.
+    """
     if isinstance(request, CountColumns):
-        return _count_columns(part, request, schema)
+        cuts = _numeric_cuts(request, schema)
+        return lambda: _count_columns(labelled_rows(site, schema), request.columns, cuts)
     if isinstance(request, CountTables):
-        return _count_tables(part, request, schema)
-    if isinstance(request, SumTargets):
-        return np.array([whole_target(part.y, schema).sum()], np.int64)
+        tables = _tables(request, schema)
+        return lambda: _count_tables(labelled_rows(site, schema), *tables, schema)
     if isinstance(request, CountScores):
-        return _count_scores(part, request, schema, _model(site, request.model, schema), site.n_jobs)
+        _check_edges(request.edges, schema)
+        model = _model(site, request.model, schema)
+        if model.combine != "log_odds":
+            raise FormatError("scores are counted of models that add log-odds")
+        return lambda: _count_scores(labelled_rows(site, schema), request.edges, schema, model, site.n_jobs)
+    if schema.label.bounds is None:
+        raise FormatError("the number to predict has no bounds")
+    if isinstance(request, SumTargets):
+        return lambda: np.array([whole_target(labelled_rows(site, schema).y, schema).sum()], np.int64)
     if isinstance(request, SumSlopes):
-        return _sum_slopes(part, request, schema, _model(site, request.model, schema), site.n_jobs)
+        model = _model(site, request.model, schema)
+        if not (np.isfinite(request.centre) and 0.0 < request.reach < np.inf):
+            raise FormatError("slopes are for numbers, around a centre and within a reach")
+        return lambda: _sum_slopes(labelled_rows(site, schema), request, schema, model, site.n_jobs)
     raise FormatError("there is nothing to count")
 
 
-def _count_columns(part: Part, request: CountColumns, schema: Schema) -> np.ndarray:
-    cuts = _cuts(request, schema)
-    if any(schema.features[f].categorical for f in request.columns.tolist()):
-        raise FormatError("only numeric columns are counted in bins")
+def _count_columns(part: Part, columns: np.ndarray, cuts: list[np.ndarray]) -> np.ndarray:
     found = []
-    for f, edges in zip(request.columns.tolist(), cuts, strict=True):
+    for f, edges in zip(columns.tolist(), cuts, strict=True):
         column = part.X[:, f]
         bins = np.where(np.isnan(column), 0, 1 + np.searchsorted(edges, column))
         found.append(np.bincount(bins, minlength=len(edges) + 2))
     return np.concatenate(found).astype(np.int64)
 
 
-def _count_tables(part: Part, request: CountTables, schema: Schema) -> np.ndarray:
-    groups, listed = _tables(request, schema)
+def _count_tables(part: Part, groups: list[Group], listed: list[list[int]], schema: Schema) -> np.ndarray:
     codes = [group.of(part.X) for group in groups]
     target = part.y.astype(np.int64) if schema.n_classes else whole_target(part.y, schema)
     found = []
@@ -193,16 +208,8 @@ def _count_tables(part: Part, request: CountTables, schema: Schema) -> np.ndarra
     return np.concatenate(found).astype(np.int64)
 
 
-def _count_scores(part: Part, request: CountScores, schema: Schema, forest: Forest, n_jobs: int | None) -> np.ndarray:
-    edges = request.edges
-    # the scores of two classes mirror each other, so one histogram is enough
-    n = 1 if schema.n_classes == 2 else schema.n_classes
-    if edges.ndim != 2 or edges.dtype != np.float64 or len(edges) != n or not 1 <= edges.shape[1] <= MAX_BINS:
-        raise FormatError("the edges of scores do not match the classes")
-    if not np.isfinite(edges).all() or (np.diff(edges, axis=1) <= 0).any():
-        raise FormatError("the edges of scores must rise")
-    if forest.combine != "log_odds":
-        raise FormatError("scores are counted of models that add log-odds")
+def _count_scores(part: Part, edges: np.ndarray, schema: Schema, forest: Forest, n_jobs: int | None) -> np.ndarray:
+    n = len(edges)
     sums = tally(forest, part.X, forest.weights, n_jobs, votes=False).values
     counts = np.zeros((n, edges.shape[1] + 1, 2), np.int64)
     for i, row in enumerate(edges):
@@ -212,22 +219,12 @@ def _count_scores(part: Part, request: CountScores, schema: Schema, forest: Fore
 
 
 def _sum_slopes(part: Part, request: SumSlopes, schema: Schema, forest: Forest, n_jobs: int | None) -> np.ndarray:
-    if schema.n_classes or not (np.isfinite(request.centre) and 0.0 < request.reach < np.inf):
-        raise FormatError("slopes are for numbers, around a centre and within a reach")
-    predicted = (forest.scores(part.X, n_jobs)[:, 0] - request.centre) / request.reach
+    with np.errstate(all="ignore"):
+        predicted = (forest.scores(part.X, n_jobs)[:, 0] - request.centre) / request.reach
     score = np.rint(np.clip(np.nan_to_num(predicted), -1.0, 1.0) * MOST).astype(np.int64)
     target = whole_target(part.y, schema)
     products = np.rint(score * target / MOST), np.rint(score * score / MOST)
     return np.array([score.sum(), target.sum(), *(int(p.sum()) for p in products)], np.int64)
-
-
-def whole_target(y: np.ndarray, schema: Schema) -> np.ndarray:
-    """Clip a number to its public bounds and scale it to whole numbers between plus and minus ``MOST``."""
-    if schema.label.bounds is None:
-        raise FormatError("the number to predict has no bounds")
-    low, high = schema.label.bounds
-    middle, half = low / 2 + high / 2, high / 2 - low / 2
-    return np.rint((np.clip(y, low, high) - middle) / half * MOST).astype(np.int64)
 
 
 def _model(site: Site, blob: Blob, schema: Schema) -> Forest:
@@ -235,6 +232,22 @@ def _model(site: Site, blob: Blob, schema: Schema) -> Forest:
     if forest.schema != schema:
         raise FormatError("a model of another schema than the rows are encoded by")
     return forest
+
+
+def _check_edges(edges: np.ndarray, schema: Schema) -> None:
+    # the scores of two classes mirror each other, so one histogram is enough
+    n = 1 if schema.n_classes == 2 else schema.n_classes
+    if edges.ndim != 2 or edges.dtype != np.float64 or not 1 <= n == len(edges) or not 1 <= edges.shape[1] <= MAX_BINS:
+        raise FormatError("the edges of scores do not match the classes")
+    if not np.isfinite(edges).all() or (np.diff(edges, axis=1) <= 0).any():
+        raise FormatError("the edges of scores must rise")
+
+
+def _numeric_cuts(request: CountColumns, schema: Schema) -> list[np.ndarray]:
+    cuts = _cuts(request, schema)
+    if any(schema.features[f].categorical for f in request.columns.tolist()):
+        raise FormatError("only numeric columns are counted in bins")
+    return cuts
 
 
 def _cuts(request: CountColumns | CountTables, schema: Schema) -> list[np.ndarray]:

@@ -5,7 +5,7 @@ Message kinds that show something close to a row are closed unless a policy name
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import msgspec
@@ -25,6 +25,9 @@ from silvan.privacy.noise.noisy_request import Noisy, check_noisy, draw_name
 
 CLOSED_BY_DEFAULT = frozenset({"AdaptiveLevel"})
 """Kinds that must be named to be allowed: bins with means are single values where a bin holds one row."""
+
+_LATER = frozenset({"tolerate"})
+"""Fields of a policy that version 0.1.0 did not have."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,9 @@ class Policy:
     min_skill
         What trees of others must do better than on the site's own rows to be used there, where a study has sites look
         at them: a correlation, or the explained share of a number's variance.
+    tolerate
+        How many other sites may tell the coordinator their shares of the noise of a sum: what is left must be enough
+        for the epsilon that is charged, or the site takes no part and opens nothing. Lost sites come on top.
 
     Examples
     --------
@@ -82,6 +88,12 @@ class Policy:
     leaf_digits: int | None = None
     leaf_noise: float = 0.0
     min_skill: float = 0.0
+    tolerate: int = 1
+
+    def __repr__(self) -> str:
+        """Return the fields as text, to which journals are tied: those that came later only where they are set."""
+        shown = [f for f in fields(self) if f.name not in _LATER or getattr(self, f.name) != f.default]
+        return f"Policy({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -89,8 +101,8 @@ class Policy:
             if isinstance(self.messages, str):
                 raise InputError("messages must be a list of kinds, got a single string")
             object.__setattr__(self, "messages", tuple(self.messages))
-        for name in ("min_leaf", "min_sites", "min_test", "min_class", "tasks", "losses"):
-            given, least = getattr(self, name), 0 if name == "losses" else 1
+        for name in ("min_leaf", "min_sites", "min_test", "min_class", "tasks", "losses", "tolerate"):
+            given, least = getattr(self, name), 0 if name in ("losses", "tolerate") else 1
             if given is not None and given < least:
                 raise InputError(f"{name} must be at least {least}, got {given!r}")
         if self.epsilon is not None:
@@ -163,7 +175,7 @@ class Gate(Outbox):
         self._thread.over = envelope.over
         if isinstance(request, Noisy):
             check_noisy(request, envelope.among)
-            self.check_sharers(site, request.sharers)
+            self.check_sharers(site, request.sharers, envelope.among)
             if request.sharers == 1 or envelope.step is None:
                 # later steps of a sum may be over fewer sites than its shares were drawn for: then the draw checks
                 self.budget.check(draw_name(site, request), request.epsilon)
@@ -194,12 +206,18 @@ class Gate(Outbox):
         if min_leaf is not None and hasattr(kind, "min_leaf") and min_leaf < least:
             raise RefusedError(f"the site's policy asks for leaves of at least {least} rows: set min_samples_leaf")
 
-    def check_sharers(self, site: Site, sharers: int) -> None:
-        """Raise an error if the site would add a share of the noise where its part of a sum is seen."""
+    def check_sharers(self, site: Site, sharers: int, among: int) -> None:
+        """Raise an error if a share of the noise would be too little: in a sum of so many sites that are left."""
         if sharers > 1 and self.policy.epsilon is not None and site.cover is None:
             raise RefusedError(
                 "the site adds a share of the noise only in sums that hide their parts: whoever adds would see "
                 "less noise than the budget asks for"
+            )
+        spare = self.policy.tolerate
+        if sharers > max(among - spare, 1):
+            raise RefusedError(
+                f"the site's policy asks that the noise on a sum be enough without the shares of {spare} of its sites, "
+                f"and of these {among} it is not: set tolerate to {spare}, and higher by how many sites may be lost"
             )
 
     def most_tasks(self, study: str) -> int | None:

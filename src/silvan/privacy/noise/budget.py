@@ -1,8 +1,9 @@
 """A site's privacy budget: what it has answered with noise, what that cost, and what is left, over all studies.
 
-A question is first checked against what is left, then answered in memory, then charged, and only then is noise
-drawn; the noisy answer is kept before it leaves. So whatever is killed at whatever point, nothing has left that was not
-charged, and a question that comes again gets the answer that was kept, at no cost: the same noise reveals nothing new.
+A question is checked against what is left and charged before any row is looked at; then rows are counted, noise is
+drawn, and the noisy answer is kept before it leaves. So whatever fails or is killed at whatever point, nothing has left
+that was not charged, and a question that comes again gets the answer that was kept, at no cost: the same noise reveals
+nothing new.
 
 Costs are added up as fractions, exactly; a limit is kept to within a billionth, so that ten times 0.1 fits into 1.
 """

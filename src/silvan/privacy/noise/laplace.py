@@ -74,14 +74,20 @@ def check_epsilon(epsilon: Any) -> None:
         raise InputError(f"epsilon must be a number above 0 and at most {MAX_EPSILON:g}, got {epsilon!r}")
 
 
-def _laplace(counts: np.ndarray, noise: Noise) -> np.ndarray:
-    if not counts.size:
-        return counts
+def load_opendp() -> Any:
+    """Return opendp, which is slow to import and an extra; raise ``RefusedError`` where it is not installed."""
     try:
-        import opendp.prelude as dp  # slow to import, and an extra
+        import opendp.prelude as dp
     except ImportError:
         raise RefusedError("the site cannot add noise: it lacks opendp (pip install 'silvan[dp]')") from None
     dp.enable_features("contrib")
+    return dp
+
+
+def _laplace(counts: np.ndarray, noise: Noise) -> np.ndarray:
+    if not counts.size:
+        return counts
+    dp = load_opendp()
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
     scale = float(noise.scale)
     mechanism = dp.m.make_laplace(*space, scale)

@@ -1,4 +1,9 @@
-"""Requests that are answered with noise: the noise is charged for, drawn once, and the answer is stored."""
+"""Requests that are answered with noise: the noise is charged for, drawn once, and the answer is stored.
+
+Whether, when and how such a request is answered must not depend on the rows. So all that can be wrong with the request
+itself is found first, without a look at them; then it is charged; and whatever fails while rows are counted is one
+error that says nothing, and stays charged.
+"""
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -8,17 +13,21 @@ import msgspec
 import numpy as np
 
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError, RefusedError
+from silvan.errors import FormatError, InputError, RefusedError, SilvanError
 from silvan.federation import wire
 from silvan.federation.message import Request
 from silvan.federation.site import Site
 from silvan.federation.store import digest
 from silvan.privacy.noise.budget import Budget
-from silvan.privacy.noise.laplace import Noise, check_epsilon
+from silvan.privacy.noise.laplace import Noise, check_epsilon, load_opendp
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 WHOLE = Fraction(1)
+
+
+class UncountedError(SilvanError):
+    """Rows could not be counted; the site's own log says why, and nobody else learns it."""
 
 
 class Noisy(Request, frozen=True, kw_only=True):
@@ -67,28 +76,42 @@ def draw_name(site: Site, request: Noisy, over: Sequence[str] | None = None) -> 
 
     ``over`` are these sites; None: those of the question that the site is about to answer.
     """
-    key = ("fingerprint",)
-    if key not in site.cache:
-        site.cache[key] = site.fingerprint()
-    rows = [site.name, site.cache[key], site.label, site.exclude, site.test, site.split_seed]
+    rows = [site.name, _fingerprint(site), site.label, site.exclude, site.test, site.split_seed]
     among = getattr(site.outbox, "over", ()) if over is None else over
     shared = sorted(among) if request.sharers > 1 else []
     return digest(msgspec.json.encode([request.draws(), rows, site.sampling_key.tobytes().hex(), shared]))
 
 
-def drawn_once(site: Site, request: Noisy, kind: type[T], count: Callable[[], Any], draw: Callable[[Any], T]) -> T:
-    """Return the stored answer to a request; if there is none, count, charge, draw and store it.
+def drawn_once(site: Site, request: Noisy, kind: type[T], draw: Callable[[], T]) -> T:
+    """Return the stored answer to a request; if there is none, charge for it, then draw and store it.
 
-    ``count`` may fail at no cost: nothing is charged until there is something to add noise to.
+    ``draw`` counts rows and adds noise. All that can be wrong with the request must have been found before: whatever
+    fails in ``draw`` is the same error, and stays charged.
     """
+    if request.sharers == 1:
+        load_opendp()
     budget, name = _budget(site), draw_name(site, request)
     known = budget.kept(name)
     if known is None:
-        budget.check(name, request.epsilon)
-        exact = count()
         budget.charge(name, request.epsilon, request.describe())
-        known = budget.keep(name, wire.encode(draw(exact)))
+        try:
+            answer = wire.encode(draw())
+        except Exception as error:
+            raise UncountedError("rows could not be counted; the charge for it stays") from error
+        known = budget.keep(name, answer)
     return wire.decode(known, kind)
+
+
+def _fingerprint(site: Site) -> str:
+    """Name the site's table; one that cannot be read has a name, too, and is charged for like any other."""
+    key = ("fingerprint",)
+    if key not in site.cache:
+        try:
+            site.cache[key] = site.fingerprint()
+        except Exception:  # it shows again when rows are counted
+            return "unreadable"
+    name: str = site.cache[key]
+    return name
 
 
 def settle_shares(site: Site, request: Request, members: Sequence[str], survivors: Sequence[str]) -> None:
