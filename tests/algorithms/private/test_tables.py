@@ -176,7 +176,7 @@ def test_figures_are_marked_as_outside():
 @pytest.mark.parametrize("tolerate", [0, 1, 2])
 def test_a_site_that_is_lost_takes_its_share_of_noise_along(sums, tolerate):
     """What has too little noise is not opened, unless that was allowed for: one site is lost, another curious."""
-    fed = federate(n_sites=5, sums=sums, quorum=3)
+    fed = federate(n_sites=5, sums=sums, quorum=4)
     fed.local_sites["site 4"].receive = lambda data, verb: b"nonsense"
     learner = sv.HistogramForest(epsilon=1.0, noise="total", tolerate=tolerate)
     if tolerate == 2:
