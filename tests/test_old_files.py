@@ -131,7 +131,8 @@ def test_an_interrupted_study_goes_on(old, sums):
     hashes, figures, answers = study(sums)
     assert hashes == expected["hashes"]
     assert figures == pytest.approx(expected["auc"])
-    assert 0 < answers < expected["answers"]
+    again = 3 if sums == "masked" else 0  # trees were not signed then: each site is asked for its own once more
+    assert 0 < answers - again < expected["answers"]
     assert study(sums) == (hashes, figures, 0)
 
 

@@ -13,7 +13,7 @@ import sys
 import experiments.attacks
 from experiments.attacks.outcome import Outcome
 
-_NO_ATTACKS = {"__main__", "outcome"}
+_NO_ATTACKS = {"__main__", "bait", "outcome"}
 
 
 def names() -> list[str]:

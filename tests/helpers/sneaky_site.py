@@ -2,6 +2,7 @@
 
 import numpy as np
 import polars as pl
+from helpers.ownership import work_of
 
 import silvan as sv
 from silvan.algorithms.bofrf.tree_messages import ScoreTrees
@@ -49,7 +50,7 @@ def score_trees(fed, trees=TREES, validation=0.0):
     """Ask how trees do, the sneaky site's two unless others are given."""
     return ScoreTrees(
         schema=fed.blob(SCHEMA.to_json().encode()),
-        forests=[fed.blob(trees.to_bytes())],
+        forests=[work_of(fed, SITES[0], trees.to_bytes())],
         validation=validation,
         offset=0.0,
         scale=1.0,

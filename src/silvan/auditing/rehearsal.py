@@ -2,15 +2,22 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TypeVar
+
+import msgspec
 
 from silvan.federate.options import make_sums
 from silvan.federation.federation import Federation
 from silvan.federation.journal import Journal
-from silvan.federation.message import Verb
+from silvan.federation.message import SignedReply, Verb
+from silvan.federation.signed import make_signers
 from silvan.federation.site import Site
+from silvan.federation.store import digest
 from silvan.federation.transports.in_process import InProcess
 from silvan.privacy.gate.gate import Gate, policy_of
 from silvan.privacy.noise.budget import Budget
+
+S = TypeVar("S", bound=SignedReply)
 
 Tamper = Callable[[str, bytes], bytes]
 """Returns what arrives in place of what a site sent."""
@@ -55,14 +62,26 @@ def rehearse(
         A list that is filled with all that sites send.
     """
     adding, cover = make_sums(sums or federation.sums.name)
+    coordinator, keys = make_signers(federation.active)
     sites = {}
     for name in federation.active:
         site = federation.site(name)
         policy = policy_of(site)
         gate = Gate(policy, Budget(policy.epsilon))
-        sites[name] = Site(name, site.source, site.settings, outbox=gate, cover=cover)
+        sites[name] = Site(name, site.source, site.settings, outbox=gate, cover=cover, keys=keys[name])
     transport = _Recording(sites, tamper, [] if sent is None else sent)
-    again = Federation(transport, sites, adding, journal=Journal(None), study="rehearsal of an audit")
+    again = Federation(
+        transport, sites, adding, journal=Journal(None), study="rehearsal of an audit", roster=coordinator.roster
+    )
     rows = {name: federation.site(name).n_train for name in sites}
     again.agreement = replace(federation.agreement, rows=rows)
     return again
+
+
+def sign_as(federation: Federation, site: str, reply: S) -> S:
+    """Return a reply as if a site had made it in the task at hand: a malicious site signs whatever it likes."""
+    keys = federation.site(site).keys
+    if keys is None:
+        return reply
+    signature = keys.sign_work(federation.study, federation.task, digest(reply.work()))
+    return msgspec.structs.replace(reply, signature=signature)

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from silvan.errors import InputError
-from silvan.federation.federation import Federation, Sums
+from silvan.federation.federation import Federation, Sums, check_names
 from silvan.federation.journal import Journal
-from silvan.federation.signed import Signer, make_signers
+from silvan.federation.keys import Key
+from silvan.federation.signed import make_signers
 from silvan.federation.site import Cover, Site
 from silvan.federation.store import Store
 from silvan.federation.sums import TrustedSums
@@ -70,16 +71,16 @@ class Protection:
     """What sites of one process are given to protect what leaves them, and the coordinator's half of it."""
 
     def __init__(self, names: Sequence[str], options: Options, *, pinned_seals: bool) -> None:
+        check_names(list(names))
         self.policy = Policy() if options.policy is None else options.policy
         self.journal = Journal(options.journal)
         self.folders = make_folders(options.ledgers, names)
         self.stores: dict[str, Store] = {name: self.journal.store(name) for name in names}
         seals = {name: public_key(store) for name, store in self.stores.items()} if options.signed else None
-        keys = {name: folder.key for name, folder in self.folders.items()}
-        self.signer: Signer | None = None
-        self.signers: dict[str, Signer] = {}
-        if options.signed:
-            self.signer, self.signers = make_signers(list(names), keys, seals if pinned_seals else None)
+        folders = self.folders
+        keys = {n: folders[n].key if n in folders else Key.kept_in(store) for n, store in self.stores.items()}
+        self.signer, self.signers = make_signers(list(names), keys, seals if pinned_seals else None)
+        self.signed = options.signed
         self.sums, self.cover = make_sums(options.sums, seals)
 
     def of(self, name: str, budget: Budget | None = None) -> dict[str, Any]:
@@ -88,7 +89,8 @@ class Protection:
             "store": self.stores[name],
             "outbox": make_gate(self.policy, self.folders.get(name), budget),
             "cover": self.cover,
-            "signer": self.signers.get(name),
+            "signer": self.signers[name] if self.signed else None,
+            "keys": self.signers[name],
         }
 
     def federation(self, sites: dict[str, Site], study: str, options: Options) -> Federation:
@@ -102,7 +104,8 @@ class Protection:
             journal=self.journal,
             quorum=options.quorum,
             timeout=options.timeout,
-            signer=self.signer,
+            signer=self.signer if self.signed else None,
+            roster=self.signer.roster,
         )
 
 

@@ -17,10 +17,11 @@ from silvan.errors import FederationError, InputError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.agreement.agreement import Agreement, Columns, Differences
 from silvan.federation.journal import LOST, SUM, Entry, Journal
-from silvan.federation.message import Blob, Envelope, Missing, Reply, Verb, blobs_in
+from silvan.federation.keys import Roster
+from silvan.federation.message import Blob, Envelope, Missing, Owner, Reply, SignedReply, Verb, blobs_in
 from silvan.federation.party import Party, party_of
 from silvan.federation.question import Asked, Check, Event, Question, Tries, UnreachedError
-from silvan.federation.signed import Signer
+from silvan.federation.signed import Signer, is_owned
 from silvan.federation.site import Site
 from silvan.federation.store import digest
 from silvan.federation.transports.transport import Transport
@@ -42,6 +43,15 @@ class Sums(Protocol):
         """Return the sum over the sites, and each site's traffic as entries without a body."""
 
 
+def check_names(sites: list[str]) -> None:
+    """Raise ``InputError`` for names that cannot be those of a federation's sites."""
+    if not sites:
+        raise InputError("a federation needs at least one site")
+    for name in sites:
+        if not name.strip() or not name.isprintable() or name == OVERALL or sites.count(name) > 1:
+            raise InputError(f"site cannot be called {name!r}; give every site a name of its own")
+
+
 class Federation:
     """Several sites and one coordinator.
 
@@ -49,6 +59,7 @@ class Federation:
     many sites must answer for a study to go on (all, if None); a site that fails or takes more than ``timeout`` seconds
     is left out of the rest of the study if the quorum allows, and is an error otherwise. A site that refuses ends the
     study either way. One that waits for its owner's approval has ``patience`` seconds for that; None: any time.
+    The ``roster``, the signer's if there is one, has the keys by which sites' trees are known.
     """
 
     def __init__(
@@ -63,13 +74,10 @@ class Federation:
         timeout: float | None = None,
         patience: float | None = None,
         signer: Signer | None = None,
+        roster: Roster | None = None,
     ) -> None:
         self.sites = list(sites)
-        if not self.sites:
-            raise InputError("a federation needs at least one site")
-        for name in self.sites:
-            if not name.strip() or not name.isprintable() or name == OVERALL or self.sites.count(name) > 1:
-                raise InputError(f"site cannot be called {name!r}; give every site a name of its own")
+        check_names(self.sites)
         if quorum is not None and not 1 <= quorum <= len(self.sites):
             raise InputError(f"quorum must be between 1 and {len(self.sites)}, got {quorum}")
         if timeout is not None and not timeout > 0:
@@ -91,7 +99,9 @@ class Federation:
         self.task, self._tasks = "", 0
         self.traffic: Counter[tuple[str, str, str]] = Counter()  # (site, "sent" or "received", kind) -> bytes
         self._watchers: list[Callable[[Event], None]] = []
+        self.roster = roster if signer is None else signer.roster
         self._blobs: dict[str, bytes] = {}
+        self._owners: dict[str, list[Owner]] = {}
         self._has: dict[str, set[str]] = {site: set() for site in self.sites}
         self._asked = 0
         self._apart = False
@@ -106,9 +116,13 @@ class Federation:
         """
         question = self._question(request, "ask", to, check)
         known = self._recall(question)
-        replies = {
-            site: wire.decode(entry.body, question.kind.reply) for site, entry in known.items() if entry.kind != LOST
-        }
+        replies = {}
+        for site, entry in list(known.items()):
+            if entry.kind != LOST:
+                replies[site] = wire.decode(entry.body, question.kind.reply)
+                if not self._is_owned(site, replies[site]):  # a journal from before sites signed: they answer again
+                    self.journal.forget(question.name, site)
+                    del known[site], replies[site]
         left = {site: r for site, r in question.requests.items() if site not in known}
         for site, reply, entry in self.exchange(replace(question, requests=left)):
             self.journal.keep(question.name, {site: entry})
@@ -148,6 +162,20 @@ class Federation:
         name = digest(data)
         self._blobs[name] = data
         return Blob(name)
+
+    def work(self, site: str, reply: SignedReply) -> Blob:
+        """Return a reference to what a site made and signed in the task at hand, for requests to other sites."""
+        blob = self.blob(reply.work())
+        owner, known = Owner(site, self.task, reply.signature), self._owners.setdefault(blob.hash, [])
+        if owner not in known:
+            known.append(owner)
+        return blob
+
+    def _is_owned(self, site: str, reply: Reply) -> bool:
+        """Return whether a site's signature of what it made is its own; there is nothing to check in most replies."""
+        if self.roster is None or not isinstance(reply, SignedReply):
+            return True
+        return is_owned(self.roster, Owner(site, self.task, reply.signature), self.study, digest(reply.work()))
 
     def content(self, blob: Blob) -> bytes:
         """Return what a blob of this federation stands for."""
@@ -270,6 +298,8 @@ class Federation:
                     unreached[site] = outcome
                 elif isinstance(outcome, Exception):
                     failed[site] = outcome
+                elif not self._is_owned(site, outcome[0]):
+                    failed[site] = SiteError(site, f"answered {kind} with what it did not sign")
                 else:
                     reply, body = outcome
                     self._notify(Event("answer", kind, self.rounds, site, self.transport.now() - begun))
@@ -301,6 +331,7 @@ class Federation:
             task=self.task,
             round=self.agreement_rounds if self._apart else self.rounds,
             whole="" if question.step is None else question.name,
+            owners={h: self._owners[h] for h in blobs_in(question.requests[site]) if h in self._owners},
         )
 
     def _sign(self, site: str, verb: Verb, envelope: Envelope) -> bytes:

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from silvan.errors import FormatError, InputError
+from silvan.federation.store import SIGNING, Store
 from silvan.util.files import write_whole
 
 KEY_BYTES = 32
@@ -41,6 +42,15 @@ class Key:
     def generate(cls) -> Self:
         """Draw a key."""
         return cls(Ed25519PrivateKey.generate())
+
+    @classmethod
+    def kept_in(cls, store: Store) -> Self:
+        """Return the key in a store; it is drawn at first use."""
+        data = store.get(SIGNING)
+        if data is None:
+            data = Ed25519PrivateKey.generate().private_bytes_raw()
+            store.put(SIGNING, data)
+        return cls(Ed25519PrivateKey.from_private_bytes(data))
 
     def sign(self, data: bytes) -> bytes:
         """Sign: 64 bytes."""

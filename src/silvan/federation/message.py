@@ -17,6 +17,16 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """What a site answers. Replies to ``total`` requests hold integer arrays only."""
 
 
+class SignedReply(Reply, frozen=True, kw_only=True):
+    """A reply with something that the site made and other sites will use: trees, stumps. The site signs it."""
+
+    signature: bytes = b""
+
+    def work(self) -> bytes:
+        """Return what is signed, as it is sent on to other sites."""
+        raise NotImplementedError
+
+
 class Course(NamedTuple):
     """Where a question stands among others that belong together.
 
@@ -70,6 +80,14 @@ class Blob(msgspec.Struct, frozen=True):
     hash: str
 
 
+class Owner(msgspec.Struct, frozen=True):
+    """Which site made what a blob holds, for which task of the study, and the site's signature of that."""
+
+    site: str
+    task: str
+    signature: bytes
+
+
 class Step(msgspec.Struct, frozen=True):
     """Where a sum that hides its parts stands: which way of summing it is, and what that needs to go on."""
 
@@ -91,6 +109,7 @@ class Envelope(msgspec.Struct, frozen=True):
     task: str = ""  # what of the study it is for: a model, a judgement; empty: what comes before
     round: int = 0
     whole: str = ""  # the question, where this is one wave of it
+    owners: dict[str, list[Owner]] = {}  # of blobs that the body refers to, by hash: two sites may make the same
 
     @property
     def among(self) -> int:

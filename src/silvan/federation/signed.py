@@ -5,6 +5,9 @@ the party it names, if it is for somebody else or by another verb, if it is no n
 study, or if it was signed at another time than now. An answer carries the nonce of the message it answers, so an older
 answer, or one to another question, is none. That one name stands for one question is the outbox's rule.
 
+What a site makes for others to use, trees above all, it signs as well, letters signed or not: a coordinator that passes
+it on cannot put anything else in its place.
+
 Signing takes about 0.1 ms a message and checking 0.3 ms, whatever its size, beside one pass of SHA-256 over its bytes.
 """
 
@@ -19,7 +22,7 @@ import msgspec
 from silvan.errors import InputError, RefusedError, RepeatedError
 from silvan.federation import wire
 from silvan.federation.keys import COORDINATOR, Key, Roster, is_signed
-from silvan.federation.message import Verb
+from silvan.federation.message import Owner, Verb
 from silvan.federation.store import Store, digest
 
 NONCE = 16
@@ -131,10 +134,26 @@ class Signer:
         """Sign the answer to a message."""
         return self._sign(COORDINATOR, study, "", nonce[:NONCE], body)
 
+    # -- what a site made
+
+    def sign_work(self, study: str, task: str, work: str) -> bytes:
+        """Sign what the party made for a task of a study, named by its hash."""
+        return self._key.sign(_work_bytes(self.name, study, task, work))
+
     def _sign(self, to: str, study: str, verb: str, nonce: bytes, body: bytes) -> bytes:
         self._last = max(self._last + 1, self.clock())
         signed = SignedMessage(self.name, to, study, verb, self._last, nonce, body)
         return wire.encode(msgspec.structs.replace(signed, signature=self._key.sign(signed.signed_bytes())))
+
+
+def is_owned(roster: Roster, owner: Owner, study: str, work: str) -> bool:
+    """Check whether a site of the roster signed that it made something, named by its hash, for a study."""
+    key = roster.sites.get(owner.site)
+    return key is not None and is_signed(key, owner.signature, _work_bytes(owner.site, study, owner.task, work))
+
+
+def _work_bytes(site: str, study: str, task: str, work: str) -> bytes:
+    return b"silvan work\0" + msgspec.msgpack.encode([site, study, task, work])
 
 
 def make_signers(

@@ -5,6 +5,7 @@ anew for every message, answers the same.
 """
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, TypeVar
@@ -13,8 +14,20 @@ import msgspec
 
 from silvan.errors import FormatError, InputError, RefusedError, RepeatedError, SchemaError
 from silvan.federation import wire
-from silvan.federation.message import FULL, STALE, Envelope, Missing, Reply, Request, Trouble, Verb, blobs_in
-from silvan.federation.signed import ForgedError, SignedMessage, Signer
+from silvan.federation.message import (
+    FULL,
+    STALE,
+    Envelope,
+    Missing,
+    Owner,
+    Reply,
+    Request,
+    SignedReply,
+    Trouble,
+    Verb,
+    blobs_in,
+)
+from silvan.federation.signed import ForgedError, SignedMessage, Signer, is_owned
 from silvan.federation.site_table import SiteSettings, SiteTable
 from silvan.federation.store import MemoryStore, Store, digest
 from silvan.util.files import has_no_room
@@ -23,6 +36,8 @@ log = logging.getLogger("silvan.site")
 log.addHandler(logging.NullHandler())  # the library prints nothing; a site's owner decides where this goes
 
 R = TypeVar("R", bound=Request)
+
+_NOTHING = Envelope("", "", "", "", b"")
 
 HANDLERS: dict[str, tuple[type[Request], Callable[[Any, Any], Reply]]] = {}
 
@@ -63,7 +78,8 @@ class Site(SiteTable):
     """One organisation's side of a federation: a table, a store, and answers.
 
     With an ``outbox`` every reply passes it. With a ``cover`` its part of a sum leaves no other way. With a ``signer``
-    it takes and gives signed messages only. Single settings may be given as keywords.
+    it takes and gives signed messages only. Its ``keys``, the signer's if there is one, are what it signs its trees
+    with, and knows those of other sites by. Single settings may be given as keywords.
     """
 
     def __init__(
@@ -76,11 +92,13 @@ class Site(SiteTable):
         outbox: Outbox | None = None,
         cover: "Cover | None" = None,
         signer: Signer | None = None,
+        keys: Signer | None = None,
         **single: Any,
     ) -> None:
         super().__init__(name, source, replace(settings or SiteSettings(), **single))
         self.store: Store = MemoryStore() if store is None else store
-        self.outbox, self.cover, self.signer = outbox, cover, signer
+        self.outbox, self.cover, self.signer, self._keys = outbox, cover, signer, keys
+        self._now = threading.local()  # a thread may be late with an answer when the next is at work
         self.last_error: Exception | None = None
         self.watcher: Callable[[str, int, int], None] | None = None  # told what is done, how much, and of how much
 
@@ -94,6 +112,7 @@ class Site(SiteTable):
             outbox=self.outbox,
             cover=self.cover,
             signer=self.signer,
+            keys=self._keys,
             **self.own_settings(),
         )
 
@@ -107,6 +126,26 @@ class Site(SiteTable):
         if data is None:
             raise KeyError(hash_)
         return data
+
+    @property
+    def keys(self) -> Signer | None:
+        """What the site signs with, and the public keys of all sites."""
+        return self.signer or self._keys
+
+    @property
+    def task(self) -> str:
+        """What of the study the message is for that is being answered."""
+        return self._envelope.task
+
+    def owners(self, hash_: str) -> list[Owner]:
+        """Return which sites made what a blob holds in this study, by their signatures; none if none did."""
+        kept = self.store.get(_owner_key(self._envelope.study, hash_))
+        return [] if kept is None else msgspec.msgpack.decode(kept, type=list[Owner])
+
+    @property
+    def _envelope(self) -> Envelope:
+        envelope: Envelope = getattr(self._now, "envelope", _NOTHING)
+        return envelope
 
     # -- messages
 
@@ -129,16 +168,16 @@ class Site(SiteTable):
 
     def _receive(self, data: bytes, verb: Verb, study: str | None = None) -> bytes:
         """Answer an envelope; one that was signed for another study is refused."""
-        envelope, request, self.last_error = Envelope("", "", "", "", b""), None, None
+        envelope, request, self.last_error = _NOTHING, None, None
         try:
-            envelope = wire.decode(data, Envelope)
+            envelope = self._now.envelope = wire.decode(data, Envelope)
             if study is not None and envelope.study != study:
                 raise RefusedError("the message was signed for another study")
             if envelope.kind not in HANDLERS:
                 raise RefusedError("the site does not know this message; versions may differ")
             kind, handler = HANDLERS[envelope.kind]
             request = wire.decode(envelope.body, kind)
-            lacking = self._take_blobs(request, envelope.blobs)
+            lacking = self._take_blobs(request, envelope)
             reply = Missing(lacking) if lacking else self._answer(request, envelope, handler, verb)
             return self._leave(envelope, request, reply)
         except Exception as error:  # whatever it is, it must not cross the border
@@ -162,15 +201,26 @@ class Site(SiteTable):
             answer = Envelope(envelope.study, envelope.question, self.name, Trouble.__name__, wire.encode(trouble))
             return wire.encode(answer)
 
-    def _take_blobs(self, request: Request, sent: dict[str, bytes]) -> list[str]:
-        """Keep the blobs that a request refers to, and no others; list those still lacking."""
-        wanted = list(dict.fromkeys(blobs_in(request)))
+    def _take_blobs(self, request: Request, envelope: Envelope) -> list[str]:
+        """Keep the blobs that a request refers to, and no others, and who made them; list those still lacking."""
+        wanted, sent = list(dict.fromkeys(blobs_in(request))), envelope.blobs
         for hash_ in wanted:
             if hash_ in sent:
                 if digest(sent[hash_]) != hash_:
                     raise FormatError("a blob does not match its hash")
                 self.store.put(f"blob {hash_}", sent[hash_])
+            self._note_owners(hash_, envelope)
         return [h for h in wanted if self.store.get(f"blob {h}") is None]
+
+    def _note_owners(self, hash_: str, envelope: Envelope) -> None:
+        """Remember who made what a blob holds, if their signatures are right."""
+        owners = self.owners(hash_)
+        new = [owner for owner in envelope.owners.get(hash_, []) if owner not in owners]
+        if not new or self.keys is None:
+            return
+        if not all(is_owned(self.keys.roster, owner, envelope.study, hash_) for owner in new):
+            raise RefusedError("what another site made was changed on its way, or is not of this study")
+        self.store.put(_owner_key(envelope.study, hash_), msgspec.msgpack.encode([*owners, *new]))
 
     def _answer(self, request: Request, envelope: Envelope, handler: Callable[[Any, Any], Reply], verb: Verb) -> Reply:
         if request.verb != verb:
@@ -183,7 +233,7 @@ class Site(SiteTable):
             raise RefusedError("the sum is over sites that are not on the site's roster")
         if self.outbox is not None:
             self.outbox.admit(self, request, envelope)
-        asked = digest(wire.encode(msgspec.structs.replace(envelope, blobs={}, round=0)))
+        asked = digest(wire.encode(msgspec.structs.replace(envelope, blobs={}, owners={}, round=0)))
         key = ("answer", asked)
         if key not in self.cache:  # the question may come again, if it or its answer took too long
             self.cache[key] = self._work_out(request, envelope, handler, cover)
@@ -197,7 +247,16 @@ class Site(SiteTable):
             named = digest(envelope.kind.encode() + b"\0" + envelope.body)
             return cover.answer(self, envelope, Own(self, request, handler, named))
         reply = handler(self, request)
-        return reply if self.outbox is None else self.outbox.release(self, request, reply)
+        if self.outbox is not None:
+            reply = self.outbox.release(self, request, reply)
+        if isinstance(reply, SignedReply) and self.keys is not None:
+            signature = self.keys.sign_work(envelope.study, envelope.task, digest(reply.work()))
+            reply = msgspec.structs.replace(reply, signature=signature)
+        return reply
+
+
+def _owner_key(study: str, hash_: str) -> str:
+    return f"owner {digest(study.encode())} {hash_}"
 
 
 def _answer_to(data: bytes, site: str, trouble: Trouble) -> bytes:
@@ -205,7 +264,7 @@ def _answer_to(data: bytes, site: str, trouble: Trouble) -> bytes:
     try:
         asked = wire.decode(data, Envelope)
     except FormatError:
-        asked = Envelope("", "", "", "", b"")
+        asked = _NOTHING
     return wire.encode(Envelope(asked.study, asked.question, site, Trouble.__name__, wire.encode(trouble)))
 
 

@@ -23,6 +23,10 @@ SHARE = "share "
 """How keys begin of a party's shares of models."""
 
 
+SIGNING = "signing key"
+"""Where a site of this process has its key, if it has no folder."""
+
+
 class Store(Protocol):
     """A small durable map; ``MemoryStore`` for tests and federations in one process."""
 

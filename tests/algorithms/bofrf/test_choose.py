@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
+from helpers.ownership import work_of
 from helpers.studies import TASKS, Recorded, disturbed, federate, parts, table
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,8 +30,7 @@ from silvan.algorithms.shared.validation_rows import SHARES, learning_rows
 from silvan.errors import InputError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.agreement.describe import FLOOR
-from silvan.federation.message import Blob, Envelope, Trouble
-from silvan.federation.store import digest
+from silvan.federation.message import Envelope, Trouble
 from silvan.forest.forest import Forest
 from silvan.tree.draw import rows_of_trees
 
@@ -339,21 +339,21 @@ def test_rows_are_not_split_off_by_ever_new_shares():
     first = [choose(site, msgspec.structs.replace(asked, validation=share)).rows for share in shares[:SHARES]]
     for same in (site, site.rebuilt()):
         with pytest.raises(RefusedError, match=f"at most {SHARES} different shares"):
-            choose(same, msgspec.structs.replace(asked, validation=shares[SHARES]))
+            learning_rows(same, fed.schema, shares[SHARES])
         assert [len(learning_rows(same, fed.schema, share)[1]) for share in shares[:SHARES]] == first
 
 
 @pytest.mark.parametrize("label", ["no", "yes", None])
-def test_forged_trees_tell_of_a_known_patient(label):
-    """What rounding does not prevent, and docs/bofrf.md says: a coordinator that forges trees learns a label."""
+def test_forged_trees_tell_of_a_known_patient_only_if_a_site_signs_them(label):
+    """What rounding does not prevent, and docs/bofrf.md says: a coordinator and a site that forges trees."""
     rng = np.random.default_rng(1)
     frame = pl.DataFrame({"x": rng.normal(size=60), "label": ["no", "yes"] * 30})
     if label is not None:
         frame = pl.concat([frame, pl.DataFrame({"x": [9.0], "label": [label]})])
     fed = federate({"here": frame, "there": frame}, Recorded)
     fit(fed)
-    site, asked = question(fed, "here")
-    trees = [
+    _, asked = question(fed, "here")
+    forged, own = [
         Forest(
             schema=fed.schema,
             offsets=np.array([0, 3]),
@@ -363,13 +363,17 @@ def test_forged_trees_tell_of_a_known_patient(label):
             sets=np.zeros((0, 4), np.uint64),
             value=np.array(value),
             weights=np.ones(1),
-        )
+        ).to_bytes()
         for value in ([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]])
     ]
-    blobs = [Blob(digest(tree.to_bytes())) for tree in trees]
-    for blob, tree in zip(blobs, trees, strict=True):
-        site.store.put(f"blob {blob.hash}", tree.to_bytes())
-    chosen = choose(site, msgspec.structs.replace(asked, forests=blobs, own=1, alphas=np.array([0.9, 0.0])))
+    changed = msgspec.structs.replace(asked, own=1, alphas=np.array([0.9, 0.0]))
+    with fed.working_on("a coordinator's own"):
+        blobs = [fed.blob(forged), work_of(fed, "here", own)]
+        with pytest.raises(RefusedError, match="what a site made and signed"):
+            fed.ask({"here": msgspec.structs.replace(changed, forests=blobs)})
+    with fed.working_on("with a site"):
+        blobs = [work_of(fed, "there", forged), work_of(fed, "here", own)]
+        chosen = fed.ask({"here": msgspec.structs.replace(changed, forests=blobs)})["here"]
     assert np.sign(chosen.figures[0, 0] - 0.5) == {"no": -1, "yes": 1, None: 0}[label]
 
 
@@ -428,8 +432,10 @@ def test_questions_that_cannot_be_meant(monkeypatch):
         {"taus": [0.1] * 65},
         {"validation": 0.7},
         {"forests": []},
-        {"forests": good.forests * 2},
     ):
         body = wire.encode(msgspec.structs.replace(good, **changes))
         answer = wire.decode(member.receive(wire.encode(msgspec.structs.replace(asked, body=body)), "ask"), Envelope)
         assert wire.decode(answer.body, Trouble).code == "format", changes
+    body = wire.encode(msgspec.structs.replace(good, forests=good.forests * 2))
+    answer = wire.decode(member.receive(wire.encode(msgspec.structs.replace(asked, body=body)), "ask"), Envelope)
+    assert wire.decode(answer.body, Trouble).code == "refused"  # each site's trees once

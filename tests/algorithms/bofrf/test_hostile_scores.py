@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 from helpers.lies import answers_to_lies, caught_lies, first_replies, replies_in
+from helpers.ownership import with_owner
 from helpers.studies import Recorded, disturbed, federate, parts, table
 from safetensors.numpy import save
 
@@ -122,7 +123,8 @@ def site_of_numbers(**settings):
 def send(site, request, blobs, verb):
     named = {digest(blob): blob for blob in blobs}
     envelope = Envelope("study", "q", "", type(request).__name__, wire.encode(request), named, ["here", "there"])
-    return wire.decode(site.receive(wire.encode(envelope), verb), Envelope)
+    signed = with_owner(envelope, site.keys, *blobs)  # a malicious site signs what it likes
+    return wire.decode(site.receive(wire.encode(signed), verb), Envelope)
 
 
 @pytest.mark.parametrize("what", HOSTILE)

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 from helpers.boosters import WRONG_STUMPS, changed, lying, uneven, with_one_class
+from helpers.ownership import work_of
 from helpers.studies import Recorded, assert_books, federate, table
 from hypothesis import given
 from hypothesis import strategies as st
@@ -191,10 +192,16 @@ def test_what_a_site_refuses(how):
     fed.ask = lambda request, **given: (asked.append(request), ask(request, **given))[1]
     sv.BOPPID(n_estimators=3).fit(fed)
     request = asked[-1]["small"]
+    fed.task = "BOPPID (1)"
+    fed.site("small").outbox = None
     with pytest.raises(SiteError, match="site 'small': PickModels: the site could not read what it was sent"):
         ask({"small": msgspec.structs.replace(request, **WRONG_QUESTIONS[how])})
+    forged = [fed.blob(fed.content(request.models[0]) + b"\0"), *request.models[1:]]
+    with pytest.raises(RefusedError, match="what a site made and signed"):
+        ask({"small": msgspec.structs.replace(request, models=forged)})
+    signed = [work_of(fed, "large", b"no stumps"), *request.models[1:]]
     with pytest.raises(SiteError, match="site 'small'"):
-        ask({"small": msgspec.structs.replace(request, models=[fed.blob(b"no stumps"), *request.models[1:]])})
+        ask({"small": msgspec.structs.replace(request, models=signed)})
 
 
 def test_a_policy_may_leave_it_out():

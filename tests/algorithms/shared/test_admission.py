@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 from helpers.lies import caught_lies
+from helpers.ownership import work_of
 from helpers.studies import Recorded, disturbed, federate, parts, table
 
 import silvan as sv
@@ -285,7 +286,7 @@ def test_trees_are_judged_once_in_a_task():
     """With many questions a coordinator would find out row by row what forged trees do."""
     fed = federate(tables())
     forests = sv.LocalForest(4).fit(fed).forests_
-    blobs = [fed.blob(forest.bare().to_bytes()) for forest in forests.values()]
+    blobs = [work_of(fed, site, forest.bare().to_bytes()) for site, forest in forests.items()]
     named = fed.blob(fed.schema.to_json().encode())
     fed.ask({"site 0": AdmitTrees(schema=named, forests=blobs, own=0)})
     with pytest.raises(RefusedError, match="in another form"):

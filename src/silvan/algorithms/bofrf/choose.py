@@ -17,7 +17,7 @@ from silvan.algorithms.bofrf.weigh import Weighted
 from silvan.algorithms.evaluation.intervals import placements
 from silvan.algorithms.horizontal.merged_forest import draws_rows, equal_site_weights
 from silvan.algorithms.shared.admission import not_used, verdicts_of
-from silvan.algorithms.shared.requests import forests_of, schema_of
+from silvan.algorithms.shared.requests import check_owners, forests_of, schema_of
 from silvan.algorithms.shared.validation_rows import learning_rows
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
@@ -94,6 +94,7 @@ class Choose(Request, frozen=True, kw_only=True):
 def choose(site: Site, request: Choose) -> Chosen:
     """Score all candidates on the rows to choose on, and take the best."""
     schema = schema_of(site, request.schema)
+    check_owners(site, request.forests, request.own)
     forests = forests_of(site, schema, request.forests)
     _check_request(request, forests)
     starts = np.cumsum([0, *map(len, forests)])
@@ -276,8 +277,6 @@ def _auc_influence(score: np.ndarray, here: np.ndarray) -> tuple[float, np.ndarr
 
 def _check_request(request: Choose, forests: list[Forest]) -> None:
     alphas, taus = request.alphas, request.taus
-    if not 0 <= request.own < len(forests):
-        raise FormatError("the site's own trees are not among those listed")
     if alphas.shape != (sum(map(len, forests)),) or alphas.dtype != np.float64 or not np.isfinite(alphas).all():
         raise FormatError("the weights are not those of the trees")
     dropped = request.dropped

@@ -5,11 +5,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from silvan.algorithms.bofrf.tune import Search
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Blob, Course, Reply, Request, SignedReply, Verb
 from silvan.tree.fit import Settings
 
 
-class OwnTrees(Reply, frozen=True, kw_only=True):
+class OwnTrees(SignedReply, frozen=True, kw_only=True):
     """A site's trees as the bytes of a ``.silvan`` file, without counts; its rows; the columns that it lacks."""
 
     forest: bytes
@@ -18,8 +18,12 @@ class OwnTrees(Reply, frozen=True, kw_only=True):
     brought: bool
     settings: Settings
 
+    def work(self) -> bytes:
+        """Return the trees."""
+        return self.forest
 
-class BringTrees(Request, frozen=True, kw_only=True):
+
+class BringTrees(Request, frozen=True, kw_only=True, omit_defaults=True):
     """Trees that the site grows on its own rows or brings: splits and leaf values, no counts."""
 
     verb: ClassVar[Verb] = "ask"
@@ -31,6 +35,7 @@ class BringTrees(Request, frozen=True, kw_only=True):
     validation: float  # share of the training rows that trees do not see
     oob: bool  # whether the site will choose on rows that its trees did not draw
     tune: Search | None
+    max_trees: int | None = None  # the most that are taken from a site
 
     @property
     def min_leaf(self) -> int:

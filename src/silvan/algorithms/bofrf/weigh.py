@@ -63,12 +63,22 @@ def bring_trees(site: Site, request: BringTrees) -> OwnTrees:
             settings, _ = tune_settings(site, schema, settings, request.tune, request.feature_key, part=part)
         forest = local_forest(site, schema, settings, request.feature_key, settings.n_estimators, part)
     return OwnTrees(
-        forest=forest.bare().to_bytes(),
+        forest=_first_trees(forest, request.max_trees, site.forest is not None).bare().to_bytes(),
         rows=len(part),
         absent=site.absent(schema),
         brought=site.forest is not None,
         settings=settings,
     )
+
+
+def _first_trees(forest: Forest, most: int | None, brought: bool) -> Forest:
+    """Take at most so many trees of a site."""
+    if most is None or len(forest) <= most:
+        return forest
+    alive = np.flatnonzero(forest.weights > 0)
+    # of grown trees the first ones, whatever their say: by its place the site knows which rows a tree drew
+    taken = alive[:most] if brought or alive[0] >= most else np.arange(most)
+    return forest.take(taken)
 
 
 @answers(ScoreTrees)
@@ -201,13 +211,11 @@ def weigh(
         validation=exchange.validation,
         oob=exchange.oob,
         tune=exchange.tune,
+        max_trees=exchange.max_trees,
     )
     replies: dict[str, OwnTrees] = federation.ask(request, check=lambda site, reply: _check_own(reply, request, schema))
-    forests = {
-        site: _first_trees(read_trees(reply.forest, schema), exchange.max_trees, reply.brought)
-        for site, reply in replies.items()
-    }
-    blobs = {site: federation.blob(forest.to_bytes()) for site, forest in forests.items()}
+    forests = {site: read_trees(reply.forest, schema) for site, reply in replies.items()}
+    blobs = {site: federation.work(site, reply) for site, reply in replies.items()}
     groups = {"": list(replies)} if clusters is None else clusters
     listed = {name: [site for site in replies if site in sites] for name, sites in groups.items()}
     listed = {name: sites for name, sites in listed.items() if sites}
@@ -227,20 +235,11 @@ def weigh(
     return weighted
 
 
-def _first_trees(forest: Forest, most: int | None, brought: bool) -> Forest:
-    """Take at most so many trees of a site."""
-    if most is None or len(forest) <= most:
-        return forest
-    alive = np.flatnonzero(forest.weights > 0)
-    # of grown trees the first ones, whatever their say: by its place the site knows which rows a tree drew
-    taken = alive[:most] if brought or alive[0] >= most else np.arange(most)
-    return forest.take(taken)
-
-
 def _check_own(reply: OwnTrees, request: BringTrees, schema: Schema) -> None:
     forest = read_trees(reply.forest, schema)
     asked = reply.settings.n_estimators if request.tune is not None else request.settings.n_estimators
-    if not reply.brought and len(forest) != asked:
+    most = len(forest) if request.max_trees is None else request.max_trees
+    if len(forest) > most or (not reply.brought and len(forest) != min(asked, most)):
         raise FormatError("its trees are not as many as asked for")
     if not 1 <= reply.rows < MAX_ROWS:
         raise FormatError("it has no rows to learn from")

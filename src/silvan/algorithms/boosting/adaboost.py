@@ -24,8 +24,9 @@ from silvan.algorithms.shared.requests import schema_of
 from silvan.algorithms.shared.shared_bins import pooled_bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
+from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Blob, Course, Reply, Request, SignedReply, Verb
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
@@ -43,10 +44,14 @@ _LEAST = 2.0**-500
 # -- messages
 
 
-class Boosted(Reply, frozen=True, kw_only=True):
+class Boosted(SignedReply, frozen=True, kw_only=True):
     """A site's AdaBoost classifier: its stumps, by rising weight."""
 
     stumps: Stumps
+
+    def work(self) -> bytes:
+        """Return the stumps as a message."""
+        return wire.encode(self.stumps)
 
 
 class BoostStumps(Request, frozen=True, kw_only=True):
@@ -138,8 +143,8 @@ def reweigh(weight: np.ndarray, right: np.ndarray, masses: np.ndarray, n_rows: i
 # -- at the coordinator
 
 
-def ask_stumps(federation: Federation, schema: Schema, settings: Boosting) -> dict[str, Stumps]:
-    """Ask every site to run AdaBoost on its own rows, and return the stumps by site."""
+def ask_stumps(federation: Federation, schema: Schema, settings: Boosting) -> dict[str, Boosted]:
+    """Ask every site to run AdaBoost on its own rows, and return the replies by site."""
     check_two_classes(schema)
 
     def check(site: str, reply: Boosted) -> None:
@@ -149,7 +154,7 @@ def ask_stumps(federation: Federation, schema: Schema, settings: Boosting) -> di
 
     request = BoostStumps(schema=federation.blob(schema.to_json().encode()), settings=settings)
     replies: dict[str, Boosted] = federation.ask(request, check=check)
-    return {site: reply.stumps for site, reply in replies.items()}
+    return replies
 
 
 def pooled_boost(federation: Federation, schema: Schema, settings: Boosting) -> Forest:

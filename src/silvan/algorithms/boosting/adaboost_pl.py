@@ -21,7 +21,7 @@ from silvan.util.user_warnings import warn_user
 
 def fit(federation: Federation, schema: Schema, settings: Boosting) -> Forest:
     """Merge the sites' AdaBoost classifiers."""
-    return merge(list(ask_stumps(federation, schema, settings).values()), schema)
+    return merge([reply.stumps for reply in ask_stumps(federation, schema, settings).values()], schema)
 
 
 def merge(sorted_stumps: list[Stumps], schema: Schema) -> Forest:

@@ -13,7 +13,7 @@ import numpy as np
 
 from silvan.algorithms.boosting.adaboost import ask_stumps
 from silvan.algorithms.boosting.stumps import Boosting, Stumps, check_stumps, check_two_classes
-from silvan.algorithms.shared.requests import MAX_TREES, schema_of
+from silvan.algorithms.shared.requests import MAX_TREES, check_owners, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
@@ -61,8 +61,9 @@ def pick_models(site: Site, request: PickModels) -> Picked:
     """Try all classifiers on the training rows (lines 3 and 9) and pick (line 10)."""
     schema = schema_of(site, request.schema)
     check_two_classes(schema)
-    if not 0 <= request.own < len(request.models) or not 0.0 <= request.tau < math.inf:
-        raise FormatError("there is no such classifier, or no such tau")
+    check_owners(site, request.models, request.own)
+    if not 0.0 <= request.tau < math.inf:
+        raise FormatError("there is no such tau")
     part = site.part(schema)
     wrong = np.array([_wrong(site, schema, blob, part.X, part.y) for blob in request.models])
     worse = (wrong[request.own] - wrong) / len(part)
@@ -92,10 +93,10 @@ def fit(
         raise InputError(f"tau must be a number of at least 0, got {tau!r}")
     if printed not in (True, False):
         raise InputError(f"printed must be True or False, got {printed!r}")
-    stumps = ask_stumps(federation, schema, settings)
-    sites = list(stumps)
+    boosted = ask_stumps(federation, schema, settings)
+    sites, stumps = list(boosted), {site: reply.stumps for site, reply in boosted.items()}
     named = federation.blob(schema.to_json().encode())
-    models = [federation.blob(wire.encode(stumps[site])) for site in sites]
+    models = [federation.work(site, reply) for site, reply in boosted.items()]
     requests = {
         site: PickModels(schema=named, models=models, own=own, tau=float(tau), printed=printed)
         for own, site in enumerate(sites)

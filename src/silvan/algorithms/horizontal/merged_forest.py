@@ -18,7 +18,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Blob, Course, Reply, Request, SignedReply, Verb
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
@@ -32,11 +32,15 @@ _FEW = 64
 """With fewer rows it can happen that no tree draws any."""
 
 
-class Trees(Reply, frozen=True, kw_only=True):
+class Trees(SignedReply, frozen=True, kw_only=True):
     """A site's trees, as the bytes of a ``.silvan`` file, and how many rows they were grown on."""
 
     forest: bytes
     rows: int
+
+    def work(self) -> bytes:
+        """Return the trees."""
+        return self.forest
 
 
 class GrowTrees(Request, frozen=True, kw_only=True):
@@ -168,7 +172,7 @@ def fit(
     tree_weights = [rows[site] / sum(rows.values()) if influence.weights == "votes" else 1.0 for site in forests]
     refusals = None
     if influence.admission:
-        listed = {site: (forest, federation.blob(forest.to_bytes())) for site, forest in forests.items()}
+        listed = {site: (forest, federation.work(site, replies[site])) for site, forest in forests.items()}
         [refusals] = ask_admission(federation, schema, [listed])
     return Merged(forests, tree_weights, influence.equal, refusals)
 

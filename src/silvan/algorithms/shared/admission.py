@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from silvan import metrics
-from silvan.algorithms.shared.requests import MAX_TREES, forests_of, schema_of
+from silvan.algorithms.shared.requests import MAX_TREES, check_owners, forests_of, schema_of
 from silvan.algorithms.shared.validation_rows import learning_rows
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
@@ -98,9 +98,8 @@ def verdicts_of(site: Site, schema: Schema, blobs: Sequence[Blob], own: int, val
     Rows that were split off for ``validation`` take no part: whoever chooses on them chooses among trees that they did
     not help to select.
     """
+    check_owners(site, blobs, own)
     forests = forests_of(site, schema, blobs)
-    if not 0 <= own < len(forests):
-        raise FormatError("the site's own trees are not among those listed")
     key = ("verdicts", schema.hash, own, validation, *(blob.hash for blob in blobs))
     if key not in site.cache:
         forest, part = join_forests(forests), learning_rows(site, schema, validation)[0]

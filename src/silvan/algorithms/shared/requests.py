@@ -1,14 +1,17 @@
 """What requests may ask for at most, and how a site reads what they refer to: schemas, and trees of others.
 
-Trees that somebody else made are checked as if they were sent to do harm.
+Trees that somebody else made are checked as if they were sent to do harm. A site scores trees only if a site of the
+study made them, by its signature: whoever could send trees of its own could single out one row, and read its label from
+how they do.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from silvan.data.schema import Schema
-from silvan.errors import FormatError
+from silvan.errors import FormatError, RefusedError
 from silvan.federation.message import Blob
 from silvan.federation.site import Site
 from silvan.forest.forest import Forest
@@ -30,7 +33,8 @@ def schema_of(site: Site, blob: Blob) -> Schema:
 
 
 def forests_of(site: Site, schema: Schema, blobs: Sequence[Blob]) -> list[Forest]:
-    """Read the trees that a request refers to; they are kept, since several rounds need them."""
+    """Read the trees that a request refers to, of one site each; they are kept, since several rounds need them."""
+    check_owners(site, blobs)
     key = ("trees", schema.hash, *(blob.hash for blob in blobs))
     if key not in site.cache:
         read = [read_trees(site.blob(blob.hash), schema) for blob in blobs]
@@ -39,6 +43,19 @@ def forests_of(site: Site, schema: Schema, blobs: Sequence[Blob]) -> list[Forest
         site.cache[key] = read
     forests: list[Forest] = site.cache[key]
     return forests
+
+
+def check_owners(site: Site, blobs: Sequence[Blob], own: int | None = None) -> None:
+    """Raise an error unless different sites made what a request refers to, by their signatures for the task at hand.
+
+    What is at place ``own``, if that is given, must be of the site itself.
+    """
+    owners = {blob.hash: {o.site for o in site.owners(blob.hash) if o.task == site.task} for blob in blobs}
+    times = Counter(blob.hash for blob in blobs)  # sites may have made the same, such as a leaf of one class
+    if any(times[hash_] > len(made) for hash_, made in owners.items()):
+        raise RefusedError("the site scores what a site made and signed for this task, once, and nothing else")
+    if own is not None and not (0 <= own < len(blobs) and site.name in owners[blobs[own].hash]):
+        raise FormatError("what is said to be the site's own is not")
 
 
 def read_trees(data: bytes, schema: Schema) -> Forest:

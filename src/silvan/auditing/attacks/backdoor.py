@@ -23,7 +23,7 @@ from sklearn.base import clone
 from silvan.algorithms.bofrf.tree_messages import OwnTrees
 from silvan.algorithms.horizontal.merged_forest import Trees
 from silvan.auditing.findings import ATTACKS, Finding, mean_gap
-from silvan.auditing.rehearsal import rehearse
+from silvan.auditing.rehearsal import rehearse, sign_as
 from silvan.auditing.release import Rows
 from silvan.errors import SilvanError
 from silvan.federation import wire
@@ -122,7 +122,7 @@ def poisoned_federation(federation: Federation, trigger: Trigger, kind: Kind, cl
             return data
         reply = wire.decode(envelope.body, _TREES[envelope.kind])
         forest = with_backdoor(Forest.from_bytes(reply.forest), trigger, kind)
-        body = wire.encode(msgspec.structs.replace(reply, forest=forest.to_bytes()))
+        body = wire.encode(sign_as(again, attacker, msgspec.structs.replace(reply, forest=forest.to_bytes())))
         return wire.encode(msgspec.structs.replace(envelope, body=body))
 
     again = rehearse(federation, tamper=tamper)

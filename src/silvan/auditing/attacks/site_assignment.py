@@ -1,9 +1,10 @@
 """Patient-site assignment: find the site of a patient whose row is known (the sneaky site of the BOFRF paper, III-C).
 
-The attacker sends two trees that differ on that one row and has them scored. Whoever sees how both do at each site
-sees one row change sides at the patient's. So this asks what reaches whoever adds: with sums that a third party makes
-("trusted"), every site's own matrix; with "ring" or "masked" sums nothing of one site, and the attacker guesses. That
-some site has the patient the sum shows in any case: this one bit a patient remains, and only noise removes it.
+The attacker is a site that sends two trees which differ on that one row, and has them scored. Whoever sees how both do
+at each site sees one row change sides at the patient's. So this asks what reaches whoever adds: with sums that a third
+party makes ("trusted"), every site's own matrix; with "ring" or "masked" sums nothing of one site, and the attacker
+guesses. That some site has the patient the sum shows in any case: this one bit a patient remains, and only noise
+removes it.
 
 Success: the share of patients whose site is found, less one in as many as there are sites; chance is 0.
 """
@@ -11,8 +12,9 @@ Success: the share of patients whose site is found, less one in as many as there
 import numpy as np
 
 from silvan.algorithms.bofrf.tree_messages import ScoreTrees, TreeScores
+from silvan.algorithms.horizontal.merged_forest import Trees
 from silvan.auditing.findings import ATTACKS, Finding, share
-from silvan.auditing.rehearsal import rehearse
+from silvan.auditing.rehearsal import rehearse, sign_as
 from silvan.data.schema import Schema
 from silvan.errors import FederationError
 from silvan.federation import wire
@@ -56,9 +58,11 @@ def _find_patients(original: Federation, seed: int, sums: str | None = None) -> 
         patients += [(name, part.X[row], int(part.y[row])) for row in drawn]
     k = len(federation.active)
     baits = [bait(schema, row, says) for _, row, label in patients for says in (label, (label + 1) % schema.n_classes)]
+    attacker = federation.active[-1]
+    own = sign_as(federation, attacker, Trees(forest=join_forests(baits).to_bytes(), rows=0))
     request = ScoreTrees(
         schema=federation.blob(schema.to_json().encode()),
-        forests=[federation.blob(join_forests(baits).to_bytes())],
+        forests=[federation.work(attacker, own)],
         validation=0.0,
         offset=0.0,
         scale=1.0,

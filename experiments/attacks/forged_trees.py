@@ -1,0 +1,131 @@
+"""Forged trees: a coordinator sends a site trees that single out known patients, and reads labels from how they do."""
+
+from collections.abc import Callable
+
+import numpy as np
+from experiments.attacks.bait import TARGET, known, never_yes, single_out, tables
+from experiments.attacks.outcome import Outcome
+
+import silvan as sv
+from silvan.algorithms.bofrf.choose import Choose
+from silvan.algorithms.boosting.boppid import PickModels
+from silvan.algorithms.boosting.stumps import Stumps
+from silvan.algorithms.evaluation.evaluate import Contender, Judge
+from silvan.algorithms.shared.admission import AdmitTrees
+from silvan.errors import FederationError, SilvanError
+from silvan.federation import wire
+from silvan.federation.federation import Federation
+from silvan.forest.category_set import SET_WORDS
+from silvan.forest.forest import join_forests
+
+Attack = Callable[[Federation, np.ndarray], np.ndarray]
+"""Returns a guess of each known row's label, -1 for none."""
+
+
+def run(small: bool) -> list[Outcome]:
+    """Run each attack on one question to one site."""
+    n, outcomes = (90, []) if small else (569, [])
+    targets: list[tuple[str, str, Attack, float]] = [
+        ("AdmitTrees", "455 of 455", admit, 0.0),
+        ("Choose", "8 of 455", choose, 0.0),
+        ("PickModels", "455 of 455", pick, 0.0),
+    ]
+    for kind, before, attack, allowed in targets:
+        test = kind == "Judge"
+        federation = sv.federate_rows(tables(n, 2), test=0.3 if test else 0.2, n_jobs=1)
+        rows = known(federation, test)
+        note = ""
+        try:
+            with federation.working_on("a study"):
+                guess = attack(federation, rows.X)
+        except (FederationError, SilvanError) as error:
+            guess, note = np.full(len(rows), -1), str(error)
+        outcomes.append(
+            Outcome(f"labels of {len(rows)} by {kind}", before, float((guess == rows.y).sum()), allowed, note)
+        )
+    return outcomes
+
+
+def admit(federation: Federation, X: np.ndarray) -> np.ndarray:
+    """Send trees that vote "yes" for one row alone: better than guessing if that is right, and worse if not."""
+    schema = federation.schema
+    baits = join_forests([single_out(schema, X, row) for row in range(len(X))])
+    forests = [federation.blob(never_yes(schema).to_bytes()), federation.blob(baits.to_bytes())]
+    request = AdmitTrees(schema=federation.blob(schema.to_json().encode()), forests=forests, own=0)
+    verdicts = federation.ask({TARGET: request})[TARGET].verdicts[1:]
+    return np.where(verdicts == 0, 1, np.where(verdicts == 1, 0, -1))
+
+
+def judge(federation: Federation, X: np.ndarray) -> np.ndarray:
+    """Send models that vote "yes" for one row alone: their correlation is above 0 if that is right."""
+    schema = federation.schema
+    models = [federation.blob(single_out(schema, X, row).to_bytes()) for row in range(len(X))]
+    request = Judge(
+        schema=federation.blob(schema.to_json().encode()),
+        contenders=[Contender(sent=model) for model in models],
+        feature_key=np.zeros(2, np.uint64),
+    )
+    figures = federation.ask({TARGET: request})[TARGET].figures
+    return np.where(figures[:, 4] > 0, 1, np.where(figures[:, 4] < 0, 0, -1))
+
+
+def choose(federation: Federation, X: np.ndarray) -> np.ndarray:
+    """Let every lower threshold take in one more tree, which raises or lowers the AUC by one row."""
+    schema = federation.schema
+    taus = [0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
+    baits = join_forests([single_out(schema, X, row) for row in range(len(taus))])
+    forests = [federation.blob(never_yes(schema).to_bytes()), federation.blob(baits.to_bytes())]
+    request = Choose(
+        schema=federation.blob(schema.to_json().encode()),
+        forests=forests,
+        own=0,
+        alphas=np.array([0.9, *(tau + 0.05 for tau in taus)]),
+        taus=taus,
+        protocol="honest",
+        validation=0.0,
+        bootstrap=True,
+    )
+    figures = federation.ask({TARGET: request})[TARGET].figures[:, 0]
+    change = np.diff(np.concatenate([[0.5], figures]))
+    guess = np.full(len(X), -1)
+    guess[: len(taus)] = np.where(change > 0, 1, np.where(change < 0, 0, -1))
+    return guess
+
+
+def pick(federation: Federation, X: np.ndarray) -> np.ndarray:
+    """Send classifiers that vote "yes" for one row alone: one error fewer than one that never does, or one more."""
+    schema = federation.schema
+    models = [_never_yes(), *(_single_out(X, row) for row in range(len(X)))]
+    request = PickModels(
+        schema=federation.blob(schema.to_json().encode()),
+        models=[federation.blob(wire.encode(model)) for model in models],
+        own=0,
+        tau=0.0,
+        printed=True,
+    )
+    return np.where(federation.ask({TARGET: request})[TARGET].picked[1:], 0, 1)
+
+
+def _single_out(X: np.ndarray, row: int) -> Stumps:
+    """Return three stumps of which two vote "yes" for one row alone."""
+    f = min((np.sum(X[:, f] == X[row, f]), f) for f in range(X.shape[1]))[1]
+    value = X[row, f]
+    return Stumps(
+        feature=np.array([f, f, -1], np.int32),
+        threshold=np.array([value, np.nextafter(value, np.float32(-np.inf)), 0], np.float32),
+        missing_left=np.zeros(3, np.bool_),
+        words=np.zeros((3, SET_WORDS), np.uint64),
+        vote=np.array([[1, 0], [0, 1], [0, 0]], np.uint8),
+        weight=np.ones(3),
+    )
+
+
+def _never_yes() -> Stumps:
+    return Stumps(
+        feature=np.array([-1], np.int32),
+        threshold=np.zeros(1, np.float32),
+        missing_left=np.zeros(1, np.bool_),
+        words=np.zeros((1, SET_WORDS), np.uint64),
+        vote=np.zeros((1, 2), np.uint8),
+        weight=np.ones(1),
+    )
