@@ -1,6 +1,7 @@
 """Features: the schema decides, whichever library holds the table, and codes decode to the categories."""
 
 import datetime
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -97,8 +98,6 @@ def test_a_column_without_values_is_numeric():
         (pl.Series([datetime.timedelta(1)]), "Duration"),
         (pl.Series([[1]]), "List"),
         (pl.Series([{"a": 1}]), "Struct"),
-        (pl.Series([object()]), "Object"),
-        (pd.Series([1, "a"], dtype=object), "Object"),
     ],
 )
 def test_other_types_are_refused(column, kind):
@@ -106,7 +105,22 @@ def test_other_types_are_refused(column, kind):
         feature(column)
     for agreed in (Feature("f"), Feature("f", "categorical", categories=("a",))):
         with pytest.raises(SchemaError, match=f"column 'f' holds {kind}"):
-            encode(agreed, column, pd.DataFrame if isinstance(column, pd.Series) else pl.DataFrame)
+            encode(agreed, column)
+
+
+def test_objects_are_read_one_by_one_if_the_schema_says_what_they_are():
+    mixed = pd.Series([1, "a", None, 1.0, True, "2.5", np.float64(3.5), Decimal("0.5")], dtype=object)
+    with pytest.raises(SchemaError, match=r"column 'f' holds Object.*convert it"):
+        feature(mixed)
+    agreed = Feature("f", "categorical", categories=("1", "a", "2.5"), other=True)
+    np.testing.assert_array_equal(encode(agreed, mixed, pd.DataFrame), [0, 1, np.nan, 0, 3, 2, 3, 3])
+    with pytest.raises(SchemaError, match=r"'f' holds text, .* numeric, in 1 of 8 rows \(row 2\)"):
+        encode(Feature("f"), mixed, pd.DataFrame)
+    np.testing.assert_array_equal(encode(Feature("f"), mixed.drop(1), pd.DataFrame), [1, np.nan, 1, 1, 2.5, 3.5, 0.5])
+    for column, make in [(pl.Series([object()]), pl.DataFrame), (pd.Series([1, []]), pd.DataFrame)]:
+        for kind in (Feature("f"), agreed):
+            with pytest.raises(SchemaError, match="column 'f' holds"):
+                encode(kind, column, make)
 
 
 def test_columns_that_are_not_there():
@@ -169,9 +183,17 @@ def test_numbers_may_stand_for_categories(column, categories, codes):
 
 
 def test_text_cannot_stand_for_numbers():
-    with pytest.raises(SchemaError, match="column 'f' holds text, but the schema says it is numeric") as caught:
-        encode(Feature("f"), ["12.5", "secret"])
+    said = r"column 'f' holds text, but the schema says it is numeric, in 4 of 6 rows \(rows 2, 4, 5, \.\.\.\)"
+    with pytest.raises(SchemaError, match=said) as caught:
+        encode(Feature("f"), ["12.5", "secret", None, "1,5", "0x10", "1_000"])
     assert "secret" not in str(caught.value)
+
+
+def test_texts_that_are_numbers():
+    cells = ["12.5", " 1", "1e3", "+2", "01", "TRUE", "false", "nan", "", "  ", None]
+    np.testing.assert_array_equal(
+        encode(Feature("f"), cells), np.array([12.5, 1, 1000, 2, 1, 1, 0, *[np.nan] * 4], np.float32)
+    )
 
 
 @pytest.mark.parametrize("agreed", [Feature("f"), Feature("f", "categorical", categories=("a",), other=True)])

@@ -112,7 +112,8 @@ def test_targets(make):
     with pytest.raises(InputError, match="infinite in 1 of 2 rows"):
         encode_label(table(make, label=[0.5, float("inf")]), schema)
     with pytest.raises(SchemaError, match="'label' holds text"):
-        encode_label(table(make, label=["0.5", "1"]), schema)
+        encode_label(table(make, label=["0.5", "high"]), schema)
+    assert encode_label(table(make, label=["0.5", "1"]), schema).tolist() == [0.5, 1.0]
     with pytest.raises(SchemaError, match="no label column"):
         encode_label(table(make, other=[1]), schema)
 

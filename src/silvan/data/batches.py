@@ -2,25 +2,39 @@
 
 ``Whole`` is a table in memory: one batch. ``Batched`` reads its source again for every pass, so that no more than a
 batch is in memory at a time: a Parquet or CSV file is read where it lies, what a database answers is kept in a file
-without a name, since it might answer differently the next time. All batches of a table have the same types.
+without a name, since it might answer differently the next time. All batches of a table have the same types: those
+that all rows fit, or, with a schema, those in which every cell can be read by itself.
 """
 
 import gzip
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import narwhals as nw
 
+from silvan.data.cells import text_columns
 from silvan.data.disk_arrays import Folder, StoredFrames
+from silvan.data.schema import Schema
 from silvan.data.sources.csv_pieces import first_end, pieces
 from silvan.data.sources.csv_types import CellTypes, convert
 from silvan.data.sources.database import read_batches
 from silvan.data.sources.query import Query
-from silvan.data.table import Frame, as_query, check_names, csv_header, file_kind, not_csv, not_parquet, read_table
+from silvan.data.sources.unchanged_file import UnchangedFile
+from silvan.data.table import (
+    Frame,
+    TypedTable,
+    as_query,
+    check_names,
+    csv_header,
+    file_kind,
+    not_csv,
+    not_parquet,
+    open_table,
+)
 from silvan.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,19 +42,21 @@ if TYPE_CHECKING:
 
 
 class Whole:
-    """A table in memory."""
+    """A table in memory. ``refused`` says of columns without one type why they cannot be described."""
 
-    def __init__(self, frame: Frame, exclude: Sequence[str] = ()) -> None:
-        self.excluded = [name for name in exclude if name in frame.columns]
-        self.frame = frame.drop(*self.excluded)
+    def __init__(self, table: TypedTable, exclude: Sequence[str] = ()) -> None:
+        self.excluded = [name for name in exclude if name in table.frame.columns]
+        self._table = table._replace(frame=table.frame.drop(*self.excluded))
+        self.frame, self.refused = self._table.frame, table.refused
         self.names, self.dtypes = self.frame.columns, dict(self.frame.schema)
 
     def __len__(self) -> int:
         return len(self.frame)
 
-    def batches(self, names: Sequence[str] | None = None) -> Iterator[Frame]:
-        """Yield all rows at once."""
-        yield self.frame if names is None else self.frame.select(names)
+    def batches(self, names: Sequence[str] | None = None, schema: Schema | None = None) -> Iterator[Frame]:
+        """Yield all rows at once; only the named columns, if any are named."""
+        frame = self.frame if schema is None else self._table.by(schema)
+        yield frame if names is None else frame.select(names)
 
 
 class Batched:
@@ -48,22 +64,24 @@ class Batched:
 
     def __init__(self, source: Any, label: str, room: int, folder: Folder = None, exclude: Sequence[str] = ()) -> None:
         self.room, self.folder = max(room, 1), folder
+        self.refused: dict[str, str] = {}
         columns, self.rows, self._read = self._open(source, label)
         check_names(list(columns), self.what)
         if not self.rows:
             raise InputError(f"{self.what} has columns but no rows; at least one row is needed")
         self.excluded = [name for name in exclude if name in columns]
         self.names = [name for name in columns if name not in self.excluded]
-        empty = nw.from_native(next(self._read(self.names, 1))[:0], eager_only=True)
+        empty = nw.from_native(next(self._read(self.names, 1, ()))[:0], eager_only=True)
         self.dtypes = dict(empty.schema)
 
     def __len__(self) -> int:
         return self.rows
 
-    def batches(self, names: Sequence[str] | None = None) -> Iterator[Frame]:
+    def batches(self, names: Sequence[str] | None = None, schema: Schema | None = None) -> Iterator[Frame]:
         """Yield all rows in batches, in their order; only the named columns, if any are named."""
         names = self.names if names is None else list(names)
-        for frame in self._read(names, self._batch_rows(len(names))):
+        as_text = () if schema is None else [name for name in text_columns(schema) if name in names]
+        for frame in self._read(names, self._batch_rows(len(names)), as_text):
             yield nw.from_native(frame, eager_only=True)
 
     def _batch_rows(self, columns: int) -> int:
@@ -74,58 +92,39 @@ class Batched:
         query = as_query(source)
         if query is not None:
             self.what = f"the query on {query.where}"
-            return _open_query(query, self.room, self.folder)
+            return _open_query(query, self.room, self.folder, self.refused)
         if isinstance(source, str | os.PathLike):
             path, self.what = Path(source), repr(str(source))
             if file_kind(path) == "parquet":
                 return _open_parquet(path)
             return _open_csv(path, self.room)
         self.what = "the table"
-        frame = read_table(source, label)
+        table = open_table(source, label)
+        self.refused |= table.refused
 
-        def read(names: Sequence[str], rows: int) -> Iterator[Any]:
-            some: Any = frame.select(names)
-            for start in range(0, len(frame), rows):
+        def read(names: Sequence[str], rows: int, as_text: Collection[str]) -> Iterator[Any]:
+            some: Any = table.with_texts(as_text).select(names)
+            for start in range(0, len(some), rows):
                 yield some[start : start + rows].to_native()
 
-        return frame.columns, len(frame), read
+        return table.frame.columns, len(table.frame), read
 
 
-_Read = Callable[[Sequence[str], int], "Iterator[Any]"]
-
-
-class _UnchangedFile:
-    """A file that is read several times and must not change meanwhile."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.then = path, self._now(path)
-
-    @staticmethod
-    def _now(path: Path) -> tuple[int, ...]:
-        found = path.stat()
-        return found.st_ino, found.st_size, found.st_mtime_ns
-
-    def check(self) -> None:
-        """Raise ``InputError`` if the file is not what it was."""
-        try:
-            same = self._now(self.path) == self.then
-        except OSError:
-            same = False
-        if not same:
-            raise InputError(f"{str(self.path)!r} was changed or moved while in use; put it back, or start again")
+_Read = Callable[[Sequence[str], int, Collection[str]], "Iterator[Any]"]
+"""Reads columns, so many rows at a time, some of the columns as text if their types come from all rows."""
 
 
 def _open_parquet(path: Path) -> tuple[Sequence[str], int, _Read]:
     import polars as pl
 
-    file = _UnchangedFile(path)
+    file = UnchangedFile(path)
     try:
         names = pl.scan_parquet(path, glob=False).collect_schema().names()
         n = int(pl.scan_parquet(path, glob=False).select(pl.len()).collect().item())
     except (pl.exceptions.PolarsError, OSError):
         raise not_parquet(path) from None
 
-    def read(columns: Sequence[str], rows: int) -> "Iterator[pl.DataFrame]":
+    def read(columns: Sequence[str], rows: int, as_text: Collection[str]) -> "Iterator[pl.DataFrame]":
         for start in range(0, n, rows):
             file.check()
             try:
@@ -137,7 +136,7 @@ def _open_parquet(path: Path) -> tuple[Sequence[str], int, _Read]:
     return names, n, read
 
 
-def _open_query(query: Query, room: int, folder: Folder) -> tuple[Sequence[str], int, _Read]:
+def _open_query(query: Query, room: int, folder: Folder, refused: dict[str, str]) -> tuple[Sequence[str], int, _Read]:
     kept, names, n = StoredFrames(folder), [], 0
 
     def keep(frame: "pl.DataFrame") -> None:
@@ -145,18 +144,23 @@ def _open_query(query: Query, room: int, folder: Folder) -> tuple[Sequence[str],
         names, n = frame.columns, n + len(frame)
         kept.append(frame)
 
-    read_batches(query, keep, room)
+    retyped = read_batches(query, keep, room)
+    refused |= retyped.refused
 
-    def read(columns: Sequence[str], rows: int) -> "Iterator[pl.DataFrame]":
+    def read(columns: Sequence[str], rows: int, as_text: Collection[str]) -> "Iterator[pl.DataFrame]":
+        types = {name: t for name, t in retyped.types.items() if name in columns and name not in as_text}
         for frame in kept:
-            yield from frame.select(columns).iter_slices(rows)
+            some = frame.select(columns)
+            yield from some.with_columns([convert(some[name], t) for name, t in types.items()]).iter_slices(rows)
 
     return names, n, read
 
 
 def _open_csv(path: Path, room: int) -> tuple[Sequence[str], int, _Read]:
     """Look at all cells once, for the narrowest type that fits; every pass then reads the file again."""
-    file = _UnchangedFile(path)
+    import polars as pl
+
+    file = UnchangedFile(path)
     check_names(csv_header(path), repr(str(path)))
     size, n = max(room // 2, 1), 0
     found: dict[str, CellTypes] = {}
@@ -166,11 +170,12 @@ def _open_csv(path: Path, room: int) -> tuple[Sequence[str], int, _Read]:
             found.setdefault(name, CellTypes()).add(frame[name])
     types = {name: cells.narrowest() for name, cells in found.items()}
 
-    def read(columns: Sequence[str], rows: int) -> "Iterator[pl.DataFrame]":
+    def read(columns: Sequence[str], rows: int, as_text: Collection[str]) -> "Iterator[pl.DataFrame]":
         file.check()
+        wanted = {name: pl.String if name in as_text else types[name] for name in columns}
         for frame in _csv_frames(path, size):
             for some in frame.select(columns).iter_slices(rows):
-                yield some.with_columns([convert(some[name], types[name]) for name in columns])
+                yield some.with_columns([convert(some[name], dtype) for name, dtype in wanted.items()])
 
     return list(types), n, read
 

@@ -7,16 +7,8 @@ from numba import njit
 
 from silvan.data import grid
 from silvan.data.batches import Batched, Whole
-from silvan.data.encode import (
-    Series,
-    Task,
-    check_few,
-    describe_label,
-    infer_task,
-    is_text,
-    label_column,
-    numeric_or_text,
-)
+from silvan.data.cells import Series, is_text
+from silvan.data.encode import Task, check_few, describe_label, infer_task, label_column, numeric_or_text
 from silvan.data.grid import LARGEST
 from silvan.data.schema import Class, Label
 from silvan.errors import InputError, SchemaError
@@ -88,6 +80,8 @@ def summarise(table: Whole | Batched, label: str, task: Task | None = None) -> S
     texts: set[str] = set()
     target = _Target(label, task)
     start = 0
+    for complaint in table.refused.values():
+        raise SchemaError(complaint)
     for batch in table.batches():
         label_column(batch, label)
         if not names:

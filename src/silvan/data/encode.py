@@ -3,13 +3,12 @@
 A feature is a 32-bit float: numbers as they are, categories as their position in the schema, NaN for missing.
 The schema decides, never the table, so the same row gives the same numbers at every site. Two sites may store
 one column differently, though: a code may be text here and a whole number there, and one missing cell turns
-whole numbers to floats. So categories are compared by their plain text form, and classes by value first.
+whole numbers to floats. So every cell is read by itself, as ``cells.py`` says.
 
-Work is done on columns and on distinct values; nothing loops over rows. Errors count rows and never quote a
-value: they may be shown to somebody who must not see it.
+Errors count rows and never quote a value: they may be shown to somebody who must not see it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -17,13 +16,27 @@ import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
 
+from silvan.data.cells import (
+    MISSING,
+    NEITHER,
+    UNKNOWN,
+    Series,
+    category_places,
+    cell_numbers,
+    cell_text,
+    class_places,
+    holds_objects,
+    is_number,
+    is_text,
+    is_void,
+    plain_numbers,
+)
 from silvan.data.schema import MAX_CATEGORIES, Class, Feature, Label, Schema
 from silvan.data.table import Frame
 from silvan.errors import InputError, SchemaError
 from silvan.util.readable import format_names
 
 Task = Literal["classification", "regression"]
-Series = nw.Series[Any]
 
 
 def infer_schema(
@@ -92,14 +105,14 @@ def category_texts(series: Series) -> dict[str, int]:
     """Count the rows of each category of a column, by the text form that all sites share."""
     series = series.drop_nulls()
     if not is_text(series):
-        values, rows = np.unique(_numbers(series), return_counts=True)
+        values, rows = np.unique(plain_numbers(series), return_counts=True)
         pairs = [(value, n) for value, n in zip(values.tolist(), rows.tolist(), strict=True) if value == value]
     else:
         counts = series.cast(nw.String).alias("word").value_counts(name="rows")
         pairs = list(zip(counts["word"].to_list(), counts["rows"].to_list(), strict=True))
     texts: dict[str, int] = {}
     for value, n in pairs:
-        texts[_text(value)] = texts.get(_text(value), 0) + n
+        texts[cell_text(value)] = texts.get(cell_text(value), 0) + n
     return texts
 
 
@@ -121,14 +134,21 @@ def label_column(frame: Frame, label: str) -> Series:
 
 
 def encode_features(
-    frame: Frame, schema: Schema, *, fill_absent: bool = False, strict: bool = True
+    frame: Frame,
+    schema: Schema,
+    *,
+    fill_absent: bool = False,
+    strict: bool = True,
+    first_row: int = 1,
 ) -> NDArray[np.float32]:
     """Return the schema's features as an array, one row a row, one column a feature.
 
-    Columns are found by name. A category that the schema does not name gets the code after the last one if
-    the feature has ``other``, and is missing if not. A column of numbers may stand for categories by their
-    text form: 1 and 1.0 are ``"1"``, true is ``"true"``. A column that the table lacks is an error, or missing
-    throughout with ``fill_absent``. An infinite number is an error, or stays infinite if not ``strict``.
+    Columns are found by name, and every cell is read by itself. A category that the schema does not name gets the
+    code after the last one if the feature has ``other``, and is missing if not. A number may stand for a category by
+    its text form: 1 and 1.0 are ``"1"``, true is ``"true"``. A column that the table lacks is an error, or missing
+    throughout with ``fill_absent``. A cell of a numeric column that is no number, or too large, is an error that names
+    up to three rows, of which the frame's first is ``first_row``; if not ``strict``, what is no number is missing, and
+    an infinite number stays infinite.
     """
     present = set(frame.columns)
     absent = [name for name in schema.names if name not in present]
@@ -140,37 +160,42 @@ def encode_features(
     # filled by column and turned once: a column at a time would touch every cache line for each column
     columns = np.empty((len(schema.features), len(frame)), dtype=np.float32)
     for values, feature in zip(columns, schema.features, strict=True):
-        values[:] = _encode_feature(frame[feature.name], feature, strict) if feature.name in present else np.nan
+        if feature.name not in present:
+            values[:] = np.nan
+        elif feature.categorical:
+            values[:] = _encode_categories(frame[feature.name], feature, strict, first_row)
+        else:
+            values[:] = _encode_numbers(frame[feature.name], feature.name, strict, first_row)
     columns += 0.0  # -0.0 becomes 0.0
     return np.ascontiguousarray(columns.T)
 
 
-def encode_label(frame: Frame, schema: Schema, *, strict: bool = True) -> NDArray[np.int32] | NDArray[np.float64]:
+def encode_label(
+    frame: Frame, schema: Schema, *, strict: bool = True, first_row: int = 1
+) -> NDArray[np.int32] | NDArray[np.float64]:
     """Return the label as class codes, or as numbers if the schema has no classes.
 
-    A class matches if it is equal (1, 1.0 and true are) or has the same text form. What is missing or none of the
-    classes is an error; if not ``strict`` it is -1, or NaN for a number, and an infinite number stays as it is.
+    A class matches if it has the same text, is equal (1, 1.0 and true are) or has the same text form. A label that
+    is missing or none of the classes is an error; if not ``strict`` it is -1, or NaN for a number, and an infinite
+    number stays as it is.
     """
     label = schema.label
     target = label_column(frame, label.name)
     if label.classes is None:
-        return _targets(target, label.name, strict)
+        return _encode_targets(target, label, strict, first_row)
     if strict:
-        _check_present(target, label.name)
-    by_value = {value: code for code, value in enumerate(label.classes)}
-    by_text = {_text(value): code for code, value in enumerate(label.classes)}
-    codes = _codes(target, lambda value: by_value.get(value, by_text.get(_text(value), -1)))
-    unknown = int(np.count_nonzero(codes < 0))
-    if unknown and strict:
-        raise InputError(
-            f"the label {label.name!r} is none of the {len(by_value)} agreed classes in {unknown} of "
-            f"{len(target)} rows; correct these rows, drop them, or agree on the classes again"
-        )
+        _check_usable(target, label.name)
+    codes = class_places(target, label.classes)
+    if not strict:
+        return np.maximum(codes, -1).astype(np.int32)
+    _stop_at(codes == MISSING, f"the label {label.name!r} is missing", "fill in or drop them", first_row)
+    what = f"the label {label.name!r} is none of the {len(label.classes)} agreed classes"
+    _stop_at(codes < MISSING, what, "correct these rows, drop them, or agree on the classes again", first_row)
     return codes.astype(np.int32)
 
 
 def _infer_feature(series: Series, name: str, min_rows: int) -> Feature:
-    if _is_void(series) or _is_number(series):
+    if is_void(series) or is_number(series):
         return Feature(name)
     if not is_text(series):
         raise SchemaError(_unusable(series, name))
@@ -185,7 +210,7 @@ def _infer_classes(target: Series, label: str, *, asked: bool) -> tuple[Class, .
     if is_text(target):
         classes = sorted(target.cast(nw.String).unique().to_list())
     else:
-        values = _numbers(target)
+        values = plain_numbers(target)
         _check_finite(values, label)
         values = np.unique(values)
         whole = values.dtype.kind == "f" and not np.any(values != np.floor(values))
@@ -203,91 +228,71 @@ def check_few(n: int, label: str, *, asked: bool) -> None:
         )
 
 
-def _encode_feature(series: Series, feature: Feature, strict: bool) -> NDArray[np.floating]:
-    name = feature.name
-    if _is_void(series):
-        # a column without values has no kind of its own, whatever type it was read as
-        return np.full(len(series), np.nan, dtype=np.float32)
-    numeric_or_text(series, name)
-    if feature.categorical:
-        return _encode_categories(series, feature)
-    if is_text(series):
-        raise SchemaError(
-            f"column {name!r} holds text, but the schema says it is numeric; make every cell a number or "
-            "empty, or agree on it as categorical"
-        )
+def _encode_numbers(series: Series, name: str, strict: bool, first_row: int) -> NDArray[np.float32]:
+    if strict:
+        _check_usable(series, name)
+    numbers, strange = cell_numbers(series)
     # by way of 64 bits, so that whole numbers and the same numbers read as floats round alike
     with np.errstate(over="ignore", under="ignore"):
-        values = series.cast(nw.Float64).to_numpy().astype(np.float32)
-    endless = int(np.count_nonzero(np.isinf(values)))
-    if endless and strict:
-        raise InputError(
-            f"column {name!r} is infinite, or too large for a 32-bit float, in {endless} of {len(values)} "
-            "rows; leave these cells empty or scale the column"
-        )
+        values = numbers.astype(np.float32)
+    if not strict:
+        return values
+    mend = "make every cell a number or empty, or agree on it as categorical"
+    _stop_at(strange, f"column {name!r} holds text, but the schema says it is numeric,", mend, first_row, SchemaError)
+    what = f"column {name!r} is infinite, or too large for a 32-bit float,"
+    _stop_at(np.isinf(values), what, "leave these cells empty or scale the column", first_row)
     return values
 
 
-def _encode_categories(series: Series, feature: Feature) -> NDArray[np.floating]:
+def _encode_categories(series: Series, feature: Feature, strict: bool, first_row: int) -> NDArray[np.floating]:
     if feature.categories is None:
         raise SchemaError(f"the categories of {feature.name!r} are not agreed yet; name them in the schema")
-    code_of = {word: code for code, word in enumerate(feature.categories)}
-    unnamed = len(code_of) if feature.other else -1
-    codes = _codes(series, lambda value: code_of.get(_text(value), unnamed))
+    if strict:
+        _check_usable(series, feature.name)
+    codes = category_places(series, {word: code for code, word in enumerate(feature.categories)})
+    if strict:
+        what = f"column {feature.name!r} holds neither numbers, booleans nor text"
+        _stop_at(codes == NEITHER, what, "convert these cells, or leave them empty", first_row, SchemaError)
+    if feature.other:
+        codes[codes == UNKNOWN] = len(feature.categories)
     return np.where(codes < 0, np.nan, codes)
 
 
-def _codes(series: Series, code: Callable[[Any], int]) -> NDArray[np.int64]:
-    """Call ``code`` once for each distinct value; -1 where missing."""
-    codes = np.full(len(series), -1, dtype=np.int64)
-    present = ~series.is_null().to_numpy().astype(bool)
-    series = series.drop_nulls()
-    if is_text(series):
-        words = series.cast(nw.String)
-        distinct = words.unique().to_list()
-        if distinct:
-            new = [code(word) for word in distinct]
-            codes[present] = words.replace_strict(distinct, new, return_dtype=nw.Int64).to_numpy()
-    else:
-        values, inverse = np.unique(_numbers(series), return_inverse=True)
-        # NaN, where the library does not count it as null
-        new = [-1 if value != value else code(value) for value in values.tolist()]
-        codes[present] = np.array(new, dtype=np.int64)[inverse]
-    return codes
-
-
-def _text(value: Class) -> str:
-    """Return a value as the text that all sites use: ``1`` for 1 and 1.0, ``true`` for True."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)
-
-
-def _numbers(series: Series) -> NDArray[Any]:
-    """Return the values of a column without nulls; whole numbers stay whole, since large ones do not fit a float."""
-    if series.dtype == nw.Boolean:
-        return series.to_numpy().astype(bool)
-    if series.dtype.is_integer() and series.dtype not in (nw.Int128, nw.UInt128):
-        return series.to_numpy()
-    return series.cast(nw.Float64).to_numpy()
-
-
-def _targets(target: Series, label: str, strict: bool = True) -> NDArray[np.float64]:
+def _encode_targets(target: Series, label: Label, strict: bool, first_row: int) -> NDArray[np.float64]:
     if strict:
-        _check_present(target, label)
-    if not _is_number(target):
+        _check_usable(target, label.name)
+    numbers, strange = cell_numbers(target)
+    if not strict:
+        return numbers
+    name = f"the label {label.name!r}"
+    mend = "make every cell a number; or did you mean classes?"
+    _stop_at(strange, f"{name} holds text, but a number is to be predicted,", mend, first_row, SchemaError)
+    _stop_at(np.isnan(numbers), f"{name} is missing", "fill in or drop them", first_row)
+    _stop_at(np.isinf(numbers), f"{name} is infinite", "correct or drop them", first_row)
+    return numbers
+
+
+def _stop_at(bad: NDArray[np.bool], what: str, mend: str, first_row: int, error: type[InputError] = InputError) -> None:
+    """Raise an error that says of how many rows something is true, and which are the first of them."""
+    rows = np.flatnonzero(bad)
+    if len(rows):
+        places = ", ".join(f"{first_row + row:,}" for row in rows[:3].tolist())
+        which = f"row {places}" if len(rows) == 1 else f"rows {places}{', ...' if len(rows) > 3 else ''}"
+        raise error(f"{what} in {len(rows):,} of {len(bad):,} rows ({which}); {mend}")
+
+
+def _targets(target: Series, label: str) -> NDArray[np.float64]:
+    _check_present(target, label)
+    if not is_number(target):
         raise SchemaError(f"the label {label!r} holds text, but a number is to be predicted; did you mean classes?")
     values = target.cast(nw.Float64).to_numpy().astype(np.float64)
-    if strict:
-        _check_finite(values, label)
+    _check_finite(values, label)
     return values
 
 
 def _check_present(target: Series, label: str) -> None:
-    if not (_is_void(target) or _is_number(target) or is_text(target)):
-        raise SchemaError(_unusable(target, label))
+    if not is_void(target):
+        numeric_or_text(target, label)
     missing = target.null_count()
     if target.dtype.is_float():
         missing = int(np.count_nonzero(np.isnan(target.to_numpy())))
@@ -301,22 +306,15 @@ def _check_finite(values: NDArray[Any], label: str) -> None:
         raise InputError(f"the label {label!r} is infinite in {endless} of {len(values)} rows; correct or drop them")
 
 
-def _is_void(series: Series) -> bool:
-    return series.null_count() == len(series)
-
-
-def _is_number(series: Series) -> bool:
-    return series.dtype.is_numeric() or series.dtype == nw.Boolean
-
-
-def is_text(series: Series) -> bool:
-    """Whether a column holds text."""
-    return series.dtype in (nw.String, nw.Categorical, nw.Enum)
+def _check_usable(series: Series, name: str) -> None:
+    """Raise ``SchemaError`` for a column of dates and the like; one without values has no kind of its own."""
+    if not (is_void(series) or holds_objects(series)):
+        numeric_or_text(series, name)
 
 
 def numeric_or_text(series: Series, name: str) -> None:
     """Raise ``SchemaError`` if a column holds neither numbers nor text."""
-    if not (_is_number(series) or is_text(series)):
+    if not (is_number(series) or is_text(series)):
         raise SchemaError(_unusable(series, name))
 
 

@@ -4,6 +4,9 @@ A table is a file, a query to a database, a data frame of any library, or a pair
 narwhals frame over the caller's own library, so nothing is copied that need not be. What cannot be a table at all
 is refused here; whether the columns mean what was agreed is checked by ``encode``.
 
+Where a source has no types of its own, a column gets the narrowest that all its cells fit, so one row can change it.
+With a schema the cells of categories and classes therefore come as the text of each.
+
 The libraries behind the frames are imported where they are needed: polars alone takes longer to import than
 the rest of the package.
 """
@@ -14,18 +17,21 @@ import math
 import os
 import zlib
 from collections import Counter
-from numbers import Real
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import narwhals as nw
 import numpy as np
 from narwhals.exceptions import DuplicateError
 
-from silvan.data.sources.csv_types import narrow
+from silvan.data.cells import STRANGE, is_text, plain_value, text_columns, value_text
+from silvan.data.schema import Schema
+from silvan.data.sources.csv_types import convert, narrow
 from silvan.data.sources.database import read_query
 from silvan.data.sources.query import Query, is_url
-from silvan.errors import InputError
+from silvan.data.sources.unchanged_file import UnchangedFile
+from silvan.errors import InputError, SchemaError
 from silvan.util.readable import format_names
 
 if TYPE_CHECKING:
@@ -38,7 +44,34 @@ _SAMPLE_ROWS = 10_000
 """Rows from which the types of a CSV file are guessed."""
 
 
-def read_table(source: Any, label: str = "label") -> Frame:
+class TypedTable(NamedTuple):
+    """A table, and the way back to the text of its cells where types come from all rows.
+
+    ``refused`` says of columns without one type why: their cells are texts. ``texts`` reads the cells of columns as
+    text, those that have a type of their own left out.
+    """
+
+    frame: Frame
+    refused: dict[str, str]
+    texts: "Callable[[list[str]], list[pl.Series]] | None" = None
+
+    def by(self, schema: Schema) -> Frame:
+        """Return the table with types in which every cell can be read by itself."""
+        return self.with_texts(text_columns(schema))
+
+    def with_texts(self, names: Collection[str]) -> Frame:
+        """Return the table with the cells of some columns as text, where the source has no types of its own."""
+        typed = [name for name in self.frame.columns if name in names and not is_text(self.frame[name])]
+        if self.texts is None or not typed:
+            return self.frame
+        backend = self.frame.implementation
+        texts = self.texts(typed)
+        return self.frame.with_columns(
+            *(nw.new_series(text.name, text.to_list(), nw.String, backend=backend) for text in texts)
+        )
+
+
+def read_table(source: Any, label: str = "label", schema: Schema | None = None) -> Frame:
     """Read a table from a file, a data frame or a pair of arrays.
 
     Parameters
@@ -49,6 +82,9 @@ def read_table(source: Any, label: str = "label") -> Frame:
         or a tuple ``(X, y)``, where the columns of an array X are called ``x0``, ``x1``, ...
     label
         What to call the column made of y.
+    schema
+        What the columns mean, if that is known. The cells of categories and classes then come as text where the source
+        has no types of its own, and a column of several types is no error.
 
     Notes
     -----
@@ -56,15 +92,33 @@ def read_table(source: Any, label: str = "label") -> Frame:
     fit: whole numbers, numbers, ``true`` and ``false`` in any case, or text. A column without any value is
     numeric.
     """
+    table = open_table(source, label)
+    if schema is not None:
+        return table.by(schema)
+    for complaint in table.refused.values():
+        raise SchemaError(complaint)
+    return table.frame
+
+
+def open_table(source: Any, label: str = "label") -> TypedTable:
+    """Read a table, with the types that all rows fit; what it cannot be without a schema is noted."""
     query = as_query(source)
     if query is not None:
-        return _checked(nw.from_native(read_query(query), eager_only=True), f"the query on {query.where}")
+        return _read_database(query)
     if isinstance(source, str | os.PathLike):
-        return _checked(_read_file(Path(source)), repr(str(source)))
+        return _read_file(Path(source))
     if isinstance(source, tuple):
         return _read_pair(source, label)
     frame = _read_frame(source, "a table must be a path, a query, a data frame or a tuple (X, y)")
-    return _checked(frame, "the table")
+    return TypedTable(_checked(frame, "the table"), {})
+
+
+def _read_database(query: Query) -> TypedTable:
+    raw, (types, refused) = read_query(query)
+    typed = raw.with_columns([convert(raw[name], dtype) for name, dtype in types.items()])
+    texts = raw.select(list(types))
+    frame = _checked(nw.from_native(typed, eager_only=True), f"the query on {query.where}")
+    return TypedTable(frame, refused, lambda names: [texts[name] for name in names if name in types])
 
 
 def as_query(source: Any) -> Query | None:
@@ -118,8 +172,13 @@ def _read_frame(source: Any, wanted: str) -> Frame:
     return frame.collect() if isinstance(frame, nw.LazyFrame) else frame
 
 
-def _read_file(path: Path) -> Frame:
-    return nw.from_native(_read_parquet(path) if file_kind(path) == "parquet" else _read_csv(path), eager_only=True)
+def _read_file(path: Path) -> TypedTable:
+    what = repr(str(path))
+    if file_kind(path) == "parquet":
+        return TypedTable(_checked(nw.from_native(_read_parquet(path), eager_only=True), what), {})
+    file = UnchangedFile(path)
+    frame = _checked(nw.from_native(_read_csv(path), eager_only=True), what)
+    return TypedTable(frame, {}, lambda names: _read_texts(file, names))
 
 
 def file_kind(path: Path) -> Literal["csv", "parquet"]:
@@ -164,6 +223,18 @@ def _read_csv(path: Path) -> "pl.DataFrame":
     return frame.with_columns(narrow(column) for column in frame if column.dtype == pl.String)
 
 
+def _read_texts(file: UnchangedFile, names: list[str]) -> "list[pl.Series]":
+    """Read some columns of a CSV file again, as text."""
+    import polars as pl
+
+    file.check()
+    try:
+        frame = pl.read_csv(file.path, columns=names, infer_schema_length=0, glob=False)
+    except (pl.exceptions.PolarsError, OSError):
+        raise not_csv(file.path) from None
+    return [convert(frame[name], pl.String) for name in names]
+
+
 def not_csv(path: Path) -> InputError:
     """Return the error for a broken CSV file; the reader's own message would quote cells."""
     return InputError(
@@ -186,12 +257,15 @@ def csv_header(path: Path) -> list[str]:
     return names
 
 
-def _read_pair(source: tuple[Any, ...], label: str) -> Frame:
+def _read_pair(source: tuple[Any, ...], label: str) -> TypedTable:
     if len(source) != 2:
         raise InputError(f"a tuple must be (X, y); got {len(source)} parts")
     X, y = source
+    columns: dict[str, Array] = {}
+    refused: dict[str, str] = {}
     if isinstance(X, np.ndarray | list):
-        frame = _array_frame(_array(X, "X", 2))
+        columns = {f"x{i}": column for i, column in enumerate(_array(X, "X", 2).T)}
+        frame = _array_frame(columns, refused)
     else:
         frame = _read_frame(X, "X must be a data frame or a two-dimensional array")
     frame = _checked(frame, "X")
@@ -200,7 +274,17 @@ def _read_pair(source: tuple[Any, ...], label: str) -> Frame:
         raise InputError(f"X has {len(frame)} rows but y has {len(target)}; they must belong to the same rows")
     if label in frame.columns:
         raise InputError(f"X already has a column {label!r}; call the label something else")
-    return frame.with_columns(nw.new_series(label, _uniform(target, "y"), backend=frame.implementation))
+    values = _uniform(target, label, "y", refused)
+    frame = frame.with_columns(nw.new_series(label, values, backend=frame.implementation))
+    return TypedTable(frame, refused, lambda names: _object_texts({**columns, label: target}, names))
+
+
+def _object_texts(columns: dict[str, Array], names: list[str]) -> "list[pl.Series]":
+    """Return the texts of columns of objects, each by itself."""
+    import polars as pl
+
+    objects = {name: columns[name] for name in names if name in columns and columns[name].dtype.kind == "O"}
+    return [pl.Series(name, list(map(value_text, column)), pl.String) for name, column in objects.items()]
 
 
 def _without_index(y: Any) -> Any:
@@ -232,21 +316,23 @@ def _array(values: Any, name: str, ndim: int) -> Array:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def _array_frame(X: Array) -> Frame:
+def _array_frame(columns: dict[str, Array], refused: dict[str, str]) -> Frame:
     import polars as pl
 
-    columns = {f"x{i}": _uniform(column, f"column {i} of X") for i, column in enumerate(X.T)}
-    return nw.from_native(pl.DataFrame(columns), eager_only=True)
+    parts = {
+        name: _uniform(column, name, f"column {i} of X", refused) for i, (name, column) in enumerate(columns.items())
+    }
+    return nw.from_native(pl.DataFrame(parts), eager_only=True)
 
 
-def _uniform(column: Array, name: str) -> Array | list[str | None]:
-    """Return a column of one type; in an array of objects each is looked at."""
+def _uniform(column: Array, name: str, what: str, refused: dict[str, str]) -> Array | list[str | None]:
+    """Return a column of one type; in an array of objects each is looked at, and if they differ they become text."""
     if column.dtype.kind in "biuf":
         return np.ascontiguousarray(column)
-    values = [None if value != value else value for value in column.tolist()]
-    if all(value is None or isinstance(value, Real | np.bool) for value in values):
+    values = [plain_value(value) for value in column.tolist()]
+    if not any(isinstance(value, str) for value in values):
         numbers = np.array([math.nan if value is None else value for value in values])
         return numbers.astype(np.float64) if numbers.dtype == object else numbers
-    if all(value is None or isinstance(value, str) for value in values):
-        return values
-    raise InputError(f"{name} mixes types; make it all numbers or all text")
+    if any(value == STRANGE or not isinstance(value, str | None) for value in values):
+        refused[name] = f"{what} mixes types; make it all numbers or all text"
+    return [value_text(value) for value in values]

@@ -104,7 +104,7 @@ def federate_rows(
     """
     check_common(test, task, random_state, exclude)
     given = read_options("federate_rows", options)
-    sources = _sources_by_site(tables, site)
+    sources = _sources_by_site(tables, site, schema)
     brought = _check_forests(forests, sources)
     protection = Protection(list(sources), given, pinned_seals=True)
     room = None if memory is None else read_size(memory)
@@ -163,7 +163,7 @@ def _check_forests(forests: Mapping[str, Any] | None, sites: Mapping[str, Any]) 
     return brought
 
 
-def _sources_by_site(tables: Any, site: str | None) -> dict[str, Any]:
+def _sources_by_site(tables: Any, site: str | None, schema: Schema | None) -> dict[str, Any]:
     if isinstance(tables, Mapping):
         if site is not None:
             raise InputError("site names a column of one table; with a dict of tables leave it out")
@@ -174,7 +174,7 @@ def _sources_by_site(tables: Any, site: str | None) -> dict[str, Any]:
         return {str(name): table for name, table in tables.items()}
     if site is None:
         raise InputError("pass a dict of tables by site, or one table and site='the column that names it'")
-    frame = read_table(tables)
+    frame = read_table(tables, schema=schema)
     if site not in frame.columns:
         raise InputError(f"the table has no column {site!r} to tell sites apart")
     if frame[site].null_count():

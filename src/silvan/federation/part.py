@@ -90,18 +90,25 @@ class StoredPart(Part):
 
 
 def store_parts(
-    table: Batched, schema: Schema, held: HeldOut, site: str, memory: int, folder: Folder, *, strict: bool
+    table: Batched,
+    schema: Schema,
+    held: HeldOut,
+    site: str,
+    memory: int,
+    folder: Folder,
+    *,
+    strict: bool,
 ) -> tuple[StoredPart, StoredPart]:
     """Encode a table batch by batch: the rows to learn from, and those to judge by."""
     kind = np.int32 if schema.n_classes else np.float64
     files = [(Stored(folder, np.float32, len(schema.features)), Stored(folder, kind)) for _ in range(2)]
     names = [name for name in (*schema.names, schema.label.name) if name in table.names]
     start = 0
-    for batch in table.batches(names):
+    for batch in table.batches(names, schema):
         stop = start + len(batch)
         try:
-            X = encode_features(batch, schema, fill_absent=True, strict=strict)
-            y = encode_label(batch, schema, strict=strict)
+            X = encode_features(batch, schema, fill_absent=True, strict=strict, first_row=start + 1)
+            y = encode_label(batch, schema, strict=strict, first_row=start + 1)
         except InputError as error:
             raise type(error)(f"in rows {start + 1:,} to {stop:,}: {error}") from None
         for test, (some_X, some_y) in enumerate(files):

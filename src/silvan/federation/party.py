@@ -110,9 +110,9 @@ class Party(Site):
         """Refuse to give whole rows: there are none."""
         raise RefusedError("the party holds columns of rows that others hold too; learn with VerticalForest")
 
-    def rows_at(self, places: np.ndarray) -> Frame:
-        """Return some rows of the table, in the order asked for."""
-        frame: Frame = self.frame[places, :]
+    def rows_at(self, places: np.ndarray, schema: Schema | None = None) -> Frame:
+        """Return some rows of the table, in the order asked for; with a schema, for their cells to be read by it."""
+        frame: Frame = (self.frame if schema is None else self.frame_by(schema))[places, :]
         return frame
 
     @cached_property

@@ -1,7 +1,7 @@
 """A site's table: read, split into rows to learn from and rows kept for judging, and encoded by a schema."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -15,7 +15,7 @@ from silvan.data.disk_arrays import Folder
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.holdout import HeldOut, hold_out
 from silvan.data.schema import Schema
-from silvan.data.table import Frame, read_table
+from silvan.data.table import Frame, open_table
 from silvan.federation.part import Part, row_keys, store_parts
 from silvan.federation.store import digest
 from silvan.tree.draw import make_key
@@ -86,13 +86,21 @@ class SiteTable:
     def table(self) -> Whole | Batched:
         """The table, without the columns that are not features: in memory, or read in batches."""
         if self.memory is None:
-            return Whole(read_table(self.source, self.label), self.exclude)
+            return Whole(open_table(self.source, self.label), self.exclude)
         return Batched(self.source, self.label, min(self.memory // 8, _BATCH), self.folder, self.exclude)
 
     @cached_property
     def frame(self) -> Frame:
         """The table in memory, however large."""
-        return self.table.frame if isinstance(self.table, Whole) else nw.concat(list(self.table.batches()))
+        return _together(self.table.batches())
+
+    def frame_by(self, schema: Schema) -> Frame:
+        """Return the table in memory, as cells are read by a schema, each by itself."""
+        key = ("frame", schema.hash)
+        if key not in self.cache:
+            self.cache[key] = _together(self.table.batches(schema=schema))
+        frame: Frame = self.cache[key]
+        return frame
 
     @property
     def excluded(self) -> list[str]:
@@ -124,7 +132,8 @@ class SiteTable:
     def part(self, schema: Schema, test: bool = False, *, strict: bool = True) -> Part:
         """Return the training rows, or those kept for judging, encoded by a schema.
 
-        A cell that the schema has no place for is an error; if not ``strict``, see ``encode_label``.
+        Every cell is read by itself. One that the schema has no place for is an error; if not ``strict``, as for
+        answers with noise, it is never one: see ``encode_features`` and ``encode_label``.
         """
         key = ("part", schema.hash, test, strict)
         if key not in self.cache:
@@ -137,15 +146,16 @@ class SiteTable:
                 return parts[test]
             everything = ("encoded", schema.hash, strict)
             if everything not in self.cache:
+                frame = next(self.table.batches(schema=schema))
                 self.cache[everything] = (
-                    encode_features(self.frame, schema, fill_absent=True, strict=strict),
-                    encode_label(self.frame, schema, strict=strict),
+                    encode_features(frame, schema, fill_absent=True, strict=strict),
+                    encode_label(frame, schema, strict=strict),
                 )
             X, y = self.cache[everything]
             rows = np.flatnonzero(self._held_out.between(0, len(X)) == test)
             self.cache[key] = Part(X[rows], y[rows], row_keys(self.name, len(rows)))
-        part: Part = self.cache[key]
-        return part
+        found: Part = self.cache[key]
+        return found
 
     def absent(self, schema: Schema) -> np.ndarray:
         """Return which of a schema's features the table lacks as whole columns: bool (features,)."""
@@ -156,3 +166,8 @@ class SiteTable:
     def n_train(self) -> int:
         """Rows to learn from."""
         return len(self.table) - self._held_out.kept
+
+
+def _together(batches: Iterator[Frame]) -> Frame:
+    frames = list(batches)
+    return frames[0] if len(frames) == 1 else nw.concat(frames)

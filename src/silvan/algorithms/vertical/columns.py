@@ -68,7 +68,7 @@ def encode_rows(party: Party, schema: Schema, rows: Blob) -> np.ndarray:
         there = np.flatnonzero(places >= 0)
         X = np.full((len(places), len(schema.features)), np.nan, np.float32)
         if len(there):
-            X[there] = encode_features(party.rows_at(places[there]), schema)
+            X[there] = encode_features(party.rows_at(places[there], schema), schema)
         party.cache[key] = X
     encoded: np.ndarray = party.cache[key]
     return encoded
@@ -81,7 +81,8 @@ def encode_labels(party: Party, label: Label, rows: Blob) -> np.ndarray:
     places = places_of(party, rows)
     if (places < 0).any():
         raise RefusedError("the party lacks some of the rows")
-    return encode_label(party.rows_at(places), Schema((), label))
+    schema = Schema((), label)
+    return encode_label(party.rows_at(places, schema), schema)
 
 
 # -- at the coordinator

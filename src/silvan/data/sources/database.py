@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from silvan.data.sources.postgres import read_postgres
-from silvan.data.sources.query import Query
+from silvan.data.sources.query import Query, Retyped
 from silvan.data.sources.sqlite import read_sqlite
 
 if TYPE_CHECKING:
@@ -14,16 +14,18 @@ _BATCH_BYTES = 1 << 26
 """Bytes of a batch, where no limit is given."""
 
 
-def read_batches(query: Query, sink: Callable[["pl.DataFrame"], object], room: int = _BATCH_BYTES) -> None:
+def read_batches(query: Query, sink: Callable[["pl.DataFrame"], object], room: int = _BATCH_BYTES) -> Retyped:
     """Pass all rows to ``sink``, in batches of about ``room`` bytes, at least one and perhaps empty."""
-    read = read_sqlite if query.scheme == "sqlite" else read_postgres
-    read(query, sink, room)
+    if query.scheme == "sqlite":
+        return read_sqlite(query, sink, room)
+    read_postgres(query, sink, room)
+    return Retyped({}, {})
 
 
-def read_query(query: Query) -> "pl.DataFrame":
+def read_query(query: Query) -> "tuple[pl.DataFrame, Retyped]":
     """Read all rows into memory."""
     import polars as pl
 
     batches: list[pl.DataFrame] = []
-    read_batches(query, batches.append)
-    return pl.concat(batches)
+    retyped = read_batches(query, batches.append)
+    return pl.concat(batches), retyped

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from silvan.data.sources.password import ADVICE
@@ -20,6 +20,13 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _SCHEMES = {"postgresql": "postgresql", "postgres": "postgresql", "sqlite": "sqlite"}
 _SETTINGS = {"postgresql": {"table", "host", "sslmode", "sslrootcert", "connect_timeout"}, "sqlite": {"table"}}
 _SELECT = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/|\()*(select|with|values)\b", re.IGNORECASE | re.DOTALL)
+
+
+class Retyped(NamedTuple):
+    """Columns whose type comes from all their values, so that they are passed on as the text of each."""
+
+    types: dict[str, Any]  # the type that all values fit, by column
+    refused: dict[str, str]  # why there is none, by column
 
 
 def is_url(source: Any) -> bool:

@@ -1,7 +1,8 @@
 """Read a query from an SQLite file.
 
 SQLite has no types of columns, only of values. So a column's type is found first, over all rows: whole numbers,
-numbers, or text; one that mixes them, or holds bytes, is refused.
+numbers, or text. Values of a column that mixes them, or holds bytes, come as the text of each: without a schema that
+says what they are it is refused.
 """
 
 import re
@@ -10,8 +11,9 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from silvan.data.sources.query import Query, quoted
-from silvan.errors import InputError, SchemaError
+from silvan.data.cells import value_text
+from silvan.data.sources.query import Query, Retyped, quoted
+from silvan.errors import InputError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -28,7 +30,7 @@ _READS = {
 }
 
 
-def read_sqlite(query: Query, sink: Callable[["pl.DataFrame"], object], room: int) -> None:
+def read_sqlite(query: Query, sink: Callable[["pl.DataFrame"], object], room: int) -> Retyped:
     """Read all rows of a query in batches."""
     path = query.path
     if not path.is_file():
@@ -41,7 +43,7 @@ def read_sqlite(query: Query, sink: Callable[["pl.DataFrame"], object], room: in
         ) as database:
             database.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _READS else sqlite3.SQLITE_DENY)
             database.execute("BEGIN")  # one state of the database for all that follows
-            _read(database, query, sink, room)
+            return _read(database, query, sink, room)
     except sqlite3.Error as error:
         raise InputError(_explanation(error, query)) from None
 
@@ -60,7 +62,7 @@ def _explanation(error: sqlite3.Error, query: Query) -> str:
     return f"{query.where} cannot be read ({getattr(error, 'sqlite_errorname', 'unknown error')})"
 
 
-def _read(database: sqlite3.Connection, query: Query, sink: Callable[["pl.DataFrame"], object], room: int) -> None:
+def _read(database: sqlite3.Connection, query: Query, sink: Callable[["pl.DataFrame"], object], room: int) -> Retyped:
     import polars as pl
 
     source = query.select()
@@ -68,7 +70,7 @@ def _read(database: sqlite3.Connection, query: Query, sink: Callable[["pl.DataFr
     names = [column[0] for column in described]
     # of two columns of a name the second comes as "name:1"
     query.check_columns([re.sub(r":\d+$", "", name) if ":" in name and not query.is_table else name for name in names])
-    types = _types(database, source, names)
+    types, retyped = _types(database, source, names)
     order = ", ".join(map(quoted, names))
     cursor = database.execute(f"SELECT * FROM {source} ORDER BY {order}")  # noqa: S608
     size, first = max(1, room // (_CELL * len(names))), True
@@ -76,6 +78,7 @@ def _read(database: sqlite3.Connection, query: Query, sink: Callable[["pl.DataFr
         columns = zip(*rows, strict=True) if rows else [()] * len(names)
         sink(pl.DataFrame([_column(*parts) for parts in zip(names, columns, types, strict=True)]))
         first = False
+    return retyped
 
 
 def _column(name: str, values: Any, dtype: "pl.DataType") -> "pl.Series":
@@ -83,24 +86,36 @@ def _column(name: str, values: Any, dtype: "pl.DataType") -> "pl.Series":
 
     if dtype == pl.Float64:
         values = [None if value is None else float(value) for value in values]
+    if dtype == pl.String:
+        values = list(map(value_text, values))
     return pl.Series(name, values, dtype)
 
 
-def _types(database: sqlite3.Connection, source: str, names: list[str]) -> list[Any]:
-    """Find the type of every column; raise ``SchemaError`` for bytes and for mixed types."""
+_KINDS = ("= 'integer'", "= 'real'", "= 'text'", "= 'blob'")
+_EXACT = 1 << 53
+
+
+def _types(database: sqlite3.Connection, source: str, names: list[str]) -> tuple[list[Any], Retyped]:
+    """Find the type of every column."""
     import polars as pl
 
-    kinds = ("integer", "real", "text", "blob")
-    asked = ", ".join(f"max(typeof({quoted(name)}) = '{kind}')" for name in names for kind in kinds)
-    found = database.execute(f"SELECT {asked} FROM {source}").fetchone()  # noqa: S608
+    asked = [f"max(typeof({quoted(name)}) {kind})" for name in names for kind in _KINDS]
+    asked += [
+        f"max(typeof({name}) = 'integer' AND {name} NOT BETWEEN {-_EXACT} AND {_EXACT})" for name in map(quoted, names)
+    ]
+    found = database.execute(f"SELECT {', '.join(asked)} FROM {source}").fetchone()  # noqa: S608
     types: list[Any] = []
+    retyped = Retyped({}, {})
     for i, name in enumerate(names):
-        whole, real, text, blob = found[len(kinds) * i : len(kinds) * (i + 1)]
+        whole, real, text, blob = found[len(_KINDS) * i : len(_KINDS) * (i + 1)]
         if blob:
-            raise SchemaError(
+            retyped.refused[name] = (
                 f"column {name!r} holds bytes; leave it out of the query, or say in it what you want of it"
             )
-        if text and (whole or real):
-            raise SchemaError(f"column {name!r} mixes numbers and text; make it one of them: CAST({name} AS REAL)")
-        types.append(pl.String if text else pl.Int64 if whole and not real else pl.Float64)
-    return types
+        elif text and (whole or real):
+            retyped.refused[name] = f"column {name!r} mixes numbers and text; make it one of them: CAST({name} AS REAL)"
+        elif whole and real and found[len(_KINDS) * len(names) + i]:
+            retyped.types[name] = pl.Float64  # as floats, long whole numbers would not be what they are
+        as_text = text or blob or name in retyped.types
+        types.append(pl.String if as_text else pl.Int64 if whole and not real else pl.Float64)
+    return types, retyped
