@@ -25,7 +25,7 @@ from silvan.data.schema import Feature, Label, Schema
 from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.forest.forest import Forest
-from silvan.forest.predict import as_matrix, scores
+from silvan.forest.predict import as_matrix, decide, scores, scores_and_decisions
 from silvan.tree.draw import DrawKeys, make_key, rows_of_trees
 from silvan.tree.fit import Settings, fit_forest
 from silvan.tree.target import Target, class_target, number_target
@@ -109,11 +109,11 @@ class _Forest(_Fitted):
         matrix = self._read(X)
         return scores(self.forest_, matrix, self.n_jobs)
 
-    def _out_of_bag(self, X: np.ndarray) -> np.ndarray:
-        """Score each row by the trees that did not see it; NaN where all did."""
+    def _out_of_bag(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Score each row by the trees that did not see it, NaN where all did; also return what these decide."""
         keys = np.arange(len(X), dtype=np.uint64)
         seen = rows_of_trees(make_key(self._seed, "rows"), keys, 0, self.n_estimators, True)
-        return scores(self.forest_, X, self.n_jobs, skip=seen)
+        return scores_and_decisions(self.forest_, X, self.n_jobs, skip=seen)
 
     @property
     def feature_importances_(self) -> np.ndarray:
@@ -156,6 +156,9 @@ class ForestClassifier(ClassifierMixin, _Forest):
         "node" draws features at every node, "tree" once for a tree.
     min_weight_fraction_leaf
         Least share of the total weight in a leaf; weights of rows and classes count here.
+    vote
+        "soft" predicts the class of the highest mean probability, "hard" the one that most trees vote for, the first of
+        equal ones; ``predict_proba`` is the mean in both cases.
 
     Attributes
     ----------
@@ -183,6 +186,7 @@ class ForestClassifier(ClassifierMixin, _Forest):
     """
 
     class_weight: Any = None
+    vote: str = "soft"
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Grow the forest."""
@@ -199,9 +203,9 @@ class ForestClassifier(ClassifierMixin, _Forest):
         target = class_target(codes, self.n_classes_, weight, by_class)
         self._grow(X, target, tuple(self.classes_.tolist()))
         if self.oob_score:
-            shares = self._out_of_bag(X)
+            shares, decided = self._out_of_bag(X)
             known = ~np.isnan(shares[:, 0])
-            right = codes[known] == shares[known].argmax(axis=1)
+            right = codes[known] == decided[known]
             self.oob_score_ = float(right.mean()) if len(right) else np.nan
             self.oob_decision_function_ = _spread(shares, used)
         return self
@@ -211,9 +215,9 @@ class ForestClassifier(ClassifierMixin, _Forest):
         return self._scores(X)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class."""
-        votes = self._scores(X).argmax(axis=1)
-        return self.classes_[votes]
+        """Return the most probable class, or with ``vote="hard"`` the one that most trees vote for."""
+        rows = self._read(X)
+        return self.classes_[decide(self.forest_, rows, self.n_jobs)]
 
 
 @dataclass(repr=False, eq=False)
@@ -285,7 +289,7 @@ class ForestRegressor(RegressorMixin, _Forest):
         X, y = X[used], y[used]
         self._grow(X, number_target(y, weight))
         if self.oob_score:
-            means = self._out_of_bag(X)[:, 0]
+            means = self._out_of_bag(X)[1]
             known = ~np.isnan(means)
             spread = ((y[known] - y[known].mean()) ** 2).sum() if known.any() else 0.0
             error = ((y[known] - means[known]) ** 2).sum()

@@ -248,13 +248,18 @@ def decide(
 
 
 def scores_and_decisions(
-    forest: ForestArrays, X: np.ndarray, n_jobs: int | None = None, absent: np.ndarray | None = None
+    forest: ForestArrays,
+    X: np.ndarray,
+    n_jobs: int | None = None,
+    absent: np.ndarray | None = None,
+    *,
+    skip: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the results of ``scores`` and ``decide``, from one walk."""
     if forest.classes is not None and forest.combine == "vote":
-        total = tally(forest, X, _answering_weights(forest, absent), n_jobs)
+        total = tally(forest, X, _answering_weights(forest, absent), n_jobs, skip=skip)
         return total.means(), total.votes.argmax(axis=1)
-    means = scores(forest, X, n_jobs, absent)
+    means = scores(forest, X, n_jobs, absent, skip=skip)
     return means, means[:, 0] if forest.classes is None else means.argmax(axis=1)
 
 

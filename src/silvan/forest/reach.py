@@ -165,6 +165,13 @@ def _meet(bits: np.ndarray, bounds: np.ndarray, leaves: np.ndarray) -> bool:
     return True
 
 
+def votes_of_leaves(value: np.ndarray) -> np.ndarray:
+    """Return 1 for the most probable class of each leaf, the first of equal ones, 0 for others: a tree's vote."""
+    votes = np.zeros_like(value)
+    votes[np.arange(len(value)), value.argmax(axis=1)] = 1.0
+    return votes
+
+
 def leaf_scores(rows: np.ndarray, value: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Average values by the trees' weights, to the bit as a forest does; ``rows`` (rows, trees) index ``value``."""
     out = np.zeros((len(rows), value.shape[1]))

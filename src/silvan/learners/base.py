@@ -19,7 +19,7 @@ from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.forest.forest import Forest
 from silvan.tree.draw import make_key
-from silvan.tree.fit import Settings
+from silvan.tree.fit import NO_VOTES, Settings
 
 if TYPE_CHECKING:
     import polars as pl
@@ -133,6 +133,8 @@ class Learner(_Fitted):
             if unknown:
                 raise InputError(f"class_weight names {unknown[0]!r}, which is not a class of {schema.label.name!r}")
             weight = [float(weight.get(c, 1.0)) for c in schema.label.classes]
+        if values.get("vote") == "hard" and not schema.n_classes:
+            raise InputError(NO_VOTES)
         return Settings(criterion=self.criterion or default, class_weight=weight, **values)
 
     def feature_key(self) -> np.ndarray:

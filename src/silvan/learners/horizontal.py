@@ -1,6 +1,6 @@
 """Learners on federations of rows: histogram and merged forests, and the baselines, pooled and local forests."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -35,6 +35,7 @@ class HistogramForest(Learner):
     n_estimators
         Number of trees.
     %(forest_parameters)s
+    %(vote_parameter)s
     bins
         "shared": all sites count rows in the same bins, and only sums of counts are used. "adaptive": each site sends
         bins of its own with their means, as published; a site's policy must allow its message "AdaptiveLevel".
@@ -75,6 +76,7 @@ class HistogramForest(Learner):
     """
 
     max_depth: int | None = 10
+    vote: str = "soft"
     bins: str = "shared"
     epsilon: float | None = None
     private: str = "tables"
@@ -109,6 +111,8 @@ class HistogramForest(Learner):
     def _train_private(self, federation: Federation, settings: Settings, key: np.ndarray, epsilon: float) -> None:
         if self.bins != "shared":
             raise InputError("bins must be 'shared' with epsilon: adaptive bins show values of rows")
+        if settings.vote != "soft":
+            raise InputError("vote must be 'soft' with epsilon: noisy leaves are averaged, not counted")
         self.forest_, self.privacy_ = fit_private(
             federation,
             settings,
@@ -143,6 +147,7 @@ class PooledForest(HistogramForest):
     n_estimators
         Number of trees.
     %(forest_parameters)s
+    %(vote_parameter)s
     epsilon
         Must be None: the baseline has no noise.
     bins, private, noise, n_rows, tolerate
@@ -191,6 +196,7 @@ class LocalForest(Learner):
     n_estimators
         Number of trees of each site.
     %(forest_parameters)s
+    %(vote_parameter)s
 
     Attributes
     ----------
@@ -212,6 +218,8 @@ class LocalForest(Learner):
     >>> model.predict(X[:2], site="north")
     array([0, 0])
     """
+
+    vote: str = "soft"
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
@@ -236,6 +244,7 @@ class MergedForest(Learner):
     n_estimators
         Number of trees of all sites together.
     %(forest_parameters)s
+    %(vote_parameter)s
     weights
         None: equally many trees from every site. "trees": numbers of trees in proportion to the sites' rows. "votes":
         equally many trees, each with a weight in proportion to its site's rows.
@@ -272,6 +281,7 @@ class MergedForest(Learner):
 
     sends_trees: ClassVar[bool] = True
 
+    vote: str = "soft"
     weights: merged_forest.Weights | None = None
     equal: bool = False
     max_trees: int | None = None
@@ -293,13 +303,14 @@ class MergedForest(Learner):
         merged_forest.check_influence(settings, self.equal, self.max_trees, self.admission)
         influence = merged_forest.Influence(self.weights, self.equal, self.max_trees, self.admission)
         merged = merged_forest.fit(federation, self.schema_, settings, feature_key, influence)
-        self.forest_ = merged.forest()
+        self.forest_ = replace(merged.forest(), combine=settings.combine)
         self.forests_ = dict.fromkeys(federation.active, self.forest_)
         self.refused_: dict[str, dict[str, dict[str, int]]] = {}
         if merged.refusals is not None:
             self.refused_ = merged.refusals.counted()
             warn_refused(merged.refusals)
-            self.forests_ |= {site: merged.forest(site) for site in self.refused_}
+            for site in self.refused_:
+                self.forests_[site] = replace(merged.forest(site), combine=settings.combine)
 
     def _federated(self) -> object:
         shared = super()._federated()

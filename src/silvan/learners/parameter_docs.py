@@ -35,6 +35,11 @@ random_state
 feature_draw
     "node" draws features at every node, "tree" once for a tree."""
 
+_VOTE_PARAMETER = """\
+vote
+    "soft" predicts the class of the highest mean probability, "hard" the one that most trees vote for, the first of
+    equal ones; ``predict_proba`` is the mean in both cases. "hard" is for classes."""
+
 _BOOSTING_PARAMETERS = """\
 n_estimators
     Most rounds of boosting; a round adds one stump of every site.
@@ -59,6 +64,7 @@ bytes_
 
 _TEXTS = {
     "forest_parameters": _FOREST_PARAMETERS,
+    "vote_parameter": _VOTE_PARAMETER,
     "boosting_parameters": _BOOSTING_PARAMETERS,
     "fit_attributes": _FIT_ATTRIBUTES,
 }

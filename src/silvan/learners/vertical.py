@@ -14,6 +14,7 @@ from silvan.algorithms.vertical.party_shares import restore_forest_shares, share
 from silvan.algorithms.vertical.prediction import find_leaves, find_leaves_classically, judge, score_leaves
 from silvan.errors import InputError
 from silvan.federation.federation import OVERALL, Federation
+from silvan.forest.arrays import Combine
 from silvan.forest.forest import Forest
 from silvan.forest.forest_shares import Share, Structure, put_together
 from silvan.learners.base import Learner, figures_frame
@@ -50,6 +51,7 @@ class VerticalForest(Learner, _InShares):
     n_estimators
         Number of trees.
     %(forest_parameters)s
+    %(vote_parameter)s
     labels
         "encoded": the label holder sends the label once, classes under secret numbers, for all parties to read.
         "encrypted": it sends ciphertexts that only it can read the sums of (needs ``silvan[vertical]``); a level takes
@@ -93,6 +95,7 @@ class VerticalForest(Learner, _InShares):
     """
 
     max_depth: int | None = 10
+    vote: str = "soft"
     labels: str = "encoded"
     auditor: bool = False
     key_bits: int = 2048
@@ -128,7 +131,7 @@ class VerticalForest(Learner, _InShares):
 
     @cached_property
     def _whole(self) -> Forest:
-        return put_together(self._fitted(), self.shares_)
+        return replace(put_together(self._fitted(), self.shares_), combine=self._combine)
 
     @property
     def forest_(self) -> Forest:  # type: ignore[override]
@@ -145,6 +148,10 @@ class VerticalForest(Learner, _InShares):
     def forests_(self) -> dict[str, Forest]:  # type: ignore[override]
         """The same forest for every party."""
         return dict.fromkeys(self._fitted().parties, self.forest_)
+
+    @property
+    def _combine(self) -> Combine:
+        return "vote" if self.vote == "hard" else "mean"
 
     def _fitted(self) -> Structure:
         if "structure_" not in self.__dict__:
@@ -171,7 +178,7 @@ class VerticalForest(Learner, _InShares):
         if not isinstance(X, Federation):
             return super().predict(X, site)
         classes = self._fitted().schema.label.classes
-        scored = self._score_by_id(X, **how)
+        scored = self._score_by_id(X, votes=self._combine == "vote", **how)
         answers = scored.scores[:, 0] if classes is None else [classes[code] for code in scored.scores.argmax(axis=1)]
         return scored.with_answers({"prediction": answers})
 
@@ -186,21 +193,27 @@ class VerticalForest(Learner, _InShares):
         return scored.with_answers({str(name): scored.scores[:, code] for code, name in enumerate(classes)})
 
     def _score_by_id(
-        self, federation: Federation, method: Method = "one round", incomplete: bool = False
+        self, federation: Federation, method: Method = "one round", incomplete: bool = False, votes: bool = False
     ) -> ScoredRows:
-        scored = score_by_id(federation, lambda digests: self._scores(federation, digests, method), incomplete)
+        def score(digests: np.ndarray) -> np.ndarray:
+            return self._scores(federation, self._leaves(federation, digests, method), votes)
+
+        scored = score_by_id(federation, score, incomplete)
         if incomplete:
             self.lacking_ = scored.lacking
         return scored
 
-    def _scores(self, federation: Federation, digests: np.ndarray, method: Method = "one round") -> np.ndarray:
+    def _leaves(self, federation: Federation, digests: np.ndarray, method: Method = "one round") -> np.ndarray:
         if method not in ("one round", "classical"):
             raise InputError(f"method must be 'one round' or 'classical', got {method!r}")
         structure = self._fitted()
         if federation.local_sites:
             restore_forest_shares(federation, structure, self.shares_)
         find = find_leaves if method == "one round" else find_leaves_classically
-        return score_leaves(federation, structure, find(federation, structure, digests))
+        return find(federation, structure, digests)
+
+    def _scores(self, federation: Federation, leaves: np.ndarray, votes: bool = False) -> np.ndarray:
+        return score_leaves(federation, self._fitted(), leaves, votes)
 
     # -- judging
 
@@ -222,9 +235,12 @@ class VerticalForest(Learner, _InShares):
         if columns.label_holder is None:
             raise InputError("no party holds the label, so there is nothing to judge by")
         with federation.counted_apart():
-            scores = self._scores(federation, columns.test)
+            leaves = self._leaves(federation, columns.test)
+            scores, decided = self._scores(federation, leaves), None
+            if self._combine == "vote":
+                decided = self._scores(federation, leaves, votes=True).argmax(axis=1)
         with federation.working_on(f"judging {type(self).__name__}"):
-            figures = judge(federation, columns.label_holder, self._fitted().schema, columns.test, scores)
+            figures = judge(federation, columns.label_holder, self._fitted().schema, columns.test, scores, decided)
         if not federation.local_sites:
             return [Row(OVERALL, FEDERATED, len(columns.test), figures)]
         rows = self._figures_on_test_rows(federation, contenders)

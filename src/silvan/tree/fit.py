@@ -11,7 +11,7 @@ from silvan.data.bins import check_max_bins, find_bins
 from silvan.data.grid import Grid
 from silvan.data.schema import Schema
 from silvan.errors import InputError
-from silvan.forest.arrays import DEPTH_CAP
+from silvan.forest.arrays import DEPTH_CAP, Combine
 from silvan.forest.category_set import is_category_split
 from silvan.forest.forest import Forest
 from silvan.forest.importance import gain_shares, mean_shares
@@ -26,6 +26,9 @@ from silvan.util.threads import thread_count, thread_map
 
 _ROWS_AT_ONCE = 1 << 21
 """Trees grow side by side in batches of about so many rows: enough work a call, little memory."""
+
+NO_VOTES = "vote='hard' is for classification: trees that predict a number have no class to vote for"
+"""The text of an error."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Settings:
     feature_draw: str = "node"
     min_weight_fraction_leaf: float = 0.0
     class_weight: str | list[float] | None = None  # "balanced", or a weight a class
+    vote: str = "soft"  # trees answer with probabilities; "hard": with the most probable class of their leaf
 
     def __post_init__(self) -> None:
         """Raise ``InputError`` for a parameter that is out of range."""
@@ -64,8 +68,15 @@ class Settings:
             raise InputError(f"min_weight_fraction_leaf must be between 0 and 0.5, got {share!r}")
         if isinstance(self.class_weight, str) and self.class_weight != "balanced":
             raise InputError(f"class_weight must be None, 'balanced' or a dict, got {self.class_weight!r}")
+        if self.vote not in ("soft", "hard"):
+            raise InputError(f"vote must be 'soft' or 'hard', got {self.vote!r}")
         _at_least("max_bins", self.max_bins, 2)
         check_max_bins(self.max_bins)
+
+    @property
+    def combine(self) -> Combine:
+        """How the trees make an answer."""
+        return "vote" if self.vote == "hard" else "mean"
 
     def n_drawn(self, n_features: int) -> int:
         """Return how many features a draw takes, out of so many."""
@@ -115,6 +126,8 @@ class Settings:
         if (criterion == SQUARED_ERROR) != bool(measure.scale):
             kind = "regression" if measure.scale else "classification"
             raise InputError(f"criterion {self.criterion!r} does not fit {kind}")
+        if self.vote == "hard" and measure.scale:
+            raise InputError(NO_VOTES)
         return Rule(
             criterion,
             measure.lead,
@@ -184,7 +197,9 @@ def grow_forest(
 
     batches = tree_batches(settings.n_estimators, len(table), threads)
     parts = thread_map(some, batches, threads)
-    return assemble([(part, table.bins.cut(part.feature, part.bin)) for part in parts], schema, measure)
+    return assemble(
+        [(part, table.bins.cut(part.feature, part.bin)) for part in parts], schema, measure, settings.combine
+    )
 
 
 def tree_batches(n_trees: int, n_rows: int, threads: int) -> list[range]:
@@ -195,7 +210,9 @@ def tree_batches(n_trees: int, n_rows: int, threads: int) -> list[range]:
     return [range(t, min(t + size, n_trees)) for t in range(0, n_trees, size)]
 
 
-def assemble(parts: Sequence[tuple[Grown, np.ndarray]], schema: Schema, measure: Measure) -> Forest:
+def assemble(
+    parts: Sequence[tuple[Grown, np.ndarray]], schema: Schema, measure: Measure, combine: Combine = "mean"
+) -> Forest:
     """Return the forest that grown trees make, given the thresholds of their splits."""
     pieces = [_ordered(part, thresholds, schema, measure) for part, thresholds in parts]
     joined: dict[str, Any] = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
@@ -207,6 +224,7 @@ def assemble(parts: Sequence[tuple[Grown, np.ndarray]], schema: Schema, measure:
         schema=schema,
         offsets=np.concatenate([[0], np.cumsum(sizes)]),
         weights=weights,
+        combine=combine,
         gain=gain,
         **joined,
     )

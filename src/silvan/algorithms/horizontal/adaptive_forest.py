@@ -180,7 +180,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
         AdaptiveLeaves(**same, **splits), check=lambda site, reply: _check_counts(reply, len(leaves))
     )
     grown, kept = _take_back_small(grown, leaves, reply.counts, settings.min_samples_leaf)
-    return assemble([(grown, splits["split_threshold"][kept])], schema, measure)
+    return assemble([(grown, splits["split_threshold"][kept])], schema, measure, settings.combine)
 
 
 def _take_back_small(grown: Grown, leaves: np.ndarray, counts: np.ndarray, least: int) -> tuple[Grown, np.ndarray]:

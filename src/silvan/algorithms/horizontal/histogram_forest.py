@@ -287,7 +287,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
 
     trees = np.arange(settings.n_estimators)
     grown: Grown = grow(trees, feature_key, plan, rule, find, history.add)
-    return assemble([(grown, bins.cut(grown.feature, grown.bin))], schema, measure)
+    return assemble([(grown, bins.cut(grown.feature, grown.bin))], schema, measure, settings.combine)
 
 
 def _messages(features: np.ndarray, bins: Bins, measure: Measure) -> list[slice]:

@@ -22,7 +22,7 @@ from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.forest.forest_shares import Share, Structure
-from silvan.forest.reach import goes_left, leaf_scores, meet, reach_leaves, row_bytes
+from silvan.forest.reach import goes_left, leaf_scores, meet, reach_leaves, row_bytes, votes_of_leaves
 from silvan.privacy.gate.gate import policy_of
 
 _REPLY_BYTES = 1 << 26
@@ -82,6 +82,7 @@ class LookUp(Request, frozen=True, kw_only=True):
     model: str
     leaves: np.ndarray  # (rows, trees), by number from left to right
     weights: np.ndarray  # of the trees
+    votes: bool = False  # whether trees vote for the most probable class of their leaf: then the share of votes
 
 
 class Judgement(Reply, frozen=True, kw_only=True):
@@ -99,6 +100,7 @@ class JudgeScores(Request, frozen=True, kw_only=True):
     rows: Blob
     label: Label
     scores: np.ndarray
+    decided: np.ndarray | None = None  # the class of each row, where it need not be that of the highest score
 
     def course(self) -> Course:
         """Return a course of a single question: scores that differ for one row would show its label."""
@@ -153,7 +155,8 @@ def look_up(site: Site, request: LookUp) -> LeafScores:
         raise FormatError("there is no such leaf")
     if not np.isin(weights, (0.0, 1.0)).all() or not weights.any():
         raise FormatError("the trees have other weights")
-    return LeafScores(scores=leaf_scores(leaves, share.value, weights))
+    value = votes_of_leaves(share.value) if request.votes else share.value
+    return LeafScores(scores=leaf_scores(leaves, value, weights))
 
 
 @answers(JudgeScores)
@@ -171,7 +174,10 @@ def judge_scores(site: Site, request: JudgeScores) -> Judgement:
         return Judgement(figures=metrics.moments(scores[:, 0], y))
     if ((scores < 0) | (scores > 1)).any():
         raise FormatError("the scores are no shares")
-    return Judgement(figures=np.array(list(metrics.classification(scores, y).values()), np.float64))
+    decided = scores.argmax(axis=1) if request.decided is None else request.decided
+    if decided.shape != y.shape or decided.dtype != np.int64 or ((decided < 0) | (decided >= width)).any():
+        raise FormatError("the decisions do not match the rows")
+    return Judgement(figures=np.array(list(metrics.classification(scores, y, decided).values()), np.float64))
 
 
 # -- at the coordinator
@@ -240,16 +246,17 @@ def _check_left(bits: np.ndarray, n_rows: int) -> None:
         raise FormatError("a partition with the wrong number of bits")
 
 
-def score_leaves(federation: Federation, structure: Structure, leaves: np.ndarray) -> np.ndarray:
-    """Return mean leaf values, given the rows' leaves; one more round if only the label holder has the values."""
+def score_leaves(federation: Federation, structure: Structure, leaves: np.ndarray, votes: bool = False) -> np.ndarray:
+    """Return mean leaf values, given the rows' leaves, or shares of votes; one more round if these are a secret."""
     if len(structure.value):
-        return leaf_scores(structure.leaf_row[leaves], structure.value, structure.weights)
+        value = votes_of_leaves(structure.value) if votes else structure.value
+        return leaf_scores(structure.leaf_row[leaves], value, structure.weights)
     holder, step = structure.label_holder, max(1, _REPLY_BYTES // (4 * len(structure)))
 
     def some(start: int) -> np.ndarray:
         part = leaves[start : start + step]
         reply: LeafScores = federation.ask(
-            LookUp(model=structure.model, leaves=part, weights=structure.weights),
+            LookUp(model=structure.model, leaves=part, weights=structure.weights, votes=votes),
             to=[holder],
             check=lambda _, reply: _check_scores(reply.scores, (len(part), structure.value.shape[1])),
         )[holder]
@@ -265,7 +272,12 @@ def _check_scores(scores: np.ndarray, shape: tuple[int, int]) -> None:
 
 
 def judge(
-    federation: Federation, label_holder: str, schema: Schema, digests: np.ndarray, scores: np.ndarray
+    federation: Federation,
+    label_holder: str,
+    schema: Schema,
+    digests: np.ndarray,
+    scores: np.ndarray,
+    decided: np.ndarray | None = None,
 ) -> dict[str, float]:
     """Ask the label holder for figures of merit of scores; the round is not counted as training."""
     width = len(metrics.CLASSIFICATION) if schema.n_classes else 4
@@ -275,7 +287,7 @@ def judge(
         if figures.shape != (width,) or figures.dtype != np.float64 or np.isinf(figures).any():
             raise FormatError("its figures are not those asked for")
 
-    request = JudgeScores(rows=rows_blob(federation, digests), label=schema.label, scores=scores)
+    request = JudgeScores(rows=rows_blob(federation, digests), label=schema.label, scores=scores, decided=decided)
     with federation.counted_apart():
         reply: Judgement = federation.ask(request, to=[label_holder], check=check)[label_holder]
     if schema.n_classes:
