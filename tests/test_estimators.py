@@ -165,6 +165,7 @@ WRONG = [
     ("feature_draw", "level", "'node' or 'tree'"),
     ("min_weight_fraction_leaf", 0.6, "between 0 and 0.5"),
     ("min_weight_fraction_leaf", float("nan"), "between 0 and 0.5"),
+    ("vote", "loud", "'soft' or 'hard'"),
 ]
 
 

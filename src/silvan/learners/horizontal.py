@@ -111,7 +111,7 @@ class HistogramForest(Learner):
     def _train_private(self, federation: Federation, settings: Settings, key: np.ndarray, epsilon: float) -> None:
         if self.bins != "shared":
             raise InputError("bins must be 'shared' with epsilon: adaptive bins show values of rows")
-        if settings.vote != "soft":
+        if settings.combine != "mean":
             raise InputError("vote must be 'soft' with epsilon: noisy leaves are averaged, not counted")
         self.forest_, self.privacy_ = fit_private(
             federation,

@@ -236,11 +236,11 @@ class VerticalForest(Learner, _InShares):
             raise InputError("no party holds the label, so there is nothing to judge by")
         with federation.counted_apart():
             leaves = self._leaves(federation, columns.test)
-            scores, decided = self._scores(federation, leaves), None
+            scores, decided = self._scores(federation, leaves), {}
             if self._combine == "vote":
-                decided = self._scores(federation, leaves, votes=True).argmax(axis=1)
+                decided["decided"] = self._scores(federation, leaves, votes=True).argmax(axis=1)
         with federation.working_on(f"judging {type(self).__name__}"):
-            figures = judge(federation, columns.label_holder, self._fitted().schema, columns.test, scores, decided)
+            figures = judge(federation, columns.label_holder, self._fitted().schema, columns.test, scores, **decided)
         if not federation.local_sites:
             return [Row(OVERALL, FEDERATED, len(columns.test), figures)]
         rows = self._figures_on_test_rows(federation, contenders)
@@ -254,7 +254,10 @@ class VerticalForest(Learner, _InShares):
         A party can take its own file away, or delete it: the other files hold nothing about its splits.
         The structure is written last, so a folder that was not finished holds no model.
         """
-        write_model(folder, _STRUCTURE, self._fitted(), self.shares_, self.get_params())
+        parameters = self.get_params()
+        if self.vote == "soft":  # as files had it before there was a choice
+            del parameters["vote"]
+        write_model(folder, _STRUCTURE, self._fitted(), self.shares_, parameters)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:

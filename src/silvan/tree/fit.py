@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from silvan.data.bins import check_max_bins, find_bins
 from silvan.data.grid import Grid
@@ -46,7 +47,7 @@ class Settings:
     feature_draw: str = "node"
     min_weight_fraction_leaf: float = 0.0
     class_weight: str | list[float] | None = None  # "balanced", or a weight a class
-    vote: str = "soft"  # trees answer with probabilities; "hard": with the most probable class of their leaf
+    vote: str | UnsetType = UNSET  # "hard": trees vote. "soft" is not set, so that questions stay as they were without
 
     def __post_init__(self) -> None:
         """Raise ``InputError`` for a parameter that is out of range."""
@@ -68,8 +69,10 @@ class Settings:
             raise InputError(f"min_weight_fraction_leaf must be between 0 and 0.5, got {share!r}")
         if isinstance(self.class_weight, str) and self.class_weight != "balanced":
             raise InputError(f"class_weight must be None, 'balanced' or a dict, got {self.class_weight!r}")
-        if self.vote not in ("soft", "hard"):
+        if self.vote not in ("soft", "hard", UNSET):
             raise InputError(f"vote must be 'soft' or 'hard', got {self.vote!r}")
+        if self.vote == "soft":
+            object.__setattr__(self, "vote", UNSET)
         _at_least("max_bins", self.max_bins, 2)
         check_max_bins(self.max_bins)
 

@@ -10,6 +10,7 @@ with its labels.
 from typing import ClassVar
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from silvan import metrics
 from silvan.algorithms.vertical.columns import encode_labels, encode_rows, rows_blob
@@ -100,7 +101,7 @@ class JudgeScores(Request, frozen=True, kw_only=True):
     rows: Blob
     label: Label
     scores: np.ndarray
-    decided: np.ndarray | None = None  # the class of each row, where it need not be that of the highest score
+    decided: np.ndarray | UnsetType = UNSET  # the class of each row, where it need not be that of the highest score
 
     def course(self) -> Course:
         """Return a course of a single question: scores that differ for one row would show its label."""
@@ -174,7 +175,7 @@ def judge_scores(site: Site, request: JudgeScores) -> Judgement:
         return Judgement(figures=metrics.moments(scores[:, 0], y))
     if ((scores < 0) | (scores > 1)).any():
         raise FormatError("the scores are no shares")
-    decided = scores.argmax(axis=1) if request.decided is None else request.decided
+    decided = scores.argmax(axis=1) if isinstance(request.decided, UnsetType) else request.decided
     if decided.shape != y.shape or decided.dtype != np.int64 or ((decided < 0) | (decided >= width)).any():
         raise FormatError("the decisions do not match the rows")
     return Judgement(figures=np.array(list(metrics.classification(scores, y, decided).values()), np.float64))
@@ -277,7 +278,7 @@ def judge(
     schema: Schema,
     digests: np.ndarray,
     scores: np.ndarray,
-    decided: np.ndarray | None = None,
+    decided: np.ndarray | UnsetType = UNSET,
 ) -> dict[str, float]:
     """Ask the label holder for figures of merit of scores; the round is not counted as training."""
     width = len(metrics.CLASSIFICATION) if schema.n_classes else 4
