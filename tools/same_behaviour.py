@@ -413,7 +413,7 @@ _FITS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "adaptive": ("HistogramForest", SMALL | {"bins": "adaptive"}, _ADAPTIVE),
     "adaptive, weighted": ("HistogramForest", SMALL | {"bins": "adaptive", "class_weight": {"yes": 2.0}}, _ADAPTIVE),
     "private tables": ("HistogramForest", {"epsilon": 2.0, "n_rows": 480}, _PRIVATE),
-    "private tables, rows counted": ("HistogramForest", {"epsilon": 2.0, "tolerate": 0}, _PRIVATE | {"sums": "ring"}),
+    "private tables, rows counted": ("HistogramForest", {"epsilon": 2.0, "tolerate": 1}, _PRIVATE | {"sums": "ring"}),
     "private tables at sites": ("HistogramForest", {"epsilon": 2.0, "noise": "site"}, _PRIVATE),
     "private tables, number": ("HistogramForest", {"epsilon": 2.0, "n_rows": 480}, _PRIVATE | {"task": "number"}),
     "private levels": ("HistogramForest", SMALL | {"epsilon": 20.0, "private": "levels"}, _PRIVATE),

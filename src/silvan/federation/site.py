@@ -328,3 +328,6 @@ class Cover(Protocol):
 
     def answer(self, site: Site, envelope: Envelope, own: Own) -> Reply:
         """Take the step that an envelope asks for."""
+
+    def withstands(self, n: int) -> int:
+        """Return how many of the n sites of a sum may collude with the coordinator and still not see a part."""

@@ -50,7 +50,8 @@ class HistogramForest(Learner):
         The number of rows to learn from, if it is public; None: counted with noise, for a part of epsilon.
     tolerate
         With noise on the total: how many sites may be lost, or collude, without spoiling the promise. None: one,
-        since every site knows its own share of the noise.
+        since every site knows its own share of the noise. Sites insist on what their policies reckon with (one that
+        colludes), so a study that may lose a site on the way needs one more.
 
     Attributes
     ----------

@@ -369,3 +369,56 @@ def test_a_smaller_ring_has_other_shares():
     fed.total(CountPeople(epsilon=0.5, sharers=2))
     assert list(fed.lost) == ["site 3"]
     assert spent(fed).tolist() == [1.0, 1.0, 1.0, 0.5]
+
+
+# -- how much of the noise must be there without some sites
+
+
+@pytest.mark.parametrize(("tolerate", "sharers", "answered"), [(0, 4, 1), (1, 4, 0), (1, 3, 1), (2, 3, 0), (2, 2, 1)])
+def test_the_policy_says_how_many_shares_are_spare(tolerate, sharers, answered):
+    site = gated(sv.Policy(tolerate=tolerate))
+    answer = send(site, people(sharers=sharers), over=[*SITES, "far"])
+    assert (answer.kind == "NoisyCounts") == bool(answered)
+    if not answered:
+        assert f"enough without the shares of {tolerate} of its sites" in trouble(answer).text
+    assert site.outbox.budget.spent == 0.5 * answered
+
+
+def test_no_sum_is_opened_that_lost_too_many_sites():
+    """One spare share is for a curious site; with one more, a site may be lost on the way, too."""
+    frame = table(n=200)
+
+    def total(sharers):
+        fed = sv.federate_rows(
+            {f"site {i}": frame[i::4] for i in range(4)}, schema=schema(), sums="masked", n_jobs=1, quorum=3
+        )
+        deliver = fed.transport.deliver
+
+        def some(messages, verb, timeout):
+            for site, answer in deliver(messages, verb, timeout):
+                step = wire.decode(messages[site], Envelope).step
+                if site != "site 3" or wire.decode(step.body, Turn).what == "key":
+                    yield site, answer
+
+        fed.transport.deliver = some
+        return fed.total(CountPeople(epsilon=0.5, sharers=sharers)).counts
+
+    with pytest.raises(RefusedError, match="of these 3 it is not"):
+        total(3)
+    assert total(2).shape == (1,)
+
+
+def test_no_shares_where_more_sites_collude_than_the_sum_withstands():
+    frame = table(n=200)
+    tables = {f"site {i}": frame[i::6] for i in range(6)}
+    for sums in ("ring", "masked"):
+        fed = sv.federate_rows(tables, schema=schema(), sums=sums, n_jobs=1, policy=sv.Policy(tolerate=2))
+        with pytest.raises(RefusedError, match="so many would see its part"):
+            fed.total(CountPeople(epsilon=0.5, sharers=2))
+        fed.total(CountPeople(epsilon=0.5))
+
+
+def test_journals_of_older_versions_know_the_policy():
+    """Their names have the text of the policy, without what came later unless it is set."""
+    assert "tolerate" not in repr(sv.Policy())
+    assert repr(sv.Policy(tolerate=2)).endswith("min_skill=0.0, tolerate=2)")

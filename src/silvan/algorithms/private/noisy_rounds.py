@@ -14,6 +14,7 @@ from silvan.federation.message import Blob, Reply
 from silvan.privacy.noise.accounting import EpsilonSplit, Privacy, Query
 from silvan.privacy.noise.laplace import check_epsilon
 from silvan.privacy.noise.noisy_request import Noisy
+from silvan.privacy.sums.masked_site import withstood
 
 NoiseAt = Literal["total", "site"]
 
@@ -55,8 +56,8 @@ class Placing:
         spare = self.n_sites - self.sharers
         if not spare:
             return text + _ALONE
-        # two neighbours in a ring see the part between them; masks are made for a third of the sites
-        most = {"ring": 1, "masked": max(self.n_sites // 3, 1)}.get(self.sums, spare)
+        # two neighbours in a ring see the part between them
+        most = {"ring": 1, "masked": withstood(self.n_sites)}.get(self.sums, spare)
         held = f"; holds with up to {spare} of {self.n_sites} sites lost or colluding"
         return text + held + (f", at most {most} of them colluding" if most < spare else "")
 
@@ -123,7 +124,7 @@ class Rounds:
         """Return the account of all that was asked."""
         not_covered = [
             "evaluate, whose figures are exact",
-            "that a site answers at all: one whose table does not fit the schema says so",
+            "how long a site takes to answer, and that it can read its table at all",
         ]
         if self.federation.rows:
             not_covered.append("each site's number of rows, which it told when the federation was made")

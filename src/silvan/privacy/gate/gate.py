@@ -64,7 +64,7 @@ class Policy:
         at them: a correlation, or the explained share of a number's variance.
     tolerate
         How many other sites may tell the coordinator their shares of the noise of a sum: what is left must be enough
-        for the epsilon that is charged, or the site takes no part and opens nothing. Lost sites come on top.
+        for the epsilon that is charged, or the site takes no part and opens nothing. Sites that are lost come on top.
 
     Examples
     --------
@@ -214,6 +214,11 @@ class Gate(Outbox):
                 "less noise than the budget asks for"
             )
         spare = self.policy.tolerate
+        if sharers > 1 and site.cover is not None and spare > site.cover.withstands(among):
+            raise RefusedError(
+                f"the site's policy reckons with {spare} sites that collude, and so many would see its part of this "
+                "sum, with a share of the noise alone: ask for noise='site'"
+            )
         if sharers > max(among - spare, 1):
             raise RefusedError(
                 f"the site's policy asks that the noise on a sum be enough without the shares of {spare} of its sites, "

@@ -41,6 +41,11 @@ def threshold(n: int) -> int:
     return max(MIN_SITES, n - n // 3)
 
 
+def withstood(n: int) -> int:
+    """Return how many of n sites may collude: fewer than those that two lists of parts of one sum must share."""
+    return 2 * threshold(n) - n - 1
+
+
 # -- messages
 
 
@@ -114,6 +119,10 @@ class MaskCover:
 
     def __init__(self, roster: Mapping[str, bytes] | None = None, neighbours: int | None = None) -> None:
         self.roster, self.neighbours = roster, neighbours
+
+    def withstands(self, n: int) -> int:
+        """Return how many sites may collude: fewer than it takes to confirm two lists of parts of one sum."""
+        return withstood(n)
 
     def answer(self, site: Site, envelope: Envelope, own: Own) -> Reply:
         """Answer one step of a masked sum."""

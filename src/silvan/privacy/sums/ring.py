@@ -81,6 +81,10 @@ class RingCover:
     def __init__(self, roster: Mapping[str, bytes] | None = None) -> None:
         self.roster = roster
 
+    def withstands(self, n: int) -> int:
+        """Return how many sites may collude: one, as both neighbours of a site see its part."""
+        return 1
+
     def answer(self, site: Site, envelope: Envelope, own: Own) -> Reply:
         """Answer one step of a ring sum."""
         hop = wire.decode(b"" if envelope.step is None else envelope.step.body, Hop)
