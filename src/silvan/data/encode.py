@@ -38,6 +38,8 @@ from silvan.util.readable import format_names
 
 Task = Literal["classification", "regression"]
 
+_LARGEST = np.finfo(np.float32).max
+
 
 def infer_schema(
     frame: Frame,
@@ -148,7 +150,7 @@ def encode_features(
     its text form: 1 and 1.0 are ``"1"``, true is ``"true"``. A column that the table lacks is an error, or missing
     throughout with ``fill_absent``. A cell of a numeric column that is no number, or too large, is an error that names
     up to three rows, of which the frame's first is ``first_row``; if not ``strict``, what is no number is missing, and
-    an infinite number stays infinite.
+    an infinite one is the largest there is.
     """
     present = set(frame.columns)
     absent = [name for name in schema.names if name not in present]
@@ -236,7 +238,7 @@ def _encode_numbers(series: Series, name: str, strict: bool, first_row: int) -> 
     with np.errstate(over="ignore", under="ignore"):
         values = numbers.astype(np.float32)
     if not strict:
-        return values
+        return np.clip(values, -_LARGEST, _LARGEST)
     mend = "make every cell a number or empty, or agree on it as categorical"
     _stop_at(strange, f"column {name!r} holds text, but the schema says it is numeric,", mend, first_row, SchemaError)
     what = f"column {name!r} is infinite, or too large for a 32-bit float,"

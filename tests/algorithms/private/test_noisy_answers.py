@@ -4,7 +4,6 @@ import math
 
 import msgspec
 import numpy as np
-import polars as pl
 import pytest
 from helpers.asking import send, trouble
 from helpers.private_study import FEATURES, KNOWN, LABELS, one_more, questions, schema
@@ -206,9 +205,9 @@ def test_what_fails_while_rows_are_counted_is_one_error_and_stays_charged(task):
     """Whatever is wrong with the table; asked again, the question is answered the same, and charged once."""
     lacking = table(task, 30).drop("label")
     told = set()
-    for source in ("no such table", lacking, table(task, 30).with_columns(age=pl.date(2000, 1, 1))):
+    for source in ("no such table", lacking, b"no table at all"):
         for name, request in asked(task).items():
-            if name == "people" and source is not None and not isinstance(source, str):
+            if name == "people" and source is lacking:
                 continue  # counted without a look at columns
             site = gated(source)
             for _ in range(2):
