@@ -1,7 +1,9 @@
 """Forests of rows or columns that stay apart are those of the joined table, on tables made to be awkward.
 
 Constant columns, columns present twice, few values, missing cells, categories, sites and parties with next to nothing,
-labels that one column decides or none does; few features a node, so that nodes draw again and again.
+sites that know one class, labels that one column decides or none does; few features a node, so that nodes draw again
+and again; votes and means; all ways of summing. Forests from adaptive bins are those of their literal twin, merged ones
+the sites' own put together.
 
     SILVAN_TABLES=1000 python -m pytest tests/test_random_tables.py
 
@@ -14,12 +16,16 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 import pytest
+from helpers.naive_adaptive import assert_same, grow_naive
 
 import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels
+from silvan.forest.forest import join_forests
+from silvan.tree.draw import make_key
+from silvan.tree.fit import Settings
 
 FIRST = int(os.environ.get("SILVAN_TABLE_FIRST", "0"))
-SEEDS = range(FIRST, FIRST + int(os.environ.get("SILVAN_TABLES", "40")))
+SEEDS = range(FIRST, FIRST + int(os.environ.get("SILVAN_TABLES", "24")))
 
 
 def column(rng, n, others):
@@ -70,6 +76,7 @@ def settings(rng, frame):
         "feature_draw": ["node", "tree"][rng.integers(2)],
         "class_weight": "balanced" if several and rng.random() < 0.3 else None,
         "random_state": int(rng.integers(100)),
+        "vote": "hard" if several and rng.random() < 0.3 else "soft",
     }
 
 
@@ -83,19 +90,58 @@ def task_of(frame):
     return "regression" if frame["label"].dtype == pl.Float64 else "classification"
 
 
+def federated(rng, frame, **given):
+    """The rows at one to four sites, some of which may have a single row, or a single class."""
+    if rng.random() < 0.3:
+        frame = frame.sort("label")
+    cuts = np.sort(rng.integers(1, len(frame), rng.integers(0, 4)))
+    bounds = [0, *np.unique(cuts).tolist(), len(frame)]
+    parts = {f"site {i}": frame[a:b] for i, (a, b) in enumerate(pairwise(bounds))}
+    return sv.federate_rows(parts, task=task_of(frame), n_jobs=1, cold=bool(rng.random() < 0.3), **given)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.filterwarnings("ignore")
 def test_rows(seed):
     rng, frame, parameters = drawn(seed)
-    frame = frame.drop("id")
-    if rng.random() < 0.3:
-        frame = frame.sort("label")  # sites that know one class
-    cuts = np.sort(rng.integers(1, len(frame), rng.integers(0, 4)))
-    bounds = [0, *np.unique(cuts).tolist(), len(frame)]
-    parts = {f"site {i}": frame[a:b] for i, (a, b) in enumerate(pairwise(bounds))}
-    fed = sv.federate_rows(parts, task=task_of(frame), n_jobs=1, cold=bool(rng.random() < 0.3))
+    sums = ["trusted", "trusted", "ring", "masked"][rng.integers(4)]
+    fed = federated(rng, frame.drop("id"))
+    if sums != "trusted" and len(fed.sites) > 2:
+        fed = sv.federate_rows({name: fed.site(name).source for name in fed.sites}, task=task_of(frame), sums=sums)
     pooled = sv.PooledForest(**parameters).fit(fed).forest_
     assert sv.HistogramForest(**parameters).fit(fed).forest_.hash == pooled.hash
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.filterwarnings("ignore")
+def test_merged(seed):
+    rng, frame, parameters = drawn(seed)
+    fed = federated(rng, frame.drop("id"))
+    own = sv.LocalForest(**parameters).fit(fed).forests_
+    together = {**parameters, "n_estimators": parameters["n_estimators"] * len(own)}
+    assert sv.MergedForest(**together).fit(fed).forest_.hash == join_forests(list(own.values())).hash
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.filterwarnings("ignore")
+def test_adaptive(seed):
+    rng, frame, parameters = drawn(seed)
+    whole = [name for name in frame.columns if not frame[name].null_count()]
+    codes = frame["label"].rank("dense").to_numpy() % 2 if rng.random() < 0.7 else rng.integers(0, 2, len(frame))
+    frame = frame.select(*(name for name in whole if name.startswith("c"))).with_columns(label=codes.astype(int))
+    frame = frame.with_columns(label=pl.Series([0, 1, *codes.astype(int)[2:]]))
+    weight = [1.0, 2.5] if rng.random() < 0.3 else None
+    parameters |= {"max_bins": int(rng.choice([2, 3, 8])), "class_weight": weight}
+    fed = federated(rng, frame, policy=sv.Policy(messages=("*", "AdaptiveLevel")))
+    given = {**parameters, "class_weight": None if weight is None else dict(enumerate(weight))}
+    forest = sv.HistogramForest(bins="adaptive", **given).fit(fed).forest_
+    parts = [fed.site(name).part(fed.schema) for name in fed.sites]
+    sites = [(part.X, part.y, part.row_keys) for part in parts]
+    settings = Settings(**{name: value for name, value in parameters.items() if name != "random_state"})
+    key = make_key(parameters["random_state"], "features")
+    roots = grow_naive(sites, fed.schema, settings, fed.site(fed.sites[0]).sampling_key, key)
+    whole_weights = settings.measure(fed.schema, np.full(2, len(frame))).class_weight
+    assert_same(forest, roots, sites, whole_weights)
 
 
 @pytest.mark.parametrize("labels", ["encoded", "encrypted"])

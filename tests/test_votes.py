@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
-from tests.helpers.naive_answers import vote_answers
+from helpers.naive_answers import vote_answers
 
 import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels

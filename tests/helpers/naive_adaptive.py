@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 import numpy as np
-from tests.helpers.naive_split import best_split
+from helpers.naive_split import best_split
 
 from silvan.tree.draw import child_seeds, draw_features, make_feature_order, root_seeds, rows_of_trees
 
@@ -99,7 +99,7 @@ def counts(sites, node):
 def grow_naive(sites, schema, settings, key, feature_key):
     """Grow trees from the rows of sites, (X, y, row keys) each; then take back splits with a side of too few rows."""
     plan = settings.federated_plan(len(schema.features))
-    rule = settings.rule(settings.measure(schema, np.zeros(2, np.int64)))
+    rule = settings.rule(settings.measure(schema, np.full(2, sum(len(y) for _, y, _ in sites))))
     order, drawn = make_feature_order(plan.n_features), np.zeros(plan.n_drawn, np.int64)
     in_trees = [rows_of_trees(key, keys, 0, settings.n_estimators, settings.bootstrap) for _, _, keys in sites]
     seeds = root_seeds(feature_key, np.arange(settings.n_estimators))

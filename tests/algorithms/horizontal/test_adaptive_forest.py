@@ -4,9 +4,10 @@ import hypothesis.strategies as st
 import numpy as np
 import polars as pl
 import pytest
+from helpers.examples import examples
+from helpers.naive_adaptive import assert_same, counts, grow_naive, merge_nearest_naive, summarise_naive
+from helpers.naive_answers import leaves
 from hypothesis import given
-from tests.helpers.naive_adaptive import assert_same, counts, grow_naive, merge_nearest_naive, summarise_naive
-from tests.helpers.naive_answers import leaves
 
 import silvan as sv
 from silvan.algorithms.horizontal import adaptive_forest
@@ -164,6 +165,7 @@ def encoded(fed):
     return [(part.X, part.y, part.row_keys) for part in parts]
 
 
+@examples(20)
 @given(
     seed=st.integers(0, 10_000),
     least=st.sampled_from([1, 2, 7, 20]),

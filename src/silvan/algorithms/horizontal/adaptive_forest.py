@@ -126,6 +126,9 @@ def _rows_of_nodes(site: Site, request: AfterSplits) -> tuple[Schema, Part, list
 
 # -- at the coordinator
 
+_MANY_ROWS = 1 << 24
+"""As many as there may be where policies keep the number back."""
+
 
 def fit(federation: Federation, schema: Schema, settings: Settings, feature_key: np.ndarray) -> Forest:
     """Grow the forest as published, all trees a level a round."""
@@ -138,10 +141,9 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
         )
     if settings.class_weight == "balanced":
         raise InputError("class_weight='balanced' needs summed counts; give weights, or use bins='shared'")
-    if settings.min_weight_fraction_leaf:
-        raise InputError("min_weight_fraction_leaf needs summed counts; use min_samples_leaf, or bins='shared'")
     plan = settings.federated_plan(len(schema.features))
-    measure = settings.measure(schema, np.zeros(2, np.int64))
+    # how many rows of each class there are, nobody says: weights leave room for all rows to be of one
+    measure = settings.measure(schema, np.full(2, sum(federation.rows.values()) or _MANY_ROWS))
     rule = settings.rule(measure)
     # as many bins as there may be; a category's bin is its code, as everywhere
     layout = make_bins(
