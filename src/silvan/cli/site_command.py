@@ -141,6 +141,26 @@ def _complete_name(member: "Member", study: str) -> str:
 
 
 @app.command()
+def freeze(
+    folder: Folder,
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="The study's name, or how it begins.")],
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the copy: the study is over.")] = False,
+) -> None:
+    """Keep a copy of the table in the site's folder for one study, which then goes on though the table changes."""
+    from silvan.deploy.member import Member
+    from silvan.deploy.study_table import freeze as freeze_table
+    from silvan.deploy.study_table import thaw
+
+    member = Member(folder)
+    name = _complete_name(member, study)
+    [plan] = [one for one in member.studies() if one.id == name]
+    if remove:
+        print_lines("Removed." if thaw(member, plan) else "The rows of this study are not frozen.")
+    else:
+        print_lines(f"Frozen: {freeze_table(member, plan)}")
+
+
+@app.command()
 def join(
     invite: Annotated[Path, typer.Argument(metavar="INVITE", help="The invitation that the coordinator sent.")],
     table: Annotated[

@@ -12,8 +12,9 @@ from pathlib import Path
 from silvan.data.batches import read_size
 from silvan.deploy.hub import Hub
 from silvan.deploy.job_progress import ProgressWriter
-from silvan.deploy.member import Member, source_of
-from silvan.deploy.tidy import remove_journal, remove_old_jobs
+from silvan.deploy.member import Member
+from silvan.deploy.operations.tidy import remove_journal, remove_old_jobs
+from silvan.deploy.study_table import check_study_table, study_source
 from silvan.errors import FederationError, InputError, SilvanError
 from silvan.federate.options import make_sums
 from silvan.federation.agreement.agree import agree_on
@@ -139,6 +140,7 @@ class SiteExecutor(Answering):
             if roster is None:
                 raise InputError("not all sites have joined")
             site = make_site(member, study)
+            check_study_table(member, study, site)
             site.signer = Signer(member.name, member.folder.key, roster)
             if study.secret:
                 restore_sampling_key(site, study.id)
@@ -174,7 +176,7 @@ def make_site(member: Member, study: RemoteStudy, n_jobs: int | None = None) -> 
     own = {"n_jobs": n_jobs, "memory": room, "folder": member.path, "schema": plan.schema}
     return Site(
         member.name,
-        source_of(member.settings["table"], member.settings.get("query")),
+        study_source(member, study),
         SiteSettings.of_study(plan.label, plan.exclude, plan.test, plan.random_state, **own),
         store=member.store,
         outbox=member.gate(),

@@ -10,6 +10,7 @@
     ledger, approvals  what left the site, and which studies the owner approved
     roster.json        everybody's public keys, as first seen
     asked/             studies that came in, as they were sent
+    frozen/            copies of the table that studies go on with
     kit/               FLARE's folder
 """
 
@@ -126,13 +127,15 @@ class Member:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise InputError(f"{path}: cannot be read ({error}); see docs/deployment.md for an example") from None
         problems = Problems(path, key_lines(text))
-        known = ("table", "query", "memory", "policy")
+        known = ("table", "query", "memory", "freeze", "policy")
         for key in data:
             if key not in known:
                 problems.unknown((key,), list(known))
         for key in ("table", "query", "memory"):
             if key in data and not isinstance(data[key], str):
                 problems.add((key,), f"{key} must be text, got {data[key]!r}")
+        if not isinstance(data.get("freeze", False), bool):
+            problems.add(("freeze",), f"freeze must be true or false, got {data['freeze']!r}")
         if "table" not in data:
             problems.add(("table",), "table is missing: a path, or the address of a database")
         if isinstance(data.get("memory"), str):

@@ -5,6 +5,7 @@ import time
 
 from silvan.deploy.hub import Hub
 from silvan.deploy.member import Member
+from silvan.deploy.operations.tidy import remove_old_jobs
 from silvan.deploy.process import (
     Background,
     client_arguments,
@@ -13,7 +14,6 @@ from silvan.deploy.process import (
     wait_for_port,
     wait_until_free,
 )
-from silvan.deploy.tidy import remove_old_jobs
 from silvan.errors import FederationError, InputError
 
 SERVER, ENROL, SITE = "server", "enrol", "site"

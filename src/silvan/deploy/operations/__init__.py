@@ -1,1 +1,1 @@
-"""What operators look at: checks of a folder, its status, figures for monitoring."""
+"""What keeps a folder in order: checks, status, figures for monitoring, removal of what is old."""

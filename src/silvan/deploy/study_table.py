@@ -1,0 +1,102 @@
+"""The rows that a site brings to a study: the same from its first answer to its last, or the study stops.
+
+A site remembers a keyed fingerprint of its table when it first answers a study, or when its owner approves it. If the
+table is another one when a job begins, after a nightly refresh, say, the site takes no part and says so. A frozen table
+is a copy of the rows in the site's own folder, which the study goes on with.
+"""
+
+import hmac
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from silvan.data.sources.query import Query
+from silvan.data.table import read_table
+from silvan.deploy.member import Member, source_of
+from silvan.errors import FederationError, InputError
+from silvan.federation.site_table import SiteTable
+from silvan.privacy.seal import secret_key
+from silvan.study.remote_study import RemoteStudy
+
+FROZEN = "frozen"
+"""The folder of frozen tables in a site's folder."""
+
+
+def study_source(member: Member, study: RemoteStudy) -> Any:
+    """Return what a site's rows for a study are read from: its table, or the frozen copy."""
+    frozen = frozen_file(member, study)
+    if frozen is None and member.settings.get("freeze") and not _is_known(member, study):
+        frozen = freeze(member, study)
+    return _own_source(member) if frozen is None else str(frozen)
+
+
+def check_study_table(member: Member, study: RemoteStudy, table: SiteTable) -> None:
+    """Remember a site's table for a study; raise ``FederationError`` if it is not the one that is remembered."""
+    secret = secret_key(member.store).private_bytes_raw()
+    print_ = hmac.digest(secret, f"{study.id}\0{table.fingerprint()}".encode(), "sha256")
+    known = member.store.get(_key(study))
+    if known is None:
+        member.store.put(_key(study), print_)
+    elif not hmac.compare_digest(known, print_):
+        raise FederationError(
+            "its table has changed since the study began; its owner can put the old rows back, or begin the study anew "
+            "and freeze them (`silvan site freeze`)"
+        )
+
+
+def freeze(member: Member, study: RemoteStudy) -> Path:
+    """Copy a site's table into its folder, for one study; return the copy."""
+    known = frozen_file(member, study)
+    if known is not None:
+        raise InputError(f"{known}: the rows of this study are frozen already")
+    source, folder = _own_source(member), member.path / FROZEN
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if isinstance(source, Query):
+        path = folder / f"{study.folder}.parquet"
+        content = pl.DataFrame(read_table(source).to_native())
+        _write_private(path, content.write_parquet)
+    else:
+        path = folder / f"{study.folder}{''.join(Path(source).suffixes[-2:])}"
+        _write_private(path, lambda copy: shutil.copyfile(source, copy))
+    return path
+
+
+def thaw(member: Member, study: RemoteStudy) -> bool:
+    """Remove the frozen copy of a study's rows; return whether there was one."""
+    known = frozen_file(member, study)
+    if known is not None:
+        known.unlink()
+    return known is not None
+
+
+def frozen_file(member: Member, study: RemoteStudy) -> Path | None:
+    """Return the frozen copy of a study's rows, if there is one."""
+    found = [path for path in (member.path / FROZEN).glob(f"{study.folder}.*") if path.suffix != _HALF]
+    return found[0] if found else None
+
+
+_HALF = ".half"
+
+
+def _write_private(path: Path, write: Any) -> None:
+    """Write a file that only its owner can read, whole or not at all."""
+    half = path.with_name(path.name + _HALF)
+    half.unlink(missing_ok=True)
+    os.close(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    write(half)
+    half.replace(path)
+
+
+def _own_source(member: Member) -> Any:
+    return source_of(member.settings["table"], member.settings.get("query"))
+
+
+def _is_known(member: Member, study: RemoteStudy) -> bool:
+    return member.store.get(_key(study)) is not None
+
+
+def _key(study: RemoteStudy) -> str:
+    return f"table of study {study.id}"

@@ -1,0 +1,125 @@
+"""A site's table is the same for the whole of a study, or the site says that it is not."""
+
+import sqlite3
+import stat
+
+import polars as pl
+import pytest
+from helpers.joining import make_hub, serving, write_table
+from typer.testing import CliRunner
+
+from silvan.cli.main import app
+from silvan.deploy.jobs import make_site
+from silvan.deploy.member import SETTINGS, Member
+from silvan.deploy.study_table import check_study_table, freeze, frozen_file
+from silvan.errors import FederationError, InputError
+from silvan.study.remote_study import parse_remote_study
+
+OTHER_ROWS = pl.DataFrame({"age": [40, 50, 60, 71], "label": [0, 1, 0, 1]})
+
+
+@pytest.fixture(scope="module")
+def joined(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("joined")
+    hub = make_hub(folder, ("north",))
+    with serving(hub):
+        return Member.join(folder / "north", hub.invite("north"), write_table(folder), None, {})
+
+
+@pytest.fixture
+def study(request, joined):
+    """A study that no other test has."""
+    made = parse_remote_study(f'name = "{request.node.name}"\n[learner]\nkind = "HistogramForest"\n')
+    joined.note_study(made)
+    return made
+
+
+@pytest.fixture
+def table(joined, tmp_path):
+    """The table of the site, in this test."""
+    table = write_table(tmp_path)
+    use(joined, table)
+    return table
+
+
+def use(member, table, more=""):
+    (member.path / SETTINGS).write_text(f"table = '{table}'\n{more}[policy]\napprove = false\n")
+
+
+def begin(member, study):
+    """Do what a job does when it begins, in a process of its own."""
+    member = Member(member.path)
+    site = make_site(member, study)
+    check_study_table(member, study, site)
+    return site
+
+
+def test_a_table_that_changed_is_refused(joined, study, table):
+    begin(joined, study)
+    begin(joined, study)  # the same after a restart
+    OTHER_ROWS.write_csv(table)
+    with pytest.raises(FederationError, match="its table has changed since the study began"):
+        begin(joined, study)
+    write_table(joined.path.parent)
+    write_table(type(joined.path)(table).parent)
+    begin(joined, study)  # the old rows are back
+
+
+def test_another_study_begins_with_the_new_rows(joined, study, table):
+    OTHER_ROWS.write_csv(table)
+    assert begin(joined, study).frame["age"].to_list()[-1] == 71
+
+
+def test_what_is_remembered_tells_nothing_to_who_has_no_key(joined, study, table):
+    site = begin(joined, study)
+    kept = joined.store.get(f"table of study {study.id}")
+    assert kept != site.fingerprint().encode()
+    assert len(kept) == 32
+
+
+def test_a_frozen_table(joined, study, table):
+    shown = CliRunner().invoke(app, ["site", "freeze", str(joined.path), study.id])
+    assert shown.exit_code == 0, shown.output
+    begin(joined, study)
+    OTHER_ROWS.write_csv(table)
+    assert begin(joined, study).frame["age"].to_list()[-1] == 70
+    copy = frozen_file(joined, study)
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    assert stat.S_IMODE(copy.parent.stat().st_mode) == 0o700
+    with pytest.raises(InputError, match="frozen already"):
+        freeze(joined, study)
+    assert "Removed" in CliRunner().invoke(app, ["site", "freeze", str(joined.path), study.id, "--remove"]).output
+    assert frozen_file(joined, study) is None
+    with pytest.raises(FederationError, match="has changed"):
+        begin(joined, study)
+
+
+def test_all_studies_frozen_from_their_first_answer_on(joined, study, table):
+    use(joined, table, "freeze = true\n")
+    begin(joined, study)
+    OTHER_ROWS.write_csv(table)
+    assert begin(joined, study).frame["age"].to_list()[-1] == 70
+
+
+def test_a_frozen_database(joined, study, tmp_path):
+    path = tmp_path / "hospital.sqlite"
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE visits (age REAL, sex TEXT, label INTEGER)")
+        rows = [(40.5, "f", 0), (None, "m", 1), (60.0, None, 0), (70.25, "f", 1)]
+        database.executemany("INSERT INTO visits VALUES (?, ?, ?)", rows)
+    (joined.path / SETTINGS).write_text(f"table = 'sqlite:///{path}'\nquery = 'visits'\n[policy]\napprove = false\n")
+    before = begin(joined, study)
+    before = (before.fingerprint(), before.frame.to_dict(as_series=False))
+    freeze(Member(joined.path), study)
+    with sqlite3.connect(path) as database:
+        database.execute("DELETE FROM visits WHERE label = 0")
+    database.close()
+    after = begin(joined, study)
+    assert (after.fingerprint(), after.frame.to_dict(as_series=False)) == before
+
+
+@pytest.mark.parametrize("value", ["1", '"yes"'])
+def test_freeze_is_true_or_false(joined, table, value):
+    use(joined, table, f"freeze = {value}\n")
+    with pytest.raises(InputError, match="freeze must be true or false"):
+        _ = Member(joined.path).settings
