@@ -4,6 +4,7 @@ import logging
 import os
 import shlex
 import subprocess
+import threading
 
 from silvan.deploy.member import Member
 from silvan.study.remote_study import RemoteStudy
@@ -22,7 +23,7 @@ def notify(member: Member, study: RemoteStudy) -> bool:
         return False
     names = {"SILVAN_SITE": member.name, "SILVAN_STUDY": study.id, "SILVAN_FOLDER": str(member.path)}
     try:
-        subprocess.Popen(  # noqa: S603  the owner's own command
+        started = subprocess.Popen(  # noqa: S603  the owner's own command
             shlex.split(command),
             env={**os.environ, **names},
             stdin=subprocess.DEVNULL,
@@ -33,5 +34,6 @@ def notify(member: Member, study: RemoteStudy) -> bool:
     except OSError as error:
         log.error("the command %r could not be started: %s", command, error.strerror)
         return False
+    threading.Thread(target=started.wait, daemon=True).start()  # so that it leaves nothing behind when it ends
     noted.touch()
     return True
