@@ -141,9 +141,10 @@ def _private(signed: bool) -> list[Federation]:
     made = []
     for task, forms in {"binary": ("tables", "levels", "input"), "number": ("tables",)}.items():
         tables = parts(table(task, n=60), 3)
-        fed = federate(tables, Recorded, sums="masked", signed=signed, schema=public_schema(task))
+        fed = federate(tables, Recorded, sums="masked", signed=signed, schema=public_schema(task), test=0.25)
         for form in forms:
-            sv.HistogramForest(2, max_depth=2, epsilon=50.0, private=form).fit(fed)
+            model = sv.HistogramForest(2, max_depth=2, epsilon=50.0, private=form).fit(fed)
+        model.evaluate(fed, epsilon=50.0)
         made.append(fed)
     return made
 

@@ -128,9 +128,9 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path):
 
 
 def test_errors_of_the_learner_point_at_their_line(tmp_path):
-    study = read_study(written(tmp_path, '[sites]\na = "a.csv"\n[learner]\n\nepsilon = 3\n'))
-    with pytest.raises(sv.InputError, match=r"s\.toml:5: epsilon is not built"), study.pointing():
-        raise sv.InputError("epsilon is not built yet; leave it out")
+    study = read_study(written(tmp_path, '[sites]\na = "a.csv"\n[learner]\n\nn_rows = 3\n'))
+    with pytest.raises(sv.InputError, match=r"s\.toml:5: n_rows is not built"), study.pointing():
+        raise sv.InputError("n_rows is not built yet; leave it out")
 
 
 @pytest.mark.parametrize("name", ["none.toml", "."])

@@ -1,12 +1,13 @@
 """A schema in the study file: what columns mean, said before anybody looks at them."""
 
 import pytest
+from helpers.private_study import spent
 from helpers.runs import silvan, write_study
 from helpers.studies import parts, table
 
 from silvan.errors import InputError
 from silvan.study.run_folder import Run
-from silvan.study.study_file import read_study
+from silvan.study.study_file import Study, read_study
 
 SCHEMA = """
 [schema]
@@ -47,4 +48,100 @@ def test_a_schema_that_is_none(tmp_path, schema, said):
     study = write_study(tmp_path)
     study.write_text(f"{study.read_text()}\n[schema]\n{schema}\n")
     with pytest.raises(InputError, match=said):
+        read_study(study)
+
+
+# -- a private study that is judged
+
+
+def private_study(folder, evaluation="[evaluation]\nepsilon = 1.0\n", policy="epsilon = 4.0"):
+    study = write_study(folder, parts(table(n=240), 3))
+    learner = f"{SCHEMA}\n[policy]\n{policy}\n{evaluation}\n[learner]\nepsilon = 3.0\nn_rows = 180"
+    text = study.read_text().replace("[learner]", learner)
+    study.write_text("\n".join(line for line in text.splitlines() if not line.startswith("max_depth")))
+    return study
+
+
+@pytest.fixture
+def federations(monkeypatch):
+    """The federations that studies make, with the books of their sites."""
+    made, make = [], Study.federation
+
+    def kept(self, *given, **named):
+        made.append(make(self, *given, **named))
+        return made[-1]
+
+    monkeypatch.setattr(Study, "federation", kept)
+    return made
+
+
+def test_a_private_forest_is_judged_from_a_file(tmp_path, federations):
+    """Figures over all sites with intervals, what they cost, and no figures of single sites."""
+    pytest.importorskip("opendp", reason="opendp is not installed; to test noise: pip install 'silvan[dp]'")
+    study = private_study(tmp_path)
+    said = silvan("fit", study, "--output", tmp_path / "run").output
+    assert "that is 4 of every site's privacy budget" in " ".join(said.split())
+    assert spent(federations[0]) == pytest.approx(4.0)
+    run = Run(tmp_path / "run")
+    (row,) = run.read().evaluation
+    assert (row.site, row.model, row.epsilon) == ("all", "federated", 1.0)
+    assert row.between["accuracy"][0] <= row.figures["accuracy"] <= row.between["accuracy"][1]
+    head, line = run.file("evaluation.csv").read_text().splitlines()
+    assert head.startswith("site,model,rows,auc,accuracy,f1,mcc,auc_low,auc_high")
+    assert head.endswith("use,epsilon")
+    assert line.endswith("false,1.0")
+    assert len(head.split(",")) == len(line.split(","))
+    page = run.file("report.html").read_text()
+    assert "from counts with noise for epsilon 1." in page
+    assert "single site" in page
+    again = silvan("fit", study, "--output", tmp_path / "run").output  # from the journal: nothing is asked again
+    assert "that is 4 of every site's privacy budget" in " ".join(again.split())
+    assert run.read().evaluation == [row]
+    assert spent(federations[1]) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "policy", "said"),
+    [
+        ("", "epsilon = 4.0", "Judge is answered without noise"),
+        ("[evaluation]\nepsilon = 1.5\n", "epsilon = 4.0", "all that is about to be asked costs 4.5"),
+        ("[evaluation]\nepsilon = 1.0\n", "epsilon = 4.0\ntasks = 1", "1 tasks of a study"),
+        ("[evaluation]\nepsilon = 1.0\n", 'messages = ["CountTables", "CountColumns"]', "does not allow NoisyTally"),
+    ],
+)
+def test_what_a_site_will_refuse_is_refused_first(tmp_path, federations, evaluation, policy, said):
+    """Not when the model is judged, after all was spent."""
+    result = silvan("fit", private_study(tmp_path, evaluation, policy), ok=False)
+    found = " ".join((result.output + result.stderr).split())
+    assert result.exit_code
+    assert said in found
+    assert "site 'site 0' refused this before anything was asked" in found
+    assert spent(federations[0]) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "said"),
+    [
+        ("epsilon = 0\n", "epsilon must be a number above 0"),
+        ('epsilon = "much"\n', "epsilon must be a number above 0"),
+        ("epsilon = true\n", "epsilon must be a number above 0"),
+        ("epsilom = 1.0\n", "unknown key 'epsilom' in"),
+    ],
+)
+def test_an_evaluation_that_is_none(tmp_path, evaluation, said):
+    with pytest.raises(InputError, match=said):
+        read_study(private_study(tmp_path, f"[evaluation]\n{evaluation}"))
+
+
+def test_an_evaluation_with_noise_needs_a_private_forest_and_test_rows(tmp_path):
+    study = private_study(tmp_path)
+    text = study.read_text()
+    study.write_text(text.replace("epsilon = 3.0", ""))
+    with pytest.raises(InputError, match="is for a forest with epsilon"):
+        read_study(study)
+    study.write_text("\n".join(line for line in text.splitlines() if not line.startswith("test")))
+    with pytest.raises(InputError, match="no rows to judge by"):
+        read_study(study)
+    study.write_text(text.replace(SCHEMA, ""))
+    with pytest.raises(InputError, match="epsilon needs a schema"):
         read_study(study)

@@ -11,6 +11,7 @@ import silvan.algorithms.boosting.adaboost
 import silvan.algorithms.boosting.boppid
 import silvan.algorithms.boosting.multboost
 import silvan.algorithms.evaluation.evaluate
+import silvan.algorithms.evaluation.noisy_tally
 import silvan.algorithms.horizontal.adaptive_forest
 import silvan.algorithms.horizontal.histogram_forest
 import silvan.algorithms.horizontal.merged_forest

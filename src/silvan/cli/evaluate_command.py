@@ -64,7 +64,7 @@ def at_sites(run: "Run", record: "Record", progress: "Progress") -> list["Figure
     with progress.step("Reading tables"):
         federation, model = restore_run(study, run, record)
     traffic, kinds = record.traffic, record.kinds
-    steps.judge(record, federation, model, progress)
+    steps.judge(record, federation, model, progress, epsilon=study.evaluation_epsilon)
     federation.journal.close()
     if traffic:
         record.traffic, record.kinds = traffic, kinds  # what left the sites when the model was made

@@ -51,12 +51,13 @@ def fit(
 
     with plan.pointing():
         model = plan.learner(federation.schema)
+        steps.check_with_sites(plan, federation, model)
         seconds = steps.train(federation, model, progress)
     steps.note_training(record, run, federation, model, seconds)
     run.write(record)
     if any(site.test_rows for site in record.sites):
         with plan.pointing():
-            steps.judge(record, federation, model, progress)
+            steps.judge(record, federation, model, progress, epsilon=plan.evaluation_epsilon)
         run.write_evaluation(record.evaluation)
     record.status = "done"
     run.write(record)

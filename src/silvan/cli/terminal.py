@@ -42,6 +42,8 @@ FILES = {
 def results(summary: dict[str, Any]) -> RenderableType:
     """Return the comparison as a table: a line for each site, a column for each model, gains against the site alone."""
     metric = summary["metric"]
+    if summary["noisy"] is not None:
+        return _with_noise(summary)
     table = make_table()
     who = "Party" if summary["by"] == "columns" else "Site"
     table.add_column(who, overflow="fold", min_width=8)
@@ -68,6 +70,22 @@ def results(summary: dict[str, Any]) -> RenderableType:
     if any(site["use"] for site in summary["sites"]):
         parts += [Text(), _does_joining_help(summary)]
     return Group(*parts)
+
+
+def _with_noise(summary: dict[str, Any]) -> RenderableType:
+    """Return a table of figures over all sites that were asked with noise, with their intervals."""
+    noisy, digits = summary["noisy"], summary["metric"]["digits"]
+    table = make_table()
+    table.add_column("Figure", overflow="fold", min_width=8)
+    table.add_column("Value", justify="right", no_wrap=True)
+    table.add_column("95 % interval", justify="right", no_wrap=True)
+    for title, _, value, low, high in noisy["figures"]:
+        between = "" if low is None else f"{low:.{digits}f} to {high:.{digits}f}"
+        table.add_row(title, format_figure(value, digits), between)
+    caption = Text(
+        f"on the test rows of all sites, some {noisy['rows']:,}, with noise for epsilon {noisy['epsilon']:g}"
+    )
+    return Group(table, Text(), _dim(caption))
 
 
 def _does_joining_help(summary: dict[str, Any]) -> RenderableType:

@@ -13,7 +13,6 @@ from silvan.data.batches import read_size
 from silvan.deploy.hub import Hub
 from silvan.deploy.job_progress import ProgressWriter
 from silvan.deploy.member import Member
-from silvan.deploy.operations.notice import notify
 from silvan.deploy.operations.tidy import remove_journal, remove_old_jobs
 from silvan.deploy.study_table import check_study_table, study_source
 from silvan.errors import FederationError, InputError, SilvanError
@@ -97,10 +96,11 @@ class Coordinator(Controlling):
             federation.agreement = agree_on(federation, plan.label, plan.task, plan.schema, count_rows=False)
             record = steps.start_remote_record(study, federation)
             run.write(record)
+            model = plan.learner(federation.schema)
+            steps.check_with_sites(plan, federation, model, sampling=study.secret)
             if study.secret:
                 share_sampling_key(federation)
             progress_file.stage("training")
-            model = plan.learner(federation.schema)
             transport.spent.clear()
             start = time.monotonic()
             model.fit(federation)
@@ -109,7 +109,7 @@ class Coordinator(Controlling):
             run.write(record)
             progress_file.stage("judging")
             if plan.test > 0:
-                steps.judge(record, federation, model, Bars())
+                steps.judge(record, federation, model, Bars(), epsilon=plan.evaluation_epsilon)
                 steps.note_test_rows(record)
                 run.write_evaluation(record.evaluation)
             record.status = "done"
@@ -150,8 +150,6 @@ class SiteExecutor(Answering):
             text = str(error) if isinstance(error, FederationError) else _PLAIN
             return ChunkServer(lambda data, verb: b"", lambda: ChunkReply("refused", text=text))
         approvals, policy = member.folder.approvals, member.policy
-        if policy.approve and approvals.find(study.id) is None:
-            notify(member, study)
 
         def ready() -> ChunkReply | None:
             if policy.approve and approvals.find(study.id) is None:

@@ -368,6 +368,15 @@ class Federation:
             self._apart = before
 
     @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Ask what is no part of the study's own questions: it counts as no round, and their numbers stay the same."""
+        before = self._asked, self.rounds, self.agreement_rounds
+        try:
+            yield
+        finally:
+            self._asked, self.rounds, self.agreement_rounds = before
+
+    @contextmanager
     def one_round(self) -> Iterator[None]:
         """Count questions as one round: what was too large for one message, cut into several."""
         self._joined = 0

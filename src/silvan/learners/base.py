@@ -10,14 +10,16 @@ from sklearn.base import BaseEstimator
 
 from silvan.algorithms.baselines.in_one_place import alone, alone_at, rows_for_judging
 from silvan.algorithms.baselines.pooled_forest import pooled_forest
-from silvan.algorithms.evaluation.evaluate import evaluate
+from silvan.algorithms.evaluation.evaluate import Judge, Tally, evaluate
 from silvan.algorithms.evaluation.figures import Row, on_rows, on_table
 from silvan.algorithms.horizontal import merged_forest
 from silvan.algorithms.vertical.columns import with_all_columns
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
+from silvan.federation.message import Request
 from silvan.forest.forest import Forest
+from silvan.privacy.gate.announce import Questions, announce
 from silvan.tree.draw import make_key
 from silvan.tree.fit import NO_VOTES, Settings
 
@@ -51,6 +53,9 @@ class FederatedEstimator(BaseEstimator, ABC):
         if not isinstance(federation, Federation):
             raise InputError(self.not_a_federation.format(type(federation).__name__))
         self.check()
+        questions = self.questions(federation)
+        if questions.epsilon:
+            announce(federation, questions)
         schema, rounds, before = federation.schema, federation.rounds, federation.bytes
         with federation.working_on(type(self).__name__):
             self.schema_ = schema
@@ -63,6 +68,10 @@ class FederatedEstimator(BaseEstimator, ABC):
 
     def check(self) -> None:  # most parameters are checked where they are used
         """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
+
+    def questions(self, federation: Federation) -> Questions:
+        """Return what fitting asks of sites; for parties it is not listed."""
+        return Questions(())
 
     @property
     def expected_rounds(self) -> int | None:
@@ -103,6 +112,20 @@ class Learner(_Fitted):
     class_weight: Any = None
     random_state: int = 0
     feature_draw: str = "node"
+
+    def asks(self, schema: Schema) -> tuple[type[Request], ...]:
+        """Return the kinds of messages that fitting may ask of sites."""
+        return ()
+
+    def questions(self, federation: Federation) -> Questions:
+        """Return what fitting asks of sites."""
+        parameters = repr([type(self).__name__, sorted(self.get_params(deep=False).items(), key=str)])
+        settings = f"{parameters} {federation.schema.hash}"
+        return Questions(self.asks(federation.schema), min_leaf=self.min_samples_leaf, settings=settings)
+
+    def questions_of_judging(self, federation: Federation) -> Questions:
+        """Return what ``evaluate`` asks of sites."""
+        return Questions((Judge, Tally) if federation.schema.n_classes else (Judge,), settings="judging")
 
     def train(self, federation: Federation) -> None:
         """Check the parameters and grow the forest."""
@@ -243,6 +266,9 @@ class Learner(_Fitted):
         return on_rows(self.schema_, models, alone_at(federation), rows.X, rows.y, absent, self.feature_key())
 
 
+_ENDS = ("low", "high")
+
+
 def figures_frame(rows: list[Row]) -> "pl.DataFrame":
     """Return figures as a data frame, a line for each site and model."""
     import polars as pl  # slow to import, and only tables of figures need it
@@ -253,6 +279,11 @@ def figures_frame(rows: list[Row]) -> "pl.DataFrame":
             "model": r.model,
             "rows": r.rows,
             **r.figures,
+            **{
+                f"{name}_{end}": value
+                for name, pair in r.between.items()
+                for end, value in zip(_ENDS, pair, strict=True)
+            },
             "gain": r.gain,
             "gain_low": r.low,
             "gain_high": r.high,

@@ -6,15 +6,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from silvan.algorithms.baselines.in_one_place import rows_drawn_at_sites
-from silvan.algorithms.bofrf.choose import TAUS, Chosen, choose_all
-from silvan.algorithms.bofrf.clusters import find_clusters
+from silvan.algorithms.bofrf.choose import TAUS, Choose, Chosen, choose_all
+from silvan.algorithms.bofrf.clusters import Characterise, find_clusters
 from silvan.algorithms.bofrf.distances import Metric, check_metric
+from silvan.algorithms.bofrf.tree_messages import BringTrees, ScoreTrees
 from silvan.algorithms.bofrf.tune import as_search
 from silvan.algorithms.bofrf.weigh import ExchangeSettings, Weighted, warn_if_none, weigh
 from silvan.algorithms.horizontal.merged_forest import check_influence
-from silvan.algorithms.shared.admission import warn_refused
+from silvan.algorithms.shared.admission import AdmitTrees, warn_refused
+from silvan.algorithms.shared.shared_bins import CountGrid
+from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
+from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
 from silvan.learners.parameter_docs import write_shared_entries
@@ -116,6 +120,12 @@ class BOFRF(Learner):
     def expected_rounds(self) -> int | None:
         """The most rounds that training can take, where that is known before."""
         return 3 if self.clusters is None else None
+
+    def asks(self, schema: Schema) -> tuple[type[Request], ...]:
+        """Return the kinds of messages that fitting may ask of sites."""
+        clustered = (Characterise, CountGrid) if self.clusters is not None else ()
+        admitted = (AdmitTrees,) if self.admission else ()
+        return (*clustered, BringTrees, *admitted, ScoreTrees, Choose)
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Exchange and weigh the sites' trees, and let every site choose what to use."""

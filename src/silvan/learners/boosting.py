@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 
 from silvan.algorithms.boosting import adaboost_pl, boppid, multboost
-from silvan.algorithms.boosting.adaboost import local_boost, pooled_boost
+from silvan.algorithms.boosting.adaboost import BoostStumps, local_boost, pooled_boost
 from silvan.algorithms.boosting.stumps import Boosting, check_two_classes
 from silvan.algorithms.evaluation.figures import Row
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
+from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
 from silvan.learners.parameter_docs import write_shared_entries
@@ -152,6 +153,10 @@ class BOPPID(_Booster):
         super().__init__(n_estimators, criterion, min_samples_leaf, max_bins, random_state)
         self.tau, self.printed = tau, printed
 
+    def asks(self, schema: Schema) -> tuple[type[Request], ...]:
+        """Return the kinds of messages that fitting may ask of sites."""
+        return BoostStumps, boppid.PickModels
+
     def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
         return None, boppid.fit(federation, self.schema_, boosting, federation.rows, self.tau, self.printed)
 
@@ -186,6 +191,10 @@ class AdaBoostPL(_Booster):
     >>> bool((model.predict(X) == y).mean() > 0.9)
     True
     """
+
+    def asks(self, schema: Schema) -> tuple[type[Request], ...]:
+        """Return the kinds of messages that fitting may ask of sites."""
+        return (BoostStumps,)
 
     def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
         forest = adaboost_pl.fit(federation, self.schema_, boosting)
@@ -232,6 +241,10 @@ class MultBoost(_Booster):
         random_state: int = 0,
     ) -> None:
         super().__init__(n_estimators, criterion, min_samples_leaf, max_bins, random_state)
+
+    def asks(self, schema: Schema) -> tuple[type[Request], ...]:
+        """Return the kinds of messages that fitting may ask of sites."""
+        return multboost.FindStump, multboost.WeighStage
 
     def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
         forest = multboost.fit(federation, self.schema_, boosting)

@@ -7,19 +7,33 @@ import numpy as np
 
 from silvan.algorithms.baselines.in_one_place import alone, alone_at, pooled_rows, rows_drawn_at_sites
 from silvan.algorithms.baselines.pooled_forest import pooled_forest
+from silvan.algorithms.evaluation.evaluate import NO_TEST_ROWS
+from silvan.algorithms.evaluation.figures import Row
+from silvan.algorithms.evaluation.noisy_tally import NoisyTally, evaluate_with_noise
 from silvan.algorithms.horizontal import adaptive_forest, histogram_forest, merged_forest
-from silvan.algorithms.private.forms import fit_private
-from silvan.algorithms.shared.admission import warn_refused
+from silvan.algorithms.horizontal.adaptive_messages import AdaptiveLeaves, AdaptiveLevel
+from silvan.algorithms.private.forms import check_private, fit_private, private_kinds
+from silvan.algorithms.private.noisy_rounds import Placing, place
+from silvan.algorithms.shared.admission import AdmitTrees, warn_refused
+from silvan.algorithms.shared.shared_bins import CountFine, CountGrid
+from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
-from silvan.learners.base import Learner
+from silvan.federation.message import Request
+from silvan.learners.base import Learner, figures_frame
 from silvan.learners.parameter_docs import write_shared_entries
+from silvan.privacy.gate.announce import Questions, announce
 from silvan.privacy.noise.accounting import Privacy
+from silvan.privacy.noise.laplace import check_epsilon
 from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings
 
 if TYPE_CHECKING:
     import polars as pl
+
+_WITH_NOISE = (
+    "to be judged at an accounted cost, pass evaluate(..., epsilon=...), or set epsilon in [evaluation] of a study"
+)
 
 
 @write_shared_entries
@@ -109,6 +123,41 @@ class HistogramForest(Learner):
         self.forest_ = algorithm.fit(federation, self.schema_, settings, feature_key)
         self.forests_ = dict.fromkeys(federation.active, self.forest_)
 
+    def asks(self, schema: Schema) -> tuple[type[Request], ...]:
+        """Return the kinds of messages that fitting may ask of sites."""
+        if self.epsilon is not None:
+            return private_kinds(schema, self.private, self.n_rows)
+        if self.bins == "shared":
+            return CountGrid, CountFine, histogram_forest.GrowLevel
+        return AdaptiveLevel, AdaptiveLeaves
+
+    def questions(self, federation: Federation) -> Questions:
+        """Return what fitting asks of sites; raise ``InputError`` where no private forest can be fitted."""
+        questions = super().questions(federation)
+        if self.epsilon is None:
+            return questions
+        check_epsilon(self.epsilon)
+        check_private(federation, self.private, self.n_rows)
+        sharers = 1 if self.private == "input" else self._placing(federation).sharers
+        return replace(questions, epsilon=float(self.epsilon), sharers=sharers, min_leaf=None)
+
+    def _placing(self, federation: Federation) -> Placing:
+        return place(federation, self.noise, self.tolerate)
+
+    def questions_of_judging(self, federation: Federation, epsilon: float | None = None) -> Questions:
+        """Return what ``evaluate`` asks of sites, with noise for ``epsilon`` or, if None, without."""
+        questions = super().questions_of_judging(federation)
+        if epsilon is None:
+            return questions if self.epsilon is None else replace(questions, hint=_WITH_NOISE)
+        check_epsilon(epsilon)
+        if self.epsilon is None:
+            raise InputError(
+                "epsilon of evaluate is for a forest that was fitted with epsilon: noise on figures hides the rows "
+                "judged by, not those that the forest tells of"
+            )
+        sharers = self._placing(federation).sharers
+        return replace(questions, kinds=(NoisyTally,), epsilon=float(epsilon), sharers=sharers)
+
     def _train_private(self, federation: Federation, settings: Settings, key: np.ndarray, epsilon: float) -> None:
         if self.bins != "shared":
             raise InputError("bins must be 'shared' with epsilon: adaptive bins show values of rows")
@@ -126,14 +175,52 @@ class HistogramForest(Learner):
         )
         self.forests_ = dict.fromkeys(federation.active, self.forest_)
 
-    def evaluate(self, federation: Federation, table: Any = None) -> "pl.DataFrame":
-        """Compare the model as every learner does; with ``epsilon``, a column says that it does not cover figures."""
-        figures = super().evaluate(federation, table)
-        if self.epsilon is None:
-            return figures
+    def evaluate(self, federation: Federation, table: Any = None, epsilon: float | None = None) -> "pl.DataFrame":
+        """Compare the model as every learner does; a private one may be judged with noise.
+
+        Parameters
+        ----------
+        federation
+            The federation that the model was fitted on, made with test rows (``test=0.2``).
+        table
+            A table with the label to score every model on, in place of the test rows; in one process only.
+        epsilon
+            How much the figures may tell of a test row; charged to the sites' budgets. Then there is one line, for all
+            sites together: the number of rows has noise, and each figure has a 95 % interval, noise included. None:
+            figures are exact, and a site with a privacy budget refuses them.
+
+        Returns
+        -------
+        polars.DataFrame
+            A line for each site and model, and for all sites together. The column ``guarantee`` of a model with
+            ``epsilon`` says what covers the figures: "outside" for nothing.
+        """
+        if self.epsilon is None and epsilon is None:
+            return super().evaluate(federation, table)
         import polars as pl
 
-        return figures.with_columns(pl.lit("outside").alias("guarantee"))
+        if epsilon is not None:
+            if table is not None:
+                raise InputError("epsilon is for the sites' test rows; leave it out to judge on a table of your own")
+            frame, covered = figures_frame([self.judge_with_noise(federation, epsilon)]), f"epsilon {epsilon:g}"
+        else:
+            if table is None:
+                announce(federation, self.questions_of_judging(federation))
+            frame, covered = super().evaluate(federation, table), "outside"
+        return frame.with_columns(pl.lit(covered).alias("guarantee"))
+
+    def judge_with_noise(self, federation: Federation, epsilon: float) -> Row:
+        """Return figures of the model over all sites' test rows, with noise; ``judging_privacy_`` accounts for them."""
+        forest = self._forest_for(None)
+        if federation.local_sites and not any(site.test for site in federation.local_sites.values()):
+            raise InputError(NO_TEST_ROWS)
+        announce(federation, self.questions_of_judging(federation, epsilon))
+        with federation.working_on(f"judging {type(self).__name__}"):
+            row, self.judging_privacy_ = evaluate_with_noise(
+                federation, self.schema_, forest, epsilon, self._placing(federation)
+            )
+        self.counts_ = None
+        return row
 
 
 @write_shared_entries
@@ -174,6 +261,10 @@ class PooledForest(HistogramForest):
     >>> model.predict(X[:2])
     array([0, 0])
     """
+
+    def asks(self, schema: Schema) -> tuple[type[Request], ...]:
+        """Return no kinds of messages: nothing is asked."""
+        return ()
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
@@ -292,6 +383,10 @@ class MergedForest(Learner):
     def expected_rounds(self) -> int | None:
         """The most rounds that training can take, where that is known before."""
         return 1
+
+    def asks(self, schema: Schema) -> tuple[type[Request], ...]:
+        """Return the kinds of messages that fitting may ask of sites."""
+        return (merged_forest.GrowTrees, *((AdmitTrees,) if self.admission else ()))
 
     def drawn_rows(self, federation: Federation) -> np.ndarray | None:
         """Return which rows each tree drew."""

@@ -49,7 +49,7 @@ def render(summary: dict[str, Any]) -> str:
         kind=dict(summary["settings"]).get("learner.kind", "forest"),
         positives=any(site["positives"] is not None for site in summary["sites"]),
         style=Markup((_HERE / "style.css").read_text()),  # noqa: S704, our own file
-        comparison=plots.comparison(summary),
+        comparison=None if summary["noisy"] else plots.comparison(summary),
         legend=[(model, plots.swatch(model, models), plots.model_class(model, models)) for model in models],
         panels=plots.roc_panels(summary),
         importances=_importances(summary),

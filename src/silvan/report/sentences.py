@@ -16,6 +16,7 @@ def sentences(record: Record, summary: dict[str, Any]) -> list[str]:
     """Return sentences that describe a run."""
     texts = (
         _outcome(summary),
+        _with_noise(summary),
         _certainty(summary),
         _chosen_on_test_rows(summary),
         _small_test_parts(summary),
@@ -53,6 +54,27 @@ def _outcome(summary: dict[str, Any]) -> str:
         texts.append(f"At {where} the {metric['title']} is not defined: no test rows, or one class only.")
     texts.append(_change_of_figure(summary["lead"], summary))
     return " ".join(filter(None, texts))
+
+
+def _with_noise(summary: dict[str, Any]) -> str:
+    """Return the figure that was asked with noise, between what it lies, and what asking cost."""
+    noisy, metric = summary["noisy"], summary["metric"]
+    if noisy is None:
+        return ""
+    digits, figure = metric["digits"], summary["overall"]["figures"].get("federated")
+    if figure is None:
+        text = f"Noise is larger than the counts of test rows: the {metric['title']} cannot be told."
+    else:
+        text = f"Over the test rows of all sites the {metric['title']} is {figure:.{digits}f}"
+        *_, low, high = noisy["figures"][0]
+        if low is not None:
+            text += f", between {low:.{digits}f} and {high:.{digits}f} (95 % interval, noise included)"
+        text += "."
+    text += f" Figures were asked with noise, for epsilon {noisy['epsilon']:g}"
+    if noisy["training"] is not None:
+        total = noisy["training"] + noisy["epsilon"]
+        text += f"; with training, for {noisy['training']:g}, that is {total:g} of every site's privacy budget"
+    return f"{text}. No single site's figures are known."
 
 
 def _change_of_figure(line: dict[str, Any], summary: dict[str, Any]) -> str:
@@ -130,7 +152,7 @@ def _chosen_on_test_rows(summary: dict[str, Any]) -> str:
 
 
 def _small_test_parts(summary: dict[str, Any]) -> str:
-    sizes = [site["test_rows"] for site in summary["sites"] if site["figures"]]
+    sizes = [site["test_rows"] for site in summary["sites"] if site["figures"] and summary["noisy"] is None]
     if not sizes or min(sizes) >= 50 or len(sizes) < 2:
         return ""
     spread = f"{min(sizes)} to {max(sizes)} rows" if min(sizes) < max(sizes) else f"{min(sizes)} rows"

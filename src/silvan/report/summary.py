@@ -67,6 +67,7 @@ def summarise(record: Record) -> dict[str, Any]:
         "mean": mean,
         "overall": overall,
         "lead": mean or overall,
+        "noisy": _noisy(record, metric),
         "figures": _figures(record, models),
         "curves": [{"model": c.model, "of": c.of, "points": c.points} for c in record.curves],
         "importances": sorted((record.importances or {}).items(), key=lambda item: -item[1]),
@@ -127,6 +128,20 @@ def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list
 def _rows(record: Record, of_sites: list[int]) -> int:
     """Count the rows of all sites; parties have the same ones."""
     return max(of_sites, default=0) if record.by == "columns" else sum(of_sites)
+
+
+def _noisy(record: Record, metric: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return what figures with noise cost, beside training, and between what the leading one lies; None if exact."""
+    row = next((row for row in record.evaluation if row.epsilon is not None), None)
+    if row is None or metric is None:
+        return None
+    listed = [
+        (*METRICS[key][:2], row.figures[key], *row.between.get(key, (None, None)))
+        for key in METRICS
+        if key in row.figures
+    ]
+    training = record.study.get("learner", {}).get("epsilon")
+    return {"epsilon": row.epsilon, "training": training, "rows": row.rows, "figures": listed}
 
 
 def _mean(sites: list[dict[str, Any]], metric: dict[str, Any] | None, models: list[str]) -> dict[str, Any] | None:

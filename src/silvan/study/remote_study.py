@@ -12,7 +12,7 @@ from typing import Any
 from silvan.errors import InputError
 from silvan.federation.store import digest
 from silvan.study.study_file import Study
-from silvan.study.study_sections import check_learner, check_schema, check_top
+from silvan.study.study_sections import check_evaluation, check_learner, check_schema, check_top
 from silvan.study.study_values import KEYS
 from silvan.study.toml_lines import Problems, key_lines
 
@@ -76,11 +76,12 @@ def parse_remote_study(text: str, path: Path = Path("study.toml")) -> RemoteStud
         if key in data:
             problems.add((key,), why)
     rest = {key: value for key, value in data.items() if key not in _MORE_KEYS and key not in _NOT_ALLOWED}
-    for key in rest.keys() - KEYS.keys() - {"learner", "schema"}:
-        problems.unknown((key,), [*KEYS, *_MORE_KEYS, "learner", "schema"])
+    for key in rest.keys() - KEYS.keys() - {"learner", "schema", "evaluation"}:
+        problems.unknown((key,), [*KEYS, *_MORE_KEYS, "learner", "schema", "evaluation"])
     top = check_top({key: value for key, value in rest.items() if key in KEYS}, problems)
     kind, parameters = check_learner(rest.get("learner", {}), False, problems)
     schema = check_schema(rest.get("schema"), top.get("label", "label"), problems)
+    evaluation_epsilon = check_evaluation(rest, parameters, problems)
     sites, quorum, timeout = data.get("sites"), data.get("quorum"), data.get("timeout", TIMEOUT)
     if sites is not None and not (_names(sites) and len(set(sites)) == len(sites)):
         problems.add(("sites",), 'sites must be a list of names, as sites = ["north", "south"]')
@@ -96,7 +97,8 @@ def parse_remote_study(text: str, path: Path = Path("study.toml")) -> RemoteStud
         problems.add(("sampling",), f"sampling must be 'secret' or 'published', got {sampling!r}")
     problems.stop()
     name, output = top.pop("name", path.stem), top.pop("output", Path())
-    study = Study(path, name, {}, kind, parameters, {}, Path(output), schema=schema, lines=problems.lines, **top)
+    given: dict[str, Any] = {"schema": schema, "evaluation_epsilon": evaluation_epsilon, "lines": problems.lines}
+    study = Study(path, name, {}, kind, parameters, {}, Path(output), **given, **top)
     return RemoteStudy(study, text, sites, quorum, float(timeout), days, sampling == "secret")
 
 

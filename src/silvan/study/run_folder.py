@@ -81,7 +81,8 @@ class Figures(msgspec.Struct, frozen=True):
     """One model judged at one site, or over all; what is undefined is null.
 
     ``gain`` is against the site alone, with its 95 % interval; ``use`` marks the model that was chosen for the site,
-    which is the variant ``same_as``, if it is one.
+    which is the variant ``same_as``, if it is one. Figures with noise for ``epsilon`` have 95 % intervals,
+    noise included: ``between``.
     """
 
     site: str
@@ -93,6 +94,8 @@ class Figures(msgspec.Struct, frozen=True):
     gain_high: float | None = None
     use: bool = False
     same_as: str = ""
+    between: dict[str, tuple[float, float]] = {}
+    epsilon: float | None = None
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -202,11 +205,16 @@ class Run:
         """Write the table of figures."""
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
-        table.writerow(["site", "model", "rows", *(rows[0].figures if rows else ()), *_GAINS, "use"])
+        names = list(rows[0].figures if rows else ())
+        noisy = any(row.epsilon is not None for row in rows)
+        ends = [f"{name}_{end}" for name in names for end in ("low", "high")] if noisy else []
+        table.writerow(["site", "model", "rows", *names, *ends, *_GAINS, "use", *["epsilon"] * noisy])
         for row in rows:
-            numbers = [*row.figures.values(), *(getattr(row, name) for name in _GAINS)]
+            between = [x for name in names for x in row.between.get(name, (None, None))] if noisy else []
+            numbers = [*row.figures.values(), *between, *(getattr(row, name) for name in _GAINS)]
             figures = ["" if x is None else repr(x) for x in numbers]
-            table.writerow([row.site, row.model, row.rows, *figures, "true" if row.use else "false"])
+            cost = ["" if row.epsilon is None else repr(row.epsilon)] * noisy
+            table.writerow([row.site, row.model, row.rows, *figures, "true" if row.use else "false", *cost])
         self._write(name, text.getvalue().encode())
 
     def _write(self, name: str, data: bytes) -> None:

@@ -18,11 +18,14 @@ from silvan.algorithms.evaluation.evaluate import evaluate
 from silvan.algorithms.evaluation.figures import Row
 from silvan.federation.federation import OVERALL, Federation
 from silvan.forest.forest import Forest
+from silvan.privacy.gate.announce import Questions, announce
+from silvan.privacy.sampling_key import OfferSampling, TakeSampling
 from silvan.study import column_steps
 from silvan.study.message_kinds import describe_kinds
 from silvan.study.progress_bars import Progress
 from silvan.study.remote_study import RemoteStudy
 from silvan.study.run_folder import Curve, Difference, Figures, Record, Run, Site, Traffic
+from silvan.study.study_file import Study
 
 _MOST_CLASSES = 12
 """Curves are kept for so many classes."""
@@ -84,6 +87,20 @@ def _site(federation: Federation, name: str) -> Site:
     return Site(name, len(parts[0]), len(parts[1]), positives)
 
 
+def check_with_sites(study: Study, federation: Federation, model: Any, *, sampling: bool = False) -> None:
+    """Announce all that the study will ask: raise an error if a site would refuse, before anything is spent.
+
+    ``sampling``: sites also agree on a key of row draws.
+    """
+    questions = model.questions(federation)
+    if study.test > 0 and federation.columns is None:
+        noisy = {} if study.evaluation_epsilon is None else {"epsilon": study.evaluation_epsilon}
+        questions += model.questions_of_judging(federation, **noisy)
+    if sampling:
+        questions += Questions((OfferSampling, TakeSampling), tasks=0)
+    announce(federation, questions)
+
+
 def train(federation: Federation, model: Any, progress: Progress, text: str = "Growing trees") -> float:
     """Fit the learner and return the seconds that it took."""
     start = time.monotonic()
@@ -120,8 +137,18 @@ def judge(
     model: Any,
     progress: Progress,
     beside: dict[str, Any] | None = None,
+    epsilon: float | None = None,
 ) -> None:
-    """Judge the model at the sites, beside their own forests, the pooled forest, and other learners."""
+    """Judge the model at the sites, beside their own forests, the pooled forest, and other learners.
+
+    With ``epsilon`` only the model itself is judged, over all sites, with noise.
+    """
+    if epsilon is not None:
+        with progress.step("Judging at the sites"):
+            row = model.judge_with_noise(federation, epsilon)
+        record.evaluation, record.status = [figures(row)], "done"
+        note_traffic(record, federation)
+        return
     if federation.columns is not None:
         rows, record.pooled_hash = column_steps.judge(federation, model, progress, record.seconds)
         record.evaluation, record.status = [figures(row) for row in rows], "done"
@@ -153,7 +180,8 @@ def note_test_rows(record: Record) -> None:
 def figures(row: Row) -> Figures:
     """Return a line of the evaluation; NaN, which JSON does not have, becomes None."""
     values = {k: None if np.isnan(v) else float(v) for k, v in row.figures.items()}
-    return Figures(row.site, row.model, row.rows, values, row.gain, row.low, row.high, row.use, row.same_as)
+    gains = row.gain, row.low, row.high, row.use, row.same_as
+    return Figures(row.site, row.model, row.rows, values, *gains, between=row.between, epsilon=row.epsilon)
 
 
 def _curves(models: list[str], scores: np.ndarray, classes: list[str]) -> Iterator[Curve]:

@@ -24,6 +24,7 @@ from silvan.federation.federation import OVERALL, Federation
 from silvan.privacy.gate.gate import Policy
 from silvan.study.study_sections import (
     SECTIONS,
+    check_evaluation,
     check_learner,
     check_policy,
     check_schema,
@@ -56,6 +57,7 @@ class Study:
     match: Any = "keyed"
     memory: Any = None  # how much of a site's rows may be in memory
     schema: Schema | None = None  # of the columns, if the study sets it
+    evaluation_epsilon: float | None = None  # epsilon of the figures; None: they are exact
     lines: dict[Key, int] = field(default_factory=dict, repr=False)
 
     def settings(self) -> dict[str, Any]:
@@ -63,6 +65,8 @@ class Study:
         by_columns = {} if self.id is None else {"id": self.id, "match": self.match}
         if self.schema is not None:
             by_columns["schema"] = self.schema.to_json()
+        if self.evaluation_epsilon is not None:
+            by_columns["evaluation"] = {"epsilon": self.evaluation_epsilon}
         return {
             **by_columns,
             "label": self.label,
@@ -165,6 +169,7 @@ def read_study(path: str | Path) -> Study:
             problems.unknown((key,), SECTIONS, f"unknown section [{key}]")
     tables = check_sites(data, path.parent, problems)
     kind, parameters = check_learner(data.get("learner", {}), "parties" in data, problems)
+    evaluation_epsilon = check_evaluation(data, parameters, problems)
     policy = check_policy(data.get("policy", {}), problems)
     schema = check_schema(data.get("schema"), top.get("label", "label"), problems)
     problems.stop()
@@ -181,6 +186,7 @@ def read_study(path: str | Path) -> Study:
         policy,
         Path(os.path.normpath(output)),
         schema=schema,
+        evaluation_epsilon=evaluation_epsilon,
         lines=problems.lines,
         **top,
     )

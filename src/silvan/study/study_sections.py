@@ -12,6 +12,7 @@ from silvan.errors import InputError
 from silvan.federate.options import make_sums
 from silvan.federation.federation import OVERALL
 from silvan.privacy.gate.gate import Policy
+from silvan.privacy.noise.laplace import check_epsilon
 from silvan.study.message_kinds import all_requests
 from silvan.study.study_values import KEYS, NONE, describe_type, fits, parameters_of, whole_number
 from silvan.study.toml_lines import Key, Problems
@@ -31,7 +32,7 @@ LEARNERS = (
 COLUMN_LEARNERS = ("VerticalForest", "VerticalLinear")
 """Learners for parties that hold columns."""
 
-SECTIONS = ("sites", "parties", "schema", "learner", "policy")
+SECTIONS = ("sites", "parties", "schema", "learner", "evaluation", "policy")
 
 _SUFFIXES = (".csv", ".csv.gz", ".parquet")
 
@@ -188,6 +189,32 @@ def check_schema(values: Any, label: str, problems: Problems) -> Schema | None:
     return None if problems.found else Schema.of(features, found)
 
 
+def check_evaluation(data: dict[str, Any], parameters: dict[str, Any], problems: Problems) -> float | None:
+    """Check how the model is judged; return the epsilon of its figures, None if they are exact."""
+    values, private = data.get("evaluation", {}), parameters.get("epsilon") is not None
+    if private and "schema" not in data:
+        problems.add(("learner", "epsilon"), "epsilon needs a schema that is known without looking at tables: [schema]")
+    if not isinstance(values, dict):
+        problems.add(("evaluation",), "evaluation must be a section: [evaluation]")
+        return None
+    for key in values:
+        if key != "epsilon":
+            problems.unknown(("evaluation", key), ["epsilon"], f"unknown key {key!r} in [evaluation]")
+    if "epsilon" not in values or values["epsilon"] == NONE:
+        return None
+    key, epsilon = ("evaluation", "epsilon"), values["epsilon"]
+    try:
+        check_epsilon(epsilon)
+    except InputError as error:
+        problems.add(key, str(error))
+        return None
+    if not private:
+        problems.add(key, "epsilon of figures is for a forest with epsilon in [learner]; leave it out")
+    if not data.get("test"):
+        problems.add(key, "there are no rows to judge by: set test, or leave [evaluation] out")
+    return float(epsilon)
+
+
 def check_policy(values: Any, problems: Problems) -> dict[str, Any]:
     """Check the policy of all sites; return its values."""
     if not isinstance(values, dict):
@@ -202,7 +229,7 @@ def check_policy(values: Any, problems: Problems) -> dict[str, Any]:
             problems.add(("policy", key), f"{key} must be {describe_type(hints[key])}, got {value!r}")
         else:
             found[key] = value
-            kinds = sorted(request.kind() for request in all_requests())
+            kinds = ["*", *sorted(request.kind() for request in all_requests())]
             for name in value if key == "messages" else ():
                 if name not in kinds:
                     problems.unknown(("policy", key), kinds, f"there is no message {name!r}", name)

@@ -29,6 +29,8 @@ from silvan.forest.forest import Forest
 from silvan.privacy.gate.gate import policy_of
 from silvan.tree.fit import Settings
 
+NO_TEST_ROWS = "no site has test rows: set test=0.2 when the federation is made, or pass a table to judge on"
+
 
 class Contender(msgspec.Struct, frozen=True):
     """A model to judge: one that is sent, or the site's own, grown there when it is judged."""
@@ -186,9 +188,7 @@ def evaluate(
             check=_check_figures(schema, len(contenders)),
         )
         if not any(reply.rows for reply in replies.values()):
-            raise InputError(
-                "no site has test rows: set test=0.2 when the federation is made, or pass a table to judge on"
-            )
+            raise InputError(NO_TEST_ROWS)
         counts: Counts | None = None
         if schema.n_classes:
             counts = federation.total(

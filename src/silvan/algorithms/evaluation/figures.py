@@ -5,7 +5,7 @@ over what the site has alone shows whether the test rows confirm that.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,7 +56,8 @@ class Row:
 
     ``gain`` is how much better the first figure is than that of the site's own model, ``low`` and ``high`` are its 95 %
     interval; None where it is not known. ``use`` marks the model that the learner chose for the site; ``same_as`` names
-    the variant of the model that it is equal to, if there is one.
+    the variant of the model that it is equal to, if there is one. Figures with noise for ``epsilon`` lie ``between``
+    two numbers each.
     """
 
     site: str
@@ -68,6 +69,8 @@ class Row:
     high: float | None = None
     use: bool = False
     same_as: str = ""
+    between: dict[str, tuple[float, float]] = field(default_factory=dict)
+    epsilon: float | None = None
 
 
 def compared(

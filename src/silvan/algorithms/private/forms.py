@@ -3,15 +3,42 @@
 import numpy as np
 
 from silvan.algorithms.private import noisy_levels, noisy_rows, tables
+from silvan.algorithms.private import tables_messages as messages
 from silvan.algorithms.private.noisy_rounds import Rounds, check_rows, place
 from silvan.algorithms.private.public_cuts import check_public
+from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
+from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.privacy.noise.accounting import Privacy
 from silvan.tree.fit import Settings
 
 FORMS = ("tables", "levels", "input")
+
+
+def check_private(federation: Federation, form: str, n_rows: int | None) -> None:
+    """Raise ``InputError`` for a form that there is not, or a schema that is not public."""
+    if form not in FORMS:
+        raise InputError(f"private must be one of {', '.join(map(repr, FORMS))}, got {form!r}")
+    check_rows(n_rows)
+    if federation.agreement.by_asking:
+        raise InputError(
+            "epsilon needs a public schema, and this one was found by asking the sites: pass federate_rows(schema=...) "
+            "with bounds of numbers, categories and classes, as they are known without looking at the tables"
+        )
+    check_public(federation.schema)
+
+
+def private_kinds(schema: Schema, form: str, n_rows: int | None) -> tuple[type[Request], ...]:
+    """Return the kinds of messages that a form may ask; some of them only where there are rows enough."""
+    if form == "levels":
+        return (noisy_levels.NoisyLevel,)
+    if form == "input":
+        return (noisy_rows.DisguisedLevel,)
+    people = () if n_rows is not None else (messages.CountPeople,)
+    last = (messages.CountScores,) if schema.n_classes else (messages.SumTargets, messages.SumSlopes)
+    return (*people, messages.CountColumns, messages.CountTables, *last)
 
 
 def fit_private(
@@ -26,16 +53,8 @@ def fit_private(
     tolerate: int | None,
 ) -> tuple[Forest, Privacy]:
     """Fit a private forest; return it and the account of what its answers may tell of a row."""
-    if form not in FORMS:
-        raise InputError(f"private must be one of {', '.join(map(repr, FORMS))}, got {form!r}")
-    check_rows(n_rows)
     schema = federation.schema
-    if federation.agreement.by_asking:
-        raise InputError(
-            "epsilon needs a public schema, and this one was found by asking the sites: pass federate_rows(schema=...) "
-            "with bounds of numbers, categories and classes, as they are known without looking at the tables"
-        )
-    check_public(schema)
+    check_private(federation, form, n_rows)
     rounds = Rounds(federation, schema, epsilon, place(federation, noise, tolerate))
     if form == "tables":
         forest = tables.fit(rounds, key, n_rows)

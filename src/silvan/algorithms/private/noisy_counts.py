@@ -54,9 +54,9 @@ def answer_with_noise(
     return drawn_once(site, request, NoisyCounts, lambda: NoisyCounts(counts=request.add(count(), schema)))
 
 
-def labelled_rows(site: Site, schema: Schema) -> Part:
-    """Return the training rows; those whose label is missing or none of the classes are left out, without a word."""
-    part = site.part(schema, strict=False)
+def labelled_rows(site: Site, schema: Schema, test: bool = False) -> Part:
+    """Return the training rows, or those kept for judging, without those whose label is missing or no class."""
+    part = site.part(schema, test, strict=False)
     usable = part.y >= 0 if schema.n_classes else ~np.isnan(part.y)
     return part if usable.all() else Part(part.X[usable], part.y[usable], part.row_keys[usable])
 

@@ -123,7 +123,7 @@ class Rounds:
     def account(self, outside: tuple[str, ...] = ()) -> Privacy:
         """Return the account of all that was asked."""
         not_covered = [
-            "evaluate, whose figures are exact",
+            "evaluate without epsilon, whose figures are exact",
             "how long a site takes to answer, and that it can read its table at all",
         ]
         if self.federation.rows:

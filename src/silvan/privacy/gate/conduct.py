@@ -111,12 +111,21 @@ def _check_tasks(question: CheckedQuestion, envelope: Envelope, most: int | None
     if not envelope.task:
         return
     key = _key("tasks", envelope.study)
-    known = msgspec.msgpack.decode(question.get(key) or b"\x90", type=list[str])
+    known = _tasks(question.get(key))
     if envelope.task in known:
         return
     if most is not None and len(known) >= most:
         raise RefusedError(f"the site takes part in {most} tasks of this study, models and judgements, and no more")
     question.changes[key] = msgspec.msgpack.encode([*known, envelope.task])
+
+
+def tasks_so_far(store: Store, study: str) -> int:
+    """Return how many tasks of a study the site has taken part in."""
+    return len(_tasks(store.get(_key("tasks", study))))
+
+
+def _tasks(data: bytes | None) -> list[str]:
+    return msgspec.msgpack.decode(data or b"\x90", type=list[str])
 
 
 def _check_course(question: CheckedQuestion, envelope: Envelope, request: Request, course: Course) -> None:

@@ -37,6 +37,8 @@ CREATE TABLE IF NOT EXISTS charge (
     at REAL NOT NULL,
     answer BLOB
 );
+CREATE TABLE IF NOT EXISTS admitted (study TEXT PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS earlier AS SELECT draw FROM charge;
 CREATE TABLE IF NOT EXISTS settled (draw TEXT PRIMARY KEY, sites TEXT NOT NULL);
 """
 
@@ -87,13 +89,27 @@ class Budget:
         """Raise an error if a draw costs more than is left, unless it was charged before."""
         with self._using() as db:
             if not _known(db, draw):
+                check_epsilon(epsilon)
                 self._check_affordable(db, epsilon)
+
+    def admit(self, study: str, epsilon: float) -> None:
+        """Raise an error if a study costs more than is left, unless it was admitted before: what it paid is kept.
+
+        In a file of version 0.1.0 it is not known which study paid for what: each may be the one that did.
+        """
+        with self._using() as db, db:
+            db.execute("BEGIN IMMEDIATE")
+            if db.execute("SELECT 1 FROM admitted WHERE study = ?", (study,)).fetchone() is None:
+                since = _spent(db, "SELECT epsilon FROM charge WHERE draw NOT IN (SELECT draw FROM earlier)")
+                self._check_affordable(db, epsilon, "all that is about to be asked costs", since)
+                db.execute("INSERT INTO admitted VALUES (?)", (study,))
 
     def charge(self, draw: str, epsilon: float, what: str) -> None:
         """Charge for a draw of noise, permanently, before it is drawn; once for one name."""
         with self._using() as db, db:
             db.execute("BEGIN IMMEDIATE")  # nobody else may charge between the check and the entry
             if not _known(db, draw):
+                check_epsilon(epsilon)
                 self._check_affordable(db, epsilon)
                 db.execute("INSERT INTO charge VALUES (?, ?, ?, ?, NULL)", (draw, float(epsilon), what, time.time()))
 
@@ -136,13 +152,17 @@ class Budget:
                 self._db.close()
                 self._db = None
 
-    def _check_affordable(self, db: sqlite3.Connection, epsilon: float) -> None:
-        check_epsilon(epsilon)
+    def _check_affordable(
+        self, db: sqlite3.Connection, epsilon: float, what: str = "this question costs", counted: Fraction | None = None
+    ) -> None:
         spent = _spent(db)
-        if self.limit is not None and spent + Fraction(epsilon) > Fraction(self.limit) + _SLACK:
+        if (
+            self.limit is not None
+            and (spent if counted is None else counted) + Fraction(epsilon) > Fraction(self.limit) + _SLACK
+        ):
             raise RefusedError(
                 f"the site's privacy budget is used up: of epsilon {self.limit:g}, {float(spent):g} is spent, and "
-                f"this question costs {epsilon:g}"
+                f"{what} {epsilon:g}"
             )
 
     @contextmanager
@@ -189,6 +209,6 @@ def _known(db: sqlite3.Connection, draw: str) -> bool:
     return db.execute("SELECT 1 FROM charge WHERE draw = ?", (draw,)).fetchone() is not None
 
 
-def _spent(db: sqlite3.Connection) -> Fraction:
+def _spent(db: sqlite3.Connection, charges: str = "SELECT epsilon FROM charge") -> Fraction:
     # a sum in SQLite would round
-    return sum((Fraction(row[0]) for row in db.execute("SELECT epsilon FROM charge")), Fraction(0))
+    return sum((Fraction(row[0]) for row in db.execute(charges)), Fraction(0))
