@@ -32,12 +32,13 @@ from silvan.deploy import flare_kit, one_machine
 from silvan.deploy.certificates import Authority, make_key, make_request, pem
 from silvan.deploy.explain import explain
 from silvan.deploy.job_progress import PROGRESS, Progress
-from silvan.deploy.member import Member
+from silvan.deploy.member import BUDGET, Member
 from silvan.deploy.process import Background, client_arguments
 from silvan.deploy.services import process_of, processes_of, start_hub, start_site, stop_all
 from silvan.deploy.supervise import Supervisor
 from silvan.errors import FederationError
 from silvan.federation.journal import Journal
+from silvan.privacy.noise.budget import Budget
 from silvan.study.remote_study import parse_remote_study
 from silvan.study.run_folder import JOURNAL, Run
 
@@ -219,15 +220,20 @@ class Quiet:
 
 
 @contextlib.contextmanager
-def must_approve(member):
-    """Have jobs that start now wait for the site's owner."""
+def with_policy(member, line):
+    """Have jobs that start now find a line more in the site's policy."""
     settings = member.path / "site.toml"
     before = settings.read_text()
-    settings.write_text(before.rstrip() + "\napprove = true\n")
+    settings.write_text(f"{before.rstrip()}\n{line}\n")
     try:
         yield
     finally:
         settings.write_text(before)
+
+
+def must_approve(member):
+    """Have jobs that start now wait for the site's owner."""
+    return with_policy(member, "approve = true")
 
 
 def approve(member, plan):
@@ -270,6 +276,49 @@ def test_a_site_whose_owner_must_approve(quiet):
     assert {kind.name for kind in quiet.shown.leaves} >= {"Describe", "GrowLevel"}
     assert not quiet.left
     assert quiet.runs["forest"].read().status == "done"
+
+
+PRIVATE = """
+name = "private"
+sums = "masked"
+test = 0.25
+sites = ["north", "south", "west"]
+
+[schema]
+age = { bounds = [0, 100] }
+dose = { bounds = [1, 5] }
+sex = { categories = ["f", "m"] }
+label = { classes = ["no", "yes"] }
+
+[learner]
+epsilon = 1.0
+
+[evaluation]
+epsilon = 0.5
+"""
+NOISY = {"CountPeople", "CountColumns", "CountTables", "CountScores", "NoisyTally"}
+FREE = {"Announce", "OfferSampling", "TakeSampling"}
+
+
+def test_a_private_study(federation):
+    """With budgets at all sites and a secret key of row draws: judged too, and charged what its account says."""
+    pytest.importorskip("opendp", reason="opendp is not installed; to test noise: pip install 'silvan[dp]'")
+    hub, members, _ = federation
+    plan = parse_remote_study(PRIVATE)
+    assert plan.secret
+    with contextlib.ExitStack() as stack:
+        for member in members.values():
+            stack.enter_context(with_policy(member, "epsilon = 1.5"))
+        record = Supervisor(hub, plan).run_to_end().read()
+    (row,) = record.evaluation
+    assert (record.status, row.site, row.model, row.epsilon) == ("done", "all", "federated", 0.5)
+    assert 0.0 <= row.between["accuracy"][0] <= row.figures["accuracy"] <= row.between["accuracy"][1] <= 1.0
+    for member in members.values():
+        lines = [line for line in member.folder.ledger.lines() if line.study == plan.id]
+        assert {line.outcome for line in lines} == {"answered"}
+        assert NOISY >= {line.kind for line in lines} - FREE >= {"CountPeople", "CountTables", "NoisyTally"}
+        assert FREE & {line.kind for line in lines} >= {"Announce"}
+        assert Budget(path=member.path / BUDGET).spent == pytest.approx(1.5)
 
 
 def test_a_table_in_a_database(federation, quiet, server):
