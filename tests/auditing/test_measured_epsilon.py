@@ -33,9 +33,9 @@ def pairs(task):
 
 
 AUDITED = {
-    "binary": ("columns", "tables", "level", "scores", "people"),
-    "several": ("scores",),
-    "number": ("tables", "level", "targets", "slopes"),
+    "binary": ("columns", "tables", "level", "scores", "people", "tally"),
+    "several": ("scores", "tally"),
+    "number": ("tables", "level", "targets", "slopes", "tally"),
 }
 """What depends on the task, and all the rest once."""
 
