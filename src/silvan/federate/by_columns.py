@@ -3,28 +3,24 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
-from silvan.algorithms.vertical.columns import (
-    describe,
-    given_features,
-    hold_out,
-    left_out,
-    owner_of,
-    rows_blob,
-    stretches,
-)
+from silvan.algorithms.vertical.coded_names import named_feature, named_label
+from silvan.algorithms.vertical.columns import describe, left_out, owner_of, stretches
 from silvan.data.encode import Task
 from silvan.data.schema import Label, Schema
-from silvan.errors import InputError
+from silvan.errors import AgreementError, InputError
 from silvan.federate.options import OptionKeywords, Protection, check_common, check_excluded, read_options
 from silvan.federation.agreement.agreement import Agreement, Columns
 from silvan.federation.federation import Federation
-from silvan.federation.party import Party, derived_key
+from silvan.federation.party import Party
 from silvan.federation.site import Site
 from silvan.federation.site_table import SiteSettings
 from silvan.privacy.identity import Match, agree_key, common_digests, introduce_parties
-from silvan.privacy.psi import find_common
+from silvan.privacy.psi import find_common, has_psi
+from silvan.util.readable import format_names
+
+Names = Literal["coded", "shown"]
 
 
 @dataclass(frozen=True)
@@ -50,12 +46,14 @@ def federate_columns(
     task: Task | None = None,
     schema: Schema | None = None,
     exclude: Sequence[str] = (),
-    match: Match = "keyed",
+    match: Match | None = None,
+    names: Names = "coded",
     **options: Unpack[OptionKeywords],
 ) -> Federation:
     """Make a federation of parties that hold different columns of the same rows.
 
-    Rows are matched by an id; those that some party lacks take no part. Nobody is shown an id.
+    Rows are matched by an id; those that some party lacks take no part. Nobody is shown an id: parties agree on a key
+    that the coordinator cannot read, and name a row by a keyed digest.
 
     Parameters
     ----------
@@ -69,17 +67,21 @@ def federate_columns(
     test
         Share of the rows in common kept for judging, drawn by a keyed hash of the id.
     random_state
-        The key by which ids are hashed, rows drawn and the test part chosen derives from it. None: the parties agree
-        on a key that nobody else knows, and every federation draws other rows.
+        Decides the test part and, with the label holder's columns, which rows are in which tree: the same tables give
+        the same draws again. None: every federation draws other rows.
     task
         "classification" or "regression"; None: regression if the label is floating point with fractions.
     schema
-        What the columns mean, if it is agreed already; found by asking the parties otherwise.
+        What the columns mean, if it is agreed already, as every party is told beforehand; found by asking the parties
+        otherwise.
     exclude
         Columns that are not features.
     match
         "keyed": the coordinator sees keyed digests of all ids. "psi": only of those in common, by private set
-        intersection (needs ``silvan[psi]``).
+        intersection (needs ``silvan[psi]``). None: "psi" where its library is installed, otherwise "keyed".
+    names
+        "coded": to the coordinator columns, categories and classes are numbers; parties know their own by name.
+        "shown": it is told the names.
     sums
         How ``total`` hides its parts: "trusted", "ring" or "masked".
     policy
@@ -112,31 +114,36 @@ def federate_columns(
     """
     check_common(test, task, random_state, exclude, may_be_none=True)
     given = read_options("federate_columns", options)
-    _check(tables, id, match)
+    _check(tables, id, match, names)
+    match = match or ("psi" if has_psi() else "keyed")
     if given.quorum is not None:
         raise InputError("quorum is for federations by rows: of columns, every party is needed")
-    if given.journal is not None and random_state is None:
-        raise InputError("a journal needs a random_state: a key that parties agreed on does not outlive the process")
     name = "label" if label is None else label
     if schema is not None and label is not None and schema.label.name != label:
         raise InputError(f"the schema's label is {schema.label.name!r}, got label={label!r}")
-    protection = Protection([str(party) for party in tables], given, pinned_seals=False)
+    protection = Protection([str(party) for party in tables], given, pinned_seals=True)
     settings = SiteSettings(label=name, exclude=tuple(exclude), n_jobs=given.n_jobs)
-    parties: dict[str, Site] = {}
-    for party, table in ((str(party), table) for party, table in tables.items()):
-        keys = {} if random_state is None else _keys_of(party, int(random_state))
-        parties[party] = Party(party, table, settings, id_column=id, **keys, **protection.of(party))
+    known: dict[str, Any] = {
+        "id_column": id,
+        "seals": protection.seals,
+        "seed": None if random_state is None else int(random_state),
+        "given": schema,
+        "show_names": names == "shown",
+    }
+    parties: dict[str, Site] = {
+        str(party): Party(str(party), table, settings, **known, **protection.of(str(party)))
+        for party, table in tables.items()
+    }
     study = f"columns of {', '.join(parties)}; id {id}; label {name}; test {test}; random_state {random_state}"
     federation = protection.federation(parties, study, given)
     if given.journal is not None:
         prints = [party.fingerprint() for party in parties.values()]
         federation.journal.belongs_to(
-            f"{study}; exclude {list(exclude)}; match {match}; policy {protection.policy}; {prints}"
+            f"{study}; exclude {list(exclude)}; match {match}; names {names}; policy {protection.policy}; {prints}"
         )
 
     def agree() -> Agreement:
-        if random_state is None:
-            agree_key(federation)
+        agree_key(federation)
         agreement = _align(federation, _Alignment(id, name, label is not None, test, task, schema, match))
         check_excluded(exclude, federation.local_sites, "of any party")
         return agreement
@@ -147,46 +154,48 @@ def federate_columns(
     return federation
 
 
-def _keys_of(party: str, random_state: int) -> dict[str, bytes]:
-    """Derive the keys of a study that must be repeatable: all parties' key, and a party's own secret."""
-    return {
-        "given_key": derived_key(random_state, "parties"),
-        "given_secret": derived_key(random_state, f"secret of {party}"),
-    }
-
-
 def _align(federation: Federation, how: _Alignment) -> Agreement:
     """Find the rows in common and what the parties' columns are."""
     replies = introduce_parties(federation, how.id_column, digests=how.match == "keyed")
-    holder = owner_of(replies, how.label, how.label_required)
+    parties = {name: federation.party(name) for name in replies}
+    names = {name: party.columns for name, party in parties.items()}
+    holder = owner_of(replies, names, how.label, how.label_required)
+    absent = [n for n in (how.schema.names if how.schema else ()) if not any(n in own for own in names.values())]
+    if absent:
+        raise AgreementError(f"no party has {format_names(absent)}, which the schema names")
     if how.match == "keyed":
         known = {name: party.digests for name, party in replies.items()}
         common = common_digests(known)
     else:
         known, common = None, find_common(federation, holder or federation.sites[0])
-    if how.schema is None:
-        features, found = describe(federation, rows_blob(federation, common), replies, how.task)
-        label = found or Label(how.label)
-    else:
-        features, label = given_features(how.schema, replies), how.schema.label
-    columns = Columns(stretches(features), holder, common, hold_out(common, how.test), known)
+    told = describe(federation, common, replies, how.task, holder, how.test)
+    features = {name: told.features[name] for name in replies}
+    # all parties are here, and whoever called has their tables: names are put back for the caller alone
+    named = [named_feature(parties[name], feature) for name, own in features.items() for feature in own]
+    label = Label(how.label) if how.schema is None else how.schema.label
+    if holder is not None and told.label is not None:
+        label = named_label(parties[holder], told.label)
+    coded = Schema(tuple(f for own in features.values() for f in own), told.label or Label(how.label))
+    columns = Columns(stretches(features), holder, told.common, told.held_out, coded, known, told.draws)
     differences = left_out(replies, len(common))
     for text in differences.warnings:
         warnings.warn(text, stacklevel=5)
     return Agreement(
-        Schema(tuple(f for own in features.values() for f in own), label),
+        Schema(tuple(named), label),
         differences,
         dict.fromkeys(replies, len(columns.training)),
         columns,
     )
 
 
-def _check(tables: Any, id_column: Any, match: str) -> None:
+def _check(tables: Any, id_column: Any, match: str | None, names: str) -> None:
     if not isinstance(tables, Mapping) or not tables:
         raise InputError("tables must be a dict of tables by party, at least one")
     if len({str(name) for name in tables}) < len(tables):
         raise InputError("two parties have names that read alike; give every party a name of its own")
     if not isinstance(id_column, str) or not id_column:
         raise InputError(f"id must be the name of a column, got {id_column!r}")
-    if match not in ("keyed", "psi"):
-        raise InputError(f"match must be 'keyed' or 'psi', got {match!r}")
+    if match not in ("keyed", "psi", None):
+        raise InputError(f"match must be 'keyed' or 'psi', or None for either, got {match!r}")
+    if names not in ("coded", "shown"):
+        raise InputError(f"names must be 'coded' or 'shown', got {names!r}")

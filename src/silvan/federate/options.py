@@ -83,6 +83,11 @@ class Protection:
         self.signed = options.signed
         self.sums, self.cover = make_sums(options.sums, seals)
 
+    @property
+    def seals(self) -> dict[str, bytes]:
+        """The public keys that sites seal with for each other; all of them are set up here, so each may know them."""
+        return {name: public_key(store) for name, store in self.stores.items()}
+
     def of(self, name: str, budget: Budget | None = None) -> dict[str, Any]:
         """Return what one site is made with."""
         return {

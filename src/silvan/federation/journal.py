@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from silvan.errors import FormatError
-from silvan.federation.store import CONDUCT, SHARE, SIGNING, MemoryStore
+from silvan.federation.store import CONDUCT, LASTING, MemoryStore
 from silvan.util.sqlite_file import open_database
 
 _APPLICATION = 0x53494C56  # how SQLite files say whose they are: "SILV"
@@ -123,8 +123,8 @@ class Journal:
         """Return a store for a site of this process.
 
         What it holds a coordinator to goes with the journal, or it would take a resumed study for one that begins in
-        the middle; so do a party's shares of models, which it would not be asked to keep again, and the key that a
-        site of this process signs with, by which its trees in the journal are known.
+        the middle; so do its keys, by which its trees and what was sealed for it are known, and a party's shares of
+        models, which it would not be asked to keep again.
         """
         return _Kept(self, site)
 
@@ -180,7 +180,7 @@ class _Kept(MemoryStore):
         """Keep a value."""
         known = self.get(key)
         super().put(key, value)
-        if key.startswith((SHARE, SIGNING)) and value != known:
+        if key.startswith(LASTING) and value != known:
             self._journal.remember(self._site, {key: value})
 
     def put_all(self, values: dict[str, bytes]) -> None:

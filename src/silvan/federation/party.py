@@ -1,12 +1,14 @@
 """A party: a site of a federation by columns, which holds some columns of rows that others know too.
 
 Rows are told apart by an id. Nobody is sent an id: parties share a key that the coordinator does not have, and name a
-row by a keyed digest of its id.
+row by a keyed digest of its id. Nor is the coordinator told what columns, categories and classes are called, unless the
+study says so.
 """
 
 import hmac
 import secrets
 import unicodedata
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -38,8 +40,10 @@ class Ids(NamedTuple):
 class Party(Site):
     """One organisation's side of a federation by columns.
 
-    ``id_column`` tells rows apart. ``given_key`` is the key that all parties share, ``given_secret`` the party's own;
-    where they are not given, parties agree on the one and draw the other, and the store keeps both.
+    ``id_column`` tells rows apart. ``seals`` are the keys by which the party knows the others, and the only ones that
+    it seals the shared key for. By a ``seed`` a study can be repeated: the same rows are drawn again. ``given`` says
+    what the columns mean, if that is agreed beforehand. With ``show_names`` the coordinator is told what columns,
+    categories and classes are called.
     """
 
     def __init__(
@@ -49,23 +53,26 @@ class Party(Site):
         settings: SiteSettings | None = None,
         *,
         id_column: str,
-        given_key: bytes | None = None,
-        given_secret: bytes | None = None,
+        seals: Mapping[str, bytes] | None = None,
+        seed: int | None = None,
+        given: Schema | None = None,
+        show_names: bool = False,
         **more: Any,
     ) -> None:
         super().__init__(name, source, settings, **more)
-        self.id_column, self.given_key, self.given_secret = id_column, given_key, given_secret
+        self.id_column, self.seals, self.seed = id_column, dict(seals or {}), seed
+        self.given, self.show_names = given, show_names
 
     def own_settings(self) -> dict[str, Any]:
         """Return what a party is made with besides a site's settings."""
-        return {"id_column": self.id_column, "given_key": self.given_key, "given_secret": self.given_secret}
+        return {name: getattr(self, name) for name in ("id_column", "seals", "seed", "given", "show_names")}
 
     # -- keys
 
     @property
     def key(self) -> bytes:
-        """The key that all parties share."""
-        key = self.given_key or self.store.get("shared key")
+        """The key that all parties share, drawn by one of them."""
+        key = self.store.get("shared key")
         if key is None:
             raise RefusedError("the parties have not agreed on a key yet")
         return key
@@ -73,8 +80,6 @@ class Party(Site):
     @property
     def secret(self) -> bytes:
         """The party's own secret, drawn when it is first needed."""
-        if self.given_secret is not None:
-            return self.given_secret
         if self.store.get("secret") is None:
             self.store.put("secret", secrets.token_bytes(KEY_BYTES))
         secret = self.store.get("secret")
@@ -88,11 +93,6 @@ class Party(Site):
     def secret_for(self, purpose: str) -> bytes:
         """Derive 64 bytes for one thing from the party's own secret."""
         return hmac.digest(self.secret, purpose.encode(), "sha512")
-
-    @property
-    def row_key(self) -> np.ndarray:
-        """The key that decides which rows are in which tree; the parties' own, like the other."""
-        return np.frombuffer(self.key_for("rows of trees")[:16], "<u8").astype(np.uint64)
 
     # -- the table
 

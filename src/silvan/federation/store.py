@@ -26,6 +26,9 @@ SHARE = "share "
 SIGNING = "signing key"
 """Where a site of this process has its key, if it has no folder."""
 
+LASTING = (SHARE, SIGNING, "secret", "shared key", "paillier key", "named ")
+"""How keys begin of what a site would not be told or could not draw again: shares, keys, names behind numbers."""
+
 
 class Store(Protocol):
     """A small durable map; ``MemoryStore`` for tests and federations in one process."""

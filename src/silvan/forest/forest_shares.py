@@ -101,6 +101,8 @@ class Structure(ModelInShares):
         own = np.flatnonzero(self.owner == self.parties.index(party))
         if (share.model, share.party) != (self.model, party) or not np.array_equal(np.sort(share.node), own):
             raise FormatError(f"not the share of party {party!r} in this model")
+        if not self.has_columns(party, share.schema):
+            raise FormatError(f"not the share of party {party!r} in this model")
         kept = party == self.label_holder and not len(self.value)
         if share.n_leaves != self.n_leaves or share.value.shape[0] != (self.n_leaves if kept else 0):
             raise FormatError(f"not the share of party {party!r} in this model")
@@ -210,15 +212,16 @@ def put_together(structure: Structure, shares: Mapping[str, Share]) -> Forest:
         value = shares[structure.label_holder].value[structure.spans[0][structure.owner < 0]]
     tree = np.repeat(np.arange(len(structure)), np.diff(structure.offsets))
     inner = feature >= 0
-    n_features = len(structure.schema.features)
+    schema = structure.named_schema({party: share.schema for party, share in shares.items()})
+    n_features = len(schema.features)
     gains = gain_shares(tree[inner], feature[inner], structure.gain[inner], len(structure), n_features)
     return Forest(
-        schema=structure.schema,
+        schema=schema,
         offsets=structure.offsets,
         feature=feature,
         threshold=threshold,
         missing_left=missing_left,
-        sets=words[is_category_split(structure.schema, feature)],
+        sets=words[is_category_split(schema, feature)],
         value=value,
         weights=structure.weights,
         gain=mean_shares(gains),

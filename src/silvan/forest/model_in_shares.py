@@ -45,6 +45,21 @@ class ModelInShares:
         start = sum(self.columns[:k])
         return Schema(self.schema.features[start : start + self.columns[k]], self.schema.label)
 
+    def named_schema(self, schemas: Mapping[str, Schema]) -> Schema:
+        """Return the schema with the names that parties' shares have; what is lacking stays a number.
+
+        ``schemas`` are those of the shares that are known here, by party.
+        """
+        features = [f for party in self.parties for f in schemas.get(party, self.own_schema(party)).features]
+        known = schemas.get(self.label_holder, self.schema).label
+        # shares of version 0.1.0 do not have the classes, which the coordinator had then
+        return Schema(tuple(features), self.schema.label if known.name == self.schema.label.name else known)
+
+    def has_columns(self, party: str, schema: Schema) -> bool:
+        """Return whether a schema may be that of a party's columns: of the same kinds, with as many categories."""
+        kinds = [[(f.kind, f.n_codes) for f in some.features] for some in (schema, self.own_schema(party))]
+        return kinds[0] == kinds[1]
+
     def to_bytes(self) -> bytes:
         """Write the file that the coordinator keeps."""
         words = {

@@ -113,7 +113,7 @@ class VerticalLinear(FederatedEstimator):
     def train(self, federation: Federation) -> None:
         """Learn from all parties' columns."""
         columns, alpha, tol, most = columns_of(federation), float(self.alpha), float(self.tol), int(self.max_iter)
-        found = linear_fit.fit(federation, columns, federation.schema, alpha=alpha, tol=tol, max_iter=most)
+        found = linear_fit.fit(federation, columns, columns.schema, alpha=alpha, tol=tol, max_iter=most)
         if not found.converged:
             warnings.warn(
                 f"stopped after {found.steps} steps, before a step would have changed predictions by less than "
@@ -121,10 +121,15 @@ class VerticalLinear(FederatedEstimator):
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        self.model_, self.n_iter_, self.shares_ = found.model, found.steps, {}
+        self.n_iter_, shares = found.steps, {}
         if federation.local_sites:
             parties = found.model.parties
-            self.shares_ = {name: linear_share_of(federation.party(name), found.model.model) for name in parties}
+            shares = {name: linear_share_of(federation.party(name), found.model.model) for name in parties}
+        self._keep(found.model, shares)
+
+    def _keep(self, model: LinearModel, shares: dict[str, LinearShare]) -> None:
+        self.model_, self.shares_ = model, shares
+        self.schema_ = model.named_schema({party: share.design.schema for party, share in shares.items()})
 
     def _fitted(self) -> LinearModel:
         if not hasattr(self, "model_"):
@@ -143,7 +148,7 @@ class VerticalLinear(FederatedEstimator):
         import polars as pl
 
         model, rows = self._fitted(), []
-        classes = model.schema.label.classes
+        classes = self.schema_.label.classes
         several = [f"coefficient of {classes[code]}" for code in model.present] if classes is not None else []
         named = several if model.width > 1 else ["coefficient"]
         for party, share in self.shares_.items():
@@ -168,7 +173,8 @@ class VerticalLinear(FederatedEstimator):
             Also predict rows that some parties lack, whose columns then count as missing. A column ``lacking`` names
             these parties, and ``lacking_`` counts the rows that each lacks.
         """
-        classes = self._fitted().schema.label.classes
+        self._fitted()
+        classes = self.schema_.label.classes
 
         def decided(scores: np.ndarray) -> Any:
             return scores[:, 0] if classes is None else [classes[code] for code in scores.argmax(axis=1)]
@@ -180,7 +186,8 @@ class VerticalLinear(FederatedEstimator):
 
     def predict_proba(self, X: Any, incomplete: bool = False) -> Any:
         """Return class probabilities of the rows of a federation: a data frame of ids and a column a class."""
-        classes = self._fitted().schema.label.classes
+        self._fitted()
+        classes = self.schema_.label.classes
         if classes is None:
             raise InputError("predict_proba is for classification; this model predicts a number")
         if not isinstance(X, Federation):
@@ -202,9 +209,9 @@ class VerticalLinear(FederatedEstimator):
             return predict(federation, model, digests)
 
     def _on_table(self, table: Any) -> np.ndarray:
-        model = self._fitted()
-        frame = read_table(table, model.schema.label.name)
-        return self.score_rows(encode_features(frame, model.schema, fill_absent=True))
+        self._fitted()
+        frame = read_table(table, self.schema_.label.name)
+        return self.score_rows(encode_features(frame, self.schema_, fill_absent=True))
 
     def score_rows(self, X: np.ndarray) -> np.ndarray:
         """Score encoded rows of all columns, in one place."""
@@ -224,12 +231,13 @@ class VerticalLinear(FederatedEstimator):
         Rows kept for judging are scored in one round, and the label holder compares the scores with its labels. With
         a ``table`` of all columns every model is scored on that instead.
         """
-        model, columns = self._fitted(), columns_of(federation)
+        self._fitted()
+        columns, schema = columns_of(federation), self.schema_
         if table is not None:
             if not federation.local_sites:
                 raise InputError("a table to evaluate on needs a federation in this process")
-            frame = read_table(table, model.schema.label.name)
-            X, y = encode_features(frame, model.schema, fill_absent=True), encode_label(frame, model.schema)
+            frame = read_table(table, schema.label.name)
+            X, y = encode_features(frame, schema, fill_absent=True), encode_label(frame, schema)
             return figures_frame(self.compare_on_rows(federation, X, y))
         if columns.label_holder is None:
             raise InputError("no party holds the label, so there is nothing to judge by")
@@ -254,7 +262,7 @@ class VerticalLinear(FederatedEstimator):
 
     def compare_on_rows(self, federation: Federation, X: np.ndarray, y: np.ndarray) -> list[Row]:
         """Compare this model, the parties' own and that of the joined table on encoded rows of all columns."""
-        schema, own = self._fitted().schema, federation.owners
+        schema, own = self.schema_, federation.owners
         learned = joined(federation, columns_of(federation).training)
 
         def alone(schema: Schema, mine: slice) -> np.ndarray:
@@ -280,16 +288,15 @@ class VerticalLinear(FederatedEstimator):
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """Read what ``save`` wrote; shares that are not there are not known."""
-        learner = read_parameters(folder, cls)
+        learner, shares = read_parameters(folder, cls), {}
         model = read_part(Path(folder) / _MODEL, LinearModel.from_bytes)
-        learner.shares_ = {}
         for party in model.parties:
             path = share_file(folder, party)
             if path.exists():
                 share = read_part(path, LinearShare.from_bytes)
                 model.check_share(share, party)
-                learner.shares_[party] = share
-        learner.model_, learner.schema_ = model, model.schema
+                shares[party] = share
+        learner._keep(model, shares)
         return learner
 
 

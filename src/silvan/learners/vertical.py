@@ -110,22 +110,20 @@ class VerticalForest(Learner, _InShares):
         """Grow the forest."""
         columns = columns_of(federation)
         if self.labels == "encoded":
-            structure = encoded.fit(federation, columns, self.schema_, settings, feature_key)
+            structure = encoded.fit(federation, columns, columns.schema, settings, feature_key)
         elif self.labels == "encrypted":
-            structure = encrypted.fit(federation, columns, self.schema_, settings, feature_key, self.key_bits)
+            structure = encrypted.fit(federation, columns, columns.schema, settings, feature_key, self.key_bits)
         else:
             raise InputError(f"labels must be 'encoded' or 'encrypted', got {self.labels!r}")
-        if self.auditor:
-            shares = show_shares(federation, structure)
-        elif federation.local_sites:
+        shares = show_shares(federation, structure) if self.auditor else {}
+        if federation.local_sites:
             shares = {name: share_of(federation.party(name), structure.model) for name in structure.parties}
-        else:
-            shares = {}
         self._keep(structure, shares)
 
     def _keep(self, structure: Structure, shares: dict[str, Share]) -> None:
         self.__dict__.pop("_whole", None)
-        self.schema_, self.structure_, self.shares_ = structure.schema, structure, shares
+        self.schema_ = structure.named_schema({party: share.schema for party, share in shares.items()})
+        self.structure_, self.shares_ = structure, shares
 
     # -- the whole forest, where it is known
 
@@ -177,7 +175,8 @@ class VerticalForest(Learner, _InShares):
         """
         if not isinstance(X, Federation):
             return super().predict(X, site)
-        classes = self._fitted().schema.label.classes
+        self._fitted()
+        classes = self.schema_.label.classes
         scored = self._score_by_id(X, votes=self._combine == "vote", **how)
         answers = scored.scores[:, 0] if classes is None else [classes[code] for code in scored.scores.argmax(axis=1)]
         return scored.with_answers({"prediction": answers})
@@ -186,7 +185,8 @@ class VerticalForest(Learner, _InShares):
         """Return class probabilities of the rows of a federation: a data frame of ids and a column a class."""
         if not isinstance(X, Federation):
             return super().predict_proba(X, site)
-        classes = self._fitted().schema.label.classes
+        self._fitted()
+        classes = self.schema_.label.classes
         if classes is None:
             raise InputError("predict_proba is for classification; this forest predicts a number")
         scored = self._score_by_id(X, **how)

@@ -1,12 +1,13 @@
 """Entity alignment: find the rows that all parties have, without showing an id to anybody.
 
-Parties share a key that the coordinator does not have (``agree_key``) and name a row by HMAC-SHA-256 of its id. Two
-ways lead to the rows in common. ``keyed``: every party sends its digests and the coordinator intersects them; it
-learns how many rows there are where, and which of them are the same person's, not who that is. ``psi``: the label
-holder finds the ids in common by private set intersection with each other party (``psi.py``) and sends the digests of
-these alone, so that rows in no other table stay unknown to everybody.
+Parties share a key that the coordinator does not have (``agree_key``): one of them draws it and seals it for the
+others, by the keys that it knows them by and no others. They name a row by HMAC-SHA-256 of its id. Two ways lead to the rows in
+common. ``keyed``: every party sends its digests and the coordinator intersects them; it learns how many rows there are
+where, and which of them are the same person's, not who that is. ``psi``: the label holder finds the ids in common by
+private set intersection with each other party (``psi.py``) and sends the digests of these alone, so that rows in no
+other table stay unknown to everybody.
 
-The rows in common are in the order of their digests. A list of digests is a blob that later requests refer to;
+A list of digests is a blob that later requests refer to;
 every party finds its own rows for it.
 """
 
@@ -80,9 +81,9 @@ class TakeKey(Request, frozen=True, kw_only=True):
 
 
 class Introduction(Reply, frozen=True, kw_only=True):
-    """What a party holds: its columns' names, how many rows, what its ids are like; digests if they are any good."""
+    """What a party holds: how many columns and rows, what its ids are like; digests if they are any good."""
 
-    columns: list[str]
+    columns: list[str]  # keyed digests of their names, by which columns of one name are noticed
     has_id: bool
     has_label: bool
     rows: int
@@ -93,7 +94,7 @@ class Introduction(Reply, frozen=True, kw_only=True):
 
 
 class Introduce(Request, frozen=True, kw_only=True):
-    """Names of the columns, and keyed digests of the ids."""
+    """How many columns there are, and keyed digests of their names and of the ids."""
 
     verb: ClassVar[Verb] = "ask"
     reply: ClassVar[type[Reply]] = Introduction
@@ -102,7 +103,7 @@ class Introduce(Request, frozen=True, kw_only=True):
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """Rows that requests are about: their digests, ascending."""
+    """Rows that requests are about: their digests, each once."""
 
     digests: np.ndarray
 
@@ -118,9 +119,11 @@ def show_key(site: Site, request: ShowKey) -> PublicKey:
 
 @answers(DealKey)
 def deal_key(site: Site, request: DealKey) -> SealedKeys:
-    """Draw the shared key, once, and seal it for every other party."""
+    """Draw the shared key, once, and seal it for every other party, by the keys that this one knows."""
     party = party_of(site)
-    _refuse_given(party)
+    for name, key in request.others.items():
+        if name == party.name or party.seals.get(name) != key:
+            raise RefusedError("the party shares its key with the parties that it knows, by the keys it knows them by")
     if party.store.get("shared key") is None:
         party.store.put("shared key", secrets.token_bytes(KEY_BYTES))
     own, purpose = secret_key(party.store), _purpose(request.study)
@@ -133,7 +136,8 @@ def deal_key(site: Site, request: DealKey) -> SealedKeys:
 def take_key(site: Site, request: TakeKey) -> Taken:
     """Open the box and keep the key; a party that has one keeps no other."""
     party = party_of(site)
-    _refuse_given(party)
+    if request.dealer not in [key for name, key in party.seals.items() if name != party.name]:
+        raise RefusedError("the party takes a key from the parties that it knows, by the keys it knows them by")
     key = unseal(pair_key(secret_key(party.store), request.dealer, _purpose(request.study)), request.box)
     if len(key) != KEY_BYTES:
         raise FormatError("the key has another length")
@@ -141,11 +145,6 @@ def take_key(site: Site, request: TakeKey) -> Taken:
         raise RefusedError("the party has agreed on another key before")
     party.store.put("shared key", key)
     return Taken()
-
-
-def _refuse_given(party: Party) -> None:
-    if party.given_key is not None:
-        raise RefusedError("the party was given its key and agrees on no other")
 
 
 def _purpose(study: str) -> bytes:
@@ -160,7 +159,7 @@ def introduce(site: Site, request: Introduce) -> Introduction:
     good = ids.kind and not ids.missing and not ids.repeated and request.digests
     digests = row_digests(party) if good else np.zeros((0, WORDS), np.uint64)
     return Introduction(
-        columns=party.columns,
+        columns=[party.key_for(f"name of a column: {name}")[:8].hex() for name in party.columns],
         has_id=party.id_column in party.frame.columns,
         has_label=party.has_label,
         rows=len(party.frame),
@@ -178,6 +177,14 @@ def row_digests(party: Party) -> np.ndarray:
         party.cache[key] = digest_ids(party.key, party.ids.kind, party.ids.texts)
     digests: np.ndarray = party.cache[key]
     return digests
+
+
+def row_words(party: Party, key: bytes, blob: Blob) -> np.ndarray:
+    """Return digests of rows by another key, in the order of a list of digests: uint64 (rows, 2)."""
+    places, ids = places_of(party, blob), party.ids
+    if (places < 0).any():
+        raise RefusedError("the party lacks some of the rows")
+    return digest_ids(key, ids.kind, [ids.texts[place] for place in places.tolist()])
 
 
 def digest_ids(key: bytes, kind: str, texts: Iterable[str]) -> np.ndarray:
@@ -209,9 +216,10 @@ def places_of(party: Party, blob: Blob) -> np.ndarray:
 def digests_of(party: Party, blob: Blob) -> np.ndarray:
     """Read the digests that a request refers to."""
     digests = wire.decode(party.blob(blob.hash), Rows).digests
-    check_digests(digests)
+    _check_size(digests)
     if not len(digests):
         raise FormatError("there are no rows in question")
+    check_digests(digests[np.lexsort(digests.T[::-1])])
     return digests
 
 
@@ -220,12 +228,16 @@ def digests_of(party: Party, blob: Blob) -> np.ndarray:
 
 def check_digests(digests: np.ndarray) -> None:
     """Check that digests are in ascending order, each of them once."""
-    if digests.ndim != 2 or digests.shape[1] != WORDS or digests.dtype != np.uint64:
-        raise FormatError("the digests are of another size")
+    _check_size(digests)
     high, low = digests.T
     rising = (high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] > low[:-1]))
     if not rising.all():
         raise FormatError("the digests must rise")
+
+
+def _check_size(digests: np.ndarray) -> None:
+    if digests.ndim != 2 or digests.shape[1] != WORDS or digests.dtype != np.uint64:
+        raise FormatError("the digests are of another size")
 
 
 def find_digests(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -250,8 +262,8 @@ def find_digests(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 def agree_key(federation: Federation) -> None:
     """Agree on a key among the parties that the coordinator carries and cannot read: three rounds, counted apart.
 
-    The first party draws it. This holds against a coordinator that reads what it carries; one that puts its own
-    public keys in the place of the parties' is kept out by signed messages, not here.
+    The first party draws it. A coordinator that puts a public key of its own in the place of a party's is refused:
+    parties know each other's keys by other means.
     """
     dealer, *others = federation.active
     with federation.counted_apart():

@@ -1,21 +1,26 @@
 """Private set intersection: the label holder finds which of its ids others have, and nobody learns other ids.
 
 The elliptic-curve protocol of ``openmined-psi``, once with each other party; what travels are points on a curve
-that only their owner can read. The label holder learns which of its own ids each other party has; the others
-learn how many rows it has. The coordinator sees the digests of the rows in common and no others.
+that only their owner can read, sealed for the parties. The label holder learns which of its own ids each other party
+has; the others learn how many rows it has. The coordinator sees the digests of the rows in common and no others, and
+cannot put ids of its own among the points: a party hides once in a study, and only what a party has sealed.
 """
 
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 
 from silvan.errors import AgreementError, FormatError, InputError, RefusedError
+from silvan.federation import wire
 from silvan.federation.agreement.agree import MAX_ROWS
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.privacy.identity import WORDS, check_digests, row_digests
+from silvan.privacy.seal import seal, unseal
 
 _FALSE_HIT = 1e-12  # its probability; with the exact data structure that is used there are none
 
@@ -23,9 +28,16 @@ _FALSE_HIT = 1e-12  # its probability; with the exact data structure that is use
 
 
 class HiddenIds(Reply, frozen=True, kw_only=True):
-    """The label holder's ids as points that only it can take off."""
+    """The label holder's ids as points that only it can take off, sealed for the parties."""
 
     request: bytes
+    rows: int
+
+
+class Points(msgspec.Struct, frozen=True):
+    """What is sealed: ids as points, and how many."""
+
+    points: bytes
     rows: int
 
 
@@ -51,6 +63,10 @@ class HideTwice(Request, frozen=True, kw_only=True):
 
     request: Blob
     rows: int
+
+    def course(self) -> Course:
+        """Return a course of a single question: whoever may have any ids hidden can try any id."""
+        return Course(self.kind())
 
 
 class Common(Reply, frozen=True, kw_only=True):
@@ -82,6 +98,11 @@ def import_psi() -> Any:
     return psi
 
 
+def has_psi() -> bool:
+    """Return whether ``openmined-psi`` is installed."""
+    return find_spec("private_set_intersection") is not None
+
+
 def _key(party: Party) -> bytes:
     """Return the party's secret number, the same after a restart."""
     key = party.secret_for("private set intersection")[:32]
@@ -103,20 +124,34 @@ def hide_ids(site: Site, request: HideIds) -> HiddenIds:
     party, psi = party_of(site), import_psi()
     client = psi.client.CreateFromKey(_key(party), True)
     elements = _elements(party)
-    return HiddenIds(request=client.CreateRequest(elements).SerializeToString(), rows=len(elements))
+    points = client.CreateRequest(elements).SerializeToString()
+    sealed = seal(party.key_for("hidden ids"), wire.encode(Points(points, len(elements))))
+    return HiddenIds(request=sealed, rows=len(elements))
 
 
 @answers(HideTwice)
 def hide_twice(site: Site, request: HideTwice) -> TwiceHidden:
     """Hide the label holder's ids once more, by this party's secret."""
     party, psi = party_of(site), import_psi()
-    if not 1 <= request.rows < MAX_ROWS:
-        raise FormatError("there are no rows in question")
+    hidden = wire.decode(unseal(party.key_for("hidden ids"), party.blob(request.request.hash)), Points)
+    if not 1 <= request.rows < MAX_ROWS or hidden.rows != request.rows:
+        raise FormatError("there are no rows in question, or not as many as was said")
     server = psi.server.CreateFromKey(_key(party), True)
     asked = psi.Request()
-    _parse(asked, party.blob(request.request.hash))
+    _parse(asked, hidden.points)
+    if len(asked.encrypted_elements) != hidden.rows:
+        raise RefusedError("there are other ids to hide than the label holder spoke of")
     setup = server.CreateSetupMessage(_FALSE_HIT, request.rows, _elements(party), psi.DataStructure.RAW)
-    return TwiceHidden(setup=setup.SerializeToString(), response=server.ProcessRequest(asked).SerializeToString())
+    key = _twice_key(party, party.name)
+    return TwiceHidden(
+        setup=seal(key, setup.SerializeToString()),
+        response=seal(key, server.ProcessRequest(asked).SerializeToString()),
+    )
+
+
+def _twice_key(party: Party, name: str) -> bytes:
+    """Return the key by which a party seals what it has hidden for the label holder."""
+    return party.key_for(f"hidden twice by {name}")
 
 
 @answers(Intersect)
@@ -131,8 +166,9 @@ def intersect(site: Site, request: Intersect) -> Common:
     common, shared = np.ones(len(digests), np.bool_), {}
     for name in request.setups:
         setup, response = psi.ServerSetup(), psi.Response()
-        _parse(setup, party.blob(request.setups[name].hash))
-        _parse(response, party.blob(request.responses[name].hash))
+        key = _twice_key(party, name)
+        _parse(setup, unseal(key, party.blob(request.setups[name].hash)))
+        _parse(response, unseal(key, party.blob(request.responses[name].hash)))
         found = np.zeros(len(digests), np.bool_)
         found[np.array(client.GetIntersection(setup, response), np.int64)] = True
         shared[name] = int(found.sum())

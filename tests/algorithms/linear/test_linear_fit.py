@@ -214,7 +214,7 @@ def test_parties_are_told_of_their_own_columns():
     for site, request in asked(fed, OfferDirection):
         schema = sv.Schema.from_json(fed.content(request.terms.schema).decode())
         own = fed.owners[site]
-        assert schema.names == fed.schema.names[own.start : own.stop]
+        assert schema.names == fed.columns.schema.names[own.start : own.stop]
         assert schema.label.classes is None
     assert {site for site, _ in asked(fed, Explain)} == {"party 0"}
     assert [site for site, request in asked(fed, KeepCoefficients) if request.label is not None] == ["party 0"]
@@ -275,7 +275,7 @@ def test_label_holders_learn_columns():
 
 
 def test_policies_hold():
-    fed = federate(split(wide(), 2), policy=sv.Policy(messages=["Introduce", "DescribeColumns", "Explain"]))
+    fed = federate(split(wide(), 2), policy=sv.Policy(messages=[*MATCHING, "Explain"]))
     with pytest.raises(sv.RefusedError, match="does not allow OfferDirection"):
         sv.VerticalLinear().fit(fed)
 
@@ -461,7 +461,7 @@ def test_parameters_and_federations():
 
 def test_one_class():
     frame = wide().with_columns(label=pl.lit("yes"))
-    with pytest.raises(sv.InputError, match="the label 'label' has one class only"):
+    with pytest.raises(sv.InputError, match="the label has one class only"):
         sv.VerticalLinear().fit(federate(split(frame, 2)))
     label = sv.Label("label", ("no", "yes"))
     schema = sv.Schema(federate(split(frame, 2)).schema.features, label)

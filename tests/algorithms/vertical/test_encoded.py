@@ -76,7 +76,7 @@ def test_parties_are_asked_about_their_own_columns():
         drawn = request.features[request.features >= 0]
         assert set(drawn.tolist()) == set(range(len(own)))  # local numbers: nothing of the others
         schema = sv.Schema.from_json(fed.content(request.ground.schema).decode())
-        assert schema.names == fed.schema.names[own.start : own.stop]
+        assert schema.names == fed.columns.schema.names[own.start : own.stop]
         assert schema.label.classes is None
         assert request.ground.settings.class_weight is None
     names = {name: set(fed.schema.names) - set(own_schema(fed, name).names) for name in fed.sites}
@@ -184,7 +184,7 @@ def test_policies_hold():
     with pytest.raises(sv.RefusedError, match="leaves of at least 5 rows"):
         sv.VerticalForest(**SMALL).fit(federate(tables, policy=sv.Policy(min_leaf=5)))
     assert sv.VerticalForest(**SMALL, min_samples_leaf=5).fit(federate(tables, policy=sv.Policy(min_leaf=5))).rounds_
-    every = ["Introduce", "DescribeColumns", "EncodeLabels", "FindValues", "SplitNodes", "KeepShare", "ReachLeaves"]
+    every = [*MATCHING, "EncodeLabels", "FindValues", "SplitNodes", "KeepShare", "ReachLeaves"]
     fed = federate(tables, policy=sv.Policy(messages=every))
     assert len(sv.VerticalForest(**SMALL).fit(fed).predict(fed)) == 240
     with pytest.raises(sv.RefusedError, match="does not allow ShowShare"):
@@ -230,7 +230,7 @@ def test_a_party_that_answers_nonsense(lie):
     fed = federate(split(wide(), 2), lying("party 1", kind, **changes))
     with pytest.raises(sv.SiteError, match=f"'party 1'.*{text}"):
         sv.VerticalForest(**SMALL).fit(fed)
-    assert not [key for name in fed.sites for key in fed.party(name).store._values if key.startswith("share")] or (
+    assert not [key for name in fed.sites for key in fed.party(name).store._values if key.startswith("share ")] or (
         kind is LeafValues
     )
 

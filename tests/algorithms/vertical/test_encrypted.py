@@ -200,7 +200,7 @@ def test_an_auditor_learns_all():
         sv.VerticalForest(**ENCRYPTED, auditor=True).fit(federate(split(wide(n=90), 2), policy=closed))
 
 
-MESSAGES = ["Introduce", "DescribeColumns", "EncryptLabels", "SumLabels", "DecideNodes", "SplitChosen", "KeepChosen"]
+MESSAGES = [*MATCHING, "EncryptLabels", "SumLabels", "DecideNodes", "SplitChosen", "KeepChosen"]
 
 
 def test_evaluate():

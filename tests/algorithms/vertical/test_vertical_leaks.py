@@ -59,7 +59,7 @@ def test_what_columns_predict_is_told_anyway():
 def test_the_coordinator_does_not_know_which_rows_a_tree_has():
     """It sees partitions too, but of rows that were drawn with a key it does not have; without draws it knows."""
     *_, fed = attacked(2)
-    key = fed.party("curious").row_key.tobytes()
+    key = row_key_of(fed).tobytes()
     assert not any(key in data or fed.party("curious").key in data for data in fed.transport.data)
     sure, _, _ = attacked(2, bootstrap=False)
     assert sure > 0.95

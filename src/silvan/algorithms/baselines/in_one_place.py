@@ -6,6 +6,7 @@ import numpy as np
 
 from silvan.algorithms.horizontal.merged_forest import draws_rows
 from silvan.algorithms.vertical.columns import columns_of, encode_labels, encode_rows, rows_blob
+from silvan.algorithms.vertical.row_draws import row_draws
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
@@ -21,7 +22,7 @@ def pooled_rows(federation: Federation, schema: Schema) -> tuple[Part, np.ndarra
     """Return all training rows, and the key of their draws."""
     if federation.columns is not None:
         _need_label(federation)
-        return joined(federation, federation.columns.training), federation.party(federation.sites[0]).row_key
+        return joined(federation, federation.columns.training), row_key_of(federation)
     parts = [federation.site(name).part(schema) for name in federation.active]
     rows = Part(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("X", "y", "row_keys")))
     return rows, federation.site(federation.active[0]).sampling_key
@@ -40,14 +41,14 @@ def alone(federation: Federation, name: str, schema: Schema) -> tuple[Site, Sche
     _need_label(federation)
     own, everything = federation.owners[name], joined(federation, federation.columns.training)
     part = Part(np.ascontiguousarray(everything.X[:, own.start : own.stop]), everything.y, everything.row_keys)
-    return AloneParty(federation.party(name), part), own_schema(federation, name)
+    return AloneParty(federation.party(name), part, row_key_of(federation)), own_schema(federation, name)
 
 
 class AloneParty(Site):
     """A party's columns with the label, as one site: the baseline of a party that does not join."""
 
-    def __init__(self, party: Party, rows: Part) -> None:
-        super().__init__(party.name, party.source, sampling_key=party.row_key, n_jobs=party.n_jobs)
+    def __init__(self, party: Party, rows: Part, row_key: np.ndarray) -> None:
+        super().__init__(party.name, party.source, sampling_key=row_key, n_jobs=party.n_jobs)
         self.rows = rows
 
     def part(self, schema: Schema, test: bool = False, *, strict: bool = True) -> Part:
@@ -89,10 +90,18 @@ def joined(federation: Federation, digests: np.ndarray) -> Part:
     columns = [
         encode_rows(_informed(federation, name, blob), own_schema(federation, name), blob) for name in federation.owners
     ]
-    y = np.zeros(0)
+    y, words = np.zeros(0), np.zeros(len(digests), np.uint64)
     if federation.label_holder is not None:
         y = encode_labels(_informed(federation, federation.label_holder, blob), federation.schema.label, blob)
-    return Part(np.ascontiguousarray(np.concatenate(columns, axis=1)), y, digests[:, 0].copy())
+        words = row_draws(_informed(federation, federation.label_holder, blob), columns_of(federation).draws, blob)[1]
+    return Part(np.ascontiguousarray(np.concatenate(columns, axis=1)), y, words)
+
+
+def row_key_of(federation: Federation) -> np.ndarray:
+    """Return the key by which trees draw rows, which all parties have."""
+    columns = columns_of(federation)
+    blob = rows_blob(federation, columns.training)
+    return row_draws(_informed(federation, federation.sites[0], blob), columns.draws, blob)[0]
 
 
 def rows_for_judging(federation: Federation) -> Part:

@@ -32,6 +32,7 @@ from silvan.algorithms.linear.linear_steps import (
     prepare,
 )
 from silvan.algorithms.linear.solver import MisfitError
+from silvan.algorithms.vertical.coded_names import named_label
 from silvan.algorithms.vertical.columns import rows_blob
 from silvan.data.schema import Label, Schema
 from silvan.errors import FederationError, FormatError, InputError
@@ -192,6 +193,8 @@ def _share(party: Party, request: KeepCoefficients) -> tuple[Kept, LinearShare]:
     design, columns = prepare(party, terms)
     kept = Kept(present=np.zeros(0, np.int64), constant=np.zeros(0), unit=np.zeros(0))
     if request.label is not None:
+        schema = Schema(design.schema.features, named_label(party, request.label))
+        design = msgspec.structs.replace(design, schema=schema)
         fit = explain_label(party, terms, request.label, request.offered)
         own = fit.regression.theta.own
         kept, found = Kept(present=fit.present, constant=own[-1], unit=fit.unit), own[:-1]
@@ -222,7 +225,7 @@ def fit(federation: Federation, columns: Columns, schema: Schema, *, alpha: floa
     if holder is None:
         raise InputError("no party holds the label, so there is nothing to learn; these rows can only be scored")
     if schema.n_classes == 1:
-        raise InputError(f"the label {schema.label.name!r} has one class only; there is nothing to tell apart")
+        raise InputError("the label has one class only; there is nothing to tell apart")
     terms = _terms(federation, columns, schema, alpha, tol)
     offered: list[Blob] = []  # sums of what the others offered
     steps: list[Blob] = []  # what the label holder could not explain, sealed

@@ -13,7 +13,7 @@ import numpy as np
 from silvan.algorithms.linear.design_matrix import Design
 from silvan.algorithms.linear.solver import class_probabilities
 from silvan.algorithms.vertical.columns import encode_rows, rows_blob
-from silvan.algorithms.vertical.kept_shares import check_parties, read_share, restore_shares
+from silvan.algorithms.vertical.kept_shares import check_parties, read_share, restore_label, restore_shares
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, RefusedError
 from silvan.federation.federation import Federation
@@ -100,7 +100,7 @@ class LinearModel(ModelInShares):
         """Raise an error for a share of another model, or of another party."""
         require(
             (share.model, share.party) == (self.model, party)
-            and share.design.schema.features == self.own_schema(party).features
+            and self.has_columns(party, share.design.schema)
             and share.coefficients.shape[1] == self.width,
             f"it is not the share of party {party!r}",
         )
@@ -205,3 +205,4 @@ def predict(federation: Federation, model: LinearModel, digests: np.ndarray) -> 
 def restore_linear_shares(federation: Federation, model: LinearModel, shares: Mapping[str, LinearShare]) -> None:
     """Put shares that are known here into the stores of parties in this process that lack theirs."""
     restore_shares(federation, linear_key(model.model), shares)
+    restore_label(federation, model, {party: share.design.schema for party, share in shares.items()})

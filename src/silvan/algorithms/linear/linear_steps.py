@@ -13,7 +13,7 @@ import numpy as np
 from silvan.algorithms.linear.design_matrix import Design
 from silvan.algorithms.linear.linear_shares import ROOM, LinearModel, LinearShare, to_whole
 from silvan.algorithms.linear.solver import Block, MisfitError, ReducedColumns, Regression, Target
-from silvan.algorithms.shared.requests import schema_of
+from silvan.algorithms.vertical.coded_names import named_columns, named_label
 from silvan.algorithms.vertical.columns import encode_labels, encode_rows
 from silvan.data.schema import Label, Schema
 from silvan.errors import FormatError, RefusedError
@@ -72,7 +72,7 @@ def prepare(party: Party, terms: Terms) -> tuple[Design, ReducedColumns]:
     """Return the design of the party's columns, and the columns of the rows to learn from."""
     key = ("design", terms.schema.hash, terms.rows.hash)
     if key not in party.cache:
-        schema = schema_of(party, terms.schema)
+        schema = named_columns(party, terms.schema)
         design, X = Design.of(encode_rows(party, schema, terms.rows), schema)
         party.cache[key] = design, ReducedColumns.of(X)
     prepared: tuple[Design, ReducedColumns] = party.cache[key]
@@ -211,7 +211,7 @@ def explain_label(party: Party, terms: Terms, label: Label, offered: list[Blob])
 
 
 def _begin(party: Party, terms: Terms, label: Label) -> LabelFit:
-    target = make_target(encode_labels(party, label, terms.rows), label)
+    target = make_target(encode_labels(party, named_label(party, label), terms.rows), label)
     regression = Regression(prepare(party, terms)[1].X, target.target, terms.alpha, target.start)
     regression.fit(_INNER * terms.tol)
     fit = LabelFit(regression, target.present, target.unit, terms.tol)

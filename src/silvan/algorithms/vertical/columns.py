@@ -1,16 +1,20 @@
 """Federations by columns: parties hold different columns of the same rows, one holds the label.
 
-Before training the parties' rows are aligned (``privacy/identity.py``) and their columns described, by the rows in
-common alone. Features stand in the order of the parties, then in that of each party's table, so a party's features
-are a stretch of all of them.
+Before training the parties' rows are aligned (``privacy/identity.py``) and their columns described, by number
+(``coded_names.py``) and by the rows in common alone. Features stand in the order of the parties, then in that of each
+party's table, so a party's features are a stretch of all of them.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+import msgspec
 import numpy as np
 
+from silvan.algorithms.vertical.coded_names import code_features, code_label
+from silvan.algorithms.vertical.row_draws import hold_out, row_draws, seal_draws
 from silvan.data.encode import Task, encode_features, encode_label, infer_features, infer_label
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import AgreementError, FormatError, InputError, RefusedError
@@ -23,26 +27,36 @@ from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.identity import Introduction, Rows, places_of
-from silvan.util.readable import format_names
 
 # -- messages
 
 
 class ColumnKinds(Reply, frozen=True, kw_only=True):
-    """What a party's columns are, and its label if it has it."""
+    """What a party's columns are, by number, and its label if it has it; from one party also what it drew."""
 
     features: list[Feature]
     label: Label | None
+    held_out: bytes = b""  # a bit for each row that is kept for judging
+    draws: bytes = b""  # the key by which trees draw rows, sealed for the parties
+    order: np.ndarray | None = None  # in which the rows in common are to stand
 
 
 class DescribeColumns(Request, frozen=True, kw_only=True):
-    """Kinds of the columns and names of categories that at least ten of the rows in common have; classes."""
+    """Kinds of the columns, and how many categories they have that at least ten of the rows in common have."""
 
     verb: ClassVar[Verb] = "ask"
     reply: ClassVar[type[Reply]] = ColumnKinds
 
     rows: Blob
     task: Task | None = None
+    test: float | None = None  # share of the rows to keep for judging, for the one party that draws
+
+    def describe(self, reply: Any = None) -> str:
+        """Describe what is asked for, or answered."""
+        drawn = "" if self.test is None else "; which rows are kept for judging, their order, and a sealed key of draws"
+        named = reply is not None and any(": column " not in feature.name for feature in reply.features)
+        shown = "; names of columns and categories" if named else ""
+        return f"kinds of the columns, how many common categories and how many classes there are{shown}{drawn}"
 
 
 # -- at a party
@@ -52,12 +66,30 @@ class DescribeColumns(Request, frozen=True, kw_only=True):
 def describe_columns(site: Site, request: DescribeColumns) -> ColumnKinds:
     """Describe the party's columns by the rows in common."""
     party = party_of(site)
-    frame = party.rows_at(places_of(party, request.rows))
-    left_out = {party.id_column, party.label}
+    features, label = _kinds(party, request)
+    held_out, draws, order = b"", b"", None
+    if request.test is not None:
+        held_out = np.packbits(hold_out(party, request.rows, request.test)).tobytes()
+        if label is not None:
+            draws = seal_draws(party, Schema(features, label), request.rows)
+            order = np.argsort(row_draws(party, draws, request.rows)[1], kind="stable")
     return ColumnKinds(
-        features=list(infer_features(frame, left_out, min_category_rows=FLOOR)),
-        label=infer_label(frame, party.label, request.task) if party.has_label else None,
+        features=code_features(party, features),
+        label=None if label is None else code_label(party, label),
+        held_out=held_out,
+        draws=draws,
+        order=order,
     )
+
+
+def _kinds(party: Party, request: DescribeColumns) -> tuple[tuple[Feature, ...], Label | None]:
+    """Return what the party's columns are, by the schema that it was given or by the rows in common."""
+    if party.given is not None:
+        own = tuple(feature for feature in party.given.features if feature.name in party.columns)
+        return own, party.given.label if party.has_label else None
+    frame = party.rows_at(places_of(party, request.rows))
+    features = infer_features(frame, {party.id_column, party.label}, min_category_rows=FLOOR)
+    return tuple(features), infer_label(frame, party.label, request.task) if party.has_label else None
 
 
 def encode_rows(party: Party, schema: Schema, rows: Blob) -> np.ndarray:
@@ -100,14 +132,10 @@ def rows_blob(federation: Federation, digests: np.ndarray) -> Blob:
     return federation.blob(wire.encode(Rows(digests)))
 
 
-def hold_out(common: np.ndarray, share: float) -> np.ndarray:
-    """Choose the test part by a keyed hash of the id: the half of the digest that draws rows for no tree."""
-    held = common[:, 1] < np.uint64(min(int(share * 2.0**64), 2**64 - 1))
-    return held & ~held.all()  # there must be something to learn from
-
-
-def owner_of(introductions: dict[str, Introduction], label: str | None, required: bool) -> str | None:
-    """Find the one party that holds the label; refuse columns that two parties hold."""
+def owner_of(
+    introductions: dict[str, Introduction], names: Mapping[str, Sequence[str]], label: str | None, required: bool
+) -> str | None:
+    """Find the one party that holds the label; refuse columns that two parties hold, by ``names`` where known here."""
     holders = [name for name, party in introductions.items() if party.has_label]
     if len(holders) > 1:
         raise AgreementError(
@@ -118,10 +146,11 @@ def owner_of(introductions: dict[str, Introduction], label: str | None, required
         raise AgreementError(f"no party holds the label {label!r}; check the spelling")
     first: dict[str, str] = {}
     for name, party in introductions.items():
-        for column in party.columns:
+        for number, column in enumerate(party.columns):
             if column in first:
+                which = repr(names[name][number]) if name in names else f"{number + 1} of {name!r}"
                 raise AgreementError(
-                    f"column {column!r} is held by parties {first[column]!r} and {name!r}; rename it at one of them, "
+                    f"column {which} is held by parties {first[column]!r} and {name!r}; rename it at one of them, "
                     "or exclude it"
                 )
             first[column] = name
@@ -130,29 +159,50 @@ def owner_of(introductions: dict[str, Introduction], label: str | None, required
     return holders[0] if holders else None
 
 
+class Description(NamedTuple):
+    """What the parties' columns are, as the coordinator is told it, and what one of them drew."""
+
+    features: dict[str, tuple[Feature, ...]]
+    label: Label | None
+    common: np.ndarray  # digests of the rows in common, in the order that was drawn
+    held_out: np.ndarray  # bool, which of them are kept for judging
+    draws: bytes
+
+
 def describe(
-    federation: Federation, rows: Blob, introductions: dict[str, Introduction], task: Task | None
-) -> tuple[dict[str, tuple[Feature, ...]], Label | None]:
-    """Ask every party what its columns are."""
+    federation: Federation,
+    common: np.ndarray,
+    introductions: dict[str, Introduction],
+    task: Task | None,
+    holder: str | None,
+    test: float,
+) -> Description:
+    """Ask every party what its columns are, and the label holder, or else the first party, for draws of rows."""
+    drawer, n = holder or federation.sites[0], len(common)
 
     def check(site: str, reply: ColumnKinds) -> None:
-        if [f.name for f in reply.features] != introductions[site].columns or (reply.label is None) == introductions[
-            site
-        ].has_label:
+        told = introductions[site]
+        if len(reply.features) > len(told.columns) or (reply.label is None) == told.has_label:
             raise FormatError("its columns are not those it spoke of")
+        if len(reply.held_out) != ((n + 7) // 8 if site == drawer else 0):
+            raise FormatError("its draws are not of the rows in common")
+        if bool(reply.draws) != (site == holder) or (reply.order is None) == (site == holder):
+            raise FormatError("it draws rows and does not hold the label, or the other way round")
+        if reply.order is not None and not np.array_equal(np.sort(reply.order), np.arange(n)):
+            raise FormatError("the order of its rows is none")
 
+    request = DescribeColumns(rows=rows_blob(federation, common), task=task)
+    requests = {
+        name: msgspec.structs.replace(request, test=test) if name == drawer else request for name in federation.active
+    }
     with federation.counted_apart():
-        kinds: dict[str, ColumnKinds] = federation.ask(DescribeColumns(rows=rows, task=task), check=check)
+        kinds: dict[str, ColumnKinds] = federation.ask(requests, check=check)
     labels = [reply.label for reply in kinds.values() if reply.label is not None]
-    return {name: tuple(reply.features) for name, reply in kinds.items()}, labels[0] if labels else None
-
-
-def given_features(schema: Schema, introductions: dict[str, Introduction]) -> dict[str, tuple[Feature, ...]]:
-    """Share a given schema's features out to the parties that hold them."""
-    absent = [f.name for f in schema.features if not any(f.name in party.columns for party in introductions.values())]
-    if absent:
-        raise AgreementError(f"no party has {format_names(absent)}, which the schema names")
-    return {name: tuple(f for f in schema.features if f.name in party.columns) for name, party in introductions.items()}
+    drawn = kinds[drawer]
+    held = np.unpackbits(np.frombuffer(drawn.held_out, np.uint8), count=n).astype(np.bool_)
+    order = np.arange(n) if drawn.order is None else drawn.order
+    features = {name: tuple(reply.features) for name, reply in kinds.items()}
+    return Description(features, labels[0] if labels else None, common[order], held[order], drawn.draws)
 
 
 def stretches(features: dict[str, tuple[Feature, ...]]) -> dict[str, range]:

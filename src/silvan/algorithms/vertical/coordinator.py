@@ -48,7 +48,7 @@ class VerticalCoordinator(ABC):
         self.holder: str = columns.label_holder
         self.owners, self.parties = columns.owners, list(columns.owners)
         self.plan: Plan = settings.federated_plan(len(schema.features))
-        self.rows = rows_blob(federation, columns.training)
+        self.rows, self.draws = rows_blob(federation, columns.training), columns.draws
         self.rounds: list[Blob] = []
         self.level = np.zeros(0, np.bool_), np.zeros(0, np.uint8)  # of the splits just found: needed, bits
         self.made: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {party: [] for party in self.parties}
@@ -65,6 +65,7 @@ class VerticalCoordinator(ABC):
                 schema=self.federation.blob(schema.to_json().encode()),
                 n_columns=len(self.schema.features),
                 settings=replace(self.settings, class_weight=None),
+                draws=self.draws,
                 **labels,
             )
 

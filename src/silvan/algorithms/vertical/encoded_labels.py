@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.shared.shared_bins import label_counts
+from silvan.algorithms.vertical.coded_names import named_label
 from silvan.algorithms.vertical.columns import encode_labels
 from silvan.data.schema import Label, Schema
 from silvan.errors import FormatError
@@ -70,7 +71,7 @@ class Target(msgspec.Struct, frozen=True):
 def measured(party: Party, rows: Blob, label: Label, settings: Settings) -> tuple[np.ndarray, Measure]:
     """Return the label of every row, and its measure as if all rows were in one place."""
     schema = Schema((), label)
-    y = encode_labels(party, label, rows)
+    y = encode_labels(party, named_label(party, label), rows)
     return y, settings.measure(schema, label_counts(y, schema))
 
 

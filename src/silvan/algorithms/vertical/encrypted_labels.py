@@ -107,23 +107,15 @@ def truth_of(party: Party, rows: Blob, label: Label, settings: Settings) -> Trut
 
 
 def private_key(party: Party, bits: int, fingerprint: bytes | None = None) -> PrivateKey:
-    """Return the label holder's key, drawn when it is first needed; raise an error if another one is wanted.
-
-    Where the party's secret was given, as in a study that can be repeated, the key is derived from it: a study that was
-    interrupted goes on with the same key.
-    """
+    """Return the label holder's key, drawn when it is first needed; raise an error if another one is wanted."""
     named = f"paillier key {bits}"
     key = (named, party.name)
     if key not in party.cache:
         data = party.store.get(named)
         if data is None:
-            if party.given_secret is not None:
-                entropy = stream(party, f"{named} p"), stream(party, f"{named} q")
-                data = generate(bits, testing=TESTING, entropy=entropy).to_bytes()
-            elif fingerprint is not None:
+            if fingerprint is not None:
                 raise RefusedError("the party no longer has the key of these ciphertexts")
-            else:
-                data = generate(bits, testing=TESTING).to_bytes()
+            data = generate(bits, testing=TESTING).to_bytes()
             party.store.put(named, data)
         party.cache[key] = PrivateKey.from_bytes(data, testing=TESTING)
     private: PrivateKey = party.cache[key]

@@ -124,7 +124,7 @@ def keep_chosen(site: Site, request: KeepChosen) -> LeafValues:
     """Write the party's share to its store, with the leaf values if it holds the label."""
     party = party_of(site)
     splits = _open_choices(party, request.ground, request.nodes, request.choices)
-    store_share(party, request, splits, _leaf_values(party, request))
+    store_share(party, request, splits, request.label, _leaf_values(party, request))
     return LeafValues(value=np.zeros((0, 1)))
 
 

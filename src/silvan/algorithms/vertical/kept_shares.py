@@ -3,10 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
+from silvan.algorithms.vertical.coded_names import keep_label
+from silvan.data.schema import Schema
 from silvan.errors import InputError, RefusedError
 from silvan.federation.federation import Federation
 from silvan.federation.party import Party
 from silvan.federation.store import digest
+from silvan.forest.model_in_shares import ModelInShares
 
 
 class Writable(Protocol):
@@ -40,6 +43,13 @@ def restore_shares(federation: Federation, key: str, shares: Mapping[str, Writab
     for name, share in shares.items():
         if name in federation.local_sites and federation.party(name).store.get(key) is None:
             federation.party(name).store.put(key, share.to_bytes())
+
+
+def restore_label(federation: Federation, model: ModelInShares, schemas: Mapping[str, Schema]) -> None:
+    """Put what the label of a model stands for into the store of the party that holds it, if that is known here."""
+    holder = model.label_holder
+    if holder in schemas and holder in federation.local_sites:
+        keep_label(federation.party(holder), model.schema.label, model.named_schema(schemas).label)
 
 
 def check_parties(federation: Federation, parties: Iterable[str]) -> None:

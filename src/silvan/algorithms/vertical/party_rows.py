@@ -11,9 +11,11 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.shared.level_checks import check_nodes
-from silvan.algorithms.shared.requests import MAX_TREES, schema_of
+from silvan.algorithms.shared.requests import MAX_TREES
+from silvan.algorithms.vertical.coded_names import named_columns
 from silvan.algorithms.vertical.columns import encode_rows
 from silvan.algorithms.vertical.encoded_labels import check_measure, open_labels
+from silvan.algorithms.vertical.row_draws import row_draws
 from silvan.data.bins import find_bins
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
@@ -21,7 +23,6 @@ from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.message import Blob, Course, Request, Verb
 from silvan.federation.party import Party
 from silvan.federation.store import digest
-from silvan.privacy.identity import digests_of
 from silvan.tree.fit import Settings
 from silvan.tree.gain import Rule
 from silvan.tree.level import find_listed
@@ -42,6 +43,7 @@ class GrowingContext(msgspec.Struct, frozen=True):
     labels: Blob | None = None  # in code, sealed for the parties; None: they are encrypted, and rows have no label here
     measure: Measure | None = None
     rounds: list[Blob] = []  # the partitions so far
+    draws: bytes = b""  # the key by which trees draw rows, sealed for the parties
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -141,7 +143,7 @@ def descend(party: Party, ground: GrowingContext) -> Descent:
 def _begin(party: Party, ground: GrowingContext) -> Descent:
     """Place every row that a tree has drawn at its root."""
     settings, measure = ground.settings, ground.measure
-    schema = schema_of(party, ground.schema)
+    schema = named_columns(party, ground.schema)
     if not 1 <= settings.n_estimators <= MAX_TREES or settings.class_weight is not None:
         raise FormatError(f"the trees must be 1 to {MAX_TREES}, and classes without weights of their own")
     if not len(schema.features) <= ground.n_columns <= 1 << 24:
@@ -154,6 +156,7 @@ def _begin(party: Party, ground: GrowingContext) -> Descent:
         target, rule = open_labels(party, ground.labels, measure, len(X)), settings.rule(measure)
         n_stats = measure.n_stats
     bins, codes = find_bins(X, schema, settings.max_bins, threads, FLOOR, ground.n_columns)
-    table = Binned(codes, target, digests_of(party, ground.rows)[:, 0].copy(), bins, n_stats)
-    rows = NodeRows.draw(table, party.row_key, settings.n_estimators, settings.bootstrap, threads)
+    row_key, words = row_draws(party, ground.draws, ground.rows)
+    table = Binned(codes, target, words, bins, n_stats)
+    rows = NodeRows.draw(table, row_key, settings.n_estimators, settings.bootstrap, threads)
     return Descent(rows, rule, threads, np.zeros(settings.n_estimators, np.bool_))

@@ -5,14 +5,16 @@ share is final: nobody else knows how the party split its nodes.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 
-from silvan.algorithms.shared.requests import schema_of
+from silvan.algorithms.vertical.coded_names import code_features, named_columns, named_label
 from silvan.algorithms.vertical.encoded_labels import LeafCode, decode_leaves
-from silvan.algorithms.vertical.kept_shares import read_share, restore_shares
+from silvan.algorithms.vertical.kept_shares import read_share, restore_label, restore_shares
 from silvan.algorithms.vertical.party_rows import Growing, descend
+from silvan.data.schema import Label, Schema
 from silvan.errors import FormatError, RefusedError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Reply, Request, Verb
@@ -71,27 +73,29 @@ class ShowShare(Request, frozen=True, kw_only=True):
 @answers(KeepShare)
 def keep_share(site: Site, request: KeepShare) -> LeafValues:
     """Write the party's share of the forest to its store; the label holder returns the leaf values."""
-    party = party_of(site)
-    store_share(party, request, _own_splits(party, request) if len(request.nodes) else Splits.empty(0, 1))
-    leaves, ground = request.leaves, request.ground
+    party, leaves, ground = party_of(site), request.leaves, request.ground
+    splits = _own_splits(party, request) if len(request.nodes) else Splits.empty(0, 1)
+    store_share(party, request, splits, None if leaves is None else leaves.label)
     if leaves is None:
         return LeafValues(value=np.zeros((0, 1)))
     return LeafValues(value=decode_leaves(party, ground.rows, ground.settings, leaves))
 
 
-def store_share(party: Party, request: Keeping, splits: Splits, value: np.ndarray | None = None) -> None:
-    """Write a party's share to its store: its splits, and the leaf values if it keeps these to itself."""
+def store_share(
+    party: Party, request: Keeping, splits: Splits, label: Label | None, value: np.ndarray | None = None
+) -> None:
+    """Write a party's share to its store: its splits, the label if it holds it, and leaf values kept to itself."""
     n, places = len(request.nodes), (request.node, request.first, request.middle, request.last)
     if any(place.shape != (n,) or place.dtype != np.int64 for place in places):
         raise FormatError("the places do not match the nodes")
     thresholds = np.zeros(0, np.float32)
     if n:
         thresholds = descend(party, request.ground).rows.table.bins.cut(splits.feature, splits.bin)
-    order = np.lexsort((-request.last, request.first))
+    order, own = np.lexsort((-request.last, request.first)), named_columns(party, request.ground.schema)
     share = Share(
         request.model,
         party.name,
-        schema_of(party, request.ground.schema),
+        own if label is None else Schema(own.features, named_label(party, label)),
         request.n_leaves,
         request.node[order],
         splits.feature[order],
@@ -130,8 +134,14 @@ def _own_splits(party: Party, request: KeepShare) -> Splits:
 
 @answers(ShowShare)
 def show_share(site: Site, request: ShowShare) -> ShownShare:
-    """Show the party's share."""
-    return ShownShare(share=share_of(party_of(site), request.model).to_bytes())
+    """Show the party's share, its columns by number unless the study has names shown."""
+    party = party_of(site)
+    share = share_of(party, request.model)
+    label = share.schema.label
+    if not party.show_names:
+        label = Label(f"{party.name}: label", None if label.classes is None else tuple(range(len(label.classes))))
+    shown = Schema(tuple(code_features(party, share.schema.features)), label)
+    return ShownShare(share=replace(share, schema=shown).to_bytes())
 
 
 def share_key(model: str) -> str:
@@ -160,3 +170,4 @@ def show_shares(federation: Federation, structure: Structure) -> dict[str, Share
 def restore_forest_shares(federation: Federation, structure: Structure, shares: Mapping[str, Share]) -> None:
     """Put shares that are known here into the stores of parties in this process that lack theirs."""
     restore_shares(federation, share_key(structure.model), shares)
+    restore_label(federation, structure, {party: share.schema for party, share in shares.items()})

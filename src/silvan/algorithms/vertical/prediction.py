@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from silvan import metrics
+from silvan.algorithms.vertical.coded_names import named_label
 from silvan.algorithms.vertical.columns import encode_labels, encode_rows, rows_blob
 from silvan.algorithms.vertical.kept_shares import check_parties
 from silvan.algorithms.vertical.party_shares import share_of
@@ -163,7 +164,8 @@ def look_up(site: Site, request: LookUp) -> LeafScores:
 @answers(JudgeScores)
 def judge_scores(site: Site, request: JudgeScores) -> Judgement:
     """Compare scores with labels, if the party's policy allows figures of so few rows."""
-    y = encode_labels(party_of(site), request.label, request.rows)
+    party = party_of(site)
+    y = encode_labels(party, named_label(party, request.label), request.rows)
     scores, width = request.scores, len(request.label.classes or (0,))
     if scores.shape != (len(y), width) or scores.dtype != np.float64 or not np.isfinite(scores).all():
         raise FormatError("the scores do not match the rows")

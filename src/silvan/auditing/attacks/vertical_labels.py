@@ -22,6 +22,7 @@ from silvan.algorithms.baselines.in_one_place import joined
 from silvan.algorithms.vertical.columns import columns_of
 from silvan.algorithms.vertical.party_rows import Round
 from silvan.algorithms.vertical.party_shares import KeepShare
+from silvan.algorithms.vertical.row_draws import row_draws
 from silvan.auditing.findings import ATTACKS, Finding, mean_gap
 from silvan.data.table import read_table
 from silvan.federate.by_columns import federate_columns
@@ -158,9 +159,9 @@ class _Recording(Transport):
 
 def drawn_by(federation: Federation, party: str, ground: Any) -> np.ndarray:
     """Return which rows are in which tree: parties know, since they share the key."""
-    keys = columns_of(federation).training[:, 0].copy()
+    key, words = row_draws(federation.party(party), ground.draws, ground.rows)
     settings: Settings = ground.settings
-    return rows_of_trees(federation.party(party).row_key, keys, 0, settings.n_estimators, settings.bootstrap)
+    return rows_of_trees(key, words, 0, settings.n_estimators, settings.bootstrap)
 
 
 def groups(rounds: list[Round], drawn: np.ndarray) -> Groups:

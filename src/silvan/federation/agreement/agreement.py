@@ -31,7 +31,9 @@ class Columns:
     label_holder: str | None
     common: np.ndarray
     held_out: np.ndarray  # bool, which of the rows in common are kept for judging
+    schema: Schema  # as the coordinator is told it: numbers for names, unless the study has names shown
     known: dict[str, np.ndarray] | None = None  # digests by party, where the coordinator has seen them
+    draws: bytes = b""  # the key by which trees draw rows, sealed for the parties
 
     @property
     def training(self) -> np.ndarray:
@@ -46,7 +48,10 @@ class Columns:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What all sites go by. With ``columns`` they hold columns of the same rows, without they hold different rows."""
+    """What all sites go by. With ``columns`` they hold columns of the same rows, without they hold different rows.
+
+    The schema has the names of columns also if the coordinator goes by numbers, where the parties are in this process.
+    """
 
     schema: Schema
     differences: Differences = field(default_factory=Differences)

@@ -1,0 +1,100 @@
+"""Numbers for names: parties know their columns, categories and classes by name, the coordinator by number.
+
+As in Federated Forest, what a column is called is its party's business. To the coordinator a column is its party's name
+and a number, of which kind it is and how many categories it has; a category and a class are numbers in the order of the
+names. The party's store keeps the names behind the numbers. A few digits after the number tell one description of a
+column from another; they are keyed by the party's own secret, so that no name can be tried on them.
+"""
+
+from typing import TypeVar
+
+import msgspec
+
+from silvan.algorithms.shared.requests import schema_of
+from silvan.data.schema import Feature, Label, Schema
+from silvan.errors import FormatError, RefusedError
+from silvan.federation.message import Blob
+from silvan.federation.party import Party
+
+_NAMED = "named "
+"""How keys of a store begin under which the name behind a number is kept."""
+
+T = TypeVar("T")
+
+
+def code_features(party: Party, features: tuple[Feature, ...]) -> list[Feature]:
+    """Return features as the coordinator is told them, and keep what they stand for."""
+    if party.show_names:
+        return list(features)
+    coded = []
+    for number, feature in enumerate(features, start=1):
+        data = msgspec.json.encode(feature)
+        coded.append(_coded_feature(feature, f"{party.name}: column {number} ({_digits(party, data)})"))
+        party.store.put(_NAMED + coded[-1].name, data)
+    return coded
+
+
+def code_label(party: Party, label: Label) -> Label:
+    """Return the label as the coordinator is told it, and keep what it stands for."""
+    if party.show_names:
+        return label
+    coded = _coded_label(label, f"{party.name}: label ({_digits(party, msgspec.json.encode(label))})")
+    keep_label(party, coded, label)
+    return coded
+
+
+def keep_label(party: Party, coded: Label, label: Label) -> None:
+    """Keep what the label of a model stands for."""
+    party.store.put(_NAMED + coded.name, msgspec.json.encode(label))
+
+
+def named_columns(party: Party, blob: Blob) -> Schema:
+    """Return the party's columns that a request refers to, by name."""
+    key = ("named columns", blob.hash)
+    if key not in party.cache:
+        told = schema_of(party, blob)
+        party.cache[key] = Schema(tuple(named_feature(party, feature) for feature in told.features), Label(party.label))
+    named: Schema = party.cache[key]
+    return named
+
+
+def named_feature(party: Party, coded: Feature) -> Feature:
+    """Return one of the party's columns by name."""
+    data = party.store.get(_NAMED + coded.name)
+    if data is None:
+        return _refuse_unless_shown(party, coded)
+    feature = msgspec.json.decode(data, type=Feature)
+    if _coded_feature(feature, coded.name) != coded:
+        raise FormatError("a column is of another kind than the party told")
+    return feature
+
+
+def named_label(party: Party, coded: Label) -> Label:
+    """Return the label by name, with its classes."""
+    data = party.store.get(_NAMED + coded.name)
+    if data is None:
+        return _refuse_unless_shown(party, coded)
+    label = msgspec.json.decode(data, type=Label)
+    if len(label.classes or ()) != len(coded.classes or ()):
+        raise FormatError("the label has other classes than the party told")
+    return label
+
+
+def _refuse_unless_shown(party: Party, given: T) -> T:
+    if not party.show_names:
+        raise RefusedError("the party told of no such column; it goes by numbers, not by names")
+    return given
+
+
+def _coded_feature(feature: Feature, name: str) -> Feature:
+    names = feature.categories
+    numbers = None if names is None else tuple(str(number) for number in range(1, len(names) + 1))
+    return Feature(name, feature.kind, categories=numbers, other=feature.other)
+
+
+def _coded_label(label: Label, name: str) -> Label:
+    return Label(name, None if label.classes is None else tuple(range(len(label.classes))))
+
+
+def _digits(party: Party, data: bytes) -> str:
+    return party.secret_for(f"number for {data.hex()}")[:4].hex()
