@@ -1,7 +1,10 @@
 """Rows are matched without an id leaving its party; ids that do not tell rows apart are refused, by party and count."""
 
 import hmac
+from contextlib import nullcontext
+from unittest import mock
 
+import msgspec
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -12,14 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import silvan as sv
-from silvan.algorithms.baselines.in_one_place import joined
+from silvan.algorithms.baselines.in_one_place import joined, list_rows, row_key_of
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
-from silvan.federation.message import Blob
-from silvan.federation.party import Party, derived_key
+from silvan.federation.message import Blob, Envelope
+from silvan.federation.party import Party
 from silvan.federation.site import Site
 from silvan.federation.store import MemoryStore, digest
-from silvan.privacy import identity
+from silvan.federation.transports.in_process import InProcess
+from silvan.privacy import identity, psi
 from silvan.privacy.identity import (
     DealKey,
     Introduce,
@@ -33,8 +37,13 @@ from silvan.privacy.identity import (
     find_digests,
     places_of,
 )
+from silvan.privacy.seal import pair_key, public_key, seal, secret_key
 
-KEY = derived_key(0, "parties")
+
+def known_as(*names):
+    """Keys by which parties know each other, and the parties' stores."""
+    stores = {name: MemoryStore() for name in names}
+    return {name: public_key(store) for name, store in stores.items()}, stores
 
 
 def pair(ids, others, **settings):
@@ -60,10 +69,11 @@ def test_ways_of_matching_agree(match):
     tables = split(wide(), 3)
     tables["party 1"] = tables["party 1"][:150]
     fed = federate(tables, match=match)
-    assert np.array_equal(fed.columns.common, federate(tables).columns.common)
+    assert len(fed.columns.common) == 150
     assert (fed.columns.known is None) == (match == "psi")
     forest = sv.VerticalForest(n_estimators=3, max_depth=3).fit(fed).forest_
     assert forest == sv.PooledForest(n_estimators=3, max_depth=3).fit(fed).forest_
+    assert forest == sv.VerticalForest(n_estimators=3, max_depth=3).fit(federate(tables, match="keyed")).forest_
 
 
 @pytest.mark.needs("psi")
@@ -76,14 +86,53 @@ def test_private_set_intersection_shows_no_other_rows():
         known = {row.tobytes() for row in fed.columns.common}
         everything = b"".join(fed.transport.data)
         for name, table in tables.items():
-            digests = digest_ids(KEY, "whole numbers", map(str, table[ID].to_list()))
+            digests = digest_ids(fed.party(name).key, "whole numbers", map(str, table[ID].to_list()))
             shown = sum(row.astype(">u8").tobytes() in everything or row.tobytes() in everything for row in digests)
             assert shown <= len(known), name
-        assert fed.agreement_rounds == 5
+        assert fed.agreement_rounds == 8
     with pytest.raises(sv.AgreementError, match="'shop' has no rows in common with party 'bank'"):
         pair([1, 2], [3, 4], match="psi")
     with pytest.raises(sv.InputError, match="incomplete=True needs match='keyed'"):
         sv.VerticalForest(n_estimators=2).fit(fed).predict(fed, incomplete=True)
+
+
+def test_ids_are_hidden_once_and_only_those_that_a_party_sealed(monkeypatch):
+    """Or a coordinator could have any id hidden, and find it among those of the party."""
+    library = mock.MagicMock()  # stands for the library, which is not needed to refuse
+    library.Request.return_value.encrypted_elements = [b"a point"] * 3
+    server = library.server.CreateFromKey.return_value
+    server.CreateSetupMessage.return_value.SerializeToString.return_value = b"setup"
+    server.ProcessRequest.return_value.SerializeToString.return_value = b"response"
+    monkeypatch.setattr(psi, "import_psi", lambda: library)
+    fed = federate(split(wide(n=40), 2), match="keyed")
+
+    def hide_twice(data, rows):
+        return fed.ask(psi.HideTwice(request=fed.blob(data), rows=rows), to=["party 1"])
+
+    def sealed(points, rows):
+        return seal(fed.party("party 0").key_for("hidden ids"), wire.encode(psi.Points(points, rows)))
+
+    with pytest.raises(sv.RefusedError, match="changed on its way"):
+        hide_twice(b"points of ids that somebody guessed", 3)
+    with pytest.raises(sv.SiteError, match="could not read"):
+        hide_twice(sealed(b"three points", 4), 3)
+    with pytest.raises(sv.RefusedError, match="other ids to hide than the label holder spoke of"):
+        hide_twice(sealed(b"three points", 4), 4)
+    answer = hide_twice(sealed(b"three points", 3), 3)["party 1"]
+    assert b"setup" not in answer.setup + answer.response  # sealed for the label holder
+    assert hide_twice(sealed(b"three points", 3), 3)["party 1"] == answer
+    with pytest.raises(sv.RefusedError, match="in another form"):
+        hide_twice(sealed(b"three other points", 3), 3)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_private_set_intersection_is_the_default_where_it_is_installed(monkeypatch, there):
+    monkeypatch.setattr("silvan.federate.by_columns.has_psi", lambda: there)
+    asked = []
+    monkeypatch.setattr("silvan.federate.by_columns.find_common", lambda *args: asked.append("psi") or 1 / 0)
+    with pytest.raises(ZeroDivisionError) if there else nullcontext():
+        pair([1, 2], [2, 3])
+    assert asked == (["psi"] if there else [])
 
 
 def test_without_the_library_it_is_said(monkeypatch):
@@ -187,7 +236,7 @@ def test_tables_that_do_not_fit_together():
         ({"task": "sorting"}, "task must be"),
         ({"exclude": "age"}, "exclude must be a list"),
         ({"exclude": ["agee"]}, "'agee', which is not a column of any party"),
-        ({"journal": "j.db", "random_state": None}, "a journal needs a random_state"),
+        ({"names": "hidden"}, "names must be 'coded' or 'shown'"),
     ],
     ids=str,
 )
@@ -226,14 +275,35 @@ def test_digests_need_the_key_and_hide_the_order():
     assert len(replies) == 2
     assert np.array_equal(replies[0].digests, replies[1].digests)  # whatever the order of their tables
     text = str(fed.party("party 0").frame[ID].to_list()[0])
-    word = hmac.new(KEY, b"whole numbers\0" + text.encode(), "sha256").digest()[:16]
+    key = fed.party("party 1").key
+    word = hmac.new(key, b"whole numbers\0" + text.encode(), "sha256").digest()[:16]
     assert np.frombuffer(word, ">u8").tolist() in replies[0].digests.tolist()
-    other = federate(split(wide(n=50), 2), random_state=1)
+    # every federation has a key of its own, whatever its seed
+    other = federate(split(wide(n=50), 2))
+    assert other.party("party 0").key != key
     assert not len(set(other.columns.common[:, 0].tolist()) & set(fed.columns.common[:, 0].tolist()))
 
 
+def test_a_seed_repeats_draws_and_not_keys():
+    tables = split(wide(n=80), 2)
+    first, second = (federate(tables, Recorded, test=0.3) for _ in range(2))
+    forests = [sv.VerticalForest(n_estimators=2, max_depth=3).fit(fed).forest_ for fed in (first, second)]
+    assert forests[0] == forests[1]
+    assert first.party("party 0").secret != second.party("party 0").secret
+    for part in ("training", "test"):
+        blobs = [list_rows(fed, getattr(fed.columns, part)) for fed in (first, second)]
+        assert np.array_equal(blobs[0][0], blobs[1][0])  # the same rows in the same order
+        assert blobs[0][1] == blobs[1][1]
+    turned = {name: table.reverse() for name, table in tables.items()}
+    again = federate({name: table.to_pandas() for name, table in turned.items()}, test=0.3)
+    assert sv.VerticalForest(n_estimators=2, max_depth=3).fit(again).forest_ == forests[0]
+    changed = {**tables, "party 0": tables["party 0"].with_columns(pl.col("age") + 1)}
+    assert not np.array_equal(row_key_of(federate(changed, test=0.3)), row_key_of(first))
+    assert not np.array_equal(row_key_of(federate(tables, test=0.3, random_state=1)), row_key_of(first))
+
+
 def test_the_coordinator_cannot_read_the_key_it_carries():
-    fed = federate(split(wide(n=40), 3), Recorded, random_state=None)
+    fed = federate(split(wide(n=40), 3), Recorded)
     keys = {fed.party(name).key for name in fed.sites}
     assert len(keys) == 1
     [key] = keys
@@ -246,7 +316,8 @@ def test_the_coordinator_cannot_read_the_key_it_carries():
 
 
 def test_a_party_agrees_on_one_key():
-    a, b, c = (Party(name, wide(n=20), id_column=ID) for name in "abc")
+    known, stores = known_as(*"abc")
+    a, b, c = (Party(name, wide(n=20), id_column=ID, seals=known, store=stores[name]) for name in "abc")
     keys = {p.name: identity.show_key(p, ShowKey()).key for p in (a, b, c)}
     boxes = identity.deal_key(a, DealKey(study="s", others={"b": keys["b"], "c": keys["c"]})).boxes
     assert identity.deal_key(a, DealKey(study="s", others={"b": keys["b"], "c": keys["c"]})).boxes == boxes
@@ -262,9 +333,39 @@ def test_a_party_agrees_on_one_key():
     c.store.put("shared key", bytes(32))
     with pytest.raises(RefusedError, match="agreed on another key before"):
         identity.take_key(c, TakeKey(study="s", dealer=keys["a"], box=boxes["c"]))
-    given = Party("d", wide(n=20), id_column=ID, given_key=KEY)
-    with pytest.raises(RefusedError, match="was given its key"):
-        identity.deal_key(given, DealKey(study="s", others={}))
+
+
+def test_a_key_is_shared_with_the_parties_on_the_roster_alone():
+    known, stores = known_as(*"abc")
+    a, b = (Party(name, wide(n=20), id_column=ID, seals=known, store=stores[name]) for name in "ab")
+    foreign = MemoryStore()
+    for others in ({"x": public_key(foreign)}, {"b": public_key(foreign)}, {"x": known["b"]}, {"a": known["a"]}):
+        with pytest.raises(RefusedError, match="shares its key with the parties that it knows"):
+            identity.deal_key(a, DealKey(study="s", others={"c": known["c"], **others}))
+    assert a.store.get("shared key") is None
+    box = seal(pair_key(secret_key(foreign), known["b"], b"shared key of s"), bytes(32))
+    for dealer in (public_key(foreign), known["b"]):
+        with pytest.raises(RefusedError, match="takes a key from the parties that it knows"):
+            identity.take_key(b, TakeKey(study="s", dealer=dealer, box=box))
+    alone = Party("d", wide(n=20), id_column=ID)
+    with pytest.raises(RefusedError, match="shares its key with the parties that it knows"):
+        identity.deal_key(alone, DealKey(study="s", others={"b": known["b"]}))
+
+
+def test_a_coordinator_that_swaps_keys_is_refused():
+    foreign = public_key(MemoryStore())
+
+    class Swapping(InProcess):
+        def deliver(self, messages, verb, timeout):
+            for site, data in super().deliver(messages, verb, timeout):
+                envelope = wire.decode(data, Envelope)
+                if envelope.kind == "PublicKey" and site == "party 1":
+                    body = wire.encode(identity.PublicKey(key=foreign))
+                    data = wire.encode(msgspec.structs.replace(envelope, body=body))
+                yield site, data
+
+    with pytest.raises(sv.RefusedError, match="shares its key with the parties that it knows"):
+        federate(split(wide(n=40), 2), Swapping)
 
 
 def test_sites_of_rows_are_no_parties():
@@ -283,16 +384,22 @@ def test_sites_of_rows_are_no_parties():
 # -- the test part
 
 
-def test_the_test_part_is_drawn_by_the_key():
+def drawn_part_of(tables, **settings):
+    fed = federate(tables, test=0.3, **settings)
+    return fed, fed.columns.test
+
+
+def test_the_test_part_is_drawn_by_the_seed():
     tables = split(wide(n=400), 2)
     fed = federate(tables, test=0.3)
     assert 80 < len(fed.columns.test) < 160
     assert fed.rows["party 0"] + len(fed.columns.test) == 400
     fewer = {name: t.filter(pl.col(ID) % 3 > 0) for name, t in tables.items()}
-    some = federate(fewer, test=0.3).columns
+    some = federate(fewer, test=0.3)
     # whether a row is held out does not depend on others
-    assert np.array_equal(some.held_out, np.isin(some.common[:, 0], fed.columns.test[:, 0]))
-    assert not np.array_equal(federate(tables, test=0.3, random_state=1).columns.held_out, fed.columns.held_out)
+    kept, others = (set(list_rows(f, f.columns.test)[1]) for f in (fed, some))
+    assert others == {number for number in kept if number % 3 > 0}
+    assert set(list_rows(*drawn_part_of(tables, random_state=1))[1]) != kept
     assert federate(split(wide(n=12), 2), test=0.999).rows["party 0"] >= 1
 
 
@@ -316,7 +423,6 @@ def test_finding_digests(known, wanted):
     "digests",
     [
         np.zeros((2, 2), np.uint64),
-        np.array([[2, 0], [1, 0]], np.uint64),
         np.array([[1, 2], [1, 2]], np.uint64),
         np.zeros((1, 3), np.uint64),
         np.zeros(2, np.uint64),
@@ -331,4 +437,9 @@ def test_lists_of_digests_are_checked(digests):
     store = MemoryStore()
     store.put(f"blob {digest(data)}", data)
     with pytest.raises(FormatError):
-        places_of(Party("p", wide(n=20), id_column=ID, given_key=KEY, store=store), Blob(digest(data)))
+        places_of(Party("p", wide(n=20), id_column=ID, store=store), Blob(digest(data)))
+
+
+def test_digests_that_parties_send_rise():
+    with pytest.raises(FormatError, match="must rise"):
+        check_digests(np.array([[2, 0], [1, 0]], np.uint64))

@@ -1,11 +1,11 @@
 """Entity alignment: find the rows that all parties have, without showing an id to anybody.
 
 Parties share a key that the coordinator does not have (``agree_key``): one of them draws it and seals it for the
-others, by the keys that it knows them by and no others. They name a row by HMAC-SHA-256 of its id. Two ways lead to the rows in
-common. ``keyed``: every party sends its digests and the coordinator intersects them; it learns how many rows there are
-where, and which of them are the same person's, not who that is. ``psi``: the label holder finds the ids in common by
-private set intersection with each other party (``psi.py``) and sends the digests of these alone, so that rows in no
-other table stay unknown to everybody.
+others, by the keys that it knows them by and no others. They name a row by HMAC-SHA-256 of its id. Two ways lead to the
+rows in common. ``keyed``: every party sends its digests and the coordinator intersects them; it learns how many rows
+there are where, and which of them are the same person's, not who that is. ``psi``: the label holder finds the ids in
+common by private set intersection with each other party (``psi.py``) and sends the digests of these alone, so that rows
+in no other table stay unknown to everybody.
 
 A list of digests is a blob that later requests refer to;
 every party finds its own rows for it.

@@ -132,10 +132,11 @@ def hide_ids(site: Site, request: HideIds) -> HiddenIds:
 @answers(HideTwice)
 def hide_twice(site: Site, request: HideTwice) -> TwiceHidden:
     """Hide the label holder's ids once more, by this party's secret."""
-    party, psi = party_of(site), import_psi()
+    party = party_of(site)
     hidden = wire.decode(unseal(party.key_for("hidden ids"), party.blob(request.request.hash)), Points)
     if not 1 <= request.rows < MAX_ROWS or hidden.rows != request.rows:
         raise FormatError("there are no rows in question, or not as many as was said")
+    psi = import_psi()
     server = psi.server.CreateFromKey(_key(party), True)
     asked = psi.Request()
     _parse(asked, hidden.points)

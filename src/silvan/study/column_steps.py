@@ -2,6 +2,7 @@
 
 import hashlib
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from silvan.algorithms.baselines.in_one_place import joined
 from silvan.algorithms.evaluation.figures import FEDERATED, Answer, Row, answer_of, figures_of
 from silvan.algorithms.vertical.columns import columns_of
 from silvan.data.encode import encode_features, encode_label
+from silvan.data.schema import Schema
 from silvan.data.table import read_table
 from silvan.errors import FormatError, InputError
 from silvan.federate.by_columns import federate_columns
@@ -43,11 +45,38 @@ def _is_forest(model: Any) -> bool:
 
 
 def _fingerprint(model: Any) -> str:
-    """Return a hash of the model and of all parties' shares, which must be there."""
+    """Return a hash of the model and of all parties' shares, which must be there: the same for the same model."""
     if _is_forest(model):
         return str(model.forest_.hash)
-    parts = [model.model_.to_bytes(), *(share.to_bytes() for share in model.shares_.values())]
+    kept = model.model_
+    parts = [model.schema_.to_json().encode(), *(a.tobytes() for a in (kept.present, kept.constant, kept.unit))]
+    for share in model.shares_.values():
+        design = share.design
+        arrays = (design.fill, design.gaps, design.mean, design.scale, share.coefficients)
+        parts += [share.party.encode(), *(array.tobytes() for array in arrays)]
+    return _hash(parts)
+
+
+def _hash(parts: Iterable[bytes]) -> str:
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+
+
+def _is_named(model: Any, named: str) -> bool:
+    """Return whether a model is the one that a run names; version 0.1.0 named linear models by the bytes of files."""
+    if _fingerprint(model) == named:
+        return True
+    parts = [] if _is_forest(model) else [model.model_, *model.shares_.values()]
+    return bool(parts) and _hash(part.to_bytes() for part in parts) == named
+
+
+def _known_schemas(model: Any) -> dict[str, Schema]:
+    """Return the columns of the parties whose shares are there, by name."""
+    return {name: share.schema if _is_forest(model) else share.design.schema for name, share in model.shares_.items()}
+
+
+def _known_schema(model: Any) -> Schema:
+    """Return the schema of the columns that are known by name."""
+    return Schema(tuple(f for own in _known_schemas(model).values() for f in own.features), model.schema_.label)
 
 
 def judge(federation: Federation, model: Any, progress: Progress, expected: float) -> tuple[list[Row], str | None]:
@@ -64,7 +93,7 @@ def judge(federation: Federation, model: Any, progress: Progress, expected: floa
 def restore_run(study: Study, run: Run, record: Record) -> tuple[Federation, Any]:
     """Return the federation and the fitted learner of a run."""
     model = read_model(run, record)
-    return study.federation(schema=model.schema_), model
+    return study.federation(schema=_known_schema(model)), model
 
 
 def read_model(run: Run, record: Record) -> Any:
@@ -76,7 +105,7 @@ def read_model(run: Run, record: Record) -> Any:
         raise InputError(f"{str(run.folder)!r} has no model yet; run `silvan fit` again to finish it")
     model = getattr(learners, kind).load(run.file(SHARES))
     parts = model.structure_ if _is_forest(model) else model.model_
-    if not set(parts.parties) - set(model.shares_) and _fingerprint(model) != record.models[0].hash:
+    if not set(parts.parties) - set(model.shares_) and not _is_named(model, record.models[0].hash):
         raise FormatError(f"{run.file(SHARES)}: not the model that {RUN} names; one of the two was changed")
     return model
 
@@ -105,18 +134,17 @@ def on_table(study: Study | None, run: Run, record: Record, table: Path) -> list
 def predict(model: Any, record: Record, tables: dict[str, str], progress: Progress, *, fill: bool) -> pl.DataFrame:
     """Match the rows of the parties' tables by their id; return ids with predictions."""
     with progress.step("Matching rows"):
-        federation = _federate_new_rows(model, record, tables)
+        federation = _federate_new_rows(model, record, tables, fill)
     with progress.step("Predicting"):
         return _predictions(model, federation, fill)
 
 
-def _federate_new_rows(model: Any, record: Record, tables: dict[str, str]) -> Federation:
+def _federate_new_rows(model: Any, record: Record, tables: dict[str, str], fill: bool) -> Federation:
     """Return a federation of new rows, with the columns that the model was fitted to."""
-    parts = model.structure_ if _is_forest(model) else model.model_
-    settings, frames = record.study, {}
+    known, settings, frames = _known_schemas(model), record.study, {}
     for party, path in tables.items():
         frame = read_table(path, model.schema_.label.name)
-        wanted = [settings["id"], *parts.own_schema(party).names]
+        wanted = [settings["id"], *(known[party].names if party in known else ())]
         absent = [name for name in wanted if name not in frame.columns]
         if absent:
             raise InputError(f"party {party!r}: {path!r} lacks {format_names(absent)}; is it the right table?")
@@ -126,9 +154,10 @@ def _federate_new_rows(model: Any, record: Record, tables: dict[str, str]) -> Fe
         return federate_columns(
             frames,
             id=settings["id"],
-            match=settings["match"],
+            match="keyed" if fill else settings["match"],  # rows that some party lacks are known by digests alone
+            names=settings.get("names", "coded"),
             random_state=settings["random_state"],
-            schema=model.schema_,
+            schema=_known_schema(model),
         )
 
 

@@ -26,6 +26,7 @@ _NOT_ALLOWED = {
     "parties": "studies over columns run in one process so far (`silvan fit`); leave [parties] out",
     "id": "id is for [parties], which studies over machines do not have; leave it out",
     "match": "match is for [parties], which studies over machines do not have; leave it out",
+    "names": "names is for [parties], which studies over machines do not have; leave it out",
 }
 TIMEOUT = 3600.0
 """Seconds after which a site that does not answer is given up, unless the study sets another number."""

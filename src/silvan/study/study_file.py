@@ -54,7 +54,8 @@ class Study:
     sums: Any = "trusted"
     exclude: tuple[str, ...] = ()
     id: str | None = None  # the column that tells rows apart, if parties hold columns of the same rows
-    match: Any = "keyed"
+    match: Any = None
+    names: Any = "coded"  # whether the coordinator is told names of columns
     memory: Any = None  # how much of a site's rows may be in memory
     schema: Schema | None = None  # of the columns, if the study sets it
     evaluation_epsilon: float | None = None  # epsilon of the figures; None: they are exact
@@ -62,7 +63,7 @@ class Study:
 
     def settings(self) -> dict[str, Any]:
         """Return all settings that decide the result, as plain data."""
-        by_columns = {} if self.id is None else {"id": self.id, "match": self.match}
+        by_columns = {} if self.id is None else {"id": self.id, "match": self.match, "names": self.names}
         if self.schema is not None:
             by_columns["schema"] = self.schema.to_json()
         if self.evaluation_epsilon is not None:
@@ -111,7 +112,7 @@ class Study:
                 "journal": None if journal is None else str(journal),
             }
             if self.id is not None:
-                return federate_columns(self.tables, id=self.id, match=self.match, **settings)
+                return federate_columns(self.tables, id=self.id, match=self.match, names=self.names, **settings)
             tables = self.tables if self.site is None else self.tables[""]
             federation = federate_rows(tables, site=self.site, memory=self.memory, **settings)
             if OVERALL in federation.sites:

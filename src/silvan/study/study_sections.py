@@ -82,7 +82,7 @@ def check_sites(data: dict[str, Any], folder: Path, problems: Problems) -> dict[
 def _check_id(data: dict[str, Any], problems: Problems) -> None:
     """Check that a study of parties names the column that rows are matched by, and that no other study does."""
     if "parties" not in data:
-        for key in ("id", "match"):
+        for key in ("id", "match", "names"):
             if key in data:
                 problems.add((key,), f"{key} is for [parties], which hold columns of the same rows; leave it out here")
         return

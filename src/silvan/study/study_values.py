@@ -60,6 +60,7 @@ KEYS: dict[str, Callable[[Any], str]] = {
     "sums": _one_of("trusted", "ring", "masked"),
     "id": _text,
     "match": _one_of("keyed", "psi"),
+    "names": _one_of("coded", "shown"),
     "exclude": _texts,
     "output": _text,
     "query": _text,

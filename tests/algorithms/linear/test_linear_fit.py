@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
-from helpers.column_studies import ID, SMALL, Recorded, asking, federate, lying, split, wide
+from helpers.column_studies import ID, MATCHING, SMALL, Recorded, asking, federate, lying, split, wide
 from helpers.lies import answers_to_lies
 from helpers.studies import TASKS, Stop, parts, stopping, table
 from helpers.studies import federate as federate_rows

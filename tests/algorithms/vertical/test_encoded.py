@@ -5,7 +5,7 @@ from functools import cache
 import msgspec
 import numpy as np
 import pytest
-from helpers.column_studies import ID, SMALL, Recorded, asking, federate, lying, split, wide
+from helpers.column_studies import ID, MATCHING, SMALL, Recorded, asking, federate, lying, split, wide
 from helpers.studies import TASKS, Stop, stopping
 
 import silvan as sv

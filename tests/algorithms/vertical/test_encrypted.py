@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
-from helpers.column_studies import ID, Recorded, Reversed, Shuffled, asking, federate, lying, split, wide
+from helpers.column_studies import ID, MATCHING, Recorded, Reversed, Shuffled, asking, federate, lying, split, wide
 from helpers.studies import TASKS, Stop, stopping
 
 import silvan as sv

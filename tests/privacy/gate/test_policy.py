@@ -184,12 +184,12 @@ def test_scores_are_judged_once():
     scores = np.full((len(digests), 2), 0.5)
     holder = fed.columns.label_holder
     with fed.working_on("judging"):
-        first = judge(fed, holder, fed.schema, digests, scores)
-        assert judge(fed, holder, fed.schema, digests, scores) == pytest.approx(first, nan_ok=True)
+        first = judge(fed, holder, fed.columns.schema, digests, scores)
+        assert judge(fed, holder, fed.columns.schema, digests, scores) == pytest.approx(first, nan_ok=True)
         other = scores.copy()
         other[0] = [0.0, 1.0]
         with pytest.raises(RefusedError, match="in another form"):
-            judge(fed, holder, fed.schema, digests, other)
+            judge(fed, holder, fed.columns.schema, digests, other)
 
 
 def test_policies_that_contradict_a_study_are_said_before_anything_is_computed(monkeypatch):
