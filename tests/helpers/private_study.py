@@ -137,12 +137,15 @@ def questions(task, frame, epsilon, sharers=1):
         asked["targets"] = SumTargets(schema=schema_blob, **shared)
         asked["slopes"] = SumSlopes(schema=schema_blob, model=forest, centre=1075.0, reach=40.0, **shared)
     asked["tally"] = NoisyTally(schema=schema_blob, model=forest, **shared)
-    site, plans = site_with(frame, blobs), {"level": plan_level, "tally": plan_tally}
+    site = site_with(frame, blobs)
     answered = [
-        (name, request, plans.get(name, plan_counts)(site, request, known)()) for name, request in asked.items()
+        (name, request, PLANS.get(name, plan_counts)(site, request, known)()) for name, request in asked.items()
     ]
     return [*answered, ("people", CountPeople(**shared), np.array([site.n_train]))]
 
+
+PLANS = {"level": plan_level, "tally": plan_tally}
+"""What checks questions and counts rows for them; for all others ``plan_counts``."""
 
 SHARES = {
     "tables": (("people", 0.05), ("columns", 0.2), ("scores", 0.1), ("tables", 0.65)),

@@ -6,14 +6,14 @@ import msgspec
 import numpy as np
 import pytest
 from helpers.asking import send, trouble
-from helpers.private_study import FEATURES, KNOWN, LABELS, one_more, questions, schema
+from helpers.private_study import FEATURES, KNOWN, LABELS, PLANS, one_more, questions, schema
 from helpers.studies import TASKS, table
 from hypothesis import given
 from hypothesis import strategies as st
 
 import silvan as sv
 from silvan.algorithms.private.noisy_counts import MOST, whole_target
-from silvan.algorithms.private.noisy_levels import NoisyLevel, plan_level
+from silvan.algorithms.private.noisy_levels import NoisyLevel
 from silvan.algorithms.private.noisy_rows import STEPS, DisguisedLevel, disguise
 from silvan.algorithms.private.tables_messages import CountColumns, CountPeople, CountTables, SumTargets, plan_counts
 from silvan.federation.message import Blob
@@ -233,10 +233,8 @@ def test_plans_touch_no_rows():
         site = Site("here", "no such table", n_jobs=1)
         site.blob = KNOWN.get
         for name, request in asked(task).items():
-            if isinstance(request, NoisyLevel):
-                plan_level(site, request, schema(task))
-            elif name not in ("people", "disguise"):
-                plan_counts(site, request, schema(task))
+            if name not in ("people", "disguise"):
+                PLANS.get(name, plan_counts)(site, request, schema(task))
 
 
 def test_every_noisy_question_says_what_its_noise_is():
