@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from helpers.private_study import composed, one_more, questions, rows_scored, schema
+from helpers.private_study import FAR, composed, hostile_schema, one_more, questions, rows_scored, schema
 from helpers.studies import TASKS, table
 
 from silvan.auditing.measured_epsilon import Bound, audit_all, audit_counts, audit_rows, clopper_pearson, lower_bound
@@ -28,8 +28,8 @@ SURE = 1 - 1e-7
 def pairs(task):
     """Every question of every private form, with its exact answers on a table and on one with a far row more."""
     frame = table(task, 120)
-    far = {"binary": "yes", "several": "top", "number": 1149.0}[task]
-    return list(zip(questions(task, frame, EPSILON), questions(task, one_more(frame, label=far), EPSILON), strict=True))
+    far = one_more(frame, label=FAR[task])
+    return list(zip(questions(task, frame, EPSILON), questions(task, far, EPSILON), strict=True))
 
 
 AUDITED = {
@@ -82,6 +82,40 @@ def test_shares_make_the_sum_private(sharers, lost):
         found = audit_counts(request, schema(), with_row, without, DRAWS, 3 - lost, SURE)
         assert not found.refuted, (name, found)
         assert found.at_least > 0.1 * EPSILON, (name, found)
+
+
+@pytest.mark.parametrize("form", ["tables", "levels"])
+@pytest.mark.parametrize("task", ["binary", "number"])
+def test_a_form_with_a_site_lost_and_one_curious(form, task):
+    """Two shares are the whole noise and four sites add one: without one that is lost and one that is known, two."""
+    asked, claimed = composed(form, table(task, 60), EPSILON, task, 2)
+    found = audit_all(asked, schema(task), claimed, FEW_DRAWS, 2, SURE)
+    assert not found.refuted, found
+
+
+@pytest.mark.parametrize("form", ["tables", "levels", "input"])
+@pytest.mark.parametrize("task", ["binary", "number"])
+def test_a_coordinator_that_chooses_the_schema(form, task):
+    """The worst that a site lets pass: bounds as close as may be, or classes that most rows do not have."""
+    known = hostile_schema(task)
+    if form == "input":
+        found = audit_rows(lambda row, draws: rows_scored(task, row, draws, 6.0, known), 6.0, FEW_DRAWS, SURE)
+    else:
+        asked, claimed = composed(form, table(task, 60), EPSILON, task, 1, known)
+        found = audit_all(asked, known, claimed, FEW_DRAWS, 1, SURE)
+    assert not found.refuted, found
+
+
+def test_numbers_that_are_not_clipped_after_rounding_are_caught():
+    """Bounds one float apart make a row count twice as much."""
+    (_, request, total), *_ = [q for q in questions("number", table("number", 60), 3.0) if q[0] == "targets"]
+    assert audit_counts(request, schema("number"), total + 254, total, FEW_DRAWS, confidence=SURE).refuted
+
+
+def test_a_loss_that_takes_the_spare_share_is_caught():
+    """Of four sites' shares, three are the whole noise: one lost and one known leave two."""
+    (_, request, n), *_ = [q for q in questions("binary", table(n=60), 1.0, 3) if q[0] == "people"]
+    assert audit_counts(request, schema(), n + 1, n, DRAWS, 2, SURE).refuted
 
 
 def test_too_few_shares_are_caught():

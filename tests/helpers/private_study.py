@@ -10,6 +10,7 @@ from silvan.algorithms.evaluation.noisy_tally import NoisyTally, plan_tally
 from silvan.algorithms.horizontal.histogram_forest import GrowLevel
 from silvan.algorithms.private.noisy_levels import NoisyLevel, plan_level, public_measure
 from silvan.algorithms.private.noisy_rows import disguise
+from silvan.algorithms.private.site_schema import public_schema_of
 from silvan.algorithms.private.tables_forest import Group, table_forest
 from silvan.algorithms.private.tables_messages import (
     CountColumns,
@@ -120,9 +121,12 @@ CELLS = {
 }
 
 
-def questions(task, frame, epsilon, sharers=1):
-    """Give (name, question, exact answer) of every kind, on a table that one site holds."""
-    known, shared = schema(task), {"epsilon": epsilon, "sharers": sharers}
+def questions(task, frame, epsilon, sharers=1, known=None):
+    """Give (name, question, exact answer) of every kind, on a table that one site holds.
+
+    ``known`` is the schema that the coordinator asks by; None: the honest one. The site must let it pass.
+    """
+    known, shared = known or schema(task), {"epsilon": epsilon, "sharers": sharers}
     blobs = [known.to_json().encode(), wire.encode(POINTS), table_model(known).to_bytes()]
     schema_blob, bins, forest = (Blob(digest(data)) for data in blobs)
     asked = {
@@ -138,6 +142,7 @@ def questions(task, frame, epsilon, sharers=1):
         asked["slopes"] = SumSlopes(schema=schema_blob, model=forest, centre=1075.0, reach=40.0, **shared)
     asked["tally"] = NoisyTally(schema=schema_blob, model=forest, **shared)
     site = site_with(frame, blobs)
+    assert public_schema_of(site, schema_blob) == known
     answered = [
         (name, request, PLANS.get(name, plan_counts)(site, request, known)()) for name, request in asked.items()
     ]
@@ -149,20 +154,33 @@ PLANS = {"level": plan_level, "tally": plan_tally}
 
 SHARES = {
     "tables": (("people", 0.05), ("columns", 0.2), ("scores", 0.1), ("tables", 0.65)),
+    "tables of a number": (("people", 0.05), ("columns", 0.15), ("targets", 0.1), ("slopes", 0.1), ("tables", 0.6)),
     "levels": (("level", 0.25),) * 4,
 }
 """Of epsilon, for every question of a form."""
 
+FAR = {"binary": "yes", "several": "top", "number": 1149.0}
 
-def composed(form, frame, epsilon, task="binary", sharers=1):
+
+def hostile_schema(task):
+    """A schema that a site lets pass: bounds as close as may be, or classes that some rows do not have."""
+    labels = {
+        "binary": sv.Label("label", ("unheard of", "yes")),
+        "several": sv.Label("label", ("top", "unheard of")),
+        "number": sv.Label("label", bounds=(1149.0, 1149.0 * (1 + 2.0**-39))),
+    }
+    return sv.Schema.of(FEATURES, labels[task])
+
+
+def composed(form, frame, epsilon, task="binary", sharers=1, known=None):
     """Give every question of a form with its share of epsilon, answered with a far row more and without; their sum."""
-    label = {"binary": "yes", "several": "top", "number": 1149.0}[task]
-    pair = questions(task, one_more(frame, label=label), epsilon, sharers), questions(task, frame, epsilon, sharers)
+    far = one_more(frame, label=known.label.bounds[1] if known and known.label.bounds else FAR[task])
+    pair = (questions(task, rows, epsilon, sharers, known) for rows in (far, frame))
     exact = {
         name: (request, with_row, without) for (name, request, with_row), (_, _, without) in zip(*pair, strict=True)
     }
     asked = []
-    for name, share in SHARES[form]:
+    for name, share in SHARES.get(f"{form} of a {task}", SHARES[form]):
         request, with_row, without = exact[name]
         asked.append((msgspec.structs.replace(request, epsilon=epsilon * share), with_row, without))
     return asked, sum(request.epsilon for request, _, _ in asked)
@@ -189,11 +207,11 @@ KNOWN: dict[str, bytes] = {}
 POINTS = CutPoints(np.array([2, 1, 0, 0, 3]), np.array([40, 60, 2.5, 10, 20, 30], np.float32))
 
 
-def rows_scored(task, row, draws, epsilon):
+def rows_scored(task, row, draws, epsilon, known=None):
     """Disguise one of two rows that differ in everything, many times; score how much it looks like the second."""
-    known = schema(task)
+    known = known or schema(task)
     ends = np.array([[0, 1, 0, 0, -20], [100, 5, 1, 3, 60]], np.float32)
-    labels = {"binary": [0, 1], "several": [0, 3], "number": [1000.0, 1150.0]}[task]
+    labels = [0, known.n_classes - 1] if known.n_classes else known.label.bounds
     y = np.full(draws, labels[row])
     worn = disguise(Part(np.tile(ends[row], (draws, 1)), y, np.zeros(draws, np.uint64)), known, epsilon)
     each, score = epsilon / 6, np.zeros(draws)
