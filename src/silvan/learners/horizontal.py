@@ -63,9 +63,9 @@ class HistogramForest(Learner):
     n_rows
         The number of rows to learn from, if it is public; None: counted with noise, for a part of epsilon.
     tolerate
-        With noise on the total: how many sites may be lost, or collude, without spoiling the promise. None: one,
-        since every site knows its own share of the noise. Sites insist on what their policies reckon with (one that
-        colludes), so a study that may lose a site on the way needs one more.
+        With noise on the total: how many sites may be lost or collude, together, without spoiling the promise. None:
+        one, since every site knows its own share of the noise, and as many as the quorum lets be lost. Sites insist on
+        as many as their policies reckon with to collude (one), whoever is lost.
 
     Attributes
     ----------

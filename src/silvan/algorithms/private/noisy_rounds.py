@@ -65,14 +65,16 @@ class Placing:
 def place(federation: Federation, noise: str | None, tolerate: int | None) -> Placing:
     """Decide where noise is added: by default on the total where sums hide their parts, else at every site.
 
-    A site knows its own share of a total's noise, so by default the others' are enough without it.
+    A site knows its own share of a total's noise, so by default the others' are enough without it, and without those of
+    as many sites as the quorum lets be lost.
     """
     sums, n = federation.sums.name, len(federation.active)
     at = ("site" if sums == "trusted" else "total") if noise is None else noise
     if at not in ("total", "site"):
         raise InputError(f"noise must be 'total', 'site' or None, got {noise!r}")
     if tolerate is None:
-        tolerate = min(1, n - 1)
+        may_be_lost = 0 if federation.quorum is None else max(n - federation.quorum, 0)
+        tolerate = min(1 + may_be_lost, n - 1)
     if not (_whole(tolerate) and 0 <= tolerate < n):
         raise InputError(f"tolerate must be a whole number of sites below the {n} that take part, got {tolerate!r}")
     if at == "site":
