@@ -4,6 +4,7 @@ import json
 import math
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,6 +81,35 @@ def test_counts_of_codes_and_classes():
     assert Feature("f", "categorical", categories=("a", "b"), other=True).n_codes == 3
     assert Feature("f", "categorical").n_codes == 0
     assert Schema.of(["a"], Label("y", ("n", "y"))).n_classes == 2
+
+
+def test_values_of_numpy_become_plain_ones():
+    cuts = np.array([0.5, 1.5])
+    schema = Schema(
+        (
+            Feature(np.str_("age"), bounds=(np.float32(0.5), np.int64(90)), edges=tuple(cuts)),
+            Feature("dose", edges=cuts.astype(np.float32)),
+            Feature("ward", "categorical", categories=np.array(["north", "south"])),
+        ),
+        Label(np.str_("ill"), classes=tuple(np.array([0, 1]))),
+    )
+    assert Schema.from_json(schema.to_json()) == schema
+    assert hash(schema.features) == hash(Schema.from_json(schema.to_json()).features)
+    age, dose, ward = schema.features
+    assert [type(value) for value in (age.name, *age.bounds, *dose.edges, *ward.categories)] == [
+        str,
+        float,
+        int,
+        float,
+        float,
+        str,
+        str,
+    ]
+    for classes in ([np.True_, np.False_], [np.float64(0.5)], [np.str_("a")]):
+        assert Schema.from_json(Schema((), Label("y", classes)).to_json()).label.classes == tuple(classes)
+    assert Schema.of([], Label("y", bounds=np.array([0.0, 1.0]))).label.bounds == (0.0, 1.0)
+    with pytest.raises(SchemaError, match="feature 'ward': categories are text; write numbers as '1'"):
+        Feature("ward", "categorical", categories=(1, 2))
 
 
 def test_names_depend_on_nothing_but_the_schema():

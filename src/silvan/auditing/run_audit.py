@@ -173,5 +173,5 @@ def _bounded(finding: Finding, epsilon: float) -> Finding:
 def _rows(schema: Schema, table: Any) -> Rows:
     if table is None:
         return Rows(np.zeros((0, len(schema.features)), np.float32), np.zeros(0, np.int64))
-    frame = read_table(table, schema.label.name)
+    frame = read_table(table, schema.label.name, schema)
     return Rows(encode_features(frame, schema), encode_label(frame, schema))

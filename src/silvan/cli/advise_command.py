@@ -33,6 +33,7 @@ def advise(
     from silvan.cli import terminal
     from silvan.study.progress_bars import Progress
     from silvan.study.study_file import read_study
+    from silvan.util.csv_text import csv_text
     from silvan.util.files import write_whole
 
     console, progress = Console(), Progress()
@@ -53,5 +54,6 @@ def advise(
         console, clean(f"{plan.name}: {len(advised.sites)} sites"), terminal.advice(advised, advice.WIDE)
     )
     if output is not None:
-        write_whole(output, advised.frame().write_csv().encode())
+        distances = advised.frame()
+        write_whole(output, csv_text([distances.columns, *distances.iter_rows()]).encode())
         typer.echo(f"distances written to {output}", err=True)

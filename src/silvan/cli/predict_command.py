@@ -1,10 +1,8 @@
 """``silvan predict``: predicts the rows of a table with a model."""
 
-import csv
-import io
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -54,12 +52,13 @@ def predict_table(model: Path, table: Path, output: Path | None, site: str | Non
     from silvan.data.table import read_table
     from silvan.forest import predict as walk
     from silvan.study.progress_bars import Progress
+    from silvan.util.csv_text import csv_text
     from silvan.util.readable import format_names
 
     progress = Progress()
     forest = open_forest(model, site)
     with progress.step("Reading the table"):
-        frame = read_table(str(table), forest.schema.label.name)
+        frame = read_table(str(table), forest.schema.label.name, forest.schema)
         lacking = np.array([name not in frame.columns for name in forest.schema.names])
         absent = [name for name, lacks in zip(forest.schema.names, lacking, strict=True) if lacks]
         abstain = forest.combine == "vote" and not fill
@@ -71,36 +70,33 @@ def predict_table(model: Path, table: Path, output: Path | None, site: str | Non
         X = encode_features(frame, forest.schema, fill_absent=True)
     with progress.step("Predicting"):
         scores, decided = walk.scores_and_decisions(forest, X, absent=lacking if abstain else None)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    rows: list[list[Any]]
     if forest.classes is None:
-        writer.writerow(["row", "prediction"])
-        writer.writerows([i, repr(value)] for i, value in enumerate(scores[:, 0].tolist(), 1))
+        rows = [["row", "prediction"]]
+        rows += ([i, repr(value)] for i, value in enumerate(scores[:, 0].tolist(), 1))
     else:
         classes = forest.classes.tolist()
-        writer.writerow(["row", "prediction", *(f"probability_{c}" for c in classes)])
+        rows = [["row", "prediction", *(f"probability_{c}" for c in classes)]]
         for i, (best, shares) in enumerate(zip(decided.tolist(), scores.tolist(), strict=True), 1):
-            writer.writerow([i, classes[best], *(f"{share:.6g}" for share in shares)])
+            rows.append([i, classes[best], *(f"{share:.6g}" for share in shares)])
     if absent and abstain:
         silent = int(walk.abstaining(forest, lacking).sum())
         typer.echo(f"{silent} of {len(forest)} trees abstained: the table lacks {format_names(absent)}", err=True)
-    write_out(text.getvalue(), output, f"{len(X):,} predictions by forest {forest.hash[:12]}")
+    write_out(csv_text(rows), output, f"{len(X):,} predictions by forest {forest.hash[:12]}")
 
 
 def predict_matched_rows(run: "Run", words: list[str], output: Path | None, fill: bool) -> None:
     """Predict rows that parties hold columns of, matched by their id."""
     from silvan.study import column_steps
     from silvan.study.progress_bars import Progress
+    from silvan.util.csv_text import csv_text
 
     record = run.read()
     model = column_steps.read_model(run, record)
     tables = _tables_by_party(words, [site.name for site in record.sites])
     predictions = column_steps.predict(model, record, tables, Progress(), fill=fill)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(predictions.columns)
-    writer.writerows(predictions.iter_rows())
-    write_out(text.getvalue(), output, f"{len(predictions):,} predictions by model {record.models[0].hash[:12]}")
+    text = csv_text([predictions.columns, *predictions.iter_rows()])
+    write_out(text, output, f"{len(predictions):,} predictions by model {record.models[0].hash[:12]}")
 
 
 def _tables_by_party(words: list[str], names: list[str]) -> dict[str, str]:

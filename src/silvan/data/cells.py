@@ -50,7 +50,7 @@ def plain_value(value: Any) -> Class | None:
     try:
         number = float(value)
     except OverflowError:
-        number = math.copysign(math.inf, value)
+        number = math.inf if value > 0 else -math.inf
     return None if number != number else number
 
 

@@ -9,9 +9,10 @@ import math
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
+import numpy as np
 
 from silvan.errors import FormatError, SchemaError
 
@@ -26,6 +27,17 @@ MAX_CATEGORIES = MAX_BINS - 1
 
 Kind = Literal["numeric", "categorical"]
 Class = str | int | float | bool
+
+
+def _make_plain(struct: msgspec.Struct, *names: str) -> None:
+    """Put plain Python values in place of numpy's, which JSON does not know, and tuples in place of other sequences."""
+    for name in names:
+        value = getattr(struct, name)
+        plain: Any = value.item() if isinstance(value, np.generic) else value
+        if isinstance(value, tuple | list | np.ndarray):
+            plain = tuple(item.item() if isinstance(item, np.generic) else item for item in value)
+        if plain is not value:
+            msgspec.structs.force_setattr(struct, name, plain)
 
 
 class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -64,7 +76,8 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     edges: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Raise ``SchemaError`` if fields contradict each other."""
+        """Make numpy's values plain ones; raise ``SchemaError`` if fields contradict each other."""
+        _make_plain(self, "name", "bounds", "categories", "edges")
         if not self.name:
             raise SchemaError("a feature needs a name; received an empty one")
         if self.kind == "categorical":
@@ -78,6 +91,8 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         names = self.categories
         if names is None:
             return
+        if not all(isinstance(name, str) for name in names):
+            raise SchemaError(f"feature {self.name!r}: categories are text; write numbers as '1', truth as 'true'")
         if len(set(names)) != len(names):
             raise SchemaError(f"feature {self.name!r} names a category twice")
         if len(names) > MAX_CATEGORIES:
@@ -138,7 +153,8 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     bounds: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        """Raise ``SchemaError`` if fields contradict each other."""
+        """Make numpy's values plain ones; raise ``SchemaError`` if fields contradict each other."""
+        _make_plain(self, "name", "classes", "bounds")
         if self.classes is not None:
             if not self.classes:
                 raise SchemaError(f"label {self.name!r} needs at least one class")

@@ -304,7 +304,7 @@ def _array(values: Any, name: str, ndim: int) -> Array:
         array = np.asarray(values)
     except ValueError:
         raise InputError(f"{name} has rows of different lengths") from None
-    if array.dtype.kind == "U" and not isinstance(values, np.ndarray):
+    if not isinstance(values, np.ndarray) and _types_differ(values, array):
         array = np.asarray(values, dtype=object)  # or one text among numbers would turn them all to text
     if array.ndim != ndim:
         shape = "two-dimensional, rows by columns" if ndim == 2 else "one-dimensional, one value a row"
@@ -314,6 +314,14 @@ def _array(values: Any, name: str, ndim: int) -> Array:
     if array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8):
         return array.astype(np.float64)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _types_differ(values: Any, array: Array) -> bool:
+    """Whether numpy made text of a list, or one type of several, and so values what they were not."""
+    if array.dtype.kind not in "biuf" or array.ndim not in (1, 2):
+        return array.dtype.kind == "U"
+    rows = [values] if array.ndim == 1 else values
+    return len({type(value) for row in rows for value in row}) > 1
 
 
 def _array_frame(columns: dict[str, Array], refused: dict[str, str]) -> Frame:

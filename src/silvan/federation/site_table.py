@@ -11,6 +11,7 @@ import narwhals as nw
 import numpy as np
 
 from silvan.data.batches import Batched, Whole
+from silvan.data.cells import holds_objects, value_text
 from silvan.data.disk_arrays import Folder
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.holdout import HeldOut, hold_out
@@ -119,6 +120,8 @@ class SiteTable:
                 numbers = series.fill_null(0).to_numpy() if plain else None
                 if numbers is not None and numbers.dtype != object:
                     values.update(numbers.tobytes())
+                elif holds_objects(series):
+                    values.update(msgspec.json.Encoder().encode_lines(list(map(value_text, series.to_list()))))
                 else:
                     values.update(msgspec.json.Encoder().encode_lines(series.cast(nw.String).to_list()))
         return digest(b"".join(values.digest() + gaps.digest() for values, gaps in columns))

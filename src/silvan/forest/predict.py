@@ -36,14 +36,14 @@ def as_matrix(schema: Schema, X: Any) -> np.ndarray:
             if feature.categorical:
                 matrix[:, f][~((matrix[:, f] >= 0) & (matrix[:, f] < feature.n_codes))] = np.nan
         return matrix
-    return encode_features(read_table(X), schema)
+    return encode_features(read_table(X, schema=schema), schema)
 
 
 def as_rows(forest: ForestArrays, X: Any) -> tuple[np.ndarray, np.ndarray | None]:
     """Convert what a user passes to rows; also return which features a table lacks, if trees abstain for that."""
     if isinstance(X, np.ndarray | list) or forest.combine != "vote":
         return as_matrix(forest.schema, X), None
-    frame = read_table(X)
+    frame = read_table(X, schema=forest.schema)
     present = set(frame.columns)
     absent = np.array([name not in present for name in forest.schema.names])
     return encode_features(frame, forest.schema, fill_absent=True), absent

@@ -210,7 +210,7 @@ class VerticalLinear(FederatedEstimator):
 
     def _on_table(self, table: Any) -> np.ndarray:
         self._fitted()
-        frame = read_table(table, self.schema_.label.name)
+        frame = read_table(table, self.schema_.label.name, self.schema_)
         return self.score_rows(encode_features(frame, self.schema_, fill_absent=True))
 
     def score_rows(self, X: np.ndarray) -> np.ndarray:

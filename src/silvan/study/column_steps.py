@@ -113,7 +113,7 @@ def read_model(run: Run, record: Record) -> Any:
 def on_table(study: Study | None, run: Run, record: Record, table: Path) -> list[Row]:
     """Judge on a table of all columns; with a study, whose tables are unchanged, also the parties' own models."""
     model = read_model(run, record)
-    frame = read_table(str(table), model.schema_.label.name)
+    frame = read_table(str(table), model.schema_.label.name, model.schema_)
     X, y = encode_features(frame, model.schema_), encode_label(frame, model.schema_)
     if study is not None:
         federation, _ = restore_run(study, run, record)
@@ -143,7 +143,7 @@ def _federate_new_rows(model: Any, record: Record, tables: dict[str, str], fill:
     """Return a federation of new rows, with the columns that the model was fitted to."""
     known, settings, frames = _known_schemas(model), record.study, {}
     for party, path in tables.items():
-        frame = read_table(path, model.schema_.label.name)
+        frame = read_table(path, model.schema_.label.name, model.schema_)
         wanted = [settings["id"], *(known[party].names if party in known else ())]
         absent = [name for name in wanted if name not in frame.columns]
         if absent:

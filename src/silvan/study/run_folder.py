@@ -4,8 +4,6 @@ The keys of ``run.json`` are the fields below, described in docs/cli.md. The fil
 so that what was computed is kept whatever happens next.
 """
 
-import csv
-import io
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import msgspec
 
 from silvan.errors import FormatError, InputError, VersionError
 from silvan.forest.forest import Forest
+from silvan.util.csv_text import csv_text
 from silvan.util.files import write_whole
 
 FORMAT = "silvan run"
@@ -203,19 +202,17 @@ class Run:
 
     def write_evaluation(self, rows: list[Figures], name: str = EVALUATION) -> None:
         """Write the table of figures."""
-        text = io.StringIO()
-        table = csv.writer(text, lineterminator="\n")
         names = list(rows[0].figures if rows else ())
         noisy = any(row.epsilon is not None for row in rows)
         ends = [f"{name}_{end}" for name in names for end in ("low", "high")] if noisy else []
-        table.writerow(["site", "model", "rows", *names, *ends, *_GAINS, "use", *["epsilon"] * noisy])
+        table: list[list[Any]] = [["site", "model", "rows", *names, *ends, *_GAINS, "use", *["epsilon"] * noisy]]
         for row in rows:
             between = [x for name in names for x in row.between.get(name, (None, None))] if noisy else []
             numbers = [*row.figures.values(), *between, *(getattr(row, name) for name in _GAINS)]
             figures = ["" if x is None else repr(x) for x in numbers]
             cost = ["" if row.epsilon is None else repr(row.epsilon)] * noisy
-            table.writerow([row.site, row.model, row.rows, *figures, "true" if row.use else "false", *cost])
-        self._write(name, text.getvalue().encode())
+            table.append([row.site, row.model, row.rows, *figures, "true" if row.use else "false", *cost])
+        self._write(name, csv_text(table).encode())
 
     def _write(self, name: str, data: bytes) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
