@@ -50,6 +50,25 @@ def test_columns_that_are_not_there_count_as_missing_if_asked(folder, tmp_path):
     assert filled == silvan("predict", folder / "run", tmp_path / "empty.csv").stdout
 
 
+def test_cells_are_read_by_the_model_and_no_answer_is_a_formula(tmp_path):
+    ward = sv.Feature("ward", "categorical", categories=("01", "1", "x"))
+    schema = sv.Schema.of(["age", ward], sv.Label("label", classes=("=1+1", "-5", "@x")))
+    rows = [(0, "01", "=1+1"), (1, "1", "-5"), (2, "x", "@x")] * 10
+    frame = pl.DataFrame(rows, ["age", "ward", "label"], orient="row").drop("age").with_columns(age=pl.lit(1.0))
+    fed = sv.federate_rows({"a": frame, "b": frame}, schema=schema)
+    forest = sv.HistogramForest(5, bootstrap=False, max_features=None).fit(fed).forest_
+    forest.save(tmp_path / "model.silvan")
+    # without the text the column would be one of whole numbers, and "01" the ward "1"
+    (tmp_path / "new.csv").write_text("age,ward\n1,01\n1,1\n")
+    rows = read(silvan("predict", tmp_path / "model.silvan", tmp_path / "new.csv").stdout)
+    assert [row["prediction"] for row in rows] == ["'=1+1", "-5"]
+    (tmp_path / "new.csv").write_text("age,ward\n1,x\nmany,x\n")
+    refused = silvan("predict", tmp_path / "model.silvan", tmp_path / "new.csv", ok=False).stderr
+    assert "column 'age' holds text" in refused
+    assert "(row 2)" in refused
+    assert "many" not in refused
+
+
 def test_the_class_is_what_the_trees_vote_for_and_some_may_abstain(folder, tmp_path):
     forest = sv.Forest.load(folder / "run" / "model.silvan")
     split_on_age = forest.uses[:, forest.schema.names.index("age")]

@@ -50,7 +50,7 @@ def plain_value(value: Any) -> Class | None:
     try:
         number = float(value)
     except OverflowError:
-        number = math.inf if value > 0 else -math.inf
+        number = math.inf if value > 0 else -math.inf  # type: ignore[operator]
     return None if number != number else number
 
 

@@ -64,11 +64,11 @@ class TypedTable(NamedTuple):
         typed = [name for name in self.frame.columns if name in names and not is_text(self.frame[name])]
         if self.texts is None or not typed:
             return self.frame
+        texts = [nw.from_native(text, series_only=True) for text in self.texts(typed)]
         backend = self.frame.implementation
-        texts = self.texts(typed)
-        return self.frame.with_columns(
-            *(nw.new_series(text.name, text.to_list(), nw.String, backend=backend) for text in texts)
-        )
+        if not backend.is_polars():
+            texts = [nw.new_series(text.name, text.to_list(), nw.String, backend=backend) for text in texts]
+        return self.frame.with_columns(*texts)
 
 
 def read_table(source: Any, label: str = "label", schema: Schema | None = None) -> Frame:

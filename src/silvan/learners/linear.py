@@ -236,7 +236,7 @@ class VerticalLinear(FederatedEstimator):
         if table is not None:
             if not federation.local_sites:
                 raise InputError("a table to evaluate on needs a federation in this process")
-            frame = read_table(table, schema.label.name)
+            frame = read_table(table, schema.label.name, schema)
             X, y = encode_features(frame, schema, fill_absent=True), encode_label(frame, schema)
             return figures_frame(self.compare_on_rows(federation, X, y))
         if columns.label_holder is None:
