@@ -140,9 +140,9 @@ def bounds() -> str:
         for row in found:
             above = float(row["at least"]) > float(row["claimed"])
             verdict = "**refuted**" if above else "not refuted"
-            names = ("account", "mechanism", "task", "noise", "counters", "claimed", "at least")
+            names = ("account", "mechanism", "task", "noise", "counters", "draws", "claimed", "at least")
             body.append([*(row[name] for name in names), verdict])
-    header = ["account", "mechanism", "label", "noise", "counters that differ", "claimed", "at least", ""]
+    header = ["account", "mechanism", "label", "noise", "counters that differ", "draws", "claimed", "at least", ""]
     return rows(header, body)
 
 
