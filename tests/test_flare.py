@@ -30,7 +30,7 @@ from silvan.cli.main import app
 from silvan.data.sources.query import Query
 from silvan.deploy import flare_kit, one_machine
 from silvan.deploy.certificates import Authority, make_key, make_request, pem
-from silvan.deploy.explain import explain
+from silvan.deploy.explain import approve_study, explain
 from silvan.deploy.job_progress import PROGRESS, Progress
 from silvan.deploy.member import BUDGET, Member
 from silvan.deploy.process import Background, client_arguments
@@ -217,6 +217,7 @@ class Quiet:
     runs: dict
     shown: object  # what north's owner was shown before approving the forest
     left: bool  # whether anything had left north by then
+    approved: object  # what was approved of the forest
 
 
 @contextlib.contextmanager
@@ -237,7 +238,7 @@ def must_approve(member):
 
 
 def approve(member, plan):
-    Member(member.path).gate().approve(plan.id)
+    return approve_study(Member(member.path), plan)
 
 
 @pytest.fixture(scope="module")
@@ -251,10 +252,9 @@ def quiet(federation, tmp_path_factory):
         command.until("has not approved")
         shown = explain(Member(north.path), plans["forest"])
         left = any(line.study == plans["forest"].id for line in north.folder.ledger.lines())
-        for plan in plans.values():
-            approve(north, plan)
+        approved = [approve(north, plan) for plan in plans.values()]
         runs = {"forest": command.done(), "bofrf": Supervisor(hub, plans["bofrf"]).run_to_end()}
-    return Quiet(plans, runs, shown, left)
+    return Quiet(plans, runs, shown, left, approved[0])
 
 
 @pytest.mark.parametrize("learner", SUMS)
@@ -273,7 +273,9 @@ def test_same_forest_as_in_one_process(federation, quiet, learner):
 def test_a_site_whose_owner_must_approve(quiet):
     """The study waits, is shown in plain words, and goes on when the owner agrees."""
     assert quiet.shown.approved is None
-    assert {kind.name for kind in quiet.shown.leaves} >= {"Describe", "GrowLevel"}
+    assert {kind.name for kind in quiet.shown.leaves} >= {"Describe", "GrowLevel", "TakeSampling", "Judge"}
+    assert quiet.approved.messages == [kind.name for kind in quiet.shown.leaves]
+    assert (quiet.approved.tasks, quiet.approved.losses, sorted(quiet.approved.sites)) == (2, 0, sorted(SITES))
     assert not quiet.left
     assert quiet.runs["forest"].read().status == "done"
 

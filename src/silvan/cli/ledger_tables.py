@@ -48,10 +48,10 @@ def lines_table(lines: list["Line"], total: int) -> RenderableType:
 
 def kinds_table(kinds: list["Kind"]) -> RenderableType:
     """Return a table of what answers contain and who sees them, by kind of message."""
-    table = _table("What would leave", "Who sees it")
+    table = _table("Kind", "What would leave", "Who sees it")
     for kind in kinds:
         seen = "the coordinator" if kind.verb == "ask" else "only the sum over sites is used"
-        table.add_row(Text(clean(kind.answers)), seen)
+        table.add_row(kind.name, Text(clean(kind.answers)), seen)
     return table
 
 
@@ -83,12 +83,19 @@ def approvals_table(approvals: list["Approval"]) -> RenderableType:
     for approval in approvals:
         table.add_row(
             Text(clean(approval.study)),
-            Text(clean(", ".join(approval.messages or ["all that the policy allows"]))),
-            Text(clean(", ".join(approval.sites or ["any"]))),
+            Text(clean(", ".join(_kind(one) for one in approval.messages or ()))),
+            Text(
+                clean(", ".join(approval.sites or ["any"]))
+                + ("" if approval.losses is None else f"; {approval.losses or 'none'} may be lost")
+            ),
             "any number" if approval.tasks is None else str(approval.tasks),
             clean(approval.at.replace("T", " ").removesuffix("+00:00")),
         )
     return table
+
+
+def _kind(kind: str) -> str:
+    return "all that the policy allows" if kind == "*" else kind
 
 
 def _table(*heads: str) -> Table:

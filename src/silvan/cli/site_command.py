@@ -1,5 +1,6 @@
 """``silvan site``: commands for a site's owner, on the site's folder."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,15 +66,18 @@ def approve(
     messages: Annotated[
         list[str] | None,
         typer.Option(
-            "--message", metavar="KIND", help="A kind of message that may be answered; all, if none is named."
+            "--message",
+            metavar="KIND",
+            help="A kind of message that may be answered, '*' for all that the policy allows; those shown, if none is "
+            "named.",
         ),
     ] = None,
     sites: Annotated[
         list[str] | None,
-        typer.Option("--with", metavar="SITE", help="A site that may be in sums; any, if none is named."),
+        typer.Option("--with", metavar="SITE", help="A site that may be in sums; those shown, if none is named."),
     ] = None,
     tasks: Annotated[
-        int | None, typer.Option("--tasks", min=1, help="How many models and judgements; any number, if not given.")
+        int | None, typer.Option("--tasks", min=1, help="How many models and judgements; as shown, if not given.")
     ] = None,
     withdraw: Annotated[bool, typer.Option("--withdraw", help="Approve the study no longer.")] = False,
 ) -> None:
@@ -93,6 +97,13 @@ def approve(
             _show_studies(member, folder)
             return
         study = _complete_name(member, study)
+        coming = next((one for one in member.studies() if one.id == study), None)
+        if coming is not None and not withdraw:
+            from silvan.deploy.explain import approve_study
+
+            made = approve_study(member, coming, messages, sites, tasks)
+            print_parts(Console(), approvals_table([made]))
+            return
     if study is None:
         if withdraw:
             raise InputError("name the study to withdraw")
@@ -101,7 +112,7 @@ def approve(
         approvals.withdraw(study)
         print_parts(Console(), f"Withdrawn: {clean(study)}")
     else:
-        made = approvals.approve(Approval(study=study, messages=messages or None, sites=sites or None, tasks=tasks))
+        made = approvals.approve(Approval(study=study, messages=messages, sites=sites or None, tasks=tasks))
         print_parts(Console(), approvals_table([made]))
 
 
@@ -127,14 +138,15 @@ def _show_studies(member: "Member", folder: Path) -> None:
         if explained.leaves:
             print_parts(console, kinds_table(explained.leaves))
         if member.policy.approve and not explained.approved:
-            print_lines(f"To approve: silvan site approve {folder} '{explained.id}'")
+            # by the digest: what a coordinator calls a study is no part of a command
+            print_lines(f"To approve: silvan site approve {shlex.quote(str(folder))} {explained.digest}")
 
 
 def _complete_name(member: "Member", study: str) -> str:
-    """Return the one name, of studies that came in or are approved, that begins with the text given."""
-    names = [one.id for one in member.studies()]
-    known = [*names, *(approval.study for approval in member.folder.approvals.listed())]
-    matching = sorted({name for name in known if name.startswith(study)})
+    """Return the one name, of studies that came in or are approved, that begins with the text, or whose digest does."""
+    names = {one.id: one.digest for one in member.studies()}
+    known = {**{approval.study: "" for approval in member.folder.approvals.listed()}, **names}
+    matching = sorted(name for name, digest in known.items() if name.startswith(study) or digest.startswith(study))
     if len(matching) != 1:
         raise InputError(f"study must be one of those that came in: {', '.join(map(repr, known)) or 'none did'}")
     return matching[0]

@@ -1,45 +1,62 @@
 """Explains a study to a site's owner: what it learns, which messages would leave, what privacy budget it takes.
 
-Which messages would leave is found by a trial: the study's learner is fitted to random rows of three simulated sites
-with a label of the study's kind, and the kinds of messages that were answered are listed. So the list is what the
-program does, not what a text says about it.
+Which messages would leave is found by a trial: the study is run with random rows of simulated sites, from agreement to
+judging, and the kinds of messages that were answered are listed. So the list is what the program does, not what a text
+says about it. An approval holds exactly this list, and a site answers nothing else.
 """
 
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
+from silvan.data.schema import Schema
 from silvan.deploy.member import Member
-from silvan.errors import SilvanError
+from silvan.errors import InputError, SilvanError
 from silvan.federate.by_rows import federate_rows
+from silvan.federation.agreement.agree import agree_on
+from silvan.federation.site import HANDLERS
 from silvan.privacy.gate.gate import Policy
 from silvan.privacy.gate.site_folder import Approval
+from silvan.privacy.sampling_key import share_sampling_key
+from silvan.study.message_kinds import describe_kinds
 from silvan.study.remote_study import RemoteStudy
-from silvan.study.run_folder import Kind, Record
-from silvan.study.steps import note_traffic
+from silvan.study.run_folder import Kind
 
 _ROWS = 90
+_SITES = 3, 12  # fewest and most in a trial
+_EPSILONS = 0.2, 1.0, 5.0, 25.0
+
+
+class Trial(NamedTuple):
+    """What a trial of a study showed: the kinds of messages that left, and for how many models and judgements."""
+
+    kinds: list[str]
+    tasks: int
 
 
 class Explanation(NamedTuple):
     """A study as a site's owner should see it."""
 
     id: str
+    digest: str
     approved: Approval | None
     lines: list[str]
     leaves: list[Kind]
     text: str
+    asked: Approval | None  # what an approval of it would hold; None if a trial does not show what would leave
 
 
 def explain(member: Member, study: RemoteStudy) -> Explanation:
     """Describe what a study asks of a site."""
-    plan = study.study
+    plan, sites = study.study, member.sites_of(study)
     parameters = ", ".join(f"{key} {value}" for key, value in plan.parameters.items()) or "all parameters as they are"
     others = "all sites of the federation" if study.sites is None else ", ".join(study.sites)
+    lost = study.losses(sites)
     lines = [
         f"Learns to predict {plan.label!r} by {plan.kind} ({parameters}), over {others}.",
-        f"Sums are {_SUMS[plan.sums]}.",
+        f"Sums are {_SUMS[plan.sums]}. {f'Up to {lost}' if lost else 'None'} of the {len(sites)} sites may be lost.",
         f"{plan.test:.0%} of your rows are kept for judging, and only figures of merit of them leave."
         if plan.test
         else "No rows are kept for judging.",
@@ -47,8 +64,48 @@ def explain(member: Member, study: RemoteStudy) -> Explanation:
     if plan.exclude:
         lines.append(f"Columns left out: {', '.join(plan.exclude)}.")
     lines += _cost(member, plan.parameters.get("epsilon"))
+    trial, asked = try_out(study, len(sites)), None
+    if trial is None:
+        lines.append("What would leave cannot be told: a trial of the study fails. It can only be approved by kind.")
+    else:
+        asked = Approval(study=study.id, messages=trial.kinds, tasks=trial.tasks, sites=sites, losses=lost)
+        lines.append(f"Models and judgements: {trial.tasks} in all.")
+        closed = [kind for kind in trial.kinds if not member.policy.allows(kind)]
+        if closed:
+            lines.append(f"Your policy does not allow {', '.join(closed)}: the site would refuse.")
+    leaves = describe_kinds([] if trial is None else trial.kinds)
     found = member.folder.approvals.find(study.id)
-    return Explanation(study.id, found, lines, kinds_that_leave(study), study.text)
+    return Explanation(study.id, study.digest, found, lines, leaves, study.text, asked)
+
+
+def approve_study(
+    member: Member,
+    study: RemoteStudy,
+    messages: list[str] | None = None,
+    sites: list[str] | None = None,
+    tasks: int | None = None,
+) -> Approval:
+    """Approve what ``explain`` shows of a study, for the site's owner, or the kinds, sites and tasks that are named."""
+    asked = explain(member, study).asked
+    if asked is None:
+        if not messages:
+            raise InputError(
+                "what would leave cannot be told, since a trial of the study fails: name each kind that may leave "
+                "(--message KIND)"
+            )
+        named = member.sites_of(study)
+        asked = Approval(study=study.id, sites=named, losses=study.losses(named))
+    if study.sites is None and member.roster() is None:
+        raise InputError("not all sites have joined, so it is not known who takes part; approve it when they have")
+    made = Approval(
+        study=study.id,
+        messages=messages or asked.messages,
+        tasks=tasks or asked.tasks,
+        sites=[*sites, member.name] if sites else asked.sites,
+        losses=asked.losses,
+    )
+    member.policy.check_approval(made)
+    return member.folder.approvals.approve(made)
 
 
 _SUMS = {
@@ -70,31 +127,98 @@ def _cost(member: Member, epsilon: Any) -> list[str]:
     return [after]
 
 
-def kinds_that_leave(study: RemoteStudy) -> list[Kind]:
-    """Return the kinds of messages that a trial of the study answers; none if it cannot be tried."""
-    plan, rng = study.study, np.random.default_rng(0)
-    table = pl.DataFrame(
-        {
-            "number": rng.normal(size=3 * _ROWS),
-            "words": rng.choice(["some", "more"], 3 * _ROWS),
-            plan.label: rng.normal(size=3 * _ROWS)
-            if plan.task == "regression"
-            else rng.permuted(np.arange(3 * _ROWS) % 2),
-        }
-    )
-    parts = {f"site {i}": table[i * _ROWS : (i + 1) * _ROWS] for i in range(3)}
+def try_out(study: RemoteStudy, n_sites: int = _SITES[0]) -> Trial | None:
+    """Run a study with random rows; return what left the sites, or None if it cannot be run."""
+    plan, n = study.study, min(max(n_sites, _SITES[0]), _SITES[1])
+    if plan.schema is not None:
+        tables = [_rows_of(plan.schema, n * _ROWS)]
+    else:
+        tasks = ["classification", "regression"] if plan.task is None else [plan.task]
+        tables = [_some_rows(study, n * _ROWS, task) for task in tasks]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # they are about rows that nobody has
+        # random clusters may be too small for sums that hide their parts; the kinds of messages are the same
+        trials = [
+            _try(study, n, table, plan.sums, settings) or _try(study, n, table, "trusted", settings)
+            for table in tables
+            for settings in _settings(plan.parameters)
+        ]
+    passed = [trial for trial in trials if trial is not None]
+    if not passed:
+        return None
+    kinds = dict.fromkeys(kind for trial in passed for kind in trial.kinds)
+    return Trial(list(kinds), max(trial.tasks for trial in passed))
+
+
+def _settings(parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return parameters that make a trial quick; what a private forest asks for depends on rows times epsilon."""
     small = {"n_estimators": 2, "max_depth": 2}
+    if parameters.get("epsilon") is None:
+        return [small]
+    return [{**small, "epsilon": epsilon} for epsilon in (parameters["epsilon"], *_EPSILONS)]
+
+
+def _try(study: RemoteStudy, n: int, table: pl.DataFrame, sums: Any, settings: dict[str, Any]) -> Trial | None:
+    """Run a study as the coordinator does, in small."""
+    plan = study.study
+    policy = Policy(approve=True, messages=tuple(HANDLERS), min_leaf=1)
     try:
         federation = federate_rows(
-            parts, label=plan.label, test=plan.test, task=plan.task, sums=plan.sums, policy=Policy()
+            {f"site {i}": table[i::n] for i in range(n)},
+            label=plan.label,
+            test=plan.test,
+            task=plan.task,
+            schema=plan.schema,
+            sums=sums,
+            policy=policy,
+            signed=True,
         )
+        sites = federation.local_sites.values()
+        for site in sites:
+            site.outbox.approve(federation.study, list(HANDLERS))  # type: ignore[union-attr]
+        federation.agreement = agree_on(federation, plan.label, plan.task, plan.schema, count_rows=False)
+        if study.secret:
+            share_sampling_key(federation)
         model = plan.learner(federation.schema)
-        model.set_params(**{k: v for k, v in small.items() if k in model.get_params()})
+        model.set_params(**{k: v for k, v in settings.items() if k in model.get_params()})
         model.fit(federation)
         if plan.test:
             model.evaluate(federation)
     except SilvanError:
-        return []
-    record = Record(name="")
-    note_traffic(record, federation)
-    return record.kinds
+        return None
+    lines = [line for site in sites for line in site.outbox.ledger.lines()]  # type: ignore[union-attr]
+    kinds = dict.fromkeys(line.kind for line in lines if line.outcome == "answered")
+    return Trial(list(kinds), len({line.task for line in lines if line.task}))
+
+
+def _some_rows(study: RemoteStudy, n: int, task: str) -> pl.DataFrame:
+    """Draw rows of a number and a category, where the number tells something of the label."""
+    label, rng = study.study.label, np.random.default_rng(0)
+    weights = study.study.parameters.get("class_weight")
+    classes = list(weights) if isinstance(weights, dict) and len(weights) > 1 else ["no", "yes"]
+    code = rng.permuted(np.arange(n) % len(classes))
+    return pl.DataFrame(
+        {
+            f"{label} (a number)": code + rng.normal(size=n),
+            f"{label} (a text)": rng.choice(["some", "more"], n),
+            label: code + rng.normal(size=n) if task == "regression" else np.array(classes)[code],
+        }
+    )
+
+
+def _rows_of(schema: Schema, n: int) -> pl.DataFrame:
+    """Draw rows of a schema."""
+    rng = np.random.default_rng(0)
+    columns: dict[str, Any] = {}
+    for feature in schema.features:
+        if feature.categorical:
+            columns[feature.name] = rng.choice(feature.categories or ("some", "more"), n)
+        else:
+            columns[feature.name] = rng.uniform(*(feature.bounds or (0.0, 1.0)), n)
+    label, classes = schema.label, schema.label.classes
+    columns[label.name] = (
+        rng.uniform(*(label.bounds or (0.0, 1.0)), n)
+        if classes is None
+        else [classes[i] for i in rng.permuted(np.arange(n) % len(classes))]
+    )
+    return pl.DataFrame(columns)

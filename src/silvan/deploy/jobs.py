@@ -180,6 +180,6 @@ def make_site(member: Member, study: RemoteStudy, n_jobs: int | None = None) -> 
         study_source(member, study),
         SiteSettings.of_study(plan.label, plan.exclude, plan.test, plan.random_state, **own),
         store=member.store,
-        outbox=member.gate(),
+        outbox=member.gate(study),
         cover=cover,
     )

@@ -32,7 +32,7 @@ from silvan.deploy.hub import Invite
 from silvan.errors import FederationError, FormatError, InputError, SchemaError
 from silvan.federation.keys import Roster, read_public
 from silvan.federation.store import FileStore
-from silvan.privacy.gate.gate import Gate, Policy
+from silvan.privacy.gate.gate import Gate, Policy, Terms
 from silvan.privacy.gate.site_folder import SiteFolder
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.seal import public_key
@@ -166,9 +166,11 @@ class Member:
         """Return the privacy budget, with what all studies have spent."""
         return Budget(self.policy.epsilon, self.path / BUDGET, self.name)
 
-    def gate(self) -> Gate:
-        """Return the gate that every answer passes on its way out."""
-        return Gate(self.policy, self.budget(), self.folder.ledger, self.folder.approvals)
+    def gate(self, study: RemoteStudy) -> Gate:
+        """Return the gate that every answer in a study passes on its way out."""
+        sites = self.sites_of(study)
+        terms = Terms(study.id, sites, study.losses(sites))
+        return Gate(self.policy, self.budget(), self.folder.ledger, self.folder.approvals, terms)
 
     @property
     def fingerprint(self) -> str:
@@ -220,12 +222,20 @@ class Member:
     def note_study(self, study: RemoteStudy) -> None:
         """Keep the text of a study that came in, for the owner to read."""
         (self.path / "asked").mkdir(exist_ok=True)
-        write_whole(self.path / "asked" / f"{study.folder}.toml", study.text.encode())
+        write_whole(self.path / "asked" / f"{study.digest}.toml", study.text.encode())
 
     def studies(self) -> list[RemoteStudy]:
         """Return the studies that came in, the oldest first."""
         files = sorted((self.path / "asked").glob("*.toml"), key=lambda path: path.stat().st_mtime)
-        return [parse_remote_study(path.read_text()) for path in files]
+        read = [parse_remote_study(path.read_bytes().decode()) for path in files]
+        return list({study.id: study for study in read}.values())
+
+    def sites_of(self, study: RemoteStudy) -> list[str]:
+        """Return the sites that a study begins with: those that it names, or all that the site knows."""
+        if study.sites is not None:
+            return study.sites
+        roster = self.roster()
+        return [self.name] if roster is None else list(roster.sites)
 
 
 def _settings_text(table: str, query: str | None, policy: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from silvan.federation.site import Cover, Site
 from silvan.federation.store import Store
 from silvan.federation.sums import TrustedSums
 from silvan.federation.transports.in_process import InProcess
-from silvan.privacy.gate.gate import Gate, Policy
+from silvan.privacy.gate.gate import Gate, Policy, Terms
 from silvan.privacy.gate.site_folder import SiteFolder, make_folders
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.seal import public_key
@@ -73,6 +73,7 @@ class Protection:
     def __init__(self, names: Sequence[str], options: Options, *, pinned_seals: bool) -> None:
         check_names(list(names))
         self.policy = Policy() if options.policy is None else options.policy
+        self.names = tuple(names)
         self.journal = Journal(options.journal)
         self.folders = make_folders(options.ledgers, names)
         self.stores: dict[str, Store] = {name: self.journal.store(name) for name in names}
@@ -92,7 +93,7 @@ class Protection:
         """Return what one site is made with."""
         return {
             "store": self.stores[name],
-            "outbox": make_gate(self.policy, self.folders.get(name), budget),
+            "outbox": make_gate(self.policy, self.folders.get(name), budget, self.names),
             "cover": self.cover,
             "signer": self.signers[name] if self.signed else None,
             "keys": self.signers[name],
@@ -114,11 +115,14 @@ class Protection:
         )
 
 
-def make_gate(policy: Policy, folder: SiteFolder | None, budget: Budget | None = None) -> Gate:
-    """Make a site's outbox, in memory or in the site's folder."""
+def make_gate(
+    policy: Policy, folder: SiteFolder | None, budget: Budget | None = None, sites: Sequence[str] | None = None
+) -> Gate:
+    """Make a site's outbox, in memory or in the site's folder; ``sites`` are those that studies begin with."""
+    terms = Terms(sites=sites)
     if folder is None:
-        return Gate(policy, budget)
-    return Gate(policy, budget, folder.ledger, folder.approvals)
+        return Gate(policy, budget, terms=terms)
+    return Gate(policy, budget, folder.ledger, folder.approvals, terms)
 
 
 def make_sums(name: str, seals: Mapping[str, bytes] | None = None) -> tuple[Sums, Cover | None]:

@@ -45,6 +45,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     verb: ClassVar[Verb]
     reply: ClassVar[type[Reply]]
     of_rows: ClassVar[bool] = True  # False: the answer is the same whatever the site's table holds
+    some_sites: ClassVar[bool] = False  # whether an honest study may sum it over some of its sites: a cluster
 
     @classmethod
     def kind(cls) -> str:

@@ -5,6 +5,7 @@ have joined otherwise), ``quorum``, ``timeout``, ``approval_days`` and ``samplin
 """
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,15 +46,24 @@ class RemoteStudy:
     secret: bool = True  # whether only sites know which rows are in which tree
 
     @property
+    def digest(self) -> str:
+        """The SHA-256 of the study's text, in hexadecimal."""
+        return digest(self.text.encode())
+
+    @property
     def id(self) -> str:
-        """The study's name with a digest of its text: a site's owner approves exactly this text."""
-        return f"{self.study.name} {digest(self.text.encode())[:12]}"
+        """The study's name with the digest of its text, all of it: a site's owner approves exactly this text."""
+        return f"{self.study.name} {self.digest}"
 
     @property
     def folder(self) -> str:
-        """The name of the study's run folder."""
+        """The name of the study's run folder; the journal in it belongs to one ``id``, whatever the folder's name."""
         plain = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.study.name.lower())[:40]
-        return f"{plain}-{digest(self.text.encode())[:12]}"
+        return f"{plain}-{self.digest[:12]}"
+
+    def losses(self, sites: Sequence[str]) -> int:
+        """Return how many of its sites the study may lose: none without a quorum."""
+        return 0 if self.quorum is None else max(0, len(sites) - self.quorum)
 
 
 def read_remote_study(path: Path) -> RemoteStudy:

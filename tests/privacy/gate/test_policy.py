@@ -23,7 +23,7 @@ def approving(kind=Recorded, **settings):
 
 def approve(fed, *sites, **what):
     for name in sites or fed.sites:
-        fed.site(name).outbox.approve(fed.study, **what)
+        fed.site(name).outbox.approve(fed.study, **{"messages": ["*"], **what})
     return fed
 
 
@@ -58,7 +58,7 @@ def test_an_approval_is_of_one_study():
     fed = approving(random_state=0)
     other = approving(random_state=1)
     for name in fed.sites:
-        other.site(name).outbox.approve(fed.study)
+        other.site(name).outbox.approve(fed.study, ["*"])
     with pytest.raises(RefusedError, match="has not approved this study"):
         sv.HistogramForest(2, max_depth=1).fit(other)
 
@@ -99,9 +99,9 @@ def test_an_approval_cannot_go_beyond_the_policy():
     gate = Gate(Policy(approve=True, messages=["Describe"]))
     with pytest.raises(InputError, match="messages names 'GrowLevel', which the site's policy does not allow"):
         gate.approve("study", messages=["GrowLevel"])
-    for wrong in ({"study": " "}, {"study": "x", "tasks": 0}):
+    for wrong in ({"study": " "}, {"tasks": 0}, {"losses": -1}, {"messages": None}, {"messages": []}):
         with pytest.raises(InputError):
-            Approvals().approve(Approval(**wrong))
+            Approvals().approve(Approval(**{"study": "x", "messages": ["*"], **wrong}))
 
 
 def test_approvals_on_disk_by_command(tmp_path):
@@ -111,7 +111,7 @@ def test_approvals_on_disk_by_command(tmp_path):
         sv.HistogramForest(2, max_depth=1).fit(fed)
     assert "No study is approved" in silvan("site", "approve", tmp_path / "site 0").output
     for name in fed.sites:
-        shown = silvan("site", "approve", tmp_path / name, fed.study, "--tasks", 1).output
+        shown = silvan("site", "approve", tmp_path / name, fed.study, "--message", "*", "--tasks", 1).output
         assert "all that the policy allows" in " ".join(shown.split())
     sv.HistogramForest(2, max_depth=1).fit(fed)
     with pytest.raises(RefusedError, match="takes part in 1 tasks"):

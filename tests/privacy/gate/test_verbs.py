@@ -282,7 +282,7 @@ def test_a_policy_may_let_no_site_be_lost(sums):
     agreed, waves = 3, {"trusted": 1, "ring": 3, "masked": 3}[sums]
     policy = sv.Policy(losses=0)
     fed = federate(TABLES, loses("site 2", agreed + 4 * waves), sums=sums, quorum=3, policy=policy)
-    with pytest.raises(RefusedError, match="lets a task lose 0 sites"):
+    with pytest.raises(RefusedError, match="lets a study lose 0 sites"):
         sv.HistogramForest(3, max_depth=4).fit(fed)
 
 

@@ -70,6 +70,7 @@ class ScoreTrees(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = TreeScores
+    some_sites: ClassVar[bool] = True  # a cluster's
 
     schema: Blob
     forests: list[Blob]

@@ -45,6 +45,7 @@ class SumPredictors(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = Predictors
+    some_sites: ClassVar[bool] = True  # the parties of the model
 
     model: str
     rows: Blob

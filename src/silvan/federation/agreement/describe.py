@@ -144,9 +144,16 @@ def count_rows(site: Site, request: CountRows) -> Size:
     return Size(rows=site.n_train)
 
 
+def _check_once(names: list[str]) -> None:
+    """Raise an error if a column is named twice: the same question would have many forms."""
+    if len(set(names)) < len(names):
+        raise FormatError("a column is named twice")
+
+
 @answers(CountCategories)
 def count_categories(site: Site, request: CountCategories) -> CategoryCounts:
     """Count rows by hashes of category."""
+    _check_once(request.names)
     counts = np.zeros((len(request.names), 2 * BUCKETS), np.int32)
     for row, name in enumerate(request.names):
         for texts in _texts(site, name):
@@ -160,6 +167,7 @@ def name_categories(site: Site, request: NameCategories) -> CategoryNames:
     """Name the categories that are common."""
     if len(request.names) != len(request.common) or any(c.ndim != 1 for c in request.common):
         raise FormatError("the hashes do not match the columns")
+    _check_once(request.names)
     names = []
     for name, common in zip(request.names, request.common, strict=True):
         if len(common) > 2 * MAX_CATEGORIES:

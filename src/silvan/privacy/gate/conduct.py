@@ -5,8 +5,9 @@ one, a tree that sends one known person to a node of its own. So a site answers,
 
 - under one name, one question;
 - a sum over one set of sites, and over no other, whatever became of them;
-- in a task (a model, an evaluation), sums over sites that only become fewer;
-- in a task, one of everything: one set of trees, one forest. A question that goes on where another ended repeats what
+- sums over sites that only become fewer, beginning with those that the study has by its text or the site's roster, and
+  no fewer than the owner lets it lose;
+- in a task (a model, an evaluation), one of everything: one set of trees, one forest. A question that goes on where another ended repeats what
   was decided before, and fits to what was asked before.
 
 Asked again word for word, a question is answered again: a coordinator that was restarted loses nothing. All that is
@@ -40,10 +41,22 @@ class Summed(msgspec.Struct, frozen=True):
 
 
 class Participants(msgspec.Struct, frozen=True):
-    """The sites that a task began with, and those that are left."""
+    """The sites that a study began with, and those that are left."""
 
     first: list[str]
     left: list[str]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a site lets a study do; None: any number, and the sites of the first sum.
+
+    ``tasks`` are models and judgements; ``sites`` are those that the study begins with, of which ``losses`` may go.
+    """
+
+    tasks: int | None = None
+    losses: int | None = None
+    sites: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -73,17 +86,15 @@ def check_question(
     course: Course | None,
     *,
     draws: bytes | None,
-    tasks: int | None,
-    losses: int | None,
+    limits: Limits,
 ) -> CheckedQuestion:
     """Raise an error if a question breaks a rule; return what the site must remember of it once it is answered.
 
-    ``draws`` names the noise that a sum is made of, if there is any: it is one statistic whatever else is asked. A
-    study may have so many ``tasks``, and a task so many ``losses`` of sites; None for any number.
+    ``draws`` names the noise that a sum is made of, if there is any: it is one statistic whatever else is asked.
     """
     question = CheckedQuestion(digest(envelope.kind.encode() + b"\0" + envelope.body), store)
     _check_name(question, envelope)
-    _check_tasks(question, envelope, tasks)
+    _check_tasks(question, envelope, limits.tasks)
     if course is not None:
         _check_course(question, envelope, request, course)
     if request.verb == "total":
@@ -91,7 +102,7 @@ def check_question(
         if len(set(over)) < len(over) or site not in over:
             raise RefusedError("the site takes part in sums that name every site once, this one too")
         _check_sites_of_sum(question, envelope, draws, over)
-        _check_sites_of_task(question, envelope, over, losses)
+        _check_participants(question, envelope, request, over, limits)
     return question
 
 
@@ -170,15 +181,23 @@ def _check_sites_of_sum(question: CheckedQuestion, envelope: Envelope, draws: by
     question.changes[key] = msgspec.msgpack.encode(Summed(name, over))
 
 
-def _check_sites_of_task(question: CheckedQuestion, envelope: Envelope, over: list[str], losses: int | None) -> None:
-    """Raise an error if a sum has sites that the task did not have or has lost, or if it has lost too many."""
-    key = _key("company", envelope.study, envelope.task)
-    data = question.get(key)
-    known = Participants(over, over) if data is None else msgspec.msgpack.decode(data, type=Participants)
+def _check_participants(
+    question: CheckedQuestion, envelope: Envelope, request: Request, over: list[str], limits: Limits
+) -> None:
+    """Raise an error if a sum has sites that the study did not have or has lost, or if it has lost too many."""
+    names, first = [envelope.study], limits.sites
+    if first is not None and not first.issuperset(over):
+        raise RefusedError("the sum has sites that are not in the study")
+    if request.some_sites:  # begins with a cluster; where nothing is to be lost, with one in the whole study
+        names += [envelope.kind] if limits.losses is not None else [envelope.kind, envelope.task]
+        first = None
+    key = _key("participants", *names)
+    data, start = question.get(key), over if first is None else sorted(first)
+    known = Participants(start, start) if data is None else msgspec.msgpack.decode(data, type=Participants)
     if not set(over) <= set(known.left):
-        raise RefusedError("the sites of a task's sums only become fewer, and this sum has others")
-    if losses is not None and len(known.first) - len(over) > losses:
-        raise RefusedError(f"the site's policy lets a task lose {losses} sites at most")
+        raise RefusedError("the sites of a study's sums only become fewer, and this sum has others")
+    if limits.losses is not None and len(known.first) - len(over) > limits.losses:
+        raise RefusedError(f"the site lets a study lose {limits.losses} sites at most")
     if data is None or known.left != over:
         question.changes[key] = msgspec.msgpack.encode(Participants(known.first, over))
 

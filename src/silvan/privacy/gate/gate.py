@@ -4,7 +4,7 @@ Message kinds that show something close to a row are closed unless a policy name
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,10 +15,10 @@ from silvan.errors import InputError, RefusedError
 from silvan.federation.message import Envelope, Missing, Reply, Request, Trouble
 from silvan.federation.site import Outbox, Site
 from silvan.federation.store import digest
-from silvan.privacy.gate.conduct import CheckedQuestion, check_question
+from silvan.privacy.gate.conduct import CheckedQuestion, Limits, check_question
 from silvan.privacy.gate.leaf_noise import blur
 from silvan.privacy.gate.ledger import Ledger, Outcome, clean
-from silvan.privacy.gate.site_folder import Approval, Approvals
+from silvan.privacy.gate.site_folder import EVERYTHING, Approval, Approvals
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.noise.laplace import check_epsilon
 from silvan.privacy.noise.noisy_request import Noisy, check_noisy, draw_name
@@ -53,8 +53,8 @@ class Policy:
     tasks
         How many models and judgements a study may have; None for any number.
     losses
-        How many sites may be lost while a model is made: what is summed without a site, and was summed with it, tells
-        that site's part. None for any number.
+        How many sites a study may lose, of those that it began with: what is summed without a site, and nearly the same
+        with it, tells that site's part. None for any number; between machines, as many as the study's quorum says.
     leaf_digits
         Digits that leaf values of trees which leave the site are rounded to; None: as they are.
     leaf_noise
@@ -116,8 +116,14 @@ class Policy:
 
     def allows(self, kind: str) -> bool:
         """Whether a kind of message is answered."""
-        messages = ("*",) if self.messages is None else self.messages
-        return kind in messages or ("*" in messages and kind not in CLOSED_BY_DEFAULT)
+        messages = (EVERYTHING,) if self.messages is None else self.messages
+        return kind in messages or (EVERYTHING in messages and kind not in CLOSED_BY_DEFAULT)
+
+    def check_approval(self, approval: Approval) -> None:
+        """Raise an error if an approval names a kind of message that the policy does not allow."""
+        closed = [kind for kind in approval.messages or () if kind != EVERYTHING and not self.allows(kind)]
+        if closed:
+            raise InputError(f"messages names {closed[0]!r}, which the site's policy does not allow")
 
     def allows_figures(self, y: np.ndarray, n_classes: int) -> bool:
         """Whether figures of merit of these test rows may leave; without classes, of as many numbers."""
@@ -132,10 +138,20 @@ class Policy:
         return self.allows(kind) and (self.epsilon is None or kind in (self.messages or ()))
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What a study's own text says of it: its id, the sites that it begins with, and how many of them it may lose."""
+
+    study: str | None = None
+    sites: Sequence[str] | None = None
+    losses: int | None = None
+
+
 class Gate(Outbox):
     """The outbox of one site: its policy, its privacy budget, its ledger and what its owner approved.
 
-    What is not given is in memory.
+    What is not given is in memory. ``terms`` are what the study's own text says, where the site has it: then the site
+    answers this study and no other, begins with these sites, and loses no more of them than this.
     """
 
     def __init__(
@@ -144,11 +160,13 @@ class Gate(Outbox):
         budget: Budget | None = None,
         ledger: Ledger | None = None,
         approvals: Approvals | None = None,
+        terms: Terms | None = None,
     ) -> None:
         self.policy = policy
         self.budget = Budget(policy.epsilon) if budget is None else budget
         self.ledger = Ledger() if ledger is None else ledger
         self.approvals = Approvals() if approvals is None else approvals
+        self.terms = Terms() if terms is None else terms
         self._lock = threading.Lock()
         self._admitted: tuple[Envelope, CheckedQuestion] | None = None
         self._thread = threading.local()
@@ -159,13 +177,11 @@ class Gate(Outbox):
         over: list[str] = getattr(self._thread, "over", [])
         return over
 
-    def approve(self, study: str, **what: Any) -> Approval:
-        """Approve a study, as the site's owner; ``what`` limits it, see ``Approval``."""
-        messages = what.get("messages")
-        closed = [kind for kind in messages or () if not self.policy.allows(kind)]
-        if closed:
-            raise InputError(f"messages names {closed[0]!r}, which the site's policy does not allow")
-        return self.approvals.approve(Approval(study=study, **what))
+    def approve(self, study: str, messages: Iterable[str], **what: Any) -> Approval:
+        """Approve a study, as the site's owner; ``messages`` and ``what`` limit it, see ``Approval``."""
+        approval = Approval(study=study, messages=list(messages), **what)
+        self.policy.check_approval(approval)
+        return self.approvals.approve(approval)
 
     def admit(self, site: Site, request: Request, envelope: Envelope) -> None:
         """Raise an error if the policy forbids a request, before anything is computed."""
@@ -185,6 +201,8 @@ class Gate(Outbox):
 
     def check_kind(self, kind: type[Request], study: str, over: Sequence[str]) -> None:
         """Raise an error if a kind of message is not answered in a study; if it is a sum, over these sites."""
+        if self.terms.study not in (None, study):
+            raise RefusedError("the site is at work on another study")
         if self.policy.approve:
             self.approvals.check(study, kind, over if kind.verb == "total" else ())
         if not kind.of_rows:
@@ -228,8 +246,7 @@ class Gate(Outbox):
     def most_tasks(self, study: str) -> int | None:
         """Return how many tasks a study may have, by the policy and by its approval; None for any number."""
         approval = self.approvals.find(study) if self.policy.approve else None
-        limits = [self.policy.tasks, None if approval is None else approval.tasks]
-        return min((limit for limit in limits if limit is not None), default=None)
+        return _least([self.policy.tasks, None if approval is None else approval.tasks])
 
     def _check_question(self, site: Site, request: Request, envelope: Envelope) -> CheckedQuestion:
         """Check a question against what the coordinator asked before."""
@@ -241,9 +258,19 @@ class Gate(Outbox):
             request,
             course=None if isinstance(request, Noisy) else request.course(),
             draws=msgspec.json.encode(request.draws()) if isinstance(request, Noisy) and request.sharers > 1 else None,
-            tasks=self.most_tasks(envelope.study),
-            losses=self.policy.losses,
+            limits=self._limits(site, envelope),
         )
+
+    def _limits(self, site: Site, envelope: Envelope) -> Limits:
+        """Return how far a study may go: by the policy, by its own text, and by what the owner approved."""
+        approval = self.approvals.find(envelope.study) if self.policy.approve else None
+        losses, sites = [self.policy.losses, self.terms.losses], self.terms.sites
+        if approval is not None:
+            losses.append(approval.losses)
+            sites = approval.sites or sites
+        if not sites and site.signer is not None:
+            sites = list(site.signer.roster.sites)
+        return Limits(self.most_tasks(envelope.study), _least(losses), None if sites is None else frozenset(sites))
 
     def _remembered(self, site: Site, request: Request, envelope: Envelope) -> dict[str, bytes]:
         """Return what to remember of a question; it is checked again if another was answered since it was admitted."""
@@ -281,6 +308,10 @@ class Gate(Outbox):
                 asked=digest(envelope.kind.encode() + b"\0" + envelope.body),
                 answer=digest(body),
             )
+
+
+def _least(limits: list[int | None]) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def policy_of(site: Site) -> Policy:

@@ -17,6 +17,9 @@ from silvan.util.files import write_whole
 
 KEY, PUBLIC = "site.key", "site.pub"
 
+EVERYTHING = "*"
+"""In a list of kinds of messages: all that the policy allows."""
+
 APPROVALS = "approvals.json"
 """What the file is called in a site's folder."""
 
@@ -27,19 +30,22 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Parameters
     ----------
     study
-        The study's name, as the coordinator's messages have it.
+        The study's name, as the coordinator's messages have it; between machines it ends with the SHA-256 of its text.
     messages
-        Kinds of messages that may be answered; None: all that the policy allows.
+        Kinds of messages that may be answered, and no others; "*" stands for all that the policy allows.
     tasks
         How many models and evaluations; None: as many as the policy allows.
     sites
         The sites that may be in sums with this one; None: any.
+    losses
+        How many of these sites may be lost; None: as many as the policy allows.
     """
 
     study: str
-    messages: list[str] | None = None
+    messages: list[str] | None = None  # None only in files of version 0.1.0, where it meant "*"
     tasks: int | None = None
     sites: list[str] | None = None
+    losses: int | None = None
     at: str = ""
 
 
@@ -55,8 +61,12 @@ class Approvals:
         """Approve a study; replaces an earlier approval of it."""
         if not approval.study.strip():
             raise InputError("study must be the study's name, got an empty text")
+        if not approval.messages:
+            raise InputError(f"messages must name the kinds that may be answered, or {EVERYTHING!r} for all")
         if approval.tasks is not None and approval.tasks < 1:
             raise InputError(f"tasks must be at least 1, or None, got {approval.tasks}")
+        if approval.losses is not None and approval.losses < 0:
+            raise InputError(f"losses must be at least 0, or None, got {approval.losses}")
         made = msgspec.structs.replace(approval, at=datetime.now(UTC).isoformat(timespec="seconds"))
         with self._lock:
             self._write({**self._read(), made.study: made})
@@ -89,7 +99,8 @@ class Approvals:
         approval = self.find(study)
         if approval is None:
             raise RefusedError("the site's owner has not approved this study; nothing is answered before that")
-        if kind.of_rows and approval.messages is not None and kind.kind() not in approval.messages:
+        messages = approval.messages or ()
+        if kind.of_rows and kind.kind() not in messages and EVERYTHING not in messages:
             raise RefusedError(f"the site's owner approved this study without {kind.kind()}")
         if approval.sites is not None and not set(over) <= set(approval.sites):
             raise RefusedError("the site's owner approved this study with other sites")
@@ -102,7 +113,10 @@ class Approvals:
             listed = msgspec.json.decode(self.path.read_bytes(), type=list[Approval])
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise FormatError(f"{self.path}: not a list of approvals") from None
-        return {approval.study: approval for approval in listed}
+        return {
+            one.study: msgspec.structs.replace(one, messages=[EVERYTHING]) if one.messages is None else one
+            for one in listed
+        }
 
     def _write(self, known: dict[str, Approval]) -> None:
         if self.path is None:
