@@ -7,8 +7,8 @@ one, a tree that sends one known person to a node of its own. So a site answers,
 - a sum over one set of sites, and over no other, whatever became of them;
 - sums over sites that only become fewer, beginning with those that the study has by its text or the site's roster, and
   no fewer than the owner lets it lose;
-- in a task (a model, an evaluation), one of everything: one set of trees, one forest. A question that goes on where another ended repeats what
-  was decided before, and fits to what was asked before.
+- in a task (a model, an evaluation), one of everything: one set of trees, one forest. A question that goes on where
+  another ended repeats what was decided before, and fits to what was asked before.
 
 Asked again word for word, a question is answered again: a coordinator that was restarted loses nothing. All that is
 remembered is in the site's store, so a site that was restarted forgets nothing. What each rule stops, and what it does

@@ -1,0 +1,87 @@
+"""Two studies with one short name: the owner reads and approves the one, and the other is run.
+
+The two texts below were found by trying 40 million endings of each, in a minute on one core: the first 48 bits of
+their digests are the same. Bound to these, an approval of the harmless one is one of the other, too. Then, with a study
+approved, the coordinator asks for kinds of messages that were not among those shown, and for another approved study's
+kinds in a site that was made for this one.
+"""
+
+import tempfile
+from pathlib import Path
+
+import msgspec
+from experiments.attacks.outcome import Outcome
+
+from silvan.deploy.explain import approve_study, explain
+from silvan.deploy.member import MEMBER, SETTINGS, Member, Membership
+from silvan.errors import RefusedError
+from silvan.federation.keys import Key, Roster
+from silvan.federation.site import HANDLERS
+from silvan.study.remote_study import RemoteStudy, parse_remote_study
+from silvan.util.files import write_whole
+
+HARMLESS = """name = "heart"
+label = "disease"
+exclude = ["postcode"]
+sums = "masked"
+
+[learner]
+kind = "HistogramForest"
+# 1049ee0
+"""
+HARMFUL = """name = "heart"
+label = "disease"
+sums = "trusted"
+
+[learner]
+kind = "MergedForest"
+# 2012822
+"""
+
+
+SITES = ("north", "south", "west")
+
+
+def run(small: bool) -> list[Outcome]:
+    """Approve one study, and run another; ask for what was not shown."""
+    shown, other = parse_remote_study(HARMLESS), parse_remote_study(HARMFUL)
+    with tempfile.TemporaryDirectory() as folder:
+        member = make_member(Path(folder))
+        for study in (shown, other):
+            member.note_study(study)
+        listed = {kind.name for kind in explain(member, shown).leaves}
+        approve_study(member, shown)
+        kinds = sorted(HANDLERS)
+        hidden = [kind for kind in kinds if kind not in listed and HANDLERS[kind][0].of_rows]
+        return [
+            Outcome("1 of 2 studies that came in, hidden from the owner", "1", 2 - len(member.studies())),
+            _outcome("of a study that was never approved", "56", member, kinds, other, other),
+            _outcome("that were not among those shown", "48", member, hidden, shown, shown),
+            _outcome("under another study's name", "56", member, kinds, other, shown),
+        ]
+
+
+def _outcome(
+    what: str, before: str, member: Member, kinds: list[str], made_for: RemoteStudy, asked_as: RemoteStudy
+) -> Outcome:
+    """Count the kinds of messages that the gate of a study lets in."""
+    gate, read, note = member.gate(made_for), 0, ""
+    for kind in kinds:
+        try:
+            gate.check_kind(HANDLERS[kind][0], asked_as.id, list(SITES))
+            read += 1
+        except RefusedError as error:
+            note = str(error)
+    gate.budget.close()
+    return Outcome(f"{len(kinds)} kinds of messages {what}", before, read, note=note.split(";")[0])
+
+
+def make_member(folder: Path) -> Member:
+    """Write the folder of a site that has joined."""
+    own, others = Key.at(folder / "site.key"), [Key.generate() for _ in range(3)]
+    keys = {name: key.public for name, key in zip(SITES, [own, *others], strict=False)}
+    Roster(others[-1].public, keys).save(folder / "roster.json")
+    write_whole(folder / SETTINGS, b'table = "rows.csv"\n\n[policy]\napprove = true\n')
+    membership = Membership("heart", "north", "localhost", 8102, "", others[-1].public.hex())
+    write_whole(folder / MEMBER, msgspec.json.encode(membership))
+    return Member(folder)

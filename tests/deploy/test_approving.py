@@ -1,0 +1,122 @@
+"""What an owner is shown of a study, what an approval of it holds, and that a site keeps to it."""
+
+import msgspec
+import pytest
+from experiments.attacks import approval_collision
+from helpers.runs import silvan
+
+from silvan.deploy.explain import approve_study, explain, try_out
+from silvan.deploy.member import Member
+from silvan.errors import InputError, RefusedError
+from silvan.federation.site import HANDLERS
+from silvan.privacy.gate.gate import Gate, Policy, Terms
+from silvan.privacy.gate.site_folder import APPROVALS, Approvals
+from silvan.study.remote_study import parse_remote_study
+
+TOP = 'name = "heart"\nlabel = "y"\n'
+SCHEMA = '[schema]\nage = { bounds = [0, 100] }\nsex = { categories = ["f", "m"] }\ny = { classes = ["no", "yes"] }\n'
+
+
+@pytest.fixture
+def member(tmp_path):
+    return approval_collision.make_member(tmp_path)
+
+
+def study(learner='kind = "HistogramForest"', top="", schema=""):
+    return parse_remote_study(f"{TOP}{top}\n[learner]\n{learner}\n{schema}")
+
+
+def test_the_id_is_bound_to_the_whole_text():
+    """Texts whose digests begin with the same 48 bits are two studies."""
+    one, other = (parse_remote_study(text) for text in (approval_collision.HARMLESS, approval_collision.HARMFUL))
+    assert one.digest[:12] == other.digest[:12]
+    assert one.id != other.id
+    assert len(one.id.split()[-1]) == 64
+
+
+def test_an_approval_holds_what_was_shown(member):
+    plan = study(top='test = 0.25\nsums = "masked"\nquorum = 2')
+    member.note_study(plan)
+    shown = explain(member, plan)
+    made = approve_study(member, plan)
+    kinds = [kind.name for kind in shown.leaves]
+    assert set(kinds) >= {"Describe", "CountCategories", "NameCategories", "OfferSampling", "TakeSampling", "Judge"}
+    assert made.messages == kinds
+    assert (made.tasks, made.sites, made.losses) == (2, list(approval_collision.SITES), 1)
+    assert any("Up to 1 of the 3 sites may be lost" in line for line in shown.lines)
+    gate = member.gate(plan)
+    for kind in kinds:
+        gate.check_kind(HANDLERS[kind][0], plan.id, made.sites)
+    with pytest.raises(RefusedError, match="approved this study without GrowTrees"):
+        gate.check_kind(HANDLERS["GrowTrees"][0], plan.id, made.sites)
+
+
+@pytest.mark.parametrize("private", ["tables", "levels", "input"])
+def test_a_private_study_is_shown_too(member, private):
+    """Whatever its rows times epsilon come to, no kind is asked that was not shown."""
+    plan = study(f'kind = "HistogramForest"\nepsilon = 0.1\nprivate = "{private}"', 'sums = "masked"', SCHEMA)
+    kinds = {
+        "tables": {"CountPeople", "CountColumns", "CountTables", "CountScores"},
+        "levels": {"NoisyLevel"},
+        "input": {"DisguisedLevel"},
+    }[private]
+    assert {"OfferSampling", "TakeSampling", *kinds} <= set(approve_study(member, plan).messages)
+
+
+def test_a_study_that_cannot_be_tried(member):
+    """A forest with epsilon needs a schema: nothing is approved unless the owner names what may leave."""
+    plan = study('kind = "HistogramForest"\nepsilon = 1.0')
+    assert try_out(plan) is None
+    assert any("cannot be told" in line for line in explain(member, plan).lines)
+    with pytest.raises(InputError, match=r"name each kind that may leave .--message KIND."):
+        approve_study(member, plan)
+    assert member.folder.approvals.listed() == []
+    assert approve_study(member, plan, messages=["CountPeople"]).messages == ["CountPeople"]
+
+
+def test_a_policy_that_forbids_what_a_study_asks(member):
+    (member.path / "site.toml").write_text('table = "x.csv"\n[policy]\napprove = true\nmessages = ["Describe"]\n')
+    again, plan = Member(member.path), study()
+    assert any("Your policy does not allow CountCategories" in line for line in explain(again, plan).lines)
+    with pytest.raises(InputError, match="which the site's policy does not allow"):
+        approve_study(again, plan)
+
+
+def test_nobody_knows_yet_who_takes_part(member):
+    (member.path / "roster.json").unlink()
+    with pytest.raises(InputError, match="not all sites have joined"):
+        approve_study(member, study())
+    assert approve_study(member, study(top='sites = ["north", "south"]')).sites == ["north", "south"]
+
+
+def test_a_command_is_not_made_of_what_a_coordinator_wrote(member):
+    plan = parse_remote_study("name = \"x'; touch /tmp/x; '\"\nlabel = \"y\"\n[learner]\n")
+    member.note_study(plan)
+    said = silvan("site", "approve", member.path).output
+    command = next(line for line in said.splitlines() if line.startswith("To approve"))
+    assert command == f"To approve: silvan site approve {member.path} {plan.digest}"
+    assert "touch" not in command
+    silvan("site", "approve", member.path, plan.digest)
+    assert member.folder.approvals.find(plan.id).messages
+
+
+def test_a_short_name_that_two_studies_share(member):
+    for text in (approval_collision.HARMLESS, approval_collision.HARMFUL):
+        member.note_study(parse_remote_study(text))
+    wrong = silvan("site", "approve", member.path, "heart 5a8575c69302", ok=False)
+    assert wrong.exit_code == 1
+    assert member.folder.approvals.listed() == []
+
+
+def test_a_site_answers_the_study_that_it_was_made_for():
+    gate = Gate(Policy(), terms=Terms("one"))
+    gate.check_kind(HANDLERS["Describe"][0], "one", [])
+    with pytest.raises(RefusedError, match="at work on another study"):
+        gate.check_kind(HANDLERS["Describe"][0], "other", [])
+
+
+def test_approvals_of_version_0_1_0(tmp_path):
+    """A file that names no kinds meant all that the policy allows; one that names them is as it was."""
+    (tmp_path / APPROVALS).write_bytes(msgspec.json.encode([{"study": "a"}, {"study": "b", "messages": ["Describe"]}]))
+    approvals = Approvals(tmp_path / APPROVALS)
+    assert [approvals.find(study).messages for study in "ab"] == [["*"], ["Describe"]]
