@@ -273,7 +273,7 @@ def test_same_forest_as_in_one_process(federation, quiet, learner):
 def test_a_site_whose_owner_must_approve(quiet):
     """The study waits, is shown in plain words, and goes on when the owner agrees."""
     assert quiet.shown.approved is None
-    assert {kind.name for kind in quiet.shown.leaves} >= {"Describe", "GrowLevel", "TakeSampling", "Judge"}
+    assert {kind.name for kind in quiet.shown.leaves} >= {"Describe", "GrowLevel", "Judge", "Tally"}
     assert quiet.approved.messages == [kind.name for kind in quiet.shown.leaves]
     assert (quiet.approved.tasks, quiet.approved.losses, sorted(quiet.approved.sites)) == (2, 0, sorted(SITES))
     assert not quiet.left

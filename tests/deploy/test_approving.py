@@ -90,7 +90,7 @@ def test_nobody_knows_yet_who_takes_part(member):
 
 
 def test_a_command_is_not_made_of_what_a_coordinator_wrote(member):
-    plan = parse_remote_study("name = \"x'; touch /tmp/x; '\"\nlabel = \"y\"\n[learner]\n")
+    plan = parse_remote_study('name = "x\'; touch /tmp/x; \'"\nlabel = "y"\n[learner]\n')
     member.note_study(plan)
     said = silvan("site", "approve", member.path).output
     command = next(line for line in said.splitlines() if line.startswith("To approve"))

@@ -9,13 +9,16 @@ from unittest import mock
 
 import msgspec
 import pytest
+from cryptography.x509 import BasicConstraints, ExtendedKeyUsage, KeyUsage
+from cryptography.x509.oid import ExtendedKeyUsageOID
+from experiments.attacks import invitation_paths
 from helpers.joining import make_hub, serving, write_table
 
 from silvan.deploy import enrol
 from silvan.deploy.certificates import Authority, check_certificate, make_key, make_request, pem, read_certificate
 from silvan.deploy.fingerprint import WORDS, fingerprint
 from silvan.deploy.hub import Hub, Invite, roster_fingerprint
-from silvan.deploy.member import MEMBER, Member, check_table
+from silvan.deploy.member import BUDGET, MEMBER, STORE, Member, check_table
 from silvan.deploy.operations.doctor import examine
 from silvan.errors import FederationError, FormatError, InputError, SchemaError
 
@@ -44,7 +47,8 @@ def test_a_site_joins(hub, tmp_path):
     assert entry.fingerprint == member.fingerprint
     assert len(member.fingerprint.split()) == 8
     startup = member.path / "kit" / "startup"
-    for secret in (member.path / "site.key", member.path / "store.sqlite", startup / "client.key"):
+    assert member.budget().spent == 0  # opens it
+    for secret in (*(member.path / name for name in ("site.key", STORE, BUDGET)), startup / "client.key"):
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     certificate = read_certificate((startup / "client.crt").read_bytes())
     check_certificate(certificate, hub.authority.certificate)
@@ -59,6 +63,7 @@ def test_everybody_reads_the_same_words(hub, tmp_path):
     south = join(hub, tmp_path, "south")
     words = {roster_fingerprint(roster) for roster in (north.pin_roster(), south.pin_roster(), hub.roster())}
     assert len(words) == 1
+    assert len(words.pop().split()) == 16  # 128 bits: whoever shows two lists chooses both
 
 
 def test_other_keys_are_refused_once_all_are_known(hub, tmp_path):
@@ -99,6 +104,33 @@ def test_a_forged_invitation(hub, tmp_path):
         Member.join(tmp_path / "one", invite, write_table(tmp_path), None, {})
     with pytest.raises(FederationError, match="no invitation for 'east'"):
         Member.join(tmp_path / "two", msgspec.structs.replace(invite, site="east"), write_table(tmp_path), None, {})
+
+
+def test_nothing_is_signed_before_the_secret_is_right(hub, monkeypatch):
+    signed = []
+    monkeypatch.setattr(Authority, "sign", lambda *given: signed.append(given))
+    hub.invite("north")
+    for site in ("north", "south", "east"):
+        with pytest.raises(InputError, match="invitation for"):
+            hub.admit(site, "guessed", "not a key", "not a seal", b"not a request")
+    assert signed == []
+
+
+@pytest.mark.parametrize("name", invitation_paths.NAMES)
+def test_an_invitation_cannot_lead_out_of_its_folder(tmp_path, name):
+    """The site's folder is called as the invitation says."""
+    path = tmp_path / "x.invite"
+    path.write_bytes(msgspec.json.encode({**invitation_paths.GOOD, "site": name}))
+    with pytest.raises(FormatError, match="not an invitation"):
+        Invite.read(path)
+    with pytest.raises(InputError, match="site must be of small letters"):
+        Invite(**{**invitation_paths.GOOD, "site": name})
+
+
+@pytest.mark.parametrize(("field", "value"), invitation_paths.OTHERS.items())
+def test_an_invitation_with_another_field_that_is_none(field, value):
+    with pytest.raises((InputError, FormatError)):
+        Invite(**{**invitation_paths.GOOD, field: value})
 
 
 def test_another_coordinator_behind_the_address(hub, tmp_path):
@@ -267,6 +299,24 @@ def test_a_request_is_signed_in_the_name_that_was_invited(tmp_path):
         authority.sign(b"nothing", "north")
 
 
+def test_a_certificate_is_good_for_one_purpose(tmp_path):
+    """A site's is a client's: with it nobody passes for the coordinator."""
+    authority = Authority.create(tmp_path / "authority", "heart")
+    request = make_request(make_key(tmp_path / "key"), "north")
+    purposes = {"client": (ExtendedKeyUsageOID.CLIENT_AUTH, ()), "server": (ExtendedKeyUsageOID.SERVER_AUTH, ("host",))}
+    for purpose, hosts in purposes.values():
+        extensions = read_certificate(authority.sign(request, "north", hosts)).extensions
+        assert list(extensions.get_extension_for_class(ExtendedKeyUsage).value) == [purpose]
+        usage = extensions.get_extension_for_class(KeyUsage)
+        assert usage.critical
+        assert usage.value.digital_signature
+        assert not usage.value.key_cert_sign
+        assert not extensions.get_extension_for_class(BasicConstraints).value.ca
+    root = authority.certificate.extensions
+    assert root.get_extension_for_class(BasicConstraints).value.ca
+    assert root.get_extension_for_class(KeyUsage).value.key_cert_sign
+
+
 # -- words and doctor
 
 
@@ -287,7 +337,8 @@ def test_a_doctor_at_a_site(hub, tmp_path):
     assert found["process"] == "look"
     (member.path / "site.key").chmod(0o644)
     bad = [check for check in examine(member.path) if check.state == "bad"]
-    assert [check.what for check in bad if "versions" not in check.what] == ["permissions"]
+    # nobody serves studies here; and without its key a ledger cannot be read
+    assert {check.what for check in bad if "versions" not in check.what} == {"permissions", "study port", "files"}
     assert "chmod 600" in next(check.text for check in bad if check.what == "permissions")
 
 

@@ -93,7 +93,7 @@ class DiskBudget(Budget):
     node: "Node"
 
     def _open(self) -> sqlite3.Connection:
-        return _Connection(super()._open(), self.node)  # type: ignore[return-value]
+        return _Connection(Budget(self.limit)._open(), self.node)  # type: ignore[return-value]
 
 
 class _Connection:
@@ -152,8 +152,14 @@ class Node:
     def __post_init__(self) -> None:
         self.site.store = self.store = DiskStore(self)
         if isinstance(self.site.outbox.budget, DiskBudget):
-            self.site.outbox.budget.node = self
+            self.site.outbox.budget.node, self.site.outbox.budget.path = self, "a disk"
+            self.site.outbox = self._gate(self.site.outbox.ledger)
         self._read_table()
+
+    def _gate(self, ledger: Ledger) -> Gate:
+        """Make the site's gate anew, from what outlives a restart; it finds that no file is behind another."""
+        gate = self.site.outbox
+        return Gate(gate.policy, gate.budget, ledger, gate.approvals, store=self.store)
 
     def _read_table(self) -> None:
         """Have the table in memory as if it had been read: it does not change, and reading it is slow."""
@@ -211,7 +217,7 @@ class Node:
             self.store.forget_blobs(rng)
         ledger = gate.ledger if self.folder is None else Ledger(self.folder, gate.ledger._key)
         self.site = site.rebuilt()
-        self.site.outbox = Gate(gate.policy, gate.budget, ledger, gate.approvals)
+        self.site.outbox = self._gate(ledger)
         self._read_table()
         if site.signer is not None:
             self.site.signer = self.world.signer(self.name)

@@ -1,5 +1,6 @@
 """Database files of our own: made once, opened again, and never taken for another program's."""
 
+import os
 import sqlite3
 import threading
 
@@ -51,3 +52,29 @@ def test_a_file_that_is_no_database(tmp_path):
     (tmp_path / "file").write_bytes(b"something else entirely " * 100)
     with pytest.raises(sqlite3.DatabaseError):
         open_database(tmp_path / "file", "the file", MARK, TABLES)
+
+
+def test_only_its_owner_may_read_it(tmp_path):
+    """Made so whatever the process lets others do, and closed to them if it was open."""
+    path, mask = tmp_path / "file", os.umask(0)
+    try:
+        db = open_database(path, "the file", MARK, TABLES)
+        db.execute("INSERT INTO kept VALUES ('a')")
+        files = [path, tmp_path / "file-wal", tmp_path / "file-shm"]
+        assert [file.stat().st_mode & 0o777 for file in files] == [0o600] * 3
+        db.close()
+        path.chmod(0o644)
+        open_database(path, "the file", MARK, TABLES).close()
+        assert path.stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(mask)
+
+
+def test_the_rights_of_another_programs_database_are_left_alone(tmp_path):
+    other = sqlite3.connect(tmp_path / "file")
+    other.execute("CREATE TABLE theirs (x)")
+    other.close()
+    (tmp_path / "file").chmod(0o644)
+    with pytest.raises(sqlite3.DatabaseError):
+        open_database(tmp_path / "file", "the file", MARK, TABLES)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644

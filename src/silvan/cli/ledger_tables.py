@@ -38,7 +38,9 @@ def lines_table(lines: list["Line"], total: int) -> RenderableType:
             )
         parts += [Text(clean(f"Study: {study}"), style="bold"), table, Text()]
     counts = Counter(line.outcome for line in lines)
-    outcomes = ", ".join(f"{counts[what]:,} {what}" for what in ("answered", "refused", "failed") if counts[what])
+    outcomes = ", ".join(
+        f"{counts[what]:,} {what}" for what in ("answered", "refused", "failed", "restored") if counts[what]
+    )
     shown = "" if len(lines) == total else f" (the last {len(lines):,} of {total:,})"
     size = format_bytes(sum(line.bytes for line in lines))
     parts.append(Text(f"{len(lines):,} lines{shown}: {outcomes}; {size} in all."))

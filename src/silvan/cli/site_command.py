@@ -243,6 +243,43 @@ def stop(folder: Folder) -> None:
 
 
 @app.command()
+def restored(
+    folder: Folder,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Take the files as they are; a line of the ledger says so.")
+    ] = False,
+    budget: Annotated[
+        Path | None, typer.Option("--budget", metavar="FILE", help="The privacy budget, if it is elsewhere.")
+    ] = None,
+) -> None:
+    """Show which of a site's files are behind the others, after some were lost or put back from a backup."""
+    from silvan.deploy.member import Member
+    from silvan.deploy.services import process_of
+    from silvan.privacy.gate.file_marks import FileMarks
+    from silvan.privacy.gate.site_folder import folder_at
+    from silvan.privacy.noise.budget import Budget
+
+    site, store = folder_at(folder), None
+    if (folder / "member.json").exists():
+        member = Member(folder)
+        if process_of(member).pid is not None:
+            raise InputError(f"the site is running; stop it first (silvan site stop {folder})")
+        site, store, charged = member.folder, member.store, member.budget()
+    else:
+        charged = Budget(None, budget)
+    marks = FileMarks(site.ledger, charged, store)
+    faults = marks.accept(folder.resolve().name) if accept else marks.faults()
+    print_lines(*([f"{fault[0].upper()}{fault[1:]}." for fault in faults] or ["No file is behind another."]))
+    if faults and not accept:
+        print_lines(
+            "The site answers nothing meanwhile. Put back the files as they were last. If they are lost, --accept "
+            "takes these: what the ledger knows to be spent stays spent, but the site may be asked again what it has "
+            "forgotten, so withdraw the approval of studies that ran since."
+        )
+        raise typer.Exit(1)
+
+
+@app.command()
 def status(
     folder: Folder, json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False
 ) -> None:

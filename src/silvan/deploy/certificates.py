@@ -13,12 +13,13 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from silvan.errors import FormatError, InputError
 
 KEY_BITS = 2048
 DAYS, ROOT_DAYS = 1095, 3650
+_SERVER, _CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 _EARLY = timedelta(minutes=5)  # clocks differ
 
 
@@ -63,7 +64,7 @@ class Authority:
         certificate = (
             _builder(_subject(name), _subject(name), key.public_key(), now, days)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(signs=True), critical=True)
+            .add_extension(_usage(authority=True), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .sign(key, hashes.SHA256())
         )
@@ -76,7 +77,11 @@ class Authority:
         return cls(load_key(folder / "root.key"), read_certificate((folder / "root.crt").read_bytes()))
 
     def sign(self, request: bytes, name: str, hosts: tuple[str, ...] = (), role: str = "", days: int = DAYS) -> bytes:
-        """Sign a request; the certificate is for ``name``, whatever name the request has."""
+        """Sign a request; the certificate is for ``name``, whatever name the request has.
+
+        With ``hosts`` it is a server's, otherwise a client's, and good for nothing else: a site cannot pass itself off
+        as the coordinator.
+        """
         try:
             asked = x509.load_pem_x509_csr(request)
         except ValueError:
@@ -87,6 +92,8 @@ class Authority:
         certificate = (
             _builder(_subject(name, name, role), self.certificate.subject, key, datetime.now(UTC), days)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(authority=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([_SERVER if hosts else _CLIENT]), critical=True)
             .add_extension(x509.SubjectAlternativeName([_host(h) for h in (hosts or (name,))]), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
@@ -155,15 +162,15 @@ def _builder(
     )
 
 
-def _usage(signs: bool) -> x509.KeyUsage:
+def _usage(authority: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
-        digital_signature=True,
+        digital_signature=not authority,
         content_commitment=False,
-        key_encipherment=False,
+        key_encipherment=not authority,
         data_encipherment=False,
         key_agreement=False,
-        key_cert_sign=signs,
-        crl_sign=signs,
+        key_cert_sign=authority,
+        crl_sign=authority,
         encipher_only=False,
         decipher_only=False,
     )

@@ -1,8 +1,13 @@
-"""Fingerprints of keys in words, to be compared by telephone: eight words stand for 64 bits of a digest."""
+"""Fingerprints of keys in words, to be compared by telephone: a word stands for 8 bits of a digest.
+
+Eight words of one site's keys: who wants to pass for it must find keys with the same words, in 2**64 tries. Sixteen of
+all keys together: a coordinator that shows each site another list chooses both, and two that agree in 64 bits are found
+in 2**32 tries.
+"""
 
 import hashlib
 
-N_WORDS = 8
+N_WORDS, N_WORDS_OF_ALL = 8, 16
 
 WORDS = """
 acorn actor agent alarm album alley amber anchor angle ankle apple apron arch arena armour arrow aunt autumn axle
@@ -23,7 +28,7 @@ willow window winter wizard wolf yacht yarn zebra
 """.split()  # noqa: SIM905  a list would take a line a word
 
 
-def fingerprint(data: bytes) -> str:
+def fingerprint(data: bytes, n_words: int = N_WORDS) -> str:
     """Return the fingerprint of bytes, in words."""
     content = hashlib.sha256(b"silvan fingerprint\0" + data).digest()
-    return " ".join(WORDS[byte] for byte in content[:N_WORDS])
+    return " ".join(WORDS[byte] for byte in content[:n_words])

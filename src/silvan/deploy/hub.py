@@ -20,7 +20,7 @@ import msgspec
 
 from silvan.deploy import flare_kit
 from silvan.deploy.certificates import Authority, make_key, make_request, pem
-from silvan.deploy.fingerprint import fingerprint
+from silvan.deploy.fingerprint import N_WORDS_OF_ALL, fingerprint
 from silvan.errors import FormatError, InputError
 from silvan.federation.keys import Key, Roster, read_public
 from silvan.federation.store import digest
@@ -31,6 +31,7 @@ HUB = "hub.json"
 PORT = 8102
 INVITE_DAYS = 14
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
+_HOST = re.compile(r"[A-Za-z0-9:]([A-Za-z0-9._:-]{0,251}[A-Za-z0-9])?")
 
 
 class SiteEntry(msgspec.Struct):
@@ -72,6 +73,15 @@ class Invite(msgspec.Struct, frozen=True):
     until: str
     columns: list[str] = []
 
+    def __post_init__(self) -> None:
+        """Raise an error for names that are none: the site's folder is called as the invitation says."""
+        check_name("federation", self.federation)
+        check_name("site", self.site)
+        check_host(self.host)
+        if not 2 <= self.port <= 65535:
+            raise InputError(f"port must be between 2 and 65535, got {self.port}")
+        read_public(self.coordinator)
+
     @classmethod
     def read(cls, path: Path) -> "Invite":
         """Read an invitation."""
@@ -96,9 +106,10 @@ class Hub:
         cls, path: Path, name: str, sites: list[str], host: str, port: int, columns: list[str] | None = None
     ) -> "Hub":
         """Create a federation: keys, certificates and FLARE's folders."""
-        _check_name("name", name)
+        check_name("name", name)
         for site in sites:
-            _check_name("site", site)
+            check_name("site", site)
+        check_host(host)
         if len(sites) < 1 or len(set(sites)) < len(sites):
             raise InputError("site must name each site once, and at least one")
         if not 1 <= port <= 65534:
@@ -171,20 +182,25 @@ class Hub:
             )
 
     def admit(self, site: str, secret: str, key: str, seal: str, request: bytes) -> bytes:
-        """Admit an invited site: keep its public keys and sign its certificate; the invitation is used up."""
-        certificate = self.authority.sign(request, site)
-        read_public(key), read_public(seal)
+        """Admit an invited site: keep its public keys and sign its certificate; the invitation is used up.
+
+        Nothing is signed, and nothing but the name and the secret is looked at, before the secret is known to be right.
+        """
         with self.changing() as content:
             entry = content.sites.get(site)
-            if entry is None or not entry.invited:
+            invited = "" if entry is None else entry.invited
+            right = secrets.compare_digest(invited, digest(secret.encode()))
+            if entry is None or not invited:
                 raise InputError(f"no invitation for {site!r} is open: it was used, or taken back; ask for a new one")
-            if not secrets.compare_digest(entry.invited, digest(secret.encode())):
+            if not right:
                 raise InputError(f"this invitation for {site!r} is not the last one; ask for a new one")
             if datetime.now(UTC) > datetime.fromisoformat(entry.until):
                 raise InputError(f"this invitation for {site!r} ended on {entry.until[:10]}; ask for a new one")
+            read_public(key), read_public(seal)
             others = {one.key for name, one in content.sites.items() if name != site} | {self.key.public.hex()}
             if key in others:
                 raise InputError("another site has joined with this key; each needs its own: join in a new folder")
+            certificate = self.authority.sign(request, site)
             entry.invited, entry.until = "", ""
             entry.key, entry.seal = key, seal
             entry.joined = datetime.now(UTC).isoformat(timespec="seconds")
@@ -192,7 +208,7 @@ class Hub:
 
     def add(self, site: str) -> None:
         """Add a site, which can then be invited."""
-        _check_name("site", site)
+        check_name("site", site)
         with self.changing() as content:
             if site in content.sites:
                 raise InputError(f"there is a site {site!r} already")
@@ -223,7 +239,7 @@ def roster_fingerprint(roster: Roster) -> str:
     keys = [roster.coordinator]
     for name in sorted(roster.sites):
         keys += [name.encode(), roster.sites[name], roster.seals.get(name, b"")]
-    return fingerprint(b"\0".join(keys))
+    return fingerprint(b"\0".join(keys), N_WORDS_OF_ALL)
 
 
 def _entry(content: Content, site: str) -> SiteEntry:
@@ -232,9 +248,16 @@ def _entry(content: Content, site: str) -> SiteEntry:
     return content.sites[site]
 
 
-def _check_name(what: str, name: str) -> None:
+def check_name(what: str, name: str) -> None:
+    """Raise an error unless a name can be that of a folder, of a certificate and of a site in a study."""
     if not _NAME.fullmatch(name) or name in ("all", "server", "admin"):
         raise InputError(f"{what} must be of small letters, digits and hyphens, and not 'all', got {name!r}")
+
+
+def check_host(host: str) -> None:
+    """Raise an error unless this can be the name or the number of a machine."""
+    if not _HOST.fullmatch(host):
+        raise InputError(f"the address must be the name or the number of a machine, got {host!r}")
 
 
 def _json(content: Content) -> bytes:

@@ -28,7 +28,7 @@ from silvan.deploy import flare_kit
 from silvan.deploy.certificates import make_key, make_request, read_certificate
 from silvan.deploy.enrol import call, check_clock, check_versions, versions
 from silvan.deploy.fingerprint import fingerprint
-from silvan.deploy.hub import Invite
+from silvan.deploy.hub import Invite, check_name
 from silvan.errors import FederationError, FormatError, InputError, SchemaError
 from silvan.federation.keys import Roster, read_public
 from silvan.federation.store import FileStore
@@ -170,7 +170,7 @@ class Member:
         """Return the gate that every answer in a study passes on its way out."""
         sites = self.sites_of(study)
         terms = Terms(study.id, sites, study.losses(sites))
-        return Gate(self.policy, self.budget(), self.folder.ledger, self.folder.approvals, terms)
+        return Gate(self.policy, self.budget(), self.folder.ledger, self.folder.approvals, terms, self.store)
 
     @property
     def fingerprint(self) -> str:
@@ -193,6 +193,8 @@ class Member:
         if roster["coordinator"] != own.coordinator:
             raise FederationError("the coordinator's key is not the one in the invitation; speak to its owner")
         sites: dict[str, dict[str, str]] = roster["sites"]
+        for name in sites:
+            check_name("site", name)
         if not all(keys["key"] for keys in sites.values()):
             return None
         return Roster(

@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
-from urllib.parse import quote
 
 import narwhals as nw
 from sklearn.base import clone
@@ -23,6 +22,7 @@ from silvan.federation.site import Site
 from silvan.federation.site_table import SiteSettings
 from silvan.privacy.gate.gate import Policy
 from silvan.privacy.noise.budget import Budget
+from silvan.util.files import file_name
 
 
 def federate_rows(
@@ -138,8 +138,8 @@ def federate_rows(
 def _budget(policy: Policy, folder: str | Path | None, site: str) -> Budget:
     if folder is None:
         return Budget(policy.epsilon)
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    return Budget(policy.epsilon, Path(folder) / f"{quote(site, safe=' ')}.sqlite", site)
+    Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Budget(policy.epsilon, Path(folder) / f"{file_name(site)}.sqlite", site)
 
 
 def _fingerprint(site: Site) -> str:

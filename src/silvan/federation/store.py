@@ -4,7 +4,6 @@ Everything else a site holds in memory is a cache: it makes an answer faster, ne
 """
 
 import hashlib
-import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -99,7 +98,6 @@ class FileStore:
     def __init__(self, path: str | Path, room: int = 1 << 30) -> None:
         self.path, self._room = Path(path), room
         self._lock = threading.Lock()
-        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # there are secrets in it
         try:
             self._db = open_database(path, "the store", _APPLICATION, _SCHEMA)
         except sqlite3.DatabaseError as error:

@@ -3,12 +3,11 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
-from urllib.parse import quote
 
 import msgspec
 
 from silvan.errors import FormatError, InputError
-from silvan.util.files import write_whole
+from silvan.util.files import file_name, write_whole
 
 _PARAMETERS, _SHARE = "parameters.json", ".share.silvan"
 
@@ -36,7 +35,7 @@ def write_model(
 
 def share_file(folder: str | Path, party: str) -> Path:
     """Return the path of a party's share."""
-    return Path(folder) / (quote(party, safe=" ") + _SHARE)
+    return Path(folder) / (file_name(party) + _SHARE)
 
 
 def read_part(path: Path, read: Callable[[bytes], T]) -> T:

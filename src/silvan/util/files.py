@@ -1,11 +1,19 @@
-"""Writing files so that a crash leaves the old content or the new, and recognising full disks."""
+"""Writing files so that a crash leaves the old content or the new, names and rights of files, full disks."""
 
 import contextlib
 import errno
+import logging
 import os
 import sqlite3
+import stat
 import tempfile
 from pathlib import Path
+from urllib.parse import quote
+
+from silvan.errors import InputError
+
+log = logging.getLogger("silvan.files")
+log.addHandler(logging.NullHandler())
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -20,6 +28,23 @@ def has_no_room(error: BaseException) -> bool:
 def no_room(path: str | Path | None) -> OSError:
     """Return the error for a full disk."""
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def file_name(name: str) -> str:
+    """Return a name, of a site say, as that of a file: one that stays in its folder and is not hidden there."""
+    quoted = quote(name, safe=" ")
+    return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
+
+
+def keep_private(path: str | Path) -> None:
+    """Take the rights of others to a file away, if they have any; raise an error if that cannot be done."""
+    if os.name != "posix" or not stat.S_IMODE(Path(path).stat().st_mode) & 0o077:
+        return
+    try:
+        Path(path).chmod(0o600)
+    except OSError:
+        raise InputError(f"{path}: others on this machine can read it, and its rights cannot be changed") from None
+    log.warning("%s: others on this machine could read it; now only its owner can", path)
 
 
 def write_whole(path: str | Path, data: bytes) -> None:

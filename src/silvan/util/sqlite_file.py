@@ -1,9 +1,12 @@
-"""SQLite files of our own: written so that a crash leaves them whole, and never mixed up with other programs' files."""
+"""SQLite files of our own: whole after a crash, for their owner's eyes, never mixed up with other programs' files."""
 
+import contextlib
+import os
 import sqlite3
 from pathlib import Path
 
 from silvan.errors import InputError
+from silvan.util.files import keep_private
 
 
 def open_database(
@@ -11,16 +14,25 @@ def open_database(
 ) -> sqlite3.Connection:
     """Open a database file, or make it with these tables; any thread may use the connection, one at a time.
 
+    Only its owner may read it: one that others could read is closed to them.
+
     ``what`` names the file in errors, ``application`` is the number that marks our files, None is a database in
     memory, and ``timeout`` is how many seconds to wait for another process. Raises ``InputError`` if there can be no
     such file, and ``sqlite3.DatabaseError`` if the file is damaged or another program's.
     """
     address = ":memory:" if path is None else str(path)
     try:
+        if path is not None:
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
         db = sqlite3.connect(address, isolation_level=None, check_same_thread=False, timeout=timeout)
-    except sqlite3.Error:
+    except (sqlite3.Error, FileNotFoundError, PermissionError, NotADirectoryError):
         raise InputError(f"{what} {str(path)!r} cannot be opened; is there such a folder?") from None
     try:
+        _check_ours(db, application)
+        for file in () if path is None else (path, f"{path}-wal", f"{path}-shm"):
+            if Path(file).exists():
+                keep_private(file)
         _prepare(db, application, tables)
     except BaseException:
         db.close()
@@ -28,12 +40,16 @@ def open_database(
     return db
 
 
-def _prepare(db: sqlite3.Connection, application: int, tables: str) -> None:
-    """Make the tables of a new database; raise ``sqlite3.DatabaseError`` if it is another program's."""
+def _check_ours(db: sqlite3.Connection, application: int) -> None:
+    """Raise ``sqlite3.DatabaseError`` if a database is another program's."""
     whose = db.execute("PRAGMA application_id").fetchone()[0]
     empty = db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
     if whose != application and not (empty and whose == 0):
         raise sqlite3.DatabaseError("it is a database of something else")
+
+
+def _prepare(db: sqlite3.Connection, application: int, tables: str) -> None:
+    """Make the tables of a new database."""
     db.execute("PRAGMA journal_mode=WAL")
     db.execute("PRAGMA synchronous=FULL")
     db.execute(f"PRAGMA application_id={application}")

@@ -15,10 +15,12 @@ from typing import NamedTuple
 from silvan.deploy.certificates import check_certificate, common_name, read_certificate
 from silvan.deploy.enrol import MAX_CLOCK_DIFFERENCE, call, check_versions, versions
 from silvan.deploy.hub import HUB, Hub, roster_fingerprint
-from silvan.deploy.member import MEMBER, Member
+from silvan.deploy.member import BUDGET, MEMBER, STORE, Member
 from silvan.deploy.process import port_in_use
 from silvan.deploy.services import process_of, processes_of
 from silvan.errors import InputError, SilvanError
+from silvan.privacy.gate.file_marks import FileMarks
+from silvan.privacy.gate.ledger import LEDGER
 
 MIN_DISK = 1 << 30
 SOON = timedelta(days=30)
@@ -68,7 +70,7 @@ def _check_hub(hub: Hub) -> Iterator[Check]:
 
 def _check_member(member: Member) -> Iterator[Check]:
     startup = member.path / "kit" / "startup"
-    private = [member.path / "site.key", member.path / "store.sqlite", startup / "client.key"]
+    private = [member.path / name for name in ("site.key", STORE, BUDGET, LEDGER)] + [startup / "client.key"]
     yield _run("permissions", lambda: _private(private))
     yield _run("certificate", lambda: _certificate(startup / "client.crt", startup / "rootCA.pem"))
     yield _run("settings", lambda: f"table {member.settings['table']}")
@@ -87,6 +89,8 @@ def _check_member(member: Member) -> Iterator[Check]:
         yield Check("clock", state, text if state == "good" else f"{text}; set it (NTP)")
         yield _run("roster", lambda: _roster(member))
     pid = process_of(member).pid
+    if pid is None:  # a ledger has one writer
+        yield _run("files", lambda: _files(member))
     yield Check("process", "good" if pid else "look", f"runs ({pid})" if pid else "not running (`silvan site start`)")
 
 
@@ -99,6 +103,11 @@ def _study_port(host: str, port: int) -> Check:
         why = error.strerror or "no answer within 5 s"
         text = f"{host}:{port} cannot be reached ({why}): is the coordinator's server running, does a firewall let it?"
         return Check("study port", "bad", text)
+
+
+def _files(member: Member) -> str:
+    FileMarks(member.folder.ledger, member.budget(), member.store).check()
+    return "ledger, privacy budget and store know of the same answers"
 
 
 def _same_versions(there: dict[str, str]) -> str:

@@ -14,8 +14,9 @@ import numpy as np
 from silvan.errors import InputError, RefusedError
 from silvan.federation.message import Envelope, Missing, Reply, Request, Trouble
 from silvan.federation.site import Outbox, Site
-from silvan.federation.store import digest
+from silvan.federation.store import Store, digest
 from silvan.privacy.gate.conduct import CheckedQuestion, Limits, check_question
+from silvan.privacy.gate.file_marks import FileMarks
 from silvan.privacy.gate.leaf_noise import blur
 from silvan.privacy.gate.ledger import Ledger, Outcome, clean
 from silvan.privacy.gate.site_folder import EVERYTHING, Approval, Approvals
@@ -151,7 +152,8 @@ class Gate(Outbox):
     """The outbox of one site: its policy, its privacy budget, its ledger and what its owner approved.
 
     What is not given is in memory. ``terms`` are what the study's own text says, where the site has it: then the site
-    answers this study and no other, begins with these sites, and loses no more of them than this.
+    answers this study and no other, begins with these sites, and loses no more of them than this. ``store`` is the
+    site's store if it is of the same folder as the ledger: then none of these files may be behind another.
     """
 
     def __init__(
@@ -161,12 +163,15 @@ class Gate(Outbox):
         ledger: Ledger | None = None,
         approvals: Approvals | None = None,
         terms: Terms | None = None,
+        store: Store | None = None,
     ) -> None:
         self.policy = policy
         self.budget = Budget(policy.epsilon) if budget is None else budget
         self.ledger = Ledger() if ledger is None else ledger
         self.approvals = Approvals() if approvals is None else approvals
         self.terms = Terms() if terms is None else terms
+        self.marks = FileMarks(self.ledger, self.budget, store)
+        self.marks.check()
         self._lock = threading.Lock()
         self._admitted: tuple[Envelope, CheckedQuestion] | None = None
         self._thread = threading.local()
@@ -288,11 +293,13 @@ class Gate(Outbox):
         if not envelope.kind:
             return  # what cannot even be read is in the site's log
         outcome: Outcome = "answered"
+        charged, marks = False, {}
         with self._lock:
             if isinstance(reply, Trouble):
                 outcome = "refused" if reply.code == "refused" else "failed"
             elif request is not None and not isinstance(reply, Missing):
-                site.store.put_all(self._remembered(site, request, envelope))
+                charged = isinstance(request, Noisy)
+                marks = self.marks.before_line(site.store, self._remembered(site, request, envelope), charged)
             what, how = _describe(site, envelope, request, reply)
             self.ledger.write(
                 site=site.name,
@@ -307,7 +314,9 @@ class Gate(Outbox):
                 question=clean(envelope.question),
                 asked=digest(envelope.kind.encode() + b"\0" + envelope.body),
                 answer=digest(body),
+                **marks,
             )
+            self.marks.after_line(charged)
 
 
 def _least(limits: list[int | None]) -> int | None:

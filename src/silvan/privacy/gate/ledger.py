@@ -19,7 +19,7 @@ import msgspec
 from silvan.errors import FormatError, InputError
 from silvan.federation.keys import Key, is_signed
 from silvan.federation.store import digest
-from silvan.util.files import write_whole
+from silvan.util.files import keep_private, write_whole
 
 LEDGER, HEAD = "ledger.jsonl", "ledger.head"
 """What the files are called in a site's folder."""
@@ -30,10 +30,10 @@ START = digest(b"silvan ledger")
 _LONGEST = 300
 _ABOUT_LINE, _ABOUT_HEAD = b"silvan ledger line\0", b"silvan ledger head\0"
 
-Outcome = Literal["answered", "refused", "failed"]
+Outcome = Literal["answered", "refused", "failed", "restored"]
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One answer that left the site, or was refused."""
 
     number: int
@@ -51,6 +51,9 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     asked: str
     answer: str
     before: str
+    kept: int = 0  # how far the site's other files were by then, see file_marks.py: answers noted in its store,
+    charges: int = 0  # and charges to its privacy budget, with their sum
+    spent: float = 0.0
 
     @property
     def hash(self) -> str:
@@ -130,6 +133,16 @@ class Ledger:
             return line
 
     @property
+    def owner(self) -> str:
+        """The public key that lines are signed with; empty for a ledger in memory."""
+        return "" if self._key is None else self._key.public.hex()
+
+    @property
+    def position(self) -> tuple[int, str]:
+        """How many lines there are, and the digest of the last."""
+        return self._head.lines, self._head.hash
+
+    @property
     def head(self) -> str:
         """The digest of the last line: noted elsewhere, it proves later what the ledger held."""
         return self._head.hash
@@ -172,11 +185,13 @@ class Ledger:
 
     def _open(self, folder: Path) -> None:
         """Open a ledger or begin one; raise an error if it was changed."""
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / LEDGER
         if not path.exists() and not (folder / HEAD).exists():
             path.touch(mode=0o600)
             return
+        if path.exists():
+            keep_private(path)
         assert self._key is not None  # noqa: S101
         found = verify(folder, self._key.public, all_signatures=False)
         if found.faults:

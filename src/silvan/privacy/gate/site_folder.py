@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from urllib.parse import quote
 
 import msgspec
 
@@ -13,7 +12,7 @@ from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation.keys import Key, read_public
 from silvan.federation.message import Request
 from silvan.privacy.gate.ledger import LEDGER, Ledger
-from silvan.util.files import write_whole
+from silvan.util.files import file_name, write_whole
 
 KEY, PUBLIC = "site.key", "site.pub"
 
@@ -134,7 +133,7 @@ class SiteFolder:
     @cached_property
     def key(self) -> Key:
         """The site's key; made when it is first needed."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         key = Key.at(self.path / KEY)
         if not (self.path / PUBLIC).exists():
             write_whole(self.path / PUBLIC, f"{key.public.hex()}\n".encode())
@@ -167,4 +166,4 @@ def folder_at(path: str | Path) -> SiteFolder:
 
 def make_folders(path: str | Path | None, sites: Iterable[str]) -> dict[str, SiteFolder]:
     """Make a folder for each site inside one; return none if there is no path."""
-    return {} if path is None else {site: SiteFolder(Path(path) / quote(site, safe=" ")) for site in sites}
+    return {} if path is None else {site: SiteFolder(Path(path) / file_name(site)) for site in sites}

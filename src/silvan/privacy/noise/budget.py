@@ -8,6 +8,7 @@ nothing new.
 Costs are added up as fractions, exactly; a limit is kept to within a billionth, so that ten times 0.1 fits into 1.
 """
 
+import secrets
 import sqlite3
 import threading
 import time
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -40,7 +41,20 @@ CREATE TABLE IF NOT EXISTS charge (
 CREATE TABLE IF NOT EXISTS admitted (study TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS earlier AS SELECT draw FROM charge;
 CREATE TABLE IF NOT EXISTS settled (draw TEXT PRIMARY KEY, sites TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS ledger (owner TEXT PRIMARY KEY, lines INTEGER NOT NULL, hash TEXT NOT NULL);
 """
+
+
+class Chain(Protocol):
+    """The ledger beside a budget, which notes how far it is."""
+
+    @property
+    def owner(self) -> str:
+        """Whose it is."""
+
+    @property
+    def position(self) -> tuple[int, str]:
+        """How many lines there are, and the digest of the last."""
 
 
 class Charge(NamedTuple):
@@ -68,6 +82,7 @@ class Budget:
         if limit is not None:
             check_epsilon(limit)
         self.limit, self.path, self.site = limit, path, site
+        self.beside: Chain | None = None
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
 
@@ -112,6 +127,40 @@ class Budget:
                 check_epsilon(epsilon)
                 self._check_affordable(db, epsilon)
                 db.execute("INSERT INTO charge VALUES (?, ?, ?, ?, NULL)", (draw, float(epsilon), what, time.time()))
+
+    # -- what it knows of the ledger beside it, and the ledger of it
+
+    def note_ledger(self) -> None:
+        """Note how far the ledger beside it is."""
+        if self.beside is not None:
+            with self._using() as db:
+                place = (self.beside.owner, *self.beside.position)
+                db.execute("INSERT OR REPLACE INTO ledger VALUES (?, ?, ?)", place)
+
+    def progress(self) -> tuple[int, float]:
+        """Return how many charges there are, and their sum."""
+        with self._using() as db:
+            return int(db.execute("SELECT COUNT(*) FROM charge").fetchone()[0]), float(_spent(db))
+
+    def noted(self, owner: str) -> tuple[int, str] | None:
+        """Return how far a ledger was at the last charge, by the key it is signed with."""
+        with self._using() as db:
+            row = db.execute("SELECT lines, hash FROM ledger WHERE owner = ?", (owner,)).fetchone()
+        return None if row is None else (int(row[0]), str(row[1]))
+
+    def make_up(self, spent: float) -> None:
+        """Charge what is lacking to a sum that is known to be spent."""
+        with self._using() as db, db:
+            db.execute("BEGIN IMMEDIATE")
+            lacking = float(Fraction(spent) - _spent(db))
+            if lacking > 0:
+                row = (
+                    f"restored {secrets.token_hex(16)}",
+                    lacking,
+                    "spent before an older file was put back",
+                    time.time(),
+                )
+                db.execute("INSERT INTO charge VALUES (?, ?, ?, ?, NULL)", row)
 
     def keep(self, draw: str, answer: bytes) -> bytes:
         """Store a noisy answer before it leaves; return the one that was stored first."""
