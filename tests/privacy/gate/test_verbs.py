@@ -12,12 +12,14 @@ from silvan.algorithms.evaluation.evaluate import Contender, Judge
 from silvan.algorithms.horizontal import histogram_forest
 from silvan.algorithms.horizontal.histogram_forest import GrowLevel
 from silvan.algorithms.shared.shared_bins import CountFine, CountGrid, CutPoints
-from silvan.errors import RefusedError
+from silvan.errors import RefusedError, SiteError
 from silvan.federation import wire
+from silvan.federation.agreement.describe import CountCategories
 from silvan.federation.message import Envelope, Trouble
 from silvan.federation.site import HANDLERS, Outbox
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import join_forests
+from silvan.privacy.gate.gate import Terms
 from silvan.tree.target import class_measure
 
 TABLES = parts(table(), 4)
@@ -284,6 +286,54 @@ def test_a_policy_may_let_no_site_be_lost(sums):
     fed = federate(TABLES, loses("site 2", agreed + 4 * waves), sums=sums, quorum=3, policy=policy)
     with pytest.raises(RefusedError, match="lets a study lose 0 sites"):
         sv.HistogramForest(3, max_depth=4).fit(fed)
+
+
+def other_counts(fed, over):
+    """Nearly the same as ``counts_of``: a column less."""
+    fewer = msgspec.json.decode(fed.schema.to_json())
+    fewer["features"] = fewer["features"][:-1]
+    return fed.total(CountGrid(schema=fed.blob(msgspec.json.encode(fewer))), over=over).label
+
+
+@pytest.mark.parametrize("cold", [False, True], ids=["warm", "restarted"])
+@pytest.mark.parametrize("sums", ["trusted", "masked"])
+def test_losses_are_counted_for_the_study(sums, cold):
+    """A new task begins with the sites of the study, not with those of its first sum; nor does the first task."""
+    fed = federate(TABLES, sums=sums, cold=cold, policy=sv.Policy(losses=0))
+    for task in ("a model", "another"):
+        with fed.working_on(task), pytest.raises(RefusedError, match="lets a study lose 0 sites"):
+            other_counts(fed, ["site 0", "site 1", "site 2"])
+        counts_of(fed)
+
+
+def test_a_site_that_was_lost_does_not_come_back_in_another_task():
+    fed = federate(TABLES)
+    with fed.working_on("a model"):
+        other_counts(fed, ["site 0", "site 1", "site 2"])
+    with fed.working_on("another"), pytest.raises(RefusedError, match="only become fewer"):
+        counts_of(fed)
+
+
+def test_a_study_has_the_sites_of_the_roster():
+    """Without other terms a signed site knows who there is."""
+    fed = federate(TABLES, signed=True, policy=sv.Policy(losses=1))
+    for site in fed.local_sites.values():
+        site.outbox.terms = Terms()
+    with fed.working_on("a model"), pytest.raises(RefusedError, match="lets a study lose 1 sites"):
+        counts_of(fed, ["site 0", "site 1"])
+
+
+def test_clusters_begin_with_their_own_sites():
+    """They are summed over by themselves, and all sites are judged after; where nothing may be lost, too."""
+    fed = federate(TABLES, test=0.25, policy=sv.Policy(losses=0))
+    model = sv.BOFRF(2, max_depth=2, clusters=2).fit(fed)
+    assert len(model.evaluate(fed))
+
+
+def test_a_column_is_named_once():
+    fed = federate(TABLES)
+    with fed.working_on("a model"), pytest.raises(SiteError, match="could not read what it was sent"):
+        fed.total(CountCategories(names=["ward", "ward"]))
 
 
 SETS = {
