@@ -55,11 +55,11 @@ def freeze(member: Member, study: RemoteStudy) -> Path:
     source, folder = _own_source(member), member.path / FROZEN
     folder.mkdir(mode=0o700, exist_ok=True)
     if isinstance(source, Query):
-        path = folder / f"{study.folder}.parquet"
+        path = folder / f"{study.digest}.parquet"
         content = pl.DataFrame(read_table(source).to_native())
         _write_private(path, content.write_parquet)
     else:
-        path = folder / f"{study.folder}{''.join(Path(source).suffixes[-2:])}"
+        path = folder / f"{study.digest}{''.join(Path(source).suffixes[-2:])}"
         _write_private(path, lambda copy: shutil.copyfile(source, copy))
     return path
 
@@ -74,7 +74,7 @@ def thaw(member: Member, study: RemoteStudy) -> bool:
 
 def frozen_file(member: Member, study: RemoteStudy) -> Path | None:
     """Return the frozen copy of a study's rows, if there is one."""
-    found = [path for path in (member.path / FROZEN).glob(f"{study.folder}.*") if path.suffix != _HALF]
+    found = [path for path in (member.path / FROZEN).glob(f"{study.digest}.*") if path.suffix != _HALF]
     return found[0] if found else None
 
 
