@@ -13,6 +13,7 @@ from silvan.data.batches import read_size
 from silvan.deploy.hub import Hub
 from silvan.deploy.job_progress import ProgressWriter
 from silvan.deploy.member import Member
+from silvan.deploy.operations.notice import notify
 from silvan.deploy.operations.tidy import remove_journal, remove_old_jobs
 from silvan.deploy.study_table import check_study_table, study_source
 from silvan.errors import FederationError, InputError, SilvanError
@@ -150,6 +151,8 @@ class SiteExecutor(Answering):
             text = str(error) if isinstance(error, FederationError) else _PLAIN
             return ChunkServer(lambda data, verb: b"", lambda: ChunkReply("refused", text=text))
         approvals, policy = member.folder.approvals, member.policy
+        if policy.approve and approvals.find(study.id) is None:
+            notify(member, study)
 
         def ready() -> ChunkReply | None:
             if policy.approve and approvals.find(study.id) is None:

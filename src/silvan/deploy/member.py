@@ -127,11 +127,11 @@ class Member:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise InputError(f"{path}: cannot be read ({error}); see docs/deployment.md for an example") from None
         problems = Problems(path, key_lines(text))
-        known = ("table", "query", "memory", "freeze", "policy")
+        known = ("table", "query", "memory", "freeze", "notify", "policy")
         for key in data:
             if key not in known:
                 problems.unknown((key,), list(known))
-        for key in ("table", "query", "memory"):
+        for key in ("table", "query", "memory", "notify"):
             if key in data and not isinstance(data[key], str):
                 problems.add((key,), f"{key} must be text, got {data[key]!r}")
         if not isinstance(data.get("freeze", False), bool):

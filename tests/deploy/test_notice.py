@@ -1,0 +1,47 @@
+"""A site's owner hears of a study that waits, once."""
+
+import sys
+import time
+
+import pytest
+from helpers.joining import make_hub, serving, write_table
+
+from silvan.deploy.member import SETTINGS, Member
+from silvan.deploy.operations.notice import notify
+from silvan.study.remote_study import parse_remote_study
+
+STUDY = parse_remote_study('name = "$(touch here); heart"\n[learner]\nkind = "HistogramForest"\n')
+
+
+@pytest.fixture
+def member(tmp_path):
+    hub = make_hub(tmp_path, ("north",))
+    with serving(hub):
+        made = Member.join(tmp_path / "north", hub.invite("north"), write_table(tmp_path), None, {})
+    made.note_study(STUDY)
+    return made
+
+
+def with_command(member, command):
+    path = member.path / SETTINGS
+    path.write_text(f"notify = '''{command}'''\n{path.read_text()}")
+    return Member(member.path)
+
+
+def test_the_owner_hears_of_a_study_once(member, tmp_path):
+    heard = tmp_path / "heard"
+    code = f'import os; open("{heard}", "a").write(os.environ["SILVAN_SITE"] + " " + os.environ["SILVAN_STUDY"])'
+    member = with_command(member, f"{sys.executable} -c '{code}'")
+    assert notify(member, STUDY)
+    end = time.monotonic() + 60
+    while not heard.exists() or not heard.read_text():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert heard.read_text() == f"north {STUDY.id}"
+    assert not notify(Member(member.path), STUDY)
+
+
+def test_without_a_command_or_with_one_that_is_not_there(member):
+    assert not notify(member, STUDY)
+    member = with_command(member, "/no/such/program")
+    assert not notify(member, STUDY)
