@@ -1,8 +1,9 @@
 """Explains a study to a site's owner: what it learns, which messages would leave, what privacy budget it takes.
 
 Which messages would leave is found by a trial: the study is run with random rows of simulated sites, from agreement to
-judging, and the kinds of messages that were answered are listed. So the list is what the program does, not what a text
-says about it. An approval holds exactly this list, and a site answers nothing else.
+judging, and the kinds of messages that were answered are listed, with those that its learner announces to sites. So the
+list is what the program does, not what a text says about it. An approval holds exactly this list, and a site answers
+nothing else.
 """
 
 import warnings
@@ -17,16 +18,17 @@ from silvan.errors import InputError, SilvanError
 from silvan.federate.by_rows import federate_rows
 from silvan.federation.agreement.agree import agree_on
 from silvan.federation.site import HANDLERS
+from silvan.privacy.gate.announce import announce
 from silvan.privacy.gate.gate import Policy
 from silvan.privacy.gate.site_folder import Approval
 from silvan.privacy.sampling_key import share_sampling_key
+from silvan.study import steps
 from silvan.study.message_kinds import describe_kinds
 from silvan.study.remote_study import RemoteStudy
 from silvan.study.run_folder import Kind
 
 _ROWS = 90
 _SITES = 3, 12  # fewest and most in a trial
-_EPSILONS = 0.2, 1.0, 5.0, 25.0
 
 
 class Trial(NamedTuple):
@@ -63,7 +65,7 @@ def explain(member: Member, study: RemoteStudy) -> Explanation:
     ]
     if plan.exclude:
         lines.append(f"Columns left out: {', '.join(plan.exclude)}.")
-    lines += _cost(member, plan.parameters.get("epsilon"))
+    lines += _cost(member, plan.parameters.get("epsilon"), plan.evaluation_epsilon)
     trial, asked = try_out(study, len(sites)), None
     if trial is None:
         lines.append("What would leave cannot be told: a trial of the study fails. It can only be approved by kind.")
@@ -115,14 +117,15 @@ _SUMS = {
 }
 
 
-def _cost(member: Member, epsilon: Any) -> list[str]:
+def _cost(member: Member, *epsilons: float | None) -> list[str]:
     budget = member.budget()
     limit = "no limit is set" if budget.limit is None else f"of {budget.limit:g} in all"
     spent = f"Privacy budget: {budget.spent:g} spent ({limit})"
-    if epsilon is None:
+    epsilon = sum(float(one) for one in epsilons if one is not None)
+    if not epsilon:
         return [f"{spent}; this study has no differential privacy, so it costs nothing of it."]
-    after = f"{spent}; this study costs up to {float(epsilon):g}, so {budget.spent + float(epsilon):g} afterwards."
-    if budget.limit is not None and budget.spent + float(epsilon) > budget.limit:
+    after = f"{spent}; this study costs up to {epsilon:g}, so {budget.spent + epsilon:g} afterwards."
+    if budget.limit is not None and budget.spent + epsilon > budget.limit:
         after += " That is more than there is: the site will refuse."
     return [after]
 
@@ -138,11 +141,7 @@ def try_out(study: RemoteStudy, n_sites: int = _SITES[0]) -> Trial | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are about rows that nobody has
         # random clusters may be too small for sums that hide their parts; the kinds of messages are the same
-        trials = [
-            _try(study, n, table, plan.sums, settings) or _try(study, n, table, "trusted", settings)
-            for table in tables
-            for settings in _settings(plan.parameters)
-        ]
+        trials = [_try(study, n, table, plan.sums) or _try(study, n, table, "trusted") for table in tables]
     passed = [trial for trial in trials if trial is not None]
     if not passed:
         return None
@@ -150,15 +149,7 @@ def try_out(study: RemoteStudy, n_sites: int = _SITES[0]) -> Trial | None:
     return Trial(list(kinds), max(trial.tasks for trial in passed))
 
 
-def _settings(parameters: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return parameters that make a trial quick; what a private forest asks for depends on rows times epsilon."""
-    small = {"n_estimators": 2, "max_depth": 2}
-    if parameters.get("epsilon") is None:
-        return [small]
-    return [{**small, "epsilon": epsilon} for epsilon in (parameters["epsilon"], *_EPSILONS)]
-
-
-def _try(study: RemoteStudy, n: int, table: pl.DataFrame, sums: Any, settings: dict[str, Any]) -> Trial | None:
+def _try(study: RemoteStudy, n: int, table: pl.DataFrame, sums: Any) -> Trial | None:
     """Run a study as the coordinator does, in small."""
     plan = study.study
     policy = Policy(approve=True, messages=tuple(HANDLERS), min_leaf=1)
@@ -177,18 +168,24 @@ def _try(study: RemoteStudy, n: int, table: pl.DataFrame, sums: Any, settings: d
         for site in sites:
             site.outbox.approve(federation.study, list(HANDLERS))  # type: ignore[union-attr]
         federation.agreement = agree_on(federation, plan.label, plan.task, plan.schema, count_rows=False)
+        model = plan.learner(federation.schema)
+        announced = steps.questions_of(plan, federation, model, sampling=study.secret)
+        announce(federation, announced)
+        small = {"n_estimators": 2, "max_depth": 2}
+        model.set_params(**{k: v for k, v in small.items() if k in model.get_params()})
         if study.secret:
             share_sampling_key(federation)
-        model = plan.learner(federation.schema)
-        model.set_params(**{k: v for k, v in settings.items() if k in model.get_params()})
         model.fit(federation)
-        if plan.test:
+        if plan.test and plan.evaluation_epsilon is not None:
+            model.judge_with_noise(federation, plan.evaluation_epsilon)
+        elif plan.test:
             model.evaluate(federation)
     except SilvanError:
         return None
     lines = [line for site in sites for line in site.outbox.ledger.lines()]  # type: ignore[union-attr]
-    kinds = dict.fromkeys(line.kind for line in lines if line.outcome == "answered")
-    return Trial(list(kinds), len({line.task for line in lines if line.task}))
+    answered = [line.kind for line in lines if line.outcome == "answered"]
+    kinds = dict.fromkeys([*answered, *(kind.kind() for kind in announced.kinds)])
+    return Trial(list(kinds), max(announced.tasks, len({line.task for line in lines if line.task})))
 
 
 def _some_rows(study: RemoteStudy, n: int, task: str) -> pl.DataFrame:

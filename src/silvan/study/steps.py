@@ -88,17 +88,19 @@ def _site(federation: Federation, name: str) -> Site:
 
 
 def check_with_sites(study: Study, federation: Federation, model: Any, *, sampling: bool = False) -> None:
-    """Announce all that the study will ask: raise an error if a site would refuse, before anything is spent.
+    """Announce all that the study will ask: raise an error if a site would refuse, before anything is spent."""
+    announce(federation, questions_of(study, federation, model, sampling=sampling))
 
-    ``sampling``: sites also agree on a key of row draws.
-    """
-    questions = model.questions(federation)
+
+def questions_of(study: Study, federation: Federation, model: Any, *, sampling: bool = False) -> Questions:
+    """Return all that the study will ask once there is a schema; with ``sampling`` sites agree on a key of draws."""
+    questions: Questions = model.questions(federation)
     if study.test > 0 and federation.columns is None:
         noisy = {} if study.evaluation_epsilon is None else {"epsilon": study.evaluation_epsilon}
         questions += model.questions_of_judging(federation, **noisy)
     if sampling:
         questions += Questions((OfferSampling, TakeSampling), tasks=0)
-    announce(federation, questions)
+    return questions
 
 
 def train(federation: Federation, model: Any, progress: Progress, text: str = "Growing trees") -> float:
