@@ -170,21 +170,14 @@ def introduce(site: Site, request: Introduce) -> Introduction:
     )
 
 
-def row_digests(party: Party) -> np.ndarray:
-    """Return the digest of every row of a party's table: uint64 (rows, 2)."""
-    key = ("digests", party.key)
-    if key not in party.cache:
-        party.cache[key] = digest_ids(party.key, party.ids.kind, party.ids.texts)
-    digests: np.ndarray = party.cache[key]
+def row_digests(party: Party, key: bytes | None = None) -> np.ndarray:
+    """Return the digest of every row of a party's table, by the shared key or by another: uint64 (rows, 2)."""
+    key = party.key if key is None else key
+    cached = ("digests", key)
+    if cached not in party.cache:
+        party.cache[cached] = digest_ids(key, party.ids.kind, party.ids.texts)
+    digests: np.ndarray = party.cache[cached]
     return digests
-
-
-def row_words(party: Party, key: bytes, blob: Blob) -> np.ndarray:
-    """Return digests of rows by another key, in the order of a list of digests: uint64 (rows, 2)."""
-    places, ids = places_of(party, blob), party.ids
-    if (places < 0).any():
-        raise RefusedError("the party lacks some of the rows")
-    return digest_ids(key, ids.kind, [ids.texts[place] for place in places.tolist()])
 
 
 def digest_ids(key: bytes, kind: str, texts: Iterable[str]) -> np.ndarray:

@@ -37,7 +37,7 @@ def attacked(min_leaf, bootstrap=True, signal=False):
 def test_small_leaves_give_labels_away(min_leaf):
     """Of labels that nothing predicts, partitions alone tell all which are the same."""
     sure, guessed, _ = attacked(min_leaf)
-    assert sure > 0.95
+    assert sure > 0.9
     assert guessed > 0.85
 
 

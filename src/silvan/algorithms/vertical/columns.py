@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.vertical.coded_names import code_features, code_label
-from silvan.algorithms.vertical.row_draws import hold_out, row_draws, seal_draws
+from silvan.algorithms.vertical.row_draws import draw_rows, hold_out
 from silvan.data.encode import Task, encode_features, encode_label, infer_features, infer_label
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import AgreementError, FormatError, InputError, RefusedError
@@ -71,8 +71,7 @@ def describe_columns(site: Site, request: DescribeColumns) -> ColumnKinds:
     if request.test is not None:
         held_out = np.packbits(hold_out(party, request.rows, request.test)).tobytes()
         if label is not None:
-            draws = seal_draws(party, Schema(features, label), request.rows)
-            order = np.argsort(row_draws(party, draws, request.rows)[1], kind="stable")
+            draws, order = draw_rows(party, Schema(features, label), request.rows)
     return ColumnKinds(
         features=code_features(party, features),
         label=None if label is None else code_label(party, label),

@@ -13,36 +13,48 @@ import numpy as np
 
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.schema import Schema
-from silvan.errors import FormatError
+from silvan.errors import FormatError, RefusedError
 from silvan.federation.message import Blob
 from silvan.federation.party import KEY_BYTES, Party, derived_key
-from silvan.privacy.identity import places_of, row_words
+from silvan.privacy.identity import places_of, row_digests
 from silvan.privacy.seal import seal, unseal
+from silvan.privacy.sums.counters import offsets
+
+
+def row_words(party: Party, rows: Blob) -> np.ndarray:
+    """Return the words by which rows are drawn, keyed digests of their ids that a seed repeats: uint64 (rows, 2)."""
+    places = places_of(party, rows)
+    if (places < 0).any():
+        raise RefusedError("the party lacks some of the rows")
+    key = party.key_for("words of rows") if party.seed is None else derived_key(party.seed, "parties")
+    words: np.ndarray = row_digests(party, key)[places]
+    return words
 
 
 def hold_out(party: Party, rows: Blob, share: float) -> np.ndarray:
     """Choose the test part of rows by a keyed hash of the id, whatever the other rows are: bool (rows,)."""
     if not 0 <= share < 1:
         raise FormatError("the share of rows to keep is not possible")
-    key = party.key_for("test part") if party.seed is None else derived_key(party.seed, "parties")
-    held: np.ndarray = row_words(party, key, rows)[:, 1] < np.uint64(min(int(share * 2.0**64), 2**64 - 1))
+    held: np.ndarray = row_words(party, rows)[:, 1] < np.uint64(min(int(share * 2.0**64), 2**64 - 1))
     return held & ~held.all()  # there must be something to learn from
 
 
-def seal_draws(party: Party, schema: Schema, rows: Blob) -> bytes:
-    """Seal the key by which trees draw rows for all parties."""
-    return seal(party.key_for("row draws"), _key_of_draws(party, schema, rows))
+def draw_rows(party: Party, schema: Schema, rows: Blob) -> tuple[bytes, np.ndarray]:
+    """Return the key by which trees draw rows, sealed for all parties, and the order in which rows are to stand."""
+    words = row_words(party, rows)
+    order = np.lexsort(words.T[::-1])  # the same in every federation, other than that of the digests
+    key = _key_of_draws(party, schema, places_of(party, rows)[order], words[order])
+    shuffled = order[np.argsort(offsets(hmac.digest(key, b"order of rows", "sha256"), len(order)), kind="stable")]
+    return seal(party.key_for("row draws"), key), shuffled
 
 
-def _key_of_draws(party: Party, schema: Schema, rows: Blob) -> bytes:
+def _key_of_draws(party: Party, schema: Schema, places: np.ndarray, words: np.ndarray) -> bytes:
     if party.seed is None:
         return party.key_for("rows of trees")[:KEY_BYTES]
-    words = row_words(party, derived_key(party.seed, "parties"), rows)
-    order = np.lexsort(words.T[::-1])  # that of the digests differs from federation to federation
-    frame = party.rows_at(places_of(party, rows)[order])
+    frame = party.rows_at(places)
     X = encode_features(frame, schema)
     X[np.isnan(X)] = np.nan  # one of the many that there are
-    content = hashlib.sha256(words[order].tobytes())
+    content = hashlib.sha256(words.tobytes())
     content.update(X.tobytes())
     content.update(encode_label(frame, schema).tobytes())
     return hmac.digest(content.digest(), f"rows of trees {party.seed}".encode(), "sha256")
@@ -50,12 +62,7 @@ def _key_of_draws(party: Party, schema: Schema, rows: Blob) -> bytes:
 
 def row_draws(party: Party, draws: bytes, rows: Blob) -> tuple[np.ndarray, np.ndarray]:
     """Return the key by which trees draw rows, and the word by which each row is drawn: uint64 (2,) and (rows,)."""
-    cached = ("draws", draws, rows.hash)
-    if cached not in party.cache:
-        key = unseal(party.key_for("row draws"), draws)
-        if len(key) != KEY_BYTES:
-            raise FormatError("not a key of row draws")
-        words = row_words(party, hmac.digest(key, b"words of rows", "sha256"), rows)[:, 0].copy()
-        party.cache[cached] = np.frombuffer(key[:16], "<u8").astype(np.uint64), words
-    found: tuple[np.ndarray, np.ndarray] = party.cache[cached]
-    return found
+    key = unseal(party.key_for("row draws"), draws)
+    if len(key) != KEY_BYTES:
+        raise FormatError("not a key of row draws")
+    return np.frombuffer(key[:16], "<u8").astype(np.uint64), row_words(party, rows)[:, 0].copy()
