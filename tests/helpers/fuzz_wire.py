@@ -303,7 +303,7 @@ def main() -> None:
     options.add_argument("--results", type=Path, default=None, help="a file with a line for each share")
     options.add_argument("--go-on", action="store_true", help="list all failures at the end, and stop at none")
     given = options.parse_args()
-    known = {} if given.results is None else _known(given.results)
+    known = {} if given.results is None else known_shares(given.results)
     seen: Counter[str] = Counter()
     fuzzer: Fuzzer | None = None
     for i, first in enumerate(range(0, given.n, SHARE)):
@@ -325,7 +325,7 @@ def main() -> None:
         raise SystemExit(1)
 
 
-def _known(path: Path) -> dict[tuple[int, int], dict[str, int]]:
+def known_shares(path: Path) -> dict[tuple[int, int], dict[str, int]]:
     lines = path.read_bytes().splitlines() if path.exists() else []
     read = [msgspec.json.decode(line) for line in lines]
     return {(line["seed"], line["n"]): line["seen"] for line in read}

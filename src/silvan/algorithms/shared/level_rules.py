@@ -9,6 +9,7 @@ not split.
 import msgspec
 import numpy as np
 
+from silvan.algorithms.shared.requests import MAX_TREES
 from silvan.errors import FormatError
 from silvan.federation import wire
 
@@ -39,6 +40,8 @@ def follow_level(
     columns = (*splits, nodes)
     if any(c.ndim != 1 or c.dtype != np.int32 for c in columns) or features.ndim != 2 or len(features) != len(nodes):
         raise FormatError("the nodes, features and splits do not match")
+    if not 1 <= n_trees <= MAX_TREES:
+        raise FormatError(f"the trees must be 1 to {MAX_TREES}")
     n = len(splits[0])
     before = [wire.decode(trace, Level) for trace in traces]
     if any(level.of != of for level in before) or len(splits[1]) != n:
