@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from silvan.algorithms.shared.level_checks import check_histograms, check_nodes, histograms_add_up
+from silvan.algorithms.shared.level_rules import follow_level
 from silvan.data.bins import make_bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
@@ -14,6 +15,14 @@ def changed(array, at, value):
     array = array.copy()
     array[at] = value
     return array
+
+
+@pytest.mark.parametrize("n_trees", [0, -1, 2**40])
+def test_a_question_about_too_many_trees(n_trees):
+    """Found before room is made for so many nodes."""
+    none, one = np.zeros(0, np.int32), np.zeros(1, np.int32)
+    with pytest.raises(FormatError, match="trees must be 1 to"):
+        follow_level("a forest", [], True, n_trees, (none, none), one, np.zeros((1, 1), np.int32))
 
 
 def test_check_nodes_takes_what_growing_asks():
