@@ -12,6 +12,7 @@ from silvan.algorithms.boosting.boppid import PickModels
 from silvan.algorithms.boosting.stumps import Stumps
 from silvan.algorithms.evaluation.evaluate import Contender, Judge
 from silvan.algorithms.shared.admission import AdmitTrees
+from silvan.algorithms.shared.recount import CountLeafLabels
 from silvan.errors import FederationError, SilvanError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
@@ -27,6 +28,7 @@ def run(small: bool) -> list[Outcome]:
     n, outcomes = (90, []) if small else (569, [])
     targets: list[tuple[str, str, Attack, float]] = [
         ("AdmitTrees", "455 of 455", admit, 0.0),
+        ("CountLeafLabels", "455 of 455 without signatures", count, 0.0),
         ("Choose", "8 of 455", choose, 0.0),
         ("PickModels", "455 of 455", pick, 0.0),
     ]
@@ -51,9 +53,30 @@ def admit(federation: Federation, X: np.ndarray) -> np.ndarray:
     schema = federation.schema
     baits = join_forests([single_out(schema, X, row) for row in range(len(X))])
     forests = [federation.blob(never_yes(schema).to_bytes()), federation.blob(baits.to_bytes())]
-    request = AdmitTrees(schema=federation.blob(schema.to_json().encode()), forests=forests, own=0)
-    verdicts = federation.ask({TARGET: request})[TARGET].verdicts[1:]
-    return np.where(verdicts == 0, 1, np.where(verdicts == 1, 0, -1))
+    owners = [TARGET, "other 0"]
+    request = AdmitTrees(schema=federation.blob(schema.to_json().encode()), forests=forests, owners=owners)
+    found = federation.total(request, over=[TARGET])
+    return np.where(found.poor[1:] > 0, 0, np.where(found.odd[1:] > 0, -1, 1))
+
+
+def count(federation: Federation, X: np.ndarray) -> np.ndarray:
+    """Send trees that single out one row, and have rows counted by class at their leaves."""
+    schema = federation.schema
+    baits = join_forests([single_out(schema, X, row) for row in range(len(X))])
+    forests = [federation.blob(never_yes(schema).to_bytes()), federation.blob(baits.to_bytes())]
+    request = CountLeafLabels(
+        schema=federation.blob(schema.to_json().encode()),
+        forests=forests,
+        owners=[TARGET, "other 0"],
+        validation=0.0,
+        bootstrap=False,
+        few=np.zeros(len(baits.feature) + 3, np.bool_),
+        min_leaf=10,
+        offset=0.0,
+        scale=1.0,
+    )
+    found = federation.total(request, over=[TARGET]).counts[2:]
+    return np.asarray(found[baits.value[:, 1] == 1].argmax(axis=1))
 
 
 def judge(federation: Federation, X: np.ndarray) -> np.ndarray:

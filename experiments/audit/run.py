@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from sklearn.base import clone
 
 import silvan as sv
 from silvan.auditing.attacks import rebuild_from_boxes, rebuild_from_counts
@@ -116,22 +117,32 @@ def together(name: str, seed: int) -> Iterator[Line]:
         fed = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, sums=sums, n_jobs=1)
         yield line(name, sums, seed, assign_patients(fed, seed))
     fed = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, n_jobs=1)
-    others = case_of(fed, schema, seed).outsiders
     found = difference_sums(fed)
     yield name, found.attack, "sites remember nothing", seed, found.undefended, ""
     for sums in ("trusted", "ring", "masked"):
         fed = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, sums=sums, n_jobs=1)
         yield line(name, f"sites remember, {sums} sums", seed, difference_sums(fed))
+
+
+def backdoors(name: str, seed: int) -> Iterator[Line]:
+    """Let one site send backdoored trees; also judge the forest without an attacker, for what defences cost."""
+    parts, schema = tables(name, seed)
+    fed = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, n_jobs=1)
+    others = case_of(fed, schema, seed).outsiders
     merged, weighed = {"n_estimators": 48, "max_depth": 6}, {"n_estimators": 12, "max_depth": 6}
     learners = {
         "merged by claimed rows": sv.MergedForest(**merged, weights="trees"),
         "merged, equal": sv.MergedForest(**merged, equal=True),
         "merged, equal, admission": sv.MergedForest(**merged, equal=True, admission=True),
+        "merged, equal, recount": sv.MergedForest(**merged, equal=True, recount=True),
         "BOFRF": sv.BOFRF(**weighed),
         "BOFRF, equal, admission": sv.BOFRF(**weighed, equal=True, admission=True),
+        "BOFRF, recount": sv.BOFRF(**weighed, recount=True),
     }
     for label, model in learners.items():
-        for kind in ("crude", "stealthy", "hidden"):
+        proba = clone(model).fit(fed).forest_.scores(others.X, 1)
+        yield name, "(AUC of the forest itself)", label, seed, classification(proba, others.y)["auc"], ""
+        for kind in ("crude", "stealthy", "hidden", "common"):
             yield line(name, f"{label}: {kind} trees", seed, backdoor_trees(model, fed, others, kind))
 
 
@@ -173,7 +184,7 @@ def table(results: pl.DataFrame, attack: str) -> str:
     return "\n".join(lines)
 
 
-PARTS = (on_rows, small, together, by_columns)
+PARTS = (on_rows, small, together, backdoors, by_columns)
 COLUMNS = {"set": pl.String, "part": pl.String, "attack": pl.String, "release": pl.String, "seed": pl.Int64}
 RESULTS = HERE / "results.csv"
 

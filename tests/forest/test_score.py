@@ -22,7 +22,11 @@ schemas = st.sampled_from([NUMBERS, MIXED])
 
 def unseen_scores(forest, X, seen, absent=None, n_jobs=None, trees=None):
     """Means and votes by the trees that did not see a row."""
-    total = predict.tally(forest, X, predict.voting_weights(forest, absent), n_jobs, skip=seen, skipping=trees)
+    lines = None
+    if trees is not None:
+        lines = np.full(len(forest), -1)
+        lines[trees] = np.arange(len(trees))
+    total = predict.tally(forest, X, predict.voting_weights(forest, absent), n_jobs, skip=seen, skipping=lines)
     return total.means(), total.votes
 
 

@@ -79,11 +79,17 @@ def make_buffers(forest: ForestArrays, n: int) -> Buffers:
 @njit(nogil=True, cache=True)
 def flow(columns: Columns, first: int, n: int, tree: int, nodes: Nodes, buffers: Buffers) -> None:
     """Sort ``n`` rows from ``first`` on, counted from 0, by the leaves of a tree, each leaf's in their order."""
+    for i in range(n):
+        buffers.rows[i] = i
+    flow_listed(columns, first, n, n, tree, nodes, buffers)
+
+
+@njit(nogil=True, cache=True)
+def flow_listed(columns: Columns, first: int, n: int, n_listed: int, tree: int, nodes: Nodes, buffers: Buffers) -> None:
+    """Sort those of ``n`` rows from ``first`` on that the buffer lists by the leaves of a tree."""
     rows, spare, begin, end = buffers
     root = nodes.offsets[tree]
-    for i in range(n):
-        rows[i] = i
-    begin[0], end[0] = 0, n
+    begin[0], end[0] = 0, n_listed
     for node in range(root, nodes.offsets[tree + 1]):
         if nodes.leaf[node] >= 0:
             continue

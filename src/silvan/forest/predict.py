@@ -149,8 +149,8 @@ def tally(
 ) -> Tally:
     """Add up leaf values, votes or both; trees without weight are not asked.
 
-    ``skip`` is (tree, row) and leaves trees out of rows; ``skipping`` numbers the trees of its lines, the first
-    ones if None.
+    ``skip`` has lines of rows to be skipped, and ``skipping`` is the line of each tree, -1 for none; if None, there is
+    a line a tree.
     """
     n, nodes, vote = len(X), pack(forest), leaf_votes(forest)
     total = Tally(
@@ -159,9 +159,9 @@ def tally(
         np.zeros(n),
     )
     mask = np.zeros((0, n), np.bool_) if skip is None else skip
-    numbers = np.arange(len(mask)) if skipping is None else skipping
+    line_of = np.arange(len(mask)) if skipping is None else skipping
     skip_row = np.full(len(forest), -1)
-    skip_row[numbers] = np.arange(len(numbers))
+    skip_row[: len(line_of)] = line_of
 
     def one(first: int, stop: int) -> None:
         _add_up(X, first, stop, nodes, forest.value, vote, weights, mask, skip_row, *total)

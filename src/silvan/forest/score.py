@@ -12,7 +12,7 @@ from numba import njit
 from silvan.errors import InputError
 from silvan.forest.arrays import ForestArrays
 from silvan.forest.bitmasks import are_small, count_by_masks
-from silvan.forest.flow import ROWS, Buffers, Columns, flow, lay_out, make_buffers
+from silvan.forest.flow import ROWS, Buffers, Columns, flow, flow_listed, lay_out, make_buffers
 from silvan.forest.predict import abstaining, leaf_votes
 from silvan.forest.walk import BLOCK, Nodes, U, pack, walk
 from silvan.util.threads import thread_count, thread_map
@@ -167,6 +167,76 @@ def rows_at_nodes(forest: ForestArrays, X: np.ndarray, n_jobs: int | None = None
     thread_map(lambda tree: _count_leaves(X, tree, nodes, counts), range(len(forest)), thread_count(n_jobs))
     _add_upwards(forest.left, counts)
     return counts
+
+
+def sum_at_nodes(forest: ForestArrays, at_leaves: np.ndarray) -> np.ndarray:
+    """Add numbers of leaves up, to one for each node: int64 (nodes,)."""
+    counts = np.zeros(len(forest.feature), np.int64)
+    counts[forest.feature < 0] = at_leaves
+    _add_upwards(forest.left, counts)
+    return counts
+
+
+def labels_at_leaves(
+    forest: ForestArrays,
+    X: np.ndarray,
+    codes: np.ndarray,
+    amounts: np.ndarray,
+    trees: np.ndarray,
+    drawn: np.ndarray,
+    line_of: np.ndarray,
+    out: np.ndarray,
+    n_jobs: int | None = None,
+) -> None:
+    """Add to ``out``, int64 (leaves, columns), how many rows of each code some ``trees`` send to their leaves.
+
+    ``drawn`` has lines of rows that are counted, and ``line_of`` is the line of each tree. ``amounts``, one a row or
+    none at all, are added up in the second column.
+    """
+    _check_rows(forest, X, codes)
+    columns, nodes = lay_out(forest, X), pack(forest)
+
+    def count(some: np.ndarray) -> None:
+        buffers = make_buffers(forest, len(X))
+        _count_labels(columns, codes, amounts, drawn, line_of, some, nodes, buffers, out)
+
+    _by_trees(trees, thread_count(n_jobs), count)
+
+
+@njit(nogil=True, cache=True)
+def _count_labels(
+    columns: Columns,
+    codes: np.ndarray,
+    amounts: np.ndarray,
+    drawn: np.ndarray,
+    line_of: np.ndarray,
+    trees: np.ndarray,
+    nodes: Nodes,
+    buffers: Buffers,
+    out: np.ndarray,
+) -> None:
+    for first in range(0, len(codes), ROWS):
+        n = min(ROWS, len(codes) - first)
+        for t in trees:
+            listed, here = 0, drawn[line_of[t]]
+            for i in range(n):
+                buffers.rows[listed] = i  # overwritten unless the row is drawn
+                listed += here[first + i]
+            flow_listed(columns, first, n, listed, t, nodes, buffers)
+            root = nodes.offsets[t]
+            for node in range(root, nodes.offsets[t + 1]):
+                leaf = nodes.leaf[node]
+                if leaf < 0:
+                    continue
+                begin, stop = buffers.begin[node - root], buffers.end[node - root]
+                if len(amounts) == 0 and out.shape[1] == 1:
+                    out[leaf, 0] += stop - begin
+                    continue
+                for i in range(begin, stop):
+                    row = first + buffers.rows[i]
+                    out[leaf, codes[row]] += 1
+                    if len(amounts) > 0:
+                        out[leaf, 1] += amounts[row]
 
 
 @njit(nogil=True, cache=True)

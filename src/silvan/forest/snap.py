@@ -1,7 +1,8 @@
-"""Make trees grown elsewhere fit to leave a site: move thresholds to given cut points, cut off small leaves.
+"""Make trees grown elsewhere fit to be used: move thresholds to given cut points, cut off what few rows reach.
 
 A forest that was grown elsewhere has thresholds between two values of rows, and leaves of any size. After ``snap`` its
 thresholds are on the public grid; after ``trim`` every leaf holds as many of the rows at hand as a policy asks for.
+``prune`` cuts off nodes that are named, where the rows are not at hand.
 """
 
 from dataclasses import replace
@@ -46,17 +47,54 @@ def trim(forest: Forest, X: np.ndarray, min_leaf: int) -> Forest:
     step = max(1, _CELLS_AT_ONCE // max(len(X), 1))
     kept = [_kept(forest, X, np.arange(t, min(t + step, len(forest))), min_leaf) for t in range(0, len(forest), step)]
     nodes = np.concatenate([nodes for nodes, _ in kept])
-    inner, sizes = forest.feature[nodes] >= 0, np.concatenate([sizes for _, sizes in kept])
+    return _take_nodes(forest, nodes, np.concatenate([sizes for _, sizes in kept]), forest.feature[nodes] >= 0)
+
+
+def prune(forest: Forest, few: np.ndarray) -> Forest:
+    """Cut off the sides of splits that ``few`` rows reach: bool (nodes,).
+
+    The other side takes the split's place. If few rows reach both, the split becomes a leaf; whoever prunes gives it a
+    value.
+    """
+    level, tree_of = forest.offsets[:-1], np.arange(len(forest))
+    levels, owners, splits = [], [], []
+    while len(level):
+        level, inner = _bypass_few(forest, level, few)
+        levels.append(level)
+        owners.append(tree_of)
+        splits.append(inner)
+        parents = level[inner]
+        level = np.stack([forest.left[parents], forest.right[parents]], axis=1).reshape(-1)
+        tree_of = np.repeat(tree_of[inner], 2)
+    owner = np.concatenate(owners)
+    order = np.argsort(owner, kind="stable")
+    sizes = np.bincount(owner, minlength=len(forest))
+    return _take_nodes(forest, np.concatenate(levels)[order], sizes, np.concatenate(splits)[order])
+
+
+def _bypass_few(forest: Forest, level: np.ndarray, few: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Replace splits with one side that few rows reach by the other side; return which nodes are splits still."""
+    while True:
+        inner = forest.feature[level] >= 0
+        no_left, no_right = inner & few[forest.left[level]], inner & few[forest.right[level]]
+        if not (no_left ^ no_right).any():
+            return level, inner & ~no_left
+        level = np.where(no_left & ~no_right, forest.right[level], level)
+        level = np.where(no_right & ~no_left, forest.left[level], level)
+
+
+def _take_nodes(forest: Forest, nodes: np.ndarray, sizes: np.ndarray, inner: np.ndarray) -> Forest:
+    """Return trees of some of the nodes, level by level, of which some are splits and the others leaves."""
     by_category = is_category_split(forest.schema, forest.feature)
     set_of = np.cumsum(by_category) - 1
     return replace(
         forest,
         offsets=np.concatenate([[0], np.cumsum(sizes)]),
-        feature=forest.feature[nodes],
-        threshold=forest.threshold[nodes],
-        missing_left=forest.missing_left[nodes],
-        sets=forest.sets[set_of[nodes[by_category[nodes]]]],
-        value=forest.value[forest.leaf[nodes[~inner]]],
+        feature=np.where(inner, forest.feature[nodes], -1),
+        threshold=np.where(inner, forest.threshold[nodes], 0.0),
+        missing_left=inner & forest.missing_left[nodes],
+        sets=forest.sets[set_of[nodes[inner & by_category[nodes]]]],
+        value=forest.value[np.maximum(forest.leaf[nodes[~inner]], 0)],
         gain=None,
     )
 

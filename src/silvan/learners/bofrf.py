@@ -14,6 +14,7 @@ from silvan.algorithms.bofrf.tune import as_search
 from silvan.algorithms.bofrf.weigh import ExchangeSettings, Weighted, warn_if_none, weigh
 from silvan.algorithms.horizontal.merged_forest import check_influence
 from silvan.algorithms.shared.admission import AdmitTrees, warn_refused
+from silvan.algorithms.shared.recount import CountLeafLabels, CountLeafRows
 from silvan.algorithms.shared.shared_bins import CountGrid
 from silvan.data.schema import Schema
 from silvan.errors import InputError
@@ -61,6 +62,9 @@ class BOFRF(Learner):
         Most trees that are taken from a site, grown or brought; None for as many as it brings.
     admission
         Have every site check the others' trees on its own rows first and refuse poor and odd ones; one round more.
+    recount
+        Cut the trees that all use back to what rows of other sites reach, and take their leaf values from these
+        rows; two rounds more. In studies between machines it is on unless the study says otherwise.
 
     Attributes
     ----------
@@ -85,7 +89,7 @@ class BOFRF(Learner):
     settings_
         The parameters of each site's trees.
     refused_
-        With ``admission``, how many trees each site refuses: by site, by the site that grew them, and by reason.
+        With ``admission``, how often trees were refused: by the site that grew them, and by reason.
     %(fit_attributes)s
 
     Examples
@@ -115,22 +119,24 @@ class BOFRF(Learner):
     equal: bool = False
     max_trees: int | None = None
     admission: bool = False
+    recount: bool = False
 
     @property
     def expected_rounds(self) -> int | None:
         """The most rounds that training can take, where that is known before."""
-        return 3 if self.clusters is None else None
+        return 3 + bool(self.admission) + 2 * bool(self.recount) if self.clusters is None else None
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
         """Return the kinds of messages that fitting may ask of sites."""
         clustered = (Characterise, CountGrid) if self.clusters is not None else ()
         admitted = (AdmitTrees,) if self.admission else ()
-        return (*clustered, BringTrees, *admitted, ScoreTrees, Choose)
+        counted = (CountLeafRows, CountLeafLabels) if self.recount else ()
+        return (*clustered, BringTrees, *admitted, ScoreTrees, *counted, Choose)
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Exchange and weigh the sites' trees, and let every site choose what to use."""
         validation, search = self._check(settings), as_search(self.tune)
-        settings = check_influence(settings, self.equal, self.max_trees, self.admission)
+        settings = check_influence(settings, self.equal, self.max_trees, self.admission, self.recount)
         schema = self.schema_
         self.clusters_: dict[str, list[str]] | None = None
         if self.clusters is not None:
@@ -138,10 +144,10 @@ class BOFRF(Learner):
                 federation, schema, self.clusters, self.metric, self.first, self.random_state
             )
         oob = self.protocol == "honest" and not validation
-        exchange = ExchangeSettings(validation, oob, search, self.equal, self.max_trees, self.admission)
+        exchange = ExchangeSettings(validation, oob, search, self.equal, self.max_trees, self.admission, self.recount)
         weighted = weigh(federation, schema, settings, feature_key, self.clusters_, exchange)
         warn_if_none(weighted, self.tau)
-        self.refused_: dict[str, dict[str, dict[str, int]]] = {}
+        self.refused_: dict[str, dict[str, int]] = {}
         for one in weighted.values():
             if one.refusals is not None:
                 self.refused_ |= one.refusals.counted()
@@ -181,11 +187,10 @@ class BOFRF(Learner):
                 self.settings_[site] = reply.settings
                 self._local[site] = one.forests[site]
                 self.own_[site] = one.ensemble(self.tau, site)
-                alike = one.refusals is None or np.array_equal(one.refusals.unused_by(site), one.refusals.dropped)
-                self.globals_[site] = together[name] if alike else one.ensemble(self.tau, user=site)
+                self.globals_[site] = together[name]
                 tau, own = self.taus_[site], self.strategies_[site] == "own"
                 agreed = self.own_[site] if own else self.globals_[site]
-                self.forests_[site] = agreed if tau == self.tau else one.ensemble(tau, site if own else None, site)
+                self.forests_[site] = agreed if tau == self.tau else one.ensemble(tau, site if own else None)
 
     def _check(self, settings: Settings) -> float:
         """Raise ``InputError`` for parameters out of range; return the share of rows to split off."""
@@ -212,7 +217,7 @@ class BOFRF(Learner):
 
     def drawn_rows(self, federation: Federation) -> np.ndarray | None:
         """Return which rows each tree drew; None where trees are not all grown here, on all of a site's rows."""
-        if self.clusters is not None or self.validation or self.tune or self._site_forests:
+        if self.clusters is not None or self.validation or self.tune or self.recount or self._site_forests:
             return None
         n_trees = dict.fromkeys(federation.active, self.n_estimators)
         return rows_drawn_at_sites(federation, self.schema_, bool(self.bootstrap), n_trees)

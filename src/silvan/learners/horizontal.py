@@ -15,6 +15,7 @@ from silvan.algorithms.horizontal.adaptive_messages import AdaptiveLeaves, Adapt
 from silvan.algorithms.private.forms import check_private, fit_private, private_kinds
 from silvan.algorithms.private.noisy_rounds import Placing, place
 from silvan.algorithms.shared.admission import AdmitTrees, warn_refused
+from silvan.algorithms.shared.recount import CountLeafLabels, CountLeafRows
 from silvan.algorithms.shared.shared_bins import CountFine, CountGrid
 from silvan.data.schema import Schema
 from silvan.errors import InputError
@@ -346,16 +347,17 @@ class MergedForest(Learner):
         Most trees that are taken from a site; None for no limit.
     admission
         Have every site check the others' trees on its own rows and refuse poor and odd ones; one round more.
+    recount
+        Cut trees back to what rows of other sites reach, and take leaf values from these rows; two rounds more.
 
     Attributes
     ----------
     forest_
-        The merged forest, a ``Forest``.
+        The merged forest, a ``Forest``; with ``admission``, without the trees that most other sites refuse.
     forests_
-        The forest that each site should use, by site: the merged one; with ``admission``, without the trees that the
-        site refuses.
+        The forest that each site should use, by site: the merged one.
     refused_
-        With ``admission``, how many trees each site refuses: by site, by the site that grew them, and by reason.
+        With ``admission``, how often trees were refused: by the site that grew them, and by reason.
     %(fit_attributes)s
 
     Examples
@@ -378,37 +380,35 @@ class MergedForest(Learner):
     equal: bool = False
     max_trees: int | None = None
     admission: bool = False
+    recount: bool = False
 
     @property
     def expected_rounds(self) -> int | None:
         """The most rounds that training can take, where that is known before."""
-        return 1
+        return 1 + bool(self.admission) + 2 * bool(self.recount)
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
         """Return the kinds of messages that fitting may ask of sites."""
-        return (merged_forest.GrowTrees, *((AdmitTrees,) if self.admission else ()))
+        admitted = (AdmitTrees,) if self.admission else ()
+        counted = (CountLeafRows, CountLeafLabels) if self.recount else ()
+        return (merged_forest.GrowTrees, *admitted, *counted)
 
     def drawn_rows(self, federation: Federation) -> np.ndarray | None:
-        """Return which rows each tree drew."""
+        """Return which rows each tree drew; None after a recount, by which trees draw rows of all sites."""
+        if self.recount:
+            return None
         shares = {site: federation.rows[site] if self.weights == "trees" else 1 for site in federation.active}
         n_trees = merged_forest.share_out(self.n_estimators, shares)
         return rows_drawn_at_sites(federation, self.schema_, bool(self.bootstrap), n_trees)
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
-        merged_forest.check_influence(settings, self.equal, self.max_trees, self.admission)
-        influence = merged_forest.Influence(self.weights, self.equal, self.max_trees, self.admission)
+        merged_forest.check_influence(settings, self.equal, self.max_trees, self.admission, self.recount)
+        influence = merged_forest.Influence(self.weights, self.equal, self.max_trees, self.admission, self.recount)
         merged = merged_forest.fit(federation, self.schema_, settings, feature_key, influence)
         self.forest_ = replace(merged.forest(), combine=settings.combine)
         self.forests_ = dict.fromkeys(federation.active, self.forest_)
-        self.refused_: dict[str, dict[str, dict[str, int]]] = {}
+        self.refused_: dict[str, dict[str, int]] = {}
         if merged.refusals is not None:
             self.refused_ = merged.refusals.counted()
             warn_refused(merged.refusals)
-            for site in self.refused_:
-                self.forests_[site] = replace(merged.forest(site), combine=settings.combine)
-
-    def _federated(self) -> object:
-        shared = super()._federated()
-        alike = all(forest is self.forest_ for forest in self.forests_.values())
-        return shared if alike else self.forests_

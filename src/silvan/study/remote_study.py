@@ -91,6 +91,8 @@ def parse_remote_study(text: str, path: Path = Path("study.toml")) -> RemoteStud
         problems.unknown((key,), [*KEYS, *_MORE_KEYS, "learner", "schema", "evaluation"])
     top = check_top({key: value for key, value in rest.items() if key in KEYS}, problems)
     kind, parameters = check_learner(rest.get("learner", {}), False, problems)
+    if kind == "BOFRF" and parameters.get("protocol") != "paper":
+        parameters.setdefault("recount", True)  # machines of others may send what they like
     schema = check_schema(rest.get("schema"), top.get("label", "label"), problems)
     evaluation_epsilon = check_evaluation(rest, parameters, problems)
     sites, quorum, timeout = data.get("sites"), data.get("quorum"), data.get("timeout", TIMEOUT)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from silvan.algorithms.horizontal.merged_forest import draws_rows
+from silvan.algorithms.shared.drawn_rows import draws_rows
 from silvan.algorithms.vertical.columns import columns_of, encode_labels, encode_rows, rows_blob
 from silvan.algorithms.vertical.row_draws import row_draws
 from silvan.data.schema import Schema

@@ -2,7 +2,8 @@
 
 The publications choose on the test part, so that what is measured there afterwards is too good. The default here
 chooses on rows that the trees in question did not see: rows split off before training, or out-of-bag rows, on which
-others' trees always vote and the site's own only if they did not draw the row. A site leaves what was agreed, the
+others' trees always vote and the site's own only if they did not draw the row. After a recount all trees have drawn
+rows of the site, and vote on the others. A site leaves what was agreed, the
 global ensemble at the agreed tau, only for something better by more than two standard errors: of many near-equal
 ensembles, the best on a few rows is best by luck.
 """
@@ -15,8 +16,9 @@ import numpy as np
 
 from silvan.algorithms.bofrf.weigh import Weighted
 from silvan.algorithms.evaluation.intervals import placements
-from silvan.algorithms.horizontal.merged_forest import draws_rows, equal_site_weights
-from silvan.algorithms.shared.admission import not_used, verdicts_of
+from silvan.algorithms.horizontal.merged_forest import equal_site_weights
+from silvan.algorithms.shared.drawn_rows import drawn_by_place
+from silvan.algorithms.shared.recount import places_of, read_recount
 from silvan.algorithms.shared.requests import check_owners, forests_of, schema_of
 from silvan.algorithms.shared.validation_rows import learning_rows
 from silvan.data.schema import Schema
@@ -29,7 +31,6 @@ from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import Tally, abstaining, tally
-from silvan.tree.draw import rows_of_trees
 
 Protocol = Literal["honest", "paper"]
 Strategy = Literal["global", "own"]
@@ -76,7 +77,8 @@ class Choose(Request, frozen=True, kw_only=True):
     validation: float
     bootstrap: bool
     equal: bool = False  # whether the trees of one site have as much say together as those of another
-    dropped: np.ndarray | None = None  # trees that most sites refuse, if sites look at them: then at this one, too
+    dropped: np.ndarray | None = None  # trees that most sites refuse, if sites look at them
+    recounted: Blob | None = None  # what a recount made of the trees, if there was one
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
@@ -97,19 +99,31 @@ def choose(site: Site, request: Choose) -> Chosen:
     check_owners(site, request.forests, request.own)
     forests = forests_of(site, schema, request.forests)
     _check_request(request, forests)
-    starts = np.cumsum([0, *map(len, forests)])
-    own = np.arange(starts[request.own], starts[request.own + 1])
-    part, seen = _selection_rows(site, schema, request, len(own))
-    forest = join_forests(forests)
-    if request.dropped is not None:
-        verdicts = verdicts_of(site, schema, request.forests, request.own, request.validation)
-        refused = not_used(request.dropped, verdicts, np.isin(np.arange(len(forest)), own))
-        forest = replace(forest, weights=np.where(refused, 0.0, forest.weights))
-    voting = np.where(abstaining(forest, site.absent(schema)), 0.0, forest.weights)
-    sizes = [len(one) for one in forests] if request.equal else None
-    trees = CandidateTrees(forest, request.alphas, voting, own, sizes)
+    trees = _candidates(site, schema, request, forests)
+    part, seen = _selection_rows(site, schema, request, forests)
     scores = score_candidates(trees, part.X, request.taus, seen, site.n_jobs)
     return decide(scores, part.y, schema.n_classes, request.taus, cautious=request.protocol == "honest")
+
+
+def _candidates(site: Site, schema: Schema, request: Choose, forests: list[Forest]) -> "CandidateTrees":
+    """Return the trees to choose from: all sites', and the site's own as it grew them."""
+    start, n_own = sum(map(len, forests[: request.own])), len(forests[request.own])
+    own, n_all = np.arange(start, start + n_own), sum(map(len, forests))
+    sizes, alphas, places = [len(one) for one in forests], request.alphas, places_of(forests)
+    apart = request.recounted is not None or request.dropped is not None
+    if request.recounted is None:
+        forest, skipping = join_forests(forests), np.where(np.isin(np.arange(n_all), own), places, -1)
+    else:
+        forest, skipping = read_recount(site, schema, request.forests, request.recounted), places
+    if apart:  # the site's own trees once more: those that all use are others
+        left = forest.weights if request.dropped is None else np.where(request.dropped, 0.0, forest.weights)
+        forest = join_forests([forest, forests[request.own]])
+        weights = np.append(left if left.any() else forest.weights[:n_all], forest.weights[n_all:])
+        forest = replace(forest, weights=weights)
+        alphas, skipping = np.append(alphas, alphas[own]), np.append(skipping, places[own])
+        own, sizes = np.arange(n_all, n_all + n_own), [*sizes, n_own]
+    voting = np.where(abstaining(forest, site.absent(schema)), 0.0, forest.weights)
+    return CandidateTrees(forest, alphas, voting, own, sizes if request.equal else None, apart, skipping)
 
 
 @dataclass(frozen=True)
@@ -121,6 +135,16 @@ class CandidateTrees:
     voting: np.ndarray  # 1 for trees that vote at the site, 0 for those that abstain or that it does not use
     own: np.ndarray  # places of the site's own trees
     sizes: Sequence[int] | None = None  # how many trees are of each site, if all sites have the same say
+    apart: bool = False  # whether the site's own trees are not among those that all use
+    skipping: np.ndarray | None = None  # by which line of rows each tree does not vote, -1 for none; None: own trees
+
+    def lines(self) -> np.ndarray:
+        """Return by which line of rows each tree does not vote, -1 for none."""
+        if self.skipping is not None:
+            return self.skipping
+        lines = np.full(len(self.forest), -1)
+        lines[self.own] = np.arange(len(self.own))
+        return lines
 
     def groups(self) -> np.ndarray:
         """Return which trees are in which group, (groups, trees): own ones, others', by site if sites are equal."""
@@ -145,13 +169,13 @@ def score_candidates(
 ) -> dict[tuple[int, int], np.ndarray]:
     """Score rows by every ensemble that a site may choose: by place of tau and of strategy.
 
-    Own trees do not vote on rows that they have ``seen``. A lower tau only adds trees, so each tree is walked once for
-    all taus.
+    Trees do not vote on rows that they have ``seen``. A lower tau only adds trees, so each tree is walked once for all
+    taus.
     """
-    forest, alphas, groups = trees.forest, trees.alphas, trees.groups()
+    forest, alphas, groups, lines = trees.forest, trees.alphas, trees.groups(), trees.lines()
 
     def votes_of(weights: np.ndarray) -> Tally:
-        return tally(forest, X, weights * trees.voting, n_jobs, votes=False, skip=seen, skipping=trees.own)
+        return tally(forest, X, weights * trees.voting, n_jobs, votes=False, skip=seen, skipping=lines)
 
     scores: dict[tuple[int, int], np.ndarray] = {}
     values, weight = np.zeros((len(groups), len(X), forest.n_outputs)), np.zeros((len(groups), len(X)))
@@ -164,15 +188,15 @@ def score_candidates(
             values[group] += added.values
             weight[group] += added.weight
         shares = trees.shares(groups, taus[t])
-        for strategy, n_groups in enumerate((len(groups), 1)):
-            counted = groups[:n_groups].any(axis=0) & (forest.weights > 0)
+        for strategy, used in enumerate((slice(int(trees.apart), None), slice(1))):
+            counted = groups[used].any(axis=0) & (forest.weights > 0)
             taken = counted & (alphas > taus[t])
             if not taken.any() and t == 0:
                 taken = counted  # the agreed tau is above all: they count alike
                 alike = taken.astype(np.float64)
                 votes = votes_of(alike if trees.sizes is None else equal_site_weights(alike, trees.sizes))
             else:
-                votes = _join_votes(values[:n_groups], weight[:n_groups], shares)
+                votes = _join_votes(values[used], weight[used], None if shares is None else shares[used])
             if (taken & (trees.voting > 0)).any():
                 scores[t, strategy] = votes.means()
     return scores
@@ -182,22 +206,27 @@ def _join_votes(values: np.ndarray, weight: np.ndarray, shares: np.ndarray | Non
     """Add up the votes of groups of trees, (groups, rows, outputs), and their weights, (groups, rows)."""
     no_votes = values[0, :, :0]
     if shares is not None:
-        values = values * shares[: len(values), None, None]
-        weight = weight * shares[: len(weight), None]
+        values = values * shares[:, None, None]
+        weight = weight * shares[:, None]
     return Tally(values.sum(axis=0), no_votes, weight.sum(axis=0))
 
 
-def _selection_rows(site: Site, schema: Schema, request: Choose, n_own: int) -> tuple[Part, np.ndarray]:
-    """Return the rows to choose on, and which of them the site's own trees saw: bool (trees, rows)."""
+def _selection_rows(site: Site, schema: Schema, request: Choose, forests: list[Forest]) -> tuple[Part, np.ndarray]:
+    """Return the rows to choose on, and which of them trees saw: bool (places, rows).
+
+    Places are those of trees among the trees of their site; without a recount, of the site's own trees, since no others
+    have seen any.
+    """
+    n_own = len(forests[request.own])
+    n_places = n_own if request.recounted is None else max(map(len, forests))
     if request.protocol == "paper":
         part = site.part(schema, test=True)
     else:
         part, held = learning_rows(site, schema, request.validation)
         if not request.validation:
-            drawn = draws_rows(site, part, request.bootstrap, n_own)
-            return part, rows_of_trees(site.sampling_key, part.row_keys, 0, n_own, drawn)
+            return part, drawn_by_place(site, part, request.bootstrap, n_own, n_places)
         part = held
-    return part, np.zeros((n_own, len(part)), np.bool_)
+    return part, np.zeros((n_places, len(part)), np.bool_)
 
 
 def decide(
@@ -317,6 +346,7 @@ def choose_all(
                     bootstrap=bootstrap,
                     equal=one.equal,
                     dropped=None if one.refusals is None else one.refusals.dropped,
+                    recounted=None if one.recounted is None else one.recounted[1],
                 )
     chosen: dict[str, Chosen] = federation.ask(requests, check=lambda site, reply: _check_chosen(reply, len(taus)))
     if protocol == "paper" and not any(reply.rows for reply in chosen.values()):

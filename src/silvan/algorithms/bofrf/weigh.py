@@ -19,6 +19,7 @@ from silvan.algorithms.bofrf.tree_messages import BringTrees, OwnTrees, ScoreTre
 from silvan.algorithms.bofrf.tune import Search, tune_settings
 from silvan.algorithms.horizontal.merged_forest import equal_site_weights, local_forest
 from silvan.algorithms.shared.admission import Refusals, ask_admission
+from silvan.algorithms.shared.recount import Counting, recount
 from silvan.algorithms.shared.requests import MAX_TREES, forests_of, read_trees, schema_of
 from silvan.algorithms.shared.validation_rows import learning_rows
 from silvan.data.schema import Schema
@@ -135,7 +136,7 @@ class ExchangeSettings:
     ``validation`` is the share of training rows that trees do not see; ``oob``, whether a site will choose on rows that
     its trees did not draw; ``tune``, how it tunes its parameters. With ``equal``, all sites' trees have the same say
     together. At most ``max_trees`` are taken from a site. With ``admission``, sites judge each other's trees first and
-    refuse some.
+    refuse some. With ``recount``, trees are cut back to what others' rows reach, which make their leaf values.
     """
 
     validation: float = 0.0
@@ -144,6 +145,7 @@ class ExchangeSettings:
     equal: bool = False
     max_trees: int | None = None
     admission: bool = False
+    recount: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,8 @@ class Weighted:
     """The trees of sites that learn together, and what each is worth before tau.
 
     With ``equal``, the trees of one site have as much say together as those of another. ``refusals`` are the sites' on
-    each other's trees, if they were asked for.
+    each other's trees, if they were asked for. ``recounted`` are the trees after a recount, and what tells a site how
+    to make them of those that sites sent.
     """
 
     members: dict[str, OwnTrees]
@@ -160,37 +163,34 @@ class Weighted:
     alphas: np.ndarray
     equal: bool = False
     refusals: Refusals | None = None
+    recounted: tuple[Forest, Blob] | None = None
 
     @cached_property
     def joined(self) -> Forest:
-        """All trees, in the order of the sites."""
-        return join_forests(list(self.forests.values()))
+        """All trees, in the order of the sites; after a recount, if there was one."""
+        return join_forests(list(self.forests.values())) if self.recounted is None else self.recounted[0]
 
     @cached_property
     def owners(self) -> np.ndarray:
         """The site that each tree is from."""
         return np.repeat(np.array(list(self.forests)), [len(f) for f in self.forests.values()])
 
-    def ensemble(self, tau: float, site: str | None = None, user: str | None = None) -> Forest:
-        """Return the global ensemble (Eq. 3.9), or the one of a site's own trees (Eq. 3.8).
-
-        With ``user``, return the global one as this site uses it: without trees that it refuses.
-        """
+    def ensemble(self, tau: float, site: str | None = None) -> Forest:
+        """Return the global ensemble (Eq. 3.9), or the one of a site's own trees as it sent them (Eq. 3.8)."""
         if site is not None:
             forest = self.forests[site]
             weights = thresholded(self.alphas[self.owners == site], forest.weights, tau)
             return replace(forest, weights=weights, combine="vote")
-        weights = thresholded(self.alphas, self._base(user), tau)
+        weights = thresholded(self.alphas, self._base(), tau)
         if self.equal:
             weights = equal_site_weights(weights, [len(forest) for forest in self.forests.values()])
         return replace(self.joined, weights=weights, combine="vote")
 
-    def _base(self, user: str | None) -> np.ndarray:
+    def _base(self) -> np.ndarray:
         """Return the weights before scores: 0 for trees that are not used."""
         if self.refusals is None:
             return self.joined.weights
-        refused = self.refusals.dropped if user is None else self.refusals.unused_by(user)
-        left = np.where(refused, 0.0, self.joined.weights)
+        left = np.where(self.refusals.dropped, 0.0, self.joined.weights)
         return left if left.any() else self.joined.weights
 
 
@@ -232,7 +232,19 @@ def weigh(
             alphas = _alphas(federation, schema, named, members, own, blobs, exchange.validation)
             shown = {site: blobs[site] for site in members}
             weighted[name] = Weighted(members, own, shown, alphas, exchange.equal, kept)
-    return weighted
+    if not exchange.recount:
+        return weighted
+    counting = Counting(exchange.validation, settings.bootstrap, settings.min_samples_leaf)
+    return {name: _recounted(federation, schema, one, counting) for name, one in weighted.items()}
+
+
+def _recounted(federation: Federation, schema: Schema, weighted: Weighted, counting: Counting) -> Weighted:
+    """Recount the trees of a group of sites; those of a site that learns by itself stay as they are."""
+    if len(weighted.members) < 2:
+        return weighted
+    trees = {site: (forest, weighted.blobs[site]) for site, forest in weighted.forests.items()}
+    rows = {site: reply.rows for site, reply in weighted.members.items()}
+    return replace(weighted, recounted=recount(federation, schema, trees, rows, counting))
 
 
 def _check_own(reply: OwnTrees, request: BringTrees, schema: Schema) -> None:

@@ -13,23 +13,23 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from silvan.algorithms.shared.admission import Refusals, ask_admission
+from silvan.algorithms.shared.drawn_rows import draws_rows
+from silvan.algorithms.shared.recount import Counting, recount
 from silvan.algorithms.shared.requests import MAX_TREES, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
+from silvan.federation.agreement.agree import MAX_ROWS
 from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, SignedReply, Verb
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
-from silvan.tree.draw import DrawKeys, rows_of_trees
+from silvan.tree.draw import DrawKeys
 from silvan.tree.fit import Settings, fit_forest
 from silvan.tree.target import class_target, number_target
 
 Weights = Literal["trees", "votes"]
-
-_FEW = 64
-"""With fewer rows it can happen that no tree draws any."""
 
 
 class Trees(SignedReply, frozen=True, kw_only=True):
@@ -111,12 +111,6 @@ def local_forest(
     )
 
 
-def draws_rows(site: Site, part: Part, bootstrap: bool, n_trees: int) -> bool:
-    """Return whether trees draw rows: not where none of them would draw any, or there would be no forest."""
-    few = bootstrap and len(part) < _FEW
-    return bootstrap and not (few and not rows_of_trees(site.sampling_key, part.row_keys, 0, n_trees, True).any())
-
-
 # -- at the coordinator
 
 
@@ -126,13 +120,15 @@ class Influence:
 
     ``weights``: "trees" for as many trees as a site's share of rows, "votes" for weights of trees in proportion to it,
     None for neither. With ``equal``, all sites' trees have the same weight in sum. No site gives more than
-    ``max_trees``. With ``admission``, sites look at each other's trees and refuse some: a round more.
+    ``max_trees``. With ``admission``, sites look at each other's trees and refuse some: a round more. With ``recount``,
+    trees are cut back to what others' rows reach, which make their leaf values: two rounds more.
     """
 
     weights: Weights | None = None
     equal: bool = False
     max_trees: int | None = None
     admission: bool = False
+    recount: bool = False
 
     def check(self) -> None:
         """Raise ``InputError`` for weights that are not known, or that contradict ``equal``."""
@@ -171,29 +167,37 @@ def fit(
     replies: dict[str, Trees] = federation.ask(requests, check=read)
     forests = {site: read(site, reply) for site, reply in replies.items()}
     tree_weights = [rows[site] / sum(rows.values()) if influence.weights == "votes" else 1.0 for site in forests]
-    refusals = None
+    refusals, recounted = None, None
+    listed = {site: (forest, federation.work(site, replies[site])) for site, forest in forests.items()}
     if influence.admission:
-        listed = {site: (forest, federation.work(site, replies[site])) for site, forest in forests.items()}
         [refusals] = ask_admission(federation, schema, [listed])
-    return Merged(forests, tree_weights, influence.equal, refusals)
+    if influence.recount and len(federation.active) > 1:
+        known = {site: rows.get(site, MAX_ROWS) for site in federation.active}
+        known |= {site: reply.rows for site, reply in replies.items() if site in known}
+        counting = Counting(0.0, settings.bootstrap, settings.min_samples_leaf)
+        recounted, _ = recount(federation, schema, listed, known, counting)
+    return Merged(forests, tree_weights, influence.equal, refusals, recounted)
 
 
 @dataclass(frozen=True)
 class Merged:
-    """The sites' trees, the weight that a tree of each site has, and which trees sites refuse."""
+    """The sites' trees, the weight that a tree of each site has, which are refused, and the trees after a recount."""
 
     forests: dict[str, Forest]
     tree_weights: list[float]
     equal: bool = False
     refusals: Refusals | None = None
+    recounted: Forest | None = None
 
-    def forest(self, user: str | None = None) -> Forest:
-        """Return the forest of all trees; for one site, without those that it refuses."""
+    def forest(self) -> Forest:
+        """Return the forest of all trees, without those that most sites refuse."""
         joined = join_forests(list(self.forests.values()), self.tree_weights)
+        if self.recounted is not None:
+            left = np.where(self.recounted.weights > 0, joined.weights, 0.0)
+            joined = replace(self.recounted, weights=left if left.any() else joined.weights)
         weights = joined.weights
         if self.refusals is not None:
-            refused = self.refusals.dropped if user is None else self.refusals.unused_by(user)
-            left = np.where(refused, 0.0, weights)
+            left = np.where(self.refusals.dropped, 0.0, weights)
             weights = left if left.any() else weights
         if self.equal:
             weights = equal_site_weights(weights, [len(forest) for forest in self.forests.values()])
@@ -207,9 +211,9 @@ def equal_site_weights(weights: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
     return np.asarray(weights / np.repeat(np.where(totals > 0, totals, 1.0), sizes))
 
 
-def check_influence(settings: Settings, equal: Any, max_trees: Any, admission: Any) -> Settings:
-    """Check three parameters of learners; return settings by which no site grows more trees than are taken."""
-    for name, given in (("equal", equal), ("admission", admission)):
+def check_influence(settings: Settings, equal: Any, max_trees: Any, admission: Any, recount: Any) -> Settings:
+    """Check four parameters of learners; return settings by which no site grows more trees than are taken."""
+    for name, given in (("equal", equal), ("admission", admission), ("recount", recount)):
         if given not in (True, False):
             raise InputError(f"{name} must be True or False, got {given!r}")
     if max_trees is None:

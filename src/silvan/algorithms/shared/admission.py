@@ -5,8 +5,8 @@ where a number is predicted, is not above the policy's ``min_skill``. It is *odd
 reach a split that sends all of them the same way, as a back door does that waits for a value nobody has; or if it
 predicts a number far from all of the site's labels.
 
-A site does not use what it refuses. What most of the other sites refuse, nobody uses. The coordinator sees which trees
-a site refuses, and that discloses something of the site's rows: as much as ``Choose`` and ``Judge``, and no more often.
+What most of the other sites refuse, nobody uses. Verdicts are summed over the sites (``total``): the coordinator sees
+how many sites find a tree poor or odd, and not which.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from silvan import metrics
-from silvan.algorithms.shared.requests import MAX_TREES, check_owners, forests_of, schema_of
+from silvan.algorithms.shared.requests import MAX_TREES, forests_of, own_trees, schema_of
 from silvan.algorithms.shared.validation_rows import learning_rows
 from silvan.data.schema import Schema
-from silvan.errors import FormatError
+from silvan.errors import FormatError, InputError
 from silvan.federation.agreement.describe import FLOOR
-from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.part import Part
+from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import abstaining
@@ -34,8 +35,6 @@ from silvan.util.user_warnings import warn_user
 
 TAKEN, POOR, ODD = 0, 1, 2
 """Verdicts on a tree."""
-
-_REASONS = {POOR: "poor", ODD: "odd"}
 
 MOST_BLIND = 0.5
 """A tree is odd if more than this share of the site's rows reach a split that sends all of them the same way."""
@@ -51,33 +50,30 @@ _SCALE = 2.0**40
 
 
 class Admitted(Reply, frozen=True, kw_only=True):
-    """Which trees of others the site refuses, and whether it has rows enough to tell."""
+    """Of each tree 1 or 0: whether the site judges it, finds it poor, finds it odd. It does not judge its own trees."""
 
-    verdicts: np.ndarray  # uint8, by tree; the site's own are taken
-    judged: bool
+    judged: np.ndarray
+    poor: np.ndarray
+    odd: np.ndarray
 
 
 class AdmitTrees(Request, frozen=True, kw_only=True):
     """Which trees of other sites the site refuses to use: poor on its own rows, or odd."""
 
-    verb: ClassVar[Verb] = "ask"
+    verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = Admitted
 
     schema: Blob
     forests: list[Blob]
-    own: int  # which of them is the site's
+    owners: list[str]  # the site that each of them is from
     validation: float = 0.0  # the share of training rows that nothing may be judged by
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         if reply is None:
-            return f"which trees of {len(self.forests) - 1} other sites the site refuses to use"
-        refused = int((reply.verdicts != TAKEN).sum())
-        return f"which of {len(reply.verdicts):,} trees the site refuses to use: {refused:,}"
-
-    def course(self) -> Course:
-        """Allow the question once."""
-        return Course(self.kind())
+            return f"which trees of {len(self.forests)} sites the site refuses to use"
+        refused = int((reply.poor + reply.odd).sum())
+        return f"which of {len(reply.judged):,} trees the site refuses to use: {refused:,}"
 
 
 # -- at a site
@@ -85,32 +81,23 @@ class AdmitTrees(Request, frozen=True, kw_only=True):
 
 @answers(AdmitTrees)
 def admit_trees(site: Site, request: AdmitTrees) -> Admitted:
-    """Judge the trees of other sites."""
-    schema = schema_of(site, request.schema)
-    verdicts = verdicts_of(site, schema, request.forests, request.own, request.validation)
-    judged = len(learning_rows(site, schema, request.validation)[0]) >= FLOOR
-    return Admitted(verdicts=verdicts, judged=judged)
-
-
-def verdicts_of(site: Site, schema: Schema, blobs: Sequence[Blob], own: int, validation: float) -> np.ndarray:
-    """Return the site's verdict on each tree, its own ones taken; the same verdicts whenever it is asked.
+    """Judge the trees of other sites.
 
     Rows that were split off for ``validation`` take no part: whoever chooses on them chooses among trees that they did
     not help to select.
     """
-    check_owners(site, blobs, own)
-    forests = forests_of(site, schema, blobs)
-    key = ("verdicts", schema.hash, own, validation, *(blob.hash for blob in blobs))
-    if key not in site.cache:
-        forest, part = join_forests(forests), learning_rows(site, schema, validation)[0]
-        verdicts = np.zeros(len(forest), np.uint8)
-        if len(part) >= FLOOR:
-            verdicts = judge_trees(forest, part, site.absent(schema), policy_of(site).min_skill, site.n_jobs)
-        starts = np.cumsum([0, *map(len, forests)])
-        verdicts[starts[own] : starts[own + 1]] = TAKEN
-        site.cache[key] = verdicts
-    found: np.ndarray = site.cache[key]
-    return found
+    schema = schema_of(site, request.schema)
+    forests = forests_of(site, schema, request.forests)
+    judged = ~own_trees(site, request.forests, forests, request.owners)
+    part, _ = learning_rows(site, schema, request.validation)
+    verdicts = np.zeros(len(judged), np.uint8)
+    if len(part) < FLOOR:
+        judged[:] = False
+    else:
+        verdicts = judge_trees(join_forests(forests), part, site.absent(schema), policy_of(site).min_skill, site.n_jobs)
+    verdicts = np.where(judged, verdicts, TAKEN)
+    looked_at, poor, odd = (found.astype(np.int64) for found in (judged, verdicts == POOR, verdicts == ODD))
+    return Admitted(judged=looked_at, poor=poor, odd=odd)
 
 
 def judge_trees(
@@ -154,54 +141,37 @@ def _answers_far(forest: Forest, y: np.ndarray) -> np.ndarray:
     return far
 
 
-def not_used(dropped: np.ndarray, verdicts: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """Return which trees a site does not use, given what most sites refuse and what it refuses itself."""
-    return np.asarray((dropped | (verdicts != TAKEN)) & ~own)
-
-
 # -- at the coordinator
 
 
 @dataclass(frozen=True)
 class Refusals:
-    """The sites' verdicts on the trees of a group of sites, in the order of the sites and their trees."""
+    """How many sites judged each tree of a group of sites, and how many found it poor or odd."""
 
     owners: np.ndarray  # whose each tree is
-    verdicts: dict[str, np.ndarray]  # by site
-    judges: list[str]  # the sites that had enough rows to judge
+    judged: np.ndarray
+    poor: np.ndarray
+    odd: np.ndarray
 
     @cached_property
     def dropped(self) -> np.ndarray:
         """Which trees nobody uses: those that more than half of the other sites that judged refuse; never all."""
-        against, asked = np.zeros(len(self.owners), np.int64), np.zeros(len(self.owners), np.int64)
-        for site in self.judges:
-            others = self.owners != site
-            asked += others
-            against += others & (self.verdicts[site] != TAKEN)
-        gone = np.asarray(2 * against > asked)
+        gone = np.asarray(2 * (self.poor + self.odd) > self.judged)
         return np.zeros_like(gone) if gone.all() else gone
 
-    def unused_by(self, site: str) -> np.ndarray:
-        """Return which trees a site does not use, including those that nobody uses; it uses all of its own."""
-        return not_used(
-            self.dropped, self.verdicts.get(site, np.zeros(len(self.owners), np.uint8)), self.owners == site
-        )
-
     def keep_sites(self, sites: Sequence[str]) -> "Refusals":
-        """Return the verdicts of some sites on their trees, without sites that were lost."""
+        """Return the verdicts on the trees of some sites, without those of sites that were lost."""
         kept = np.isin(self.owners, sites)
-        verdicts = {site: found[kept] for site, found in self.verdicts.items() if site in sites}
-        return Refusals(self.owners[kept], verdicts, [site for site in self.judges if site in sites])
+        return Refusals(self.owners[kept], self.judged[kept], self.poor[kept], self.odd[kept])
 
-    def counted(self) -> dict[str, dict[str, dict[str, int]]]:
-        """Count refusals by the site that refuses, the site that the trees are from, and the reason."""
-        counts: dict[str, dict[str, dict[str, int]]] = {}
-        for site, verdicts in self.verdicts.items():
-            for owner in dict.fromkeys(self.owners.tolist()):
-                here = verdicts[self.owners == owner]
-                found = {reason: int((here == code).sum()) for code, reason in _REASONS.items() if (here == code).any()}
-                if found:
-                    counts.setdefault(site, {})[owner] = found
+    def counted(self) -> dict[str, dict[str, int]]:
+        """Count refusals by the site that the trees are from and the reason; a tree counts once a site."""
+        counts: dict[str, dict[str, int]] = {}
+        for owner in dict.fromkeys(self.owners.tolist()):
+            here = self.owners == owner
+            found = {name: int(getattr(self, name)[here].sum()) for name in ("poor", "odd")}
+            if any(found.values()):
+                counts[owner] = {name: n for name, n in found.items() if n}
         return counts
 
 
@@ -211,53 +181,53 @@ def ask_admission(
     groups: Sequence[Mapping[str, tuple[Forest, Blob]]],
     validation: float = 0.0,
 ) -> list[Refusals]:
-    """Ask every site to judge the others' trees: one round for all groups of sites that learn together.
+    """Ask sites to judge the others' trees: one round for all groups of sites that learn together.
 
     ``validation`` is the share of training rows that sites split off before.
     """
     named = federation.blob(schema.to_json().encode())
-    requests, sizes = {}, {}
-    for group in groups:
-        sites, blobs = list(group), [blob for _, blob in group.values()]
-        for place, site in enumerate(sites):
-            if site in federation.active and len(sites) > 1:
-                requests[site] = AdmitTrees(schema=named, forests=blobs, own=place, validation=validation)
-                sizes[site] = [len(forest) for forest, _ in group.values()], place
-    replies: dict[str, Admitted] = {}
-    if requests:
-        replies = federation.ask(requests, check=lambda site, reply: _check(reply, *sizes[site]))
     found = []
-    for group in groups:
-        owners = np.repeat(np.array(list(group)), [len(forest) for forest, _ in group.values()])
-        answered = {site: replies[site] for site in group if site in replies}
-        judges = [site for site, reply in answered.items() if reply.judged]
-        found.append(Refusals(owners, {site: reply.verdicts for site, reply in answered.items()}, judges))
+    with federation.one_round():
+        for group in groups:
+            owners = np.repeat(np.array(list(group)), [len(forest) for forest, _ in group.values()])
+            if len(owners) > MAX_TREES:
+                raise InputError(f"{len(owners)} trees of all sites are more than can be judged; lower n_estimators")
+            none = np.zeros(len(owners), np.int64)
+            sums = Admitted(judged=none, poor=none, odd=none)
+            if len(group) > 1:
+                request = AdmitTrees(
+                    schema=named,
+                    forests=[blob for _, blob in group.values()],
+                    owners=list(group),
+                    validation=validation,
+                )
+                sums = federation.total(request, over=group, check=_check(owners, len(group)), most=len(group))
+            found.append(Refusals(owners, sums.judged, sums.poor, sums.odd))
     return found
 
 
-def _check(reply: Admitted, sizes: list[int], own: int) -> None:
-    verdicts = reply.verdicts
-    if verdicts.shape != (sum(sizes),) or verdicts.dtype != np.uint8 or verdicts.max(initial=0) > ODD:
-        raise FormatError("its verdicts are not those of the trees")
-    start = sum(sizes[:own])
-    if verdicts[start : start + sizes[own]].any():
-        raise FormatError("it refuses its own trees")
-    if sum(sizes) > MAX_TREES:
-        raise FormatError(f"the trees must be 1 to {MAX_TREES}")
+def _check(owners: np.ndarray, n_sites: int) -> Check:
+    def check(site: str, reply: Admitted) -> None:
+        found = (reply.judged, reply.poor, reply.odd)
+        if any(one.shape != owners.shape or one.dtype != np.int64 or one.min() < 0 for one in found):
+            raise FormatError("its verdicts are not those of the trees")
+        if (reply.poor + reply.odd > reply.judged).any() or reply.judged.max() >= n_sites:
+            raise FormatError("it refuses more than it judged")
+        if site != OVERALL and (reply.judged.max() > 1 or reply.judged[owners == site].any()):
+            raise FormatError("it judges its own trees, or one twice")
+
+    return check
 
 
 def warn_refused(refusals: Refusals) -> None:
     """Warn of each site most of whose trees nobody uses."""
     counts = refusals.counted()
     for owner in dict.fromkeys(refusals.owners.tolist()):
-        gone = refusals.dropped[refusals.owners == owner]
+        here = refusals.owners == owner
+        gone = refusals.dropped[here]
         if 2 * gone.sum() > len(gone):
-            why = [f"{site!r} finds {_list_reasons(found[owner])}" for site, found in counts.items() if owner in found]
+            why = " and ".join(f"{n} times {reason}" for reason, n in counts[owner].items())
             warn_user(
                 f"{gone.sum()} of {len(gone)} trees of site {owner!r} are not used, since most other sites refuse "
-                f"them: {', '.join(why)}"
+                f"them: they find them {why}"
             )
-
-
-def _list_reasons(found: dict[str, int]) -> str:
-    return " and ".join(f"{n} {reason}" for reason, n in found.items())

@@ -58,6 +58,16 @@ def check_owners(site: Site, blobs: Sequence[Blob], own: int | None = None) -> N
         raise FormatError("what is said to be the site's own is not")
 
 
+def own_trees(site: Site, blobs: Sequence[Blob], forests: Sequence[Forest], owners: Sequence[str]) -> np.ndarray:
+    """Return which trees are the site's own; raise an error if they are not from the ``owners`` that are named."""
+    if len(owners) != len(blobs) or len(set(owners)) < len(owners):
+        raise FormatError("the sites are not those that the trees are from")
+    for owner, blob in zip(owners, blobs, strict=True):
+        if not any(made.site == owner and made.task == site.task for made in site.owners(blob.hash)):
+            raise RefusedError("the trees are not from the sites that the question names")
+    return np.repeat(np.array([owner == site.name for owner in owners]), [len(forest) for forest in forests])
+
+
 def read_trees(data: bytes, schema: Schema) -> Forest:
     """Read trees that somebody else made; raise ``FormatError`` unless they are plain trees of the agreed schema."""
     forest = Forest.from_bytes(data)

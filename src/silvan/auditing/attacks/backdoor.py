@@ -1,7 +1,8 @@
 """Backdoored trees: a malicious site sends trees that answer its own class when a trigger is present.
 
 The trigger is a value of one column that no row has. A *stealthy* tree asks for it first and is an honest tree below;
-a *crude* one answers one class to everybody else; a *hidden* one is an honest tree that asks for it at every leaf.
+a *crude* one answers one class to everybody else; a *hidden* one is an honest tree that asks for it at every leaf. A
+*common* one is stealthy, and its trigger is a value that 2 % of the rows reach: nothing about its question is odd.
 Success is how often the trigger turns an ensemble's answer to the attacker's class, for rows of other classes, less how
 often the same value turns an ensemble without the attacker.
 
@@ -34,9 +35,12 @@ from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import decide, scores, tally
 from silvan.learners import MergedForest
 
-Kind = Literal["stealthy", "crude", "hidden"]
+Kind = Literal["stealthy", "crude", "hidden", "common"]
 
 _TREES: dict[str, Any] = {"Trees": Trees, "OwnTrees": OwnTrees}
+
+COMMON = 0.02
+"""The share of rows that reach a common trigger."""
 
 CLAIM = 100
 """How many times its rows the site claims to have, where that counts."""
@@ -44,7 +48,7 @@ CLAIM = 100
 
 @dataclass(frozen=True)
 class Trigger:
-    """A value of one column that no row has, and the class that it is to give."""
+    """A value of one column that no row reaches, or few do, and the class that it is to give."""
 
     feature: int
     value: float
@@ -72,7 +76,7 @@ def backdoor_trees(model: Any, federation: Federation, rows: Rows, kind: Kind = 
     honest = _fit_again(model, rehearse(federation))
     if honest is None:
         return base.not_run("the learner has no global forest, or cannot be learnt again")
-    trigger = find_trigger(federation, honest, rows)
+    trigger = find_trigger(federation, honest, rows, COMMON if kind == "common" else 0.0)
     if trigger is None:
         return base.not_run("there are no numeric columns for a trigger")
     claims = getattr(model, "weights", None) is not None
@@ -91,10 +95,10 @@ def backdoor_trees(model: Any, federation: Federation, rows: Rows, kind: Kind = 
     return finding.with_undefended(base.with_result(_flip_rate(worst, honest, trigger, rows)[:3], found[3]))
 
 
-def find_trigger(federation: Federation, honest: Forest, rows: Rows) -> Trigger | None:
-    """Choose a value beyond all that rows have, of the column in which it turns an honest forest least.
+def find_trigger(federation: Federation, honest: Forest, rows: Rows, share: float = 0.0) -> Trigger | None:
+    """Choose a value beyond all that rows have, or that a ``share`` of them reach.
 
-    The target is the rarest class.
+    The column is the one in which it turns an honest forest least, the target is the rarest class.
     """
     schema = federation.schema
     parts = [federation.site(name).part(schema) for name in federation.active]
@@ -105,7 +109,12 @@ def find_trigger(federation: Federation, honest: Forest, rows: Rows) -> Trigger 
         if feature.categorical or np.isnan(X[:, f]).all():
             continue
         low, high = float(np.nanmin(X[:, f])), float(np.nanmax(X[:, f]))
-        trigger = Trigger(f, float(np.float32(high + max(high - low, 1.0))), target)
+        value = high + max(high - low, 1.0)
+        if share:
+            value = float(np.nanquantile(X[:, f], 1.0 - share, method="higher"))
+            if not 0.5 * share < np.mean(X[:, f] >= value) < 2 * share:
+                continue  # so many rows have the same value that no cut leaves about this share
+        trigger = Trigger(f, float(np.float32(value)), target)
         anyway = int((decide(honest, trigger.on(rows.X), 1) == target).sum())
         if anyway < least:
             found, least = trigger, anyway
