@@ -105,6 +105,12 @@ class HistogramForest(Learner):
         """The most rounds that training can take, where that is known before."""
         return None if self.max_depth is None else int(self.max_depth) + 2
 
+    def check(self) -> None:
+        """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
+        super().check()
+        if self.epsilon is not None and self.vote == "hard":
+            raise InputError("vote must be 'soft' with epsilon: noisy leaves are averaged, not counted")
+
     def drawn_rows(self, federation: Federation) -> np.ndarray | None:
         """Return which rows each tree drew; None for a private forest."""
         if self.epsilon is not None or self.forest_ is None:
@@ -162,8 +168,6 @@ class HistogramForest(Learner):
     def _train_private(self, federation: Federation, settings: Settings, key: np.ndarray, epsilon: float) -> None:
         if self.bins != "shared":
             raise InputError("bins must be 'shared' with epsilon: adaptive bins show values of rows")
-        if settings.combine != "mean":
-            raise InputError("vote must be 'soft' with epsilon: noisy leaves are averaged, not counted")
         self.forest_, self.privacy_ = fit_private(
             federation,
             settings,
