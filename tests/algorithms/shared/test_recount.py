@@ -165,6 +165,17 @@ def test_admission_and_a_recount_together():
     assert model.rounds_ == 6
 
 
+def test_every_cluster_counts_by_itself():
+    fed = federate(tables())
+    model = sv.BOFRF(4, max_depth=4, clusters=2, recount=True).fit(fed)
+    sizes = sorted(len(sites) for sites in model.clusters_.values())
+    alone = sv.BOFRF(4, max_depth=4, clusters=2).fit(federate(tables()))
+    for sites in model.clusters_.values():
+        for site in sites:
+            assert (model.globals_[site] == alone.globals_[site]) == (len(sites) == 1)
+    assert sum(sizes) == 4
+
+
 def test_own_trees_stay_as_they_were_grown():
     """A site that uses its own trees uses them as it grew them: nobody else's counts change what it relies on."""
     fed = federate(tables())

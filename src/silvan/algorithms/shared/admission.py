@@ -62,6 +62,7 @@ class AdmitTrees(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = Admitted
+    some_sites: ClassVar[bool] = True  # a cluster's
 
     schema: Blob
     forests: list[Blob]

@@ -56,6 +56,7 @@ class CountLeafRows(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = LeafRows
+    some_sites: ClassVar[bool] = True  # a cluster's
 
     schema: Blob
     forests: list[Blob]
@@ -83,6 +84,7 @@ class CountLeafLabels(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = LeafLabels
+    some_sites: ClassVar[bool] = True  # a cluster's
 
     schema: Blob
     forests: list[Blob]
