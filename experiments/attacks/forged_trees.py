@@ -1,4 +1,8 @@
-"""Forged trees: a coordinator sends a site trees that single out known patients, and reads labels from how they do."""
+"""Forged trees: a coordinator sends a site trees that single out known patients, and reads labels from how they do.
+
+What is left of it with ``Judge`` is tried as well: as many models as a site judges, each of which sets five known
+patients apart, since with ``score_groups=5`` no fewer can be. Their labels follow if all five are of one class.
+"""
 
 from collections.abc import Callable
 
@@ -10,12 +14,14 @@ import silvan as sv
 from silvan.algorithms.bofrf.choose import Choose
 from silvan.algorithms.boosting.boppid import PickModels
 from silvan.algorithms.boosting.stumps import Stumps
-from silvan.algorithms.evaluation.evaluate import Contender, Judge
+from silvan.algorithms.evaluation.contenders import MOST, Contender
+from silvan.algorithms.evaluation.evaluate import Judge
 from silvan.algorithms.shared.admission import AdmitTrees
 from silvan.algorithms.shared.recount import CountLeafLabels
 from silvan.errors import FederationError, SilvanError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
+from silvan.federation.part import Part
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import join_forests
 
@@ -29,6 +35,7 @@ def run(small: bool) -> list[Outcome]:
     targets: list[tuple[str, str, Attack, float]] = [
         ("AdmitTrees", "455 of 455", admit, 0.0),
         ("CountLeafLabels", "455 of 455 without signatures", count, 0.0),
+        ("Judge", "171 of 171", judge, 0.0),
         ("Choose", "8 of 455", choose, 0.0),
         ("PickModels", "455 of 455", pick, 0.0),
     ]
@@ -45,7 +52,21 @@ def run(small: bool) -> list[Outcome]:
         outcomes.append(
             Outcome(f"labels of {len(rows)} by {kind}", before, float((guess == rows.y).sum()), allowed, note)
         )
-    return outcomes
+    return [*outcomes, _in_fives(n)]
+
+
+def _in_fives(n: int) -> Outcome:
+    policy = sv.Policy(models=8, score_groups=5)
+    federation = sv.federate_rows(tables(n, 2), test=0.3, n_jobs=1, policy=policy)
+    rows = known(federation, test=True)
+    with federation.working_on("a study"):
+        guess = judge_fives(federation, rows)
+    fives = rows.y[: 5 * MOST][: len(rows) // 5 * 5].reshape(-1, 5)
+    alike = 5 * int((fives == fives[:, :1]).all(axis=1).sum())
+    wrong = ((guess >= 0) & (guess != rows.y)).any()
+    read = float((guess == rows.y).sum())
+    note = "some wrong" if wrong else "those of fives that are all of one class"
+    return Outcome(f"labels of {len(rows)} by Judge, in fives", "171 of 171", read, alike, note)
 
 
 def admit(federation: Federation, X: np.ndarray) -> np.ndarray:
@@ -90,6 +111,35 @@ def judge(federation: Federation, X: np.ndarray) -> np.ndarray:
     )
     figures = federation.ask({TARGET: request})[TARGET].figures
     return np.where(figures[:, 4] > 0, 1, np.where(figures[:, 4] < 0, 0, -1))
+
+
+def judge_fives(federation: Federation, rows: Part) -> np.ndarray:
+    """Send models that score five rows above all others: the AUC tells how many of the five are "yes"."""
+    schema, X = federation.schema, rows.X
+    fives = [range(5 * i, 5 * i + 5) for i in range(min(MOST, len(X) // 5))]
+    models = [join_forests([single_out(schema, X, row) for row in five]) for five in fives]
+    request = Judge(
+        schema=federation.blob(schema.to_json().encode()),
+        contenders=[Contender(sent=federation.blob(model.to_bytes())) for model in models],
+        feature_key=np.zeros(2, np.uint64),
+    )
+    found = federation.ask({TARGET: request})[TARGET].figures[:, 0]
+    yes = int(rows.y.sum())  # how many there are is no secret
+    no = len(X) - yes
+    ahead = np.array([_auc_of_five(p, yes, no) for p in range(6)])
+    guess = np.full(len(X), -1)
+    for five, auc in zip(fives, found, strict=True):
+        fits = np.flatnonzero(np.abs(ahead - auc) < 6e-4)
+        if len(fits) == 1 and fits[0] in (0, 5):
+            guess[list(five)] = int(fits[0] == 5)
+    return guess
+
+
+def _auc_of_five(p: int, yes: int, no: int) -> float:
+    """Return the AUC of five rows ahead of all others, ``p`` of which are "yes"."""
+    q = 5 - p
+    pairs = p * q / 2 + p * (no - q) + (yes - p) * (no - q) / 2
+    return pairs / (yes * no)
 
 
 def choose(federation: Federation, X: np.ndarray) -> np.ndarray:

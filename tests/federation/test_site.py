@@ -9,7 +9,8 @@ import pytest
 from helpers.asking import MARKS, NUMBER, SCHEMA, SECRET, frame, schema_blob, send, site, trouble
 
 import silvan.learners  # noqa: F401  all kinds of messages are known now
-from silvan.algorithms.evaluation.evaluate import Contender, Judge
+from silvan.algorithms.evaluation.contenders import Contender
+from silvan.algorithms.evaluation.evaluate import Judge
 from silvan.algorithms.horizontal.merged_forest import GrowTrees
 from silvan.algorithms.shared.shared_bins import CountGrid
 from silvan.data.schema import Feature, Label, Schema

@@ -101,7 +101,7 @@ class Federation:
         self._watchers: list[Callable[[Event], None]] = []
         self.roster = roster if signer is None else signer.roster
         self._blobs: dict[str, bytes] = {}
-        self._owners: dict[str, list[Owner]] = {}
+        self._makers: dict[str, list[Owner]] = {}
         self._has: dict[str, set[str]] = {site: set() for site in self.sites}
         self._asked = 0
         self._apart = False
@@ -166,10 +166,18 @@ class Federation:
     def work(self, site: str, reply: SignedReply) -> Blob:
         """Return a reference to what a site made and signed in the task at hand, for requests to other sites."""
         blob = self.blob(reply.work())
-        owner, known = Owner(site, self.task, reply.signature), self._owners.setdefault(blob.hash, [])
+        owner, known = Owner(site, self.task, reply.signature), self._makers.setdefault(blob.hash, [])
         if owner not in known:
             known.append(owner)
         return blob
+
+    def works(self) -> list[Blob]:
+        """List what sites made and signed in this study."""
+        return [Blob(name) for name in self._makers]
+
+    def makers(self, blob: Blob) -> list[Owner]:
+        """Return the sites that made and signed what a blob holds."""
+        return self._makers.get(blob.hash, [])
 
     def _is_owned(self, site: str, reply: Reply) -> bool:
         """Return whether a site's signature of what it made is its own; there is nothing to check in most replies."""
@@ -331,7 +339,7 @@ class Federation:
             task=self.task,
             round=self.agreement_rounds if self._apart else self.rounds,
             whole="" if question.step is None else question.name,
-            owners={h: self._owners[h] for h in blobs_in(question.requests[site]) if h in self._owners},
+            owners={h: self._makers[h] for h in blobs_in(question.requests[site]) if h in self._makers},
         )
 
     def _sign(self, site: str, verb: Verb, envelope: Envelope) -> bytes:

@@ -133,6 +133,11 @@ class Site(SiteTable):
         return self.signer or self._keys
 
     @property
+    def study(self) -> str:
+        """The study of the message that is being answered."""
+        return self._envelope.study
+
+    @property
     def task(self) -> str:
         """What of the study the message is for that is being answered."""
         return self._envelope.task

@@ -298,7 +298,7 @@ def test_judged_beside_adaboost_alone_and_pooled(learner):
         expected = {"local": alone[site], "federated": model.forests_[site], "pooled": pooled}
         for name, forest in expected.items():
             row = figures.filter((pl.col("site") == site) & (pl.col("model") == name))
-            assert row["accuracy"].item() == pytest.approx((decide(forest, part.X) == part.y).mean())
+            assert row["accuracy"].item() == pytest.approx((decide(forest, part.X) == part.y).mean(), abs=5e-4)
     fresh = table(seed=8)
     on_table = model.evaluate(fed, fresh)
     for site in fed.sites:

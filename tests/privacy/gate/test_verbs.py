@@ -8,7 +8,8 @@ from helpers.sneaky_site import SCHEMA, SITES, TREES, bait, score_trees, tables
 from helpers.studies import Recorded, envelopes, federate, parts, table
 
 import silvan as sv
-from silvan.algorithms.evaluation.evaluate import Contender, Judge
+from silvan.algorithms.evaluation.contenders import Contender
+from silvan.algorithms.evaluation.evaluate import Judge
 from silvan.algorithms.horizontal import histogram_forest
 from silvan.algorithms.horizontal.histogram_forest import GrowLevel
 from silvan.algorithms.shared.shared_bins import CountFine, CountGrid, CutPoints

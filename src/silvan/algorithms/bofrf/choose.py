@@ -15,7 +15,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from silvan.algorithms.bofrf.weigh import Weighted
+from silvan.algorithms.evaluation.figures import Answer
 from silvan.algorithms.evaluation.intervals import placements
+from silvan.algorithms.evaluation.score_groups import in_groups
 from silvan.algorithms.horizontal.merged_forest import equal_site_weights
 from silvan.algorithms.shared.drawn_rows import drawn_by_place
 from silvan.algorithms.shared.recount import places_of, read_recount
@@ -31,6 +33,7 @@ from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import Tally, abstaining, tally
+from silvan.privacy.gate.gate import policy_of
 
 Protocol = Literal["honest", "paper"]
 Strategy = Literal["global", "own"]
@@ -102,7 +105,8 @@ def choose(site: Site, request: Choose) -> Chosen:
     trees = _candidates(site, schema, request, forests)
     part, seen = _selection_rows(site, schema, request, forests)
     scores = score_candidates(trees, part.X, request.taus, seen, site.n_jobs)
-    return decide(scores, part.y, schema.n_classes, request.taus, cautious=request.protocol == "honest")
+    groups = policy_of(site).score_groups
+    return decide(scores, part.y, schema.n_classes, request.taus, cautious=request.protocol == "honest", groups=groups)
 
 
 def _candidates(site: Site, schema: Schema, request: Choose, forests: list[Forest]) -> "CandidateTrees":
@@ -230,14 +234,20 @@ def _selection_rows(site: Site, schema: Schema, request: Choose, forests: list[F
 
 
 def decide(
-    scores: dict[tuple[int, int], np.ndarray], y: np.ndarray, n_classes: int, taus: list[float], *, cautious: bool
+    scores: dict[tuple[int, int], np.ndarray],
+    y: np.ndarray,
+    n_classes: int,
+    taus: list[float],
+    *,
+    cautious: bool,
+    groups: int = 1,
 ) -> Chosen:
     """Choose the candidate (tau, strategy) that is furthest ahead of the agreed one, on the rows that both score.
 
     Of equals a cautious site takes a global one; another takes its own trees, as published (Eq. 3.11: the global ones
     only if they are better). Then it is the one with a tau near the agreed one. Figures of fewer than ``FLOOR`` rows
     say more about single rows than about ensembles: they do not leave the site, and a cautious site does not choose by
-    them.
+    them. Figures that leave are of rows scored in ``groups`` of so many.
     """
     figures = np.full((len(taus), len(STRATEGIES)), np.nan)
     agreed = next((at for at in ((0, 0), (0, 1)) if at in scores), min(scores, default=(0, 0)))
@@ -252,13 +262,18 @@ def decide(
         mine, other = (judge(scores[one][rows], y[rows], n_classes) for one in (at, agreed))
         measure = measure or mine.measure
         if mine.measure == measure:
-            figures[at] = np.nan if few else float(f"{mine.figure:.{_DIGITS}g}")
+            shown = judge(_in_groups(scores[at][rows], n_classes, groups), y[rows], n_classes).figure
+            figures[at] = np.nan if few else float(f"{shown:.{_DIGITS}g}")
             if not cautious or mine.beats(other):
                 ahead[at] = mine.value - other.value
     own_first = -1 if cautious else 1
     tau, strategy = max(ahead, key=lambda at: (ahead[at], own_first * at[1], -abs(taus[at[0]] - taus[0]), -at[0]))
     n = int(known[agreed].sum()) if scores else 0
     return Chosen(tau=tau, strategy=STRATEGIES[strategy], measure=measure, rows=n, figures=figures)
+
+
+def _in_groups(scores: np.ndarray, n_classes: int, least: int) -> np.ndarray:
+    return in_groups(Answer(scores, scores.argmax(axis=1)), n_classes, least).scores
 
 
 @dataclass(frozen=True)
@@ -308,11 +323,15 @@ def _check_request(request: Choose, forests: list[Forest]) -> None:
     alphas, taus = request.alphas, request.taus
     if alphas.shape != (sum(map(len, forests)),) or alphas.dtype != np.float64 or not np.isfinite(alphas).all():
         raise FormatError("the weights are not those of the trees")
+    if alphas.max(initial=0.0) > 1.0:
+        raise FormatError("a weight is more than a correlation or skill can be")
     dropped = request.dropped
     if dropped is not None and (dropped.shape != alphas.shape or dropped.dtype != np.bool_):
         raise FormatError("the trees that most sites refuse are not among those listed")
     if not 1 <= len(taus) <= _MOST_TAUS or not all(0.0 <= tau < 1.0 for tau in taus):
         raise FormatError("the thresholds must be at least 0 and below 1")
+    if any(tau not in TAUS for tau in taus[1:]):
+        raise FormatError("a site tries the agreed threshold, and those that all sites know")
 
 
 # -- at the coordinator

@@ -154,6 +154,8 @@ def ask_stumps(federation: Federation, schema: Schema, settings: Boosting) -> di
 
     request = BoostStumps(schema=federation.blob(schema.to_json().encode()), settings=settings)
     replies: dict[str, Boosted] = federation.ask(request, check=check)
+    for site, reply in replies.items():
+        federation.work(site, reply)
     return replies
 
 

@@ -1,10 +1,12 @@
 """Evaluation of models without moving rows: each site scores its own test part.
 
-Two rounds. A site's own figures are exact and it sends them as numbers (``ask``), with an interval for what each model
+Two rounds. A site sends its own figures as numbers of three digits (``ask``), with an interval for what each model
 gains over the site's own one. The figures over all sites come from counts on a grid of scores that are summed
-(``total``), so nobody sees another site's scores. Regression needs only the moments of the first round.
+(``total``), so nobody sees another site's scores. Regression needs only the moments of the first round. Rows are scored
+in groups where a policy says so (``score_groups.py``), and few models are judged (``contenders.py``).
 """
 
+import math
 from typing import Any, ClassVar
 
 import msgspec
@@ -12,9 +14,10 @@ import numpy as np
 
 from silvan import metrics
 from silvan.algorithms.boosting.adaboost import local_boost
-from silvan.algorithms.boosting.stumps import Boosting
-from silvan.algorithms.evaluation.figures import LOCAL, Answer, Row, answer_of, compared, for_site
+from silvan.algorithms.evaluation.contenders import Contender, check_contenders, list_contenders, model_of
+from silvan.algorithms.evaluation.figures import LOCAL, Answer, Row, answer_of, compared
 from silvan.algorithms.evaluation.intervals import intervals
+from silvan.algorithms.evaluation.score_groups import in_groups
 from silvan.algorithms.horizontal.merged_forest import local_forest
 from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import Schema
@@ -25,19 +28,12 @@ from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
-from silvan.forest.forest import Forest
 from silvan.privacy.gate.gate import policy_of
-from silvan.tree.fit import Settings
 
 NO_TEST_ROWS = "no site has test rows: set test=0.2 when the federation is made, or pass a table to judge on"
 
-
-class Contender(msgspec.Struct, frozen=True):
-    """A model to judge: one that is sent, or the site's own, grown there when it is judged."""
-
-    sent: Blob | None = None
-    own: Settings | None = None
-    boosted: Boosting | None = None
+_DIGITS = 3
+"""Digits of figures that leave a site."""
 
 
 class Figures(Reply, frozen=True, kw_only=True):
@@ -52,7 +48,7 @@ class Figures(Reply, frozen=True, kw_only=True):
     intervals: np.ndarray
 
 
-class Judge(Request, frozen=True, kw_only=True):
+class Judge(Request, frozen=True, kw_only=True, omit_defaults=True):
     """Figures of merit of models on the site's own test rows."""
 
     verb: ClassVar[Verb] = "ask"
@@ -62,6 +58,7 @@ class Judge(Request, frozen=True, kw_only=True):
     contenders: list[Contender]
     feature_key: np.ndarray
     against: int = -1  # the one that gains are measured against, if any
+    trees: tuple[Blob, ...] = ()  # what the models that are sent are made of, signed by the sites that made it
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
@@ -86,7 +83,7 @@ class Counts(Reply, frozen=True, kw_only=True):
     bands: np.ndarray
 
 
-class Tally(Request, frozen=True, kw_only=True):
+class Tally(Request, frozen=True, kw_only=True, omit_defaults=True):
     """How many test rows have which score on a grid, for each model."""
 
     verb: ClassVar[Verb] = "total"
@@ -95,14 +92,15 @@ class Tally(Request, frozen=True, kw_only=True):
     schema: Blob
     contenders: list[Contender]
     feature_key: np.ndarray
+    trees: tuple[Blob, ...] = ()
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         return f"counts of test rows by score on a grid and by class, of {len(self.contenders):,} models"
 
     def alike(self) -> bytes:
-        """Return all but the models: sites may judge some of their own."""
-        return wire.encode(msgspec.structs.replace(self, contenders=[Contender()] * len(self.contenders)))
+        """Return all but the trees that each site made itself: a model that one site alone judged would be its part."""
+        return wire.encode(msgspec.structs.replace(self, contenders=[one.alike() for one in self.contenders]))
 
 
 # -- at a site
@@ -114,6 +112,7 @@ def judge(site: Site, request: Judge) -> Figures:
     if not -1 <= request.against < len(request.contenders):
         raise FormatError("gains are measured against a model that is not there")
     schema = schema_of(site, request.schema)
+    check_contenders(site, schema, request.contenders, request.trees)
     y = site.part(schema, test=True).y
     given = [_answer(site, schema, contender, request.feature_key) for contender in request.contenders]
     if schema.n_classes:
@@ -122,6 +121,7 @@ def judge(site: Site, request: Judge) -> Figures:
         rows = [metrics.moments(a.scores[:, 0], y).tolist() for a in given]
     between = intervals([a.scores for a in given], request.against, y, schema.n_classes, site.sampling_key, site.n_jobs)
     figures = np.array(rows, np.float64).reshape(len(given), -1)
+    figures, between = rounded(figures, between, bool(schema.n_classes))
     if not policy_of(site).allows_figures(y, schema.n_classes):
         # not refused: a site with few rows would end everybody's evaluation
         figures, between = np.full_like(figures, np.nan if schema.n_classes else 0.0), np.full_like(between, np.nan)
@@ -132,6 +132,7 @@ def judge(site: Site, request: Judge) -> Figures:
 def tally(site: Site, request: Tally) -> Counts:
     """Count the site's test rows on the grid of scores; a model whose trees all abstain counts no rows."""
     schema = schema_of(site, request.schema)
+    check_contenders(site, schema, request.contenders, request.trees)
     y = site.part(schema, test=True).y
     scores, confusion, bands = [], [], []
     for contender in request.contenders:
@@ -147,7 +148,7 @@ def tally(site: Site, request: Tally) -> Counts:
 
 
 def _answer(site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray) -> Answer:
-    """Score the test part; scores are kept, since both rounds need them."""
+    """Score the test part in groups of rows; scores are kept, since both rounds need them."""
     key = ("scores", msgspec.json.encode(contender), feature_key.tobytes(), schema.hash)
     if key not in site.cache:
         if contender.own is not None:
@@ -155,16 +156,32 @@ def _answer(site: Site, schema: Schema, contender: Contender, feature_key: np.nd
         elif contender.boosted is not None:
             forest = local_boost(site, schema, contender.boosted)
         elif contender.sent is not None:
-            forest = Forest.from_bytes(site.blob(contender.sent.hash))
-            if forest.schema != schema:
-                raise FormatError("a model of another schema than the rows are encoded by")
+            forest = model_of(site, schema, contender.sent)
         else:
             raise RefusedError("the question names no model for this site")
         part, absent = site.part(schema, test=True), site.absent(schema)
         pieces = [answer_of(forest, piece.X, absent, site.n_jobs) for piece in part.pieces()]
-        site.cache[key] = Answer(*map(np.concatenate, zip(*pieces, strict=True))) if len(pieces) > 1 else pieces[0]
+        whole = Answer(*map(np.concatenate, zip(*pieces, strict=True))) if len(pieces) > 1 else pieces[0]
+        site.cache[key] = in_groups(whole, schema.n_classes, policy_of(site).score_groups)
     answer: Answer = site.cache[key]
     return answer
+
+
+def rounded(figures: np.ndarray, between: np.ndarray, classes: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return figures and intervals with three digits: decimals of shares, significant ones of moments of numbers.
+
+    A mean has digits by how far numbers spread around it.
+    """
+    if classes:
+        return np.round(figures, _DIGITS), np.round(between, _DIGITS)
+    short = [[float(f"{x:.{_DIGITS}g}") for x in row] for row in figures]
+    for row, exact in zip(short, figures, strict=True):
+        spread = np.sqrt(exact[3] / exact[0]) if exact[0] else 0.0
+        row[0] = exact[0]
+        row[2] = exact[2] if not spread else round(exact[2], _DIGITS - 1 - math.floor(math.log10(spread)))
+    return np.array(short).reshape(figures.shape), np.array(
+        [[float(f"{x:.{_DIGITS}g}") for x in row] for row in between]
+    )
 
 
 # -- at the coordinator
@@ -177,11 +194,18 @@ def evaluate(
 
     A model is a ``Forest``, a dict of them by site, or ``Settings`` or ``Boosting`` for sites' own. Return the rows of
     the table of figures, and the summed counts behind the overall ones, for curves; None for regression.
+
+    Counts are summed of models that all sites judge alike; of one that differs by site there are none, and its overall
+    figures are the mean of the sites', by their test rows.
     """
     names = [name for name, _ in contenders]
     against = names.index(LOCAL) if LOCAL in names else -1
-    listed = {site: [_contender(federation, site, model) for _, model in contenders] for site in federation.active}
-    shared: dict[str, Any] = {"schema": federation.blob(schema.to_json().encode()), "feature_key": feature_key}
+    listed, trees = list_contenders(federation, schema, [model for _, model in contenders])
+    shared: dict[str, Any] = {
+        "schema": federation.blob(schema.to_json().encode()),
+        "feature_key": feature_key,
+        "trees": tuple(trees),
+    }
     with federation.counted_apart():
         replies: dict[str, Figures] = federation.ask(
             {site: Judge(contenders=listed[site], against=against, **shared) for site in listed},
@@ -191,24 +215,50 @@ def evaluate(
             raise InputError(NO_TEST_ROWS)
         counts: Counts | None = None
         if schema.n_classes:
-            counts = federation.total(
-                {site: Tally(contenders=listed[site], **shared) for site in federation.active},
-                check=_check_counts(schema, len(contenders)),
-            )
+            counts = _total_counts(federation, schema, {site: listed[site] for site in federation.active}, shared)
     rows = []
     for site, reply in replies.items():
         judged = [Row(site, name, reply.rows, _site_figures(schema, reply, i)) for i, name in enumerate(names)]
         rows += compared(judged, reply.intervals, [msgspec.json.encode(one) for one in listed[site]])
     overall = []
     for i, name in enumerate(names):
-        if counts is not None:
-            n = int(counts.confusion[i].sum())
-            figures = metrics.from_counts(list(counts.scores[i]), counts.confusion[i], counts.bands[i])
-        else:
+        if counts is None:
             n = int(sum(reply.figures[i, 0] for reply in replies.values()))
             figures = metrics.from_moments(np.array([reply.figures[i] for reply in replies.values()]))
+        elif n := int(counts.confusion[i].sum()):
+            figures = metrics.from_counts(list(counts.scores[i]), counts.confusion[i], counts.bands[i])
+        else:
+            n, figures = _mean_figures([row for row in rows if row.model == name])
         overall.append(Row(OVERALL, name, n, figures))
     return [*rows, *compared(overall)], counts
+
+
+def _total_counts(
+    federation: Federation, schema: Schema, listed: dict[str, list[Contender]], shared: dict[str, Any]
+) -> Counts:
+    """Sum the counts of models that all sites judge alike; those of others are 0."""
+    n = len(next(iter(listed.values())))
+    same = [i for i in range(n) if len({msgspec.json.encode(of[i].alike()) for of in listed.values()}) == 1]
+    shapes = _count_shapes(schema, n)
+    counts = Counts(**{name: np.zeros(shape, np.int64) for name, shape in shapes.items()})
+    if same:
+        total: Counts = federation.total(
+            {site: Tally(contenders=[of[i] for i in same], **shared) for site, of in listed.items()},
+            check=_check_counts(schema, len(same)),
+        )
+        for name in shapes:
+            getattr(counts, name)[same] = getattr(total, name)
+    return counts
+
+
+def _mean_figures(rows: list[Row]) -> tuple[int, dict[str, float]]:
+    """Return the mean figures of sites, by their rows, and how many rows these are."""
+    figures = {}
+    for name in metrics.CLASSIFICATION:
+        known = [row for row in rows if not np.isnan(row.figures[name])]
+        n = sum(row.rows for row in known)
+        figures[name] = sum(row.figures[name] * row.rows for row in known) / n if n else np.nan
+    return sum(row.rows for row in rows if not np.isnan(list(row.figures.values())).all()), figures
 
 
 def _check_figures(schema: Schema, n_models: int) -> Check:
@@ -236,13 +286,17 @@ def _check_figures(schema: Schema, n_models: int) -> Check:
     return check
 
 
-def _check_counts(schema: Schema, n_models: int) -> Check:
+def _count_shapes(schema: Schema, n_models: int) -> dict[str, tuple[int, ...]]:
     n = schema.n_classes
-    shapes = {
+    return {
         "scores": (n_models, 1 if n == 2 else n, 2, metrics.GRID),
         "confusion": (n_models, n, n),
         "bands": (n_models, metrics.BANDS, 3),
     }
+
+
+def _check_counts(schema: Schema, n_models: int) -> Check:
+    shapes = _count_shapes(schema, n_models)
 
     def check(site: str, reply: Counts) -> None:
         for name, shape in shapes.items():
@@ -257,14 +311,3 @@ def _site_figures(schema: Schema, reply: Figures, i: int) -> dict[str, float]:
     if schema.n_classes:
         return dict(zip(metrics.CLASSIFICATION, reply.figures[i].tolist(), strict=True))
     return metrics.from_moments(reply.figures[i])
-
-
-def _contender(federation: Federation, site: str, model: object) -> Contender:
-    model = for_site(model, site)
-    if isinstance(model, Settings):
-        return Contender(own=model)
-    if isinstance(model, Boosting):
-        return Contender(boosted=model)
-    if not isinstance(model, Forest):
-        raise TypeError(f"cannot judge a {type(model).__name__}")
-    return Contender(sent=federation.blob(model.to_bytes()))

@@ -27,7 +27,7 @@ from silvan.privacy.noise.noisy_request import Noisy, check_noisy, draw_name
 CLOSED_BY_DEFAULT = frozenset({"AdaptiveLevel"})
 """Kinds that must be named to be allowed: bins with means are single values where a bin holds one row."""
 
-_LATER = frozenset({"tolerate"})
+_LATER = frozenset({"tolerate", "models", "score_groups"})
 """Fields of a policy that version 0.1.0 did not have."""
 
 
@@ -53,6 +53,14 @@ class Policy:
         a single row tell its class, so set ``min_test`` to 10 or more where that matters.
     tasks
         How many models and judgements a study may have; None for any number.
+    models
+        How many models a study may have judged that are not made of trees which sites signed: those of sums over sites,
+        whose leaf values a site cannot check. None for any number; between machines it is 8 unless a site says
+        otherwise.
+    score_groups
+        Fewest rows that share a score in figures and counts of models, in groups of rows which score about alike: a
+        model made to single out a row then shows the labels of a group, not of the row. 1: every row has its own score;
+        between machines it is 5 unless a site says otherwise. Of fewer test rows there are no figures.
     losses
         How many sites a study may lose, of those that it began with: what is summed without a site, and nearly the same
         with it, tells that site's part. None for any number; between machines, as many as the study's quorum says.
@@ -90,6 +98,8 @@ class Policy:
     leaf_noise: float = 0.0
     min_skill: float = 0.0
     tolerate: int = 1
+    models: int | None = None
+    score_groups: int = 1
 
     def __repr__(self) -> str:
         """Return the fields as text, to which journals are tied: those that came later only where they are set."""
@@ -102,7 +112,17 @@ class Policy:
             if isinstance(self.messages, str):
                 raise InputError("messages must be a list of kinds, got a single string")
             object.__setattr__(self, "messages", tuple(self.messages))
-        for name in ("min_leaf", "min_sites", "min_test", "min_class", "tasks", "losses", "tolerate"):
+        for name in (
+            "min_leaf",
+            "min_sites",
+            "min_test",
+            "min_class",
+            "tasks",
+            "models",
+            "score_groups",
+            "losses",
+            "tolerate",
+        ):
             given, least = getattr(self, name), 0 if name in ("losses", "tolerate") else 1
             if given is not None and given < least:
                 raise InputError(f"{name} must be at least {least}, got {given!r}")
@@ -132,7 +152,7 @@ class Policy:
             sizes = np.bincount(y, minlength=n_classes)
             if sizes[sizes > 0].min() < self.min_class:
                 return False
-        return len(y) >= self.min_test
+        return len(y) >= max(self.min_test, self.score_groups)
 
     def allows_exact(self, kind: str) -> bool:
         """Whether a kind of message may be answered without noise, which no privacy budget covers."""
