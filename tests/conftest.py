@@ -53,6 +53,7 @@ LONG = (
     "cli/test_demo_command.py",
     "deploy/test_joining.py",
     "algorithms/shared/test_admission.py",
+    "algorithms/shared/test_recount.py",
     "algorithms/bofrf/test_hostile_scores.py",
     "test_estimators.py",
 )
