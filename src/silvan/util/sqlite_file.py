@@ -3,10 +3,14 @@
 import contextlib
 import os
 import sqlite3
+import time
 from pathlib import Path
 
 from silvan.errors import InputError
 from silvan.util.files import keep_private
+
+_WAITS = (0.01, 0.05, 0.2, 1.0)
+"""Seconds to wait before another try to write ahead."""
 
 
 def open_database(
@@ -31,7 +35,7 @@ def open_database(
     try:
         _check_ours(db, application)
         for file in () if path is None else (path, f"{path}-wal", f"{path}-shm"):
-            if Path(file).exists():
+            with contextlib.suppress(FileNotFoundError):
                 keep_private(file)
         _prepare(db, application, tables)
     except BaseException:
@@ -42,15 +46,35 @@ def open_database(
 
 def _check_ours(db: sqlite3.Connection, application: int) -> None:
     """Raise ``sqlite3.DatabaseError`` if a database is another program's."""
-    whose = db.execute("PRAGMA application_id").fetchone()[0]
-    empty = db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
+    db.execute("BEGIN")  # both are read from one state: another process may be making the tables
+    try:
+        whose = db.execute("PRAGMA application_id").fetchone()[0]
+        empty = db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
     if whose != application and not (empty and whose == 0):
         raise sqlite3.DatabaseError("it is a database of something else")
 
 
 def _prepare(db: sqlite3.Connection, application: int, tables: str) -> None:
-    """Make the tables of a new database."""
-    db.execute("PRAGMA journal_mode=WAL")
+    """Make the tables of a new database, all at once."""
+    for wait in (*_WAITS, None):
+        try:
+            db.execute("PRAGMA journal_mode=WAL")
+            break
+        except sqlite3.OperationalError as error:  # of two that change it at once, one is not even made to wait
+            if wait is None or error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+            time.sleep(wait)
     db.execute("PRAGMA synchronous=FULL")
-    db.execute(f"PRAGMA application_id={application}")
-    db.executescript(tables)
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        db.execute(f"PRAGMA application_id={application}")
+        for statement in tables.split(";"):
+            db.execute(statement)
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")

@@ -23,6 +23,7 @@ from silvan.federation.site import Site
 from silvan.federation.store import digest
 from silvan.privacy.gate.gate import Gate
 from silvan.privacy.noise.budget import Budget
+from silvan.privacy.noise.noisy_request import read_epsilon
 from silvan.privacy.sums.masked_site import Turn
 from silvan.privacy.sums.ring import Hop
 
@@ -94,6 +95,7 @@ def test_it_outlives_the_process(tmp_path):
 KILLED = """
 import os, sys
 from silvan.privacy.noise.budget import Budget
+from silvan.privacy.noise.noisy_request import read_epsilon
 budget = Budget(1.0, sys.argv[1], "here")
 budget.charge("a", 0.7, "cells")
 if sys.argv[2] == "kept":
@@ -422,3 +424,12 @@ def test_journals_of_older_versions_know_the_policy():
     """Their names have the text of the policy, without what came later unless it is set."""
     assert "tolerate" not in repr(sv.Policy())
     assert repr(sv.Policy(tolerate=2)).endswith("min_skill=0.0, tolerate=2)")
+
+
+@pytest.mark.parametrize("epsilon", [float("nan"), float("inf"), 0.0, -1.0])
+def test_an_epsilon_out_of_range_is_a_malformed_question(epsilon):
+    """Also at a site without a gate: it cannot read the question, it does not fail."""
+    with pytest.raises(FormatError, match="out of range"):
+        CountPeople(epsilon=epsilon).noise(1)
+    with pytest.raises(FormatError, match="out of range"):
+        read_epsilon(epsilon)

@@ -28,7 +28,7 @@ from silvan.federation.store import digest
 from silvan.forest.forest import Forest
 from silvan.privacy.noise.accounting import Privacy, Query, rounded_down
 from silvan.privacy.noise.laplace import Noise
-from silvan.privacy.noise.noisy_request import Noisy, drawn_once
+from silvan.privacy.noise.noisy_request import Noisy, drawn_once, read_epsilon
 from silvan.privacy.noise.sampler import random_responses
 from silvan.tree.fit import Settings
 from silvan.tree.target import Measure, number_measure
@@ -88,7 +88,7 @@ def disguised_level(site: Site, request: DisguisedLevel) -> Histograms:
 
 def _noise(schema: Schema, epsilon: float) -> Noise:
     """Return the noise of one number of a row; every column, the label included, has an equal part of epsilon."""
-    return Noise(STEPS, Fraction(epsilon) / (len(schema.features) + 1))
+    return Noise(STEPS, read_epsilon(epsilon) / (len(schema.features) + 1))
 
 
 def disguise(part: Part, schema: Schema, epsilon: float) -> Disguise:

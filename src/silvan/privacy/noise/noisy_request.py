@@ -43,7 +43,7 @@ class Noisy(Request, frozen=True, kw_only=True):
 
     def noise(self, sensitivity: int, share: Fraction = WHOLE) -> Noise:
         """Return the noise for integers that one row changes by ``sensitivity``, for a share of epsilon."""
-        return Noise(sensitivity, Fraction(self.epsilon) * share, self.sharers)
+        return Noise(sensitivity, read_epsilon(self.epsilon) * share, self.sharers)
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
         """Return the noise that the answer gets: one for all integers, or one for each entry of the last axis."""
@@ -61,12 +61,18 @@ class Noisy(Request, frozen=True, kw_only=True):
         return [self.kind(), digest(wire.encode(self))]
 
 
-def check_noisy(request: Noisy, among: int) -> None:
-    """Check that epsilon is in range, and that no more sites share the noise than the sum is over."""
+def read_epsilon(epsilon: float) -> Fraction:
+    """Return the epsilon of a question; raise ``FormatError`` if it is out of range."""
     try:
-        check_epsilon(request.epsilon)
+        check_epsilon(epsilon)
     except InputError:
         raise FormatError("the epsilon of a question is out of range") from None
+    return Fraction(epsilon)
+
+
+def check_noisy(request: Noisy, among: int) -> None:
+    """Check that epsilon is in range, and that no more sites share the noise than the sum is over."""
+    read_epsilon(request.epsilon)
     if not 1 <= request.sharers <= max(among, 1):
         raise RefusedError("the noise would be shared by more sites than take part")
 
