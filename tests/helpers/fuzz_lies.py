@@ -65,7 +65,7 @@ SHOWS_VALUES = {"AdaptiveLevel"}
 """Kinds whose answers hold values of rows by design; policies must name them."""
 
 TAKES_MODELS = {"Judge", "Tally"}
-"""Kinds that score whole models, which the coordinator put together, without noise."""
+"""Kinds that score whole models without noise, which the coordinator put together: as many as a policy says."""
 
 _OTHER_PART = "the site's part, or the question, is another than when it was hidden for this sum"
 
@@ -230,6 +230,7 @@ class Lies:
             "min_sites": pick.choice((1, 2, 3)),
             "losses": pick.choice((None, 0, 1)),
             "tasks": pick.choice((None, 1, 2)),
+            "models": pick.choice((None, 1, 2)),
             "epsilon": pick.choice((None, spent + 1e-3, spent + 1.0, spent + 60.0)),
             "messages": pick.choice((policy.messages, ("*", *HANDLERS))),
         }
@@ -346,9 +347,12 @@ class Lies:
         """Check that what was answered may have been asked, after all that was answered before."""
         request = wire.decode(envelope.body, HANDLERS[envelope.kind][0])
         honest, past = self.content[id(point.federation)], vars(site).setdefault("past", {})
-        for hash_ in blobs_in(request):
-            if hash_ not in honest and not self._takes_models(request) and sort_of(site.blob(hash_)) is Forest:
-                raise CrashError(f"{envelope.kind} scores forged trees")
+        forged = {hash_ for hash_ in blobs_in(request) if hash_ not in honest and sort_of(site.blob(hash_)) is Forest}
+        if forged and not isinstance(request, Noisy):
+            judged, most = past.setdefault(("judged", envelope.study), set()), site.outbox.policy.models
+            judged |= forged
+            if request.kind() not in TAKES_MODELS or (most is not None and len(judged) > most):
+                raise CrashError(f"{envelope.kind} scores forged trees, {len(judged)} models")
         if request.verb == "total" and not isinstance(request, Noisy):
             over = past.setdefault(
                 ("sum", envelope.study, digest(envelope.body)), (envelope.question, set(envelope.over))
@@ -360,9 +364,6 @@ class Lies:
             form = past.setdefault(("form", envelope.study, envelope.task, course.name), digest(envelope.body))
             if form != digest(envelope.body):
                 raise CrashError(f"{envelope.kind} is answered in two forms in one task")
-
-    def _takes_models(self, request: Request) -> bool:
-        return isinstance(request, Noisy) or request.kind() in TAKES_MODELS
 
     def _check_leaves(self, site: Site, kind: str, forest: Forest) -> None:
         """Check that no leaf of a tree that is shown has fewer rows than the policy says."""
