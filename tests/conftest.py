@@ -15,7 +15,7 @@ import pytest
 from helpers import needs, randomness
 from hypothesis import settings
 
-pytest_plugins = ["helpers.postgres"]  # the fixture of that name
+pytest_plugins = ["helpers.postgres", "helpers.mariadb"]  # the fixtures of these names
 
 TESTS = Path(__file__).parent
 COMPILED = TESTS.parent / ".numba_cache"

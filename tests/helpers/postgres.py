@@ -88,7 +88,7 @@ def start() -> Iterator[Server]:
 
         data = str(folder / "data")
         run("initdb", "-D", data, "-U", "owner", "-A", "scram-sha-256", f"--pwfile={secret}", "-N", "-E", "UTF8")
-        _certify(folder, user)
+        certify(folder, user)
         options = (
             f"-p {server.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off "
             f"-c ssl=on -c ssl_cert_file={folder / 'server.crt'} -c ssl_key_file={folder / 'server.key'}"
@@ -104,7 +104,7 @@ def start() -> Iterator[Server]:
             run("pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
 
 
-def _certify(folder: Path, user: str | None) -> None:
+def certify(folder: Path, user: str | None) -> None:
     """Write a certificate for loopback that vouches for itself, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a server of tests")])

@@ -101,7 +101,8 @@ def test_no_such_file_and_no_database(tmp_path):
     [
         (f"postgresql://reader:{SECRET}@host/db?table=t", "must not hold a password; put"),
         (f"postgresql://host/db?table=t&password={SECRET}", "must not hold a password"),
-        (f"mysql://reader:{SECRET}@host/db", "mysql:// is no database that can be read"),
+        (f"mongodb://reader:{SECRET}@host/db", "mongodb:// is no database that can be read"),
+        (f"mysql://reader:{SECRET}@host/db?table=t", "must not hold a password; put"),
         (f"postgresql://reader:{SECRET}@host:port/db?table=t", "its port must be a number"),
         (f"postgresql://host/db?table=t&pasword={SECRET}", "it may only set"),
         ("postgresql://host/db", r"add \?table=NAME to the URL"),
@@ -293,7 +294,7 @@ def test_postgres_cannot_be_reached(allowed, monkeypatch):
     def nowhere(*_):
         raise socket.gaierror
 
-    monkeypatch.setattr("silvan.data.sources.postgres.socket.create_connection", nowhere)
+    monkeypatch.setattr("silvan.data.sources.tcp.socket.create_connection", nowhere)
     refused("postgresql://reader@host.invalid/db?table=t", "there is no host 'host.invalid'")
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from silvan.data.sources.postgres import read_postgres
 from silvan.data.sources.query import Query, Retyped
+from silvan.data.sources.server_rows import read_server
 from silvan.data.sources.sqlite import read_sqlite
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ def read_batches(query: Query, sink: Callable[["pl.DataFrame"], object], room: i
     """Pass all rows to ``sink``, in batches of about ``room`` bytes, at least one and perhaps empty."""
     if query.scheme == "sqlite":
         return read_sqlite(query, sink, room)
-    read_postgres(query, sink, room)
+    read = read_postgres if query.scheme == "postgresql" else read_server
+    read(query, sink, room)
     return Retyped({}, {})
 
 

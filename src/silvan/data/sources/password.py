@@ -11,16 +11,25 @@ from silvan.errors import InputError
 
 PASSWORD, PASSWORD_FILE = "SILVAN_DATABASE_PASSWORD", "SILVAN_DATABASE_PASSWORD_FILE"
 
+OWN_ADVICE = f"put the password into {PASSWORD}, or into a file that {PASSWORD_FILE} names"
+
 ADVICE = f"put the password into PGPASSWORD or {PASSWORD}, or into a file that PGPASSFILE or {PASSWORD_FILE} names"
 
 
+def own_password() -> str | None:
+    """Return the password from the environment, or from the file that it names; None if there is none."""
+    if os.environ.get(PASSWORD):
+        return os.environ[PASSWORD]
+    if os.environ.get(PASSWORD_FILE):
+        return _read(Path(os.environ[PASSWORD_FILE]), PASSWORD_FILE).rstrip("\r\n")
+    return None
+
+
 def find_password(host: str, port: int, database: str, user: str) -> str | None:
-    """Return the password from the environment or a password file; None if there is none."""
-    for name, file_name in ((PASSWORD, PASSWORD_FILE), ("PGPASSWORD", "")):
-        if os.environ.get(name):
-            return os.environ[name]
-        if os.environ.get(file_name):
-            return _read(Path(os.environ[file_name]), file_name).rstrip("\r\n")
+    """Return the password for PostgreSQL from the environment or a password file; None if there is none."""
+    found = own_password() or os.environ.get("PGPASSWORD")
+    if found:
+        return found
     given = os.environ.get("PGPASSFILE")
     path = Path(given) if given else Path.home() / ".pgpass"
     if not given and not path.is_file():

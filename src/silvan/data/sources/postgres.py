@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from silvan.data.sources.csv_pieces import Rows
 from silvan.data.sources.password import ADVICE, find_password
 from silvan.data.sources.query import Query, quoted
+from silvan.data.sources.tcp import open_socket
 from silvan.errors import InputError, SchemaError
 
 if TYPE_CHECKING:
@@ -121,21 +122,15 @@ def _connect(address: Address) -> Any:
 
 
 def _socket(address: Address) -> socket.socket:
-    try:
-        if address.socket_file:
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            sock.settimeout(address.timeout)
-            sock.connect(address.socket_file)
-            return sock
-        sock = socket.create_connection((address.host, address.port), address.timeout)
+    if not address.socket_file:
+        sock = open_socket(address.host, address.port, address.timeout, "PostgreSQL")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return sock
-    except socket.gaierror:
-        raise InputError(f"there is no host {address.host!r}; check the name in the URL, and the network") from None
-    except TimeoutError:
-        raise InputError(
-            f"{address.host!r} does not answer within {address.timeout:g} s; check host, port, firewall"
-        ) from None
+    try:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(address.timeout)
+        sock.connect(address.socket_file)
+        return sock
     except OSError:
         raise InputError(
             f"no PostgreSQL server listens at {address.host!r}, port {address.port}; check host and port, and that it "

@@ -17,8 +17,25 @@ from silvan.errors import InputError, SchemaError
 from silvan.util.readable import format_names
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_SCHEMES = {"postgresql": "postgresql", "postgres": "postgresql", "sqlite": "sqlite"}
-_SETTINGS = {"postgresql": {"table", "host", "sslmode", "sslrootcert", "connect_timeout"}, "sqlite": {"table"}}
+_SCHEMES = {
+    "postgresql": "postgresql",
+    "postgres": "postgresql",
+    "sqlite": "sqlite",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+    "mssql": "mssql",
+    "sqlserver": "mssql",
+    "oracle": "oracle",
+}
+_KNOWN = "postgresql://, mysql://, mssql://, oracle:// or sqlite:///"
+_SETTINGS = {
+    "postgresql": {"table", "host", "sslmode", "sslrootcert", "connect_timeout"},
+    "sqlite": {"table"},
+    "mysql": {"table", "sslmode", "sslrootcert", "connect_timeout"},
+    "mssql": {"table", "sslmode", "connect_timeout", "driver"},
+    "oracle": {"table", "sslmode", "sslrootcert", "connect_timeout"},
+}
+_QUOTES = {"mysql": "``", "mssql": "[]"}
 _SELECT = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/|\()*(select|with|values)\b", re.IGNORECASE | re.DOTALL)
 
 
@@ -41,8 +58,9 @@ class Query:
     Parameters
     ----------
     url
-        ``postgresql://user@host:port/database`` or ``sqlite:///path``; a path that begins with another slash is
-        absolute. A password in it is refused: it comes from the environment or a file.
+        ``postgresql://user@host:port/database``, likewise ``mysql://``, ``mssql://`` and ``oracle://``, or
+        ``sqlite:///path``; a path that begins with another slash is absolute. A password in it is refused: it comes
+        from the environment or a file.
     query
         A query that begins with SELECT or WITH, or the name of a table or view; may also be the ``table`` of the URL:
         ``sqlite:///clinic.db?table=visits``.
@@ -80,20 +98,22 @@ class Query:
             raise InputError("a database needs a query, or the name of a table: pass it, or add ?table=NAME to the URL")
         if not self.is_table and not _SELECT.match(self.query):
             raise InputError("the query must begin with SELECT or WITH: a site's database is only read, never written")
+        if scheme == "mssql" and (";" in self.query or re.match(r"with\b", self.query, re.IGNORECASE)):
+            raise InputError("SQL Server takes no ';' and no WITH inside of a query; make it a view, and name that")
         if self.columns is not None:
             object.__setattr__(self, "columns", tuple(self.columns))
 
     def _scheme(self) -> str:
         """Return the kind of database; raise ``InputError`` if the URL cannot be read."""
         if not is_url(self.url):
-            raise InputError("the URL of a database must begin with postgresql:// or sqlite:///")
+            raise InputError(f"the URL of a database must begin with {_KNOWN}")
         try:
             parts = self.parts
             parts.port  # noqa: B018, raises
         except ValueError:
             raise InputError("the URL of a database cannot be read; its port must be a number") from None
         if parts.scheme not in _SCHEMES:
-            raise InputError(f"{parts.scheme}:// is no database that can be read; use postgresql:// or sqlite:///")
+            raise InputError(f"{parts.scheme}:// is no database that can be read; use {_KNOWN}")
         return _SCHEMES[parts.scheme]
 
     @property
@@ -139,8 +159,8 @@ class Query:
     def select(self) -> str:
         """Return the query as a table that SQL can select from."""
         if self.is_table:
-            return ".".join(quoted(part) for part in self.query.split("."))
-        return f"(\n{self.query}\n) AS silvan_rows"
+            return ".".join(_table_name(part, self.scheme) for part in self.query.split("."))
+        return f"(\n{self.query}\n) {'' if self.scheme == 'oracle' else 'AS '}silvan_rows"
 
     def check_columns(self, names: Sequence[str]) -> None:
         """Raise an error if two columns have the same name, or the columns are not those agreed on."""
@@ -160,6 +180,13 @@ class Query:
         )
 
 
-def quoted(name: str) -> str:
-    """Return a name in the quotes of SQL."""
-    return '"' + name.replace('"', '""') + '"'
+def quoted(name: str, scheme: str = "") -> str:
+    """Return a name in the quotes of SQL, which MySQL and SQL Server have of their own."""
+    first, last = _QUOTES.get(scheme, '""')
+    return first + name.replace(last, 2 * last) + last
+
+
+def _table_name(name: str, scheme: str) -> str:
+    """Return a table's name in quotes; Oracle finds plain names in any case, but only without."""
+    plain = scheme == "oracle" and re.fullmatch(r"[A-Za-z][A-Za-z0-9_$#]*", name)
+    return name if plain else quoted(name, scheme)
