@@ -66,7 +66,9 @@ def test_values_and_types(allowed):
 
 def test_small_batches_and_texts_by_their_bytes(allowed):
     batches = []
-    read_batches(sv.Query(allowed.url(), "select word from words where word not like '%horse%'"), batches.append, room=1)
+    read_batches(
+        sv.Query(allowed.url(), "select word from words where word not like '%horse%'"), batches.append, room=1
+    )
     assert [batch["word"].to_list() for batch in batches] == [["A"], ["B"], ["a"], ["a "], ["b"]]
 
 
@@ -108,7 +110,10 @@ def test_mariadb_cannot_be_reached(allowed, monkeypatch, caplog):
     refused(allowed.url(table="t", sslmode="maybe"), "sslmode must be one of")
     refused("mysql://reader@127.0.0.1?table=t", "must name the database: mysql://user@127.0.0.1/DATABASE")
     monkeypatch.setenv(password.PASSWORD, "wrong horse")
-    refused(allowed.url(table="t"), f"check the names in the URL and the password; put the password into {password.PASSWORD}")
+    refused(
+        allowed.url(table="t"),
+        f"check the names in the URL and the password; put the password into {password.PASSWORD}",
+    )
     assert "horse" not in caplog.text
 
 
@@ -169,7 +174,7 @@ def test_rows_of_mariadb_give_the_forest_of_the_same_rows_in_memory(allowed):
             (
                 "SET TRANSACTION READ ONLY",
                 "SELECT * FROM (\nselect age, sex from visits\n) silvan_rows WHERE 1 = 0",
-                "SELECT * FROM (\nselect age, sex from visits\n) silvan_rows ORDER BY \"age\", "
+                'SELECT * FROM (\nselect age, sex from visits\n) silvan_rows ORDER BY "age", '
                 "NLSSORT(\"sex\", 'NLS_SORT=BINARY')",
             ),
         ),
@@ -179,7 +184,7 @@ def test_rows_of_mariadb_give_the_forest_of_the_same_rows_in_memory(allowed):
             (
                 "SET TRANSACTION READ ONLY",
                 "SELECT * FROM clinic.visits WHERE 1 = 0",
-                "SELECT * FROM clinic.visits ORDER BY \"age\", NLSSORT(\"sex\", 'NLS_SORT=BINARY')",
+                'SELECT * FROM clinic.visits ORDER BY "age", NLSSORT("sex", \'NLS_SORT=BINARY\')',
             ),
         ),
     ],
@@ -281,11 +286,9 @@ def test_rows_of_a_driver_that_is_like_oracles(monkeypatch):
     driver.version = driver.__version__ = "3.0.0"
     entry = sqlalchemy.make_url("oracle+oracledb://").get_dialect()
     monkeypatch.setattr(entry, "import_dbapi", classmethod(lambda cls: driver))
-    monkeypatch.setattr(
-        "silvan.data.sources.server_rows.open_socket", lambda *_: SimpleNamespace(close=lambda: None)
-    )
+    monkeypatch.setattr("silvan.data.sources.server_rows.open_socket", lambda *_: SimpleNamespace(close=lambda: None))
     frame = read_table("oracle://reader@db.example/RECORDS?table=visits").to_native()
     assert frame.rows() == [(3, "x", datetime(2020, 1, 1)), (None, None, None)]
     assert sent[0] == "SET TRANSACTION READ ONLY"
-    assert sent[2].endswith("ORDER BY \"A\", NLSSORT(\"B\", 'NLS_SORT=BINARY'), \"C\"")
+    assert sent[2].endswith('ORDER BY "A", NLSSORT("B", \'NLS_SORT=BINARY\'), "C"')
     assert sent[3:] == ["closed", "db.example"]

@@ -1,4 +1,4 @@
-"""What differs between MySQL (and MariaDB), SQL Server and Oracle: how to connect, what to send, and types of columns."""
+"""What differs between MySQL (MariaDB too), SQL Server and Oracle: connecting, what is sent, types of columns."""
 
 import getpass
 import ssl
@@ -99,10 +99,14 @@ def _mysql_arguments(address: ServerAddress, password: str | None) -> tuple[list
     url = sqlalchemy.URL.create(
         "mysql+pymysql", address.user, password or "", address.host, address.port, address.database
     )
-    positional, named = url.get_dialect()().create_connect_args(url)
-    named |= {"charset": "utf8mb4", "connect_timeout": address.timeout, "cursorclass": pymysql.cursors.SSCursor}
+    positional, given = url.get_dialect()().create_connect_args(url)
+    named: dict[str, Any] = {**given, "charset": "utf8mb4", "connect_timeout": address.timeout}
+    named["cursorclass"] = pymysql.cursors.SSCursor  # rows as they come
     context = _tls(address)
-    named |= {"ssl": context} if context is not None else {"ssl_disabled": True} if address.ssl == "disable" else {}
+    if context is not None:
+        named["ssl"] = context
+    elif address.ssl == "disable":
+        named["ssl_disabled"] = True
     return list(positional), named
 
 
@@ -152,7 +156,7 @@ def _mssql_kind(column: Sequence[Any]) -> type | str:
 
 def _oracle_arguments(address: ServerAddress, password: str | None) -> tuple[list[Any], dict[str, Any]]:
     context = _tls(address)
-    named = {
+    named: dict[str, Any] = {
         "user": address.user,
         "password": password,
         "host": address.host,

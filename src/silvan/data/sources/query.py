@@ -35,7 +35,7 @@ _SETTINGS = {
     "mssql": {"table", "sslmode", "connect_timeout", "driver"},
     "oracle": {"table", "sslmode", "sslrootcert", "connect_timeout"},
 }
-_QUOTES = {"mysql": "``", "mssql": "[]"}
+_QUOTES = {"mysql": ("`", "`"), "mssql": ("[", "]")}
 _SELECT = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/|\()*(select|with|values)\b", re.IGNORECASE | re.DOTALL)
 
 
@@ -182,7 +182,7 @@ class Query:
 
 def quoted(name: str, scheme: str = "") -> str:
     """Return a name in the quotes of SQL, which MySQL and SQL Server have of their own."""
-    first, last = _QUOTES.get(scheme, '""')
+    first, last = _QUOTES.get(scheme, ('"', '"'))
     return first + name.replace(last, 2 * last) + last
 
 
