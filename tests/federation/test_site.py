@@ -1,6 +1,7 @@
 """What crosses a site's border: answers to what may be asked, and never a value when something goes wrong."""
 
 import logging
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -17,7 +18,7 @@ from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import FormatError, InputError, SchemaError
 from silvan.federation import wire
 from silvan.federation.agreement.describe import CategoryNames, CountCategories, CountRows, Describe, NameCategories
-from silvan.federation.message import Blob, Envelope, Missing, Request, Trouble
+from silvan.federation.message import Blob, Envelope, Missing, Reply, Request, Trouble
 from silvan.federation.site import HANDLERS, answers
 from silvan.federation.store import digest
 from silvan.tree.fit import Settings
@@ -200,3 +201,16 @@ def test_no_reply_holds_the_values_of_a_row(i):
         request = msgspec.structs.replace(request, common=[np.zeros(0, np.int32)])
     answer = wire.encode(send(site(test=0.2), request, blobs=blobs))
     assert not any(mark in answer for mark in MARKS)
+
+
+def test_two_messages_with_one_name():
+    """The second would silently be answered in place of the first."""
+
+    class Describe(Request, frozen=True, kw_only=True):  # as one of the agreement's
+        """How many rows there are."""
+
+        verb: ClassVar = "ask"
+        reply: ClassVar = Reply
+
+    with pytest.raises(TypeError, match=r"Describe is the name of a message of silvan\.federation"):
+        answers(Describe)(lambda site, request: Reply())

@@ -68,6 +68,9 @@ def answers(request: type[R]) -> Callable[[Callable[["Site", R], Reply]], Callab
     """Register the function that answers a kind of request at a site."""
 
     def register(function: Callable[["Site", R], Reply]) -> Callable[["Site", R], Reply]:
+        known = HANDLERS.get(request.kind())
+        if known is not None and known[0].__module__ != request.__module__:
+            raise TypeError(f"{request.kind()} is the name of a message of {known[0].__module__} already")
         HANDLERS[request.kind()] = (request, function)
         return function
 
