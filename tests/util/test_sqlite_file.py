@@ -78,3 +78,10 @@ def test_the_rights_of_another_programs_database_are_left_alone(tmp_path):
     with pytest.raises(sqlite3.DatabaseError):
         open_database(tmp_path / "file", "the file", MARK, TABLES)
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("address", [None, ":memory:"])
+def test_a_database_in_memory_makes_no_file(tmp_path, monkeypatch, address):
+    monkeypatch.chdir(tmp_path)
+    open_database(address, "the thing", 1, "CREATE TABLE IF NOT EXISTS t (x)").close()
+    assert list(tmp_path.iterdir()) == []

@@ -9,6 +9,9 @@ from pathlib import Path
 from silvan.errors import InputError
 from silvan.util.files import keep_private
 
+_MEMORY = ":memory:"
+"""SQLite's address of a database in memory."""
+
 _WAITS = (0.01, 0.05, 0.2, 1.0)
 """Seconds to wait before another try to write ahead."""
 
@@ -24,17 +27,18 @@ def open_database(
     memory, and ``timeout`` is how many seconds to wait for another process. Raises ``InputError`` if there can be no
     such file, and ``sqlite3.DatabaseError`` if the file is damaged or another program's.
     """
-    address = ":memory:" if path is None else str(path)
+    address = _MEMORY if path is None else str(path)
+    files = [] if address == _MEMORY else [address, f"{address}-wal", f"{address}-shm"]
     try:
-        if path is not None:
+        if files:
             with contextlib.suppress(FileExistsError):
-                os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+                os.close(os.open(address, os.O_CREAT | os.O_EXCL, 0o600))
         db = sqlite3.connect(address, isolation_level=None, check_same_thread=False, timeout=timeout)
     except (sqlite3.Error, FileNotFoundError, PermissionError, NotADirectoryError):
         raise InputError(f"{what} {str(path)!r} cannot be opened; is there such a folder?") from None
     try:
         _check_ours(db, application)
-        for file in () if path is None else (path, f"{path}-wal", f"{path}-shm"):
+        for file in files:
             with contextlib.suppress(FileNotFoundError):
                 keep_private(file)
         _prepare(db, application, tables)
