@@ -139,6 +139,7 @@ def build(plan: Plan, world: World, folder: Path) -> None:
             sampling_key=make_key(0, "rows"),
             outbox=gate,
             cover=cover,
+            keys=Signer(name, KEYS[name], ROSTER),
             n_jobs=1,
         )
         node = Node(world, name, site, folder / name if plan.ledgers else None, clock=world.rng.uniform(-100, 100))
