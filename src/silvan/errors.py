@@ -8,6 +8,7 @@
     │   └── ExportError              a forest that another format cannot express
     ├── FormatError (ValueError)     a file or a message from outside that is not what it claims to be
     │   ├── VersionError             written by a newer version
+    │   ├── DamagedError             a file of a site's own records that was changed or put back
     │   ├── CipherError              ciphertexts out of range, of another key, or not what they should add up to
     │   └── WireError                bytes of a message that cannot be read
     └── FederationError              a study cannot go on
@@ -114,6 +115,10 @@ class VersionError(FormatError):
     ...     print(error)
     written in version 9 of the format, this silvan reads up to 3; upgrade silvan
     """
+
+
+class DamagedError(FormatError):
+    """A file in which a site keeps its own records is damaged, was changed by somebody else or put back."""
 
 
 class CipherError(FormatError):

@@ -13,7 +13,7 @@ def test_held_by_one(tmp_path):
     assert not is_locked(tmp_path)
     with lock_folder(tmp_path):
         assert is_locked(tmp_path)
-        with pytest.raises(FederationError, match="another job"), lock_folder(tmp_path):
+        with pytest.raises(FederationError, match="another job"), lock_folder(tmp_path, wait=0.05):
             pass
     assert not is_locked(tmp_path)
 

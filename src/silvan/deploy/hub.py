@@ -9,6 +9,7 @@
     runs/              a run folder for each study
 """
 
+import math
 import re
 import secrets
 from collections.abc import Iterator
@@ -146,7 +147,7 @@ class Hub:
     @contextmanager
     def changing(self) -> Iterator[Content]:
         """Read ``hub.json``, let the caller change its content, and write it; one process at a time."""
-        with lock_folder(self.path, wait=True):
+        with lock_folder(self.path, wait=math.inf):
             content = self.read()
             yield content
             write_whole(self.path / HUB, _json(content))

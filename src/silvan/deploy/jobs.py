@@ -37,6 +37,9 @@ from silvan.util.folder_lock import lock_folder
 
 log = logging.getLogger("silvan.jobs")
 
+_LOCK_SECONDS = 5.0
+"""Seconds that a job waits for one of the same study that is about to end, or for who looks whether there is one."""
+
 
 class Coordinator(Controlling):
     """The coordinator's side of a study, in the server's process of a job."""
@@ -51,7 +54,7 @@ class Coordinator(Controlling):
         remove_old_jobs(workspace, but=job)
         run = Run(hub.path / "runs" / study.folder)
         run.folder.mkdir(parents=True, exist_ok=True)
-        with lock_folder(run.folder):
+        with lock_folder(run.folder, wait=_LOCK_SECONDS):
             progress_file = ProgressWriter(run, job)
             try:
                 self._run(hub, study, run, progress_file)

@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 
-from silvan.errors import FormatError, InputError, RefusedError, RepeatedError, SchemaError
+from silvan.errors import DamagedError, FormatError, InputError, RefusedError, RepeatedError, SchemaError
 from silvan.federation import wire
 from silvan.federation.message import (
     FULL,
@@ -43,6 +43,7 @@ HANDLERS: dict[str, tuple[type[Request], Callable[[Any, Any], Reply]]] = {}
 
 _TEXTS = {
     SchemaError: ("schema", "the site's table does not fit the agreed schema; its own log says where"),
+    DamagedError: ("internal", "a file of the site's own records is damaged; its own log says which"),
     FormatError: ("format", "the site could not read what it was sent"),
     InputError: ("input", "the site cannot answer this on its table; its own log says why"),
 }

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from silvan.errors import FormatError
+from silvan.errors import DamagedError
 from silvan.util.files import has_no_room, no_room
 from silvan.util.sqlite_file import open_database
 
@@ -99,7 +99,7 @@ class FileStore:
         self.path, self._room = Path(path), room
         self._lock = threading.Lock()
         try:
-            self._db = open_database(path, "the store", _APPLICATION, _SCHEMA)
+            self._db = open_database(path, "the store", _APPLICATION, _SCHEMA, timeout=60.0)
         except sqlite3.DatabaseError as error:
             raise self._unusable(error) from None
 
@@ -144,9 +144,9 @@ class FileStore:
             except sqlite3.DatabaseError as error:
                 raise self._unusable(error) from None
 
-    def _unusable(self, error: sqlite3.DatabaseError) -> OSError | FormatError:
+    def _unusable(self, error: sqlite3.DatabaseError) -> OSError | DamagedError:
         if has_no_room(error):
             return no_room(self.path)
         if isinstance(error, sqlite3.OperationalError):
             return OSError(f"{self.path}: {error}")
-        return FormatError(f"{self.path}: cannot be used as a site's store ({error})")
+        return DamagedError(f"{self.path}: cannot be used as a site's store ({error})")

@@ -1,7 +1,9 @@
 """Locks of folders between processes; the system releases a lock when its process ends, however it ends."""
 
-import fcntl
+import math
 import os
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,20 +11,46 @@ from pathlib import Path
 from silvan.errors import FederationError
 
 _LOCK = ".lock"
+_PAUSE = 0.02
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _take(handle: int) -> None:
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+
+else:
+    import fcntl
+
+    def _take(handle: int) -> None:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @contextmanager
-def lock_folder(folder: Path, *, wait: bool = False) -> Iterator[None]:
-    """Lock a folder; wait while another process holds the lock, or raise ``FederationError`` if ``wait`` is not set."""
+def lock_folder(folder: Path, *, wait: float = 0.0) -> Iterator[None]:
+    """Lock a folder; raise ``FederationError`` if another holds the lock for ``wait`` seconds (``math.inf``: never)."""
     handle = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FederationError("another job of this study is running") from None
+        end = time.monotonic() + wait
+        while not _is_taken(handle, math.isinf(wait)):
+            if time.monotonic() >= end:
+                raise FederationError("another job of this study is running")
+            time.sleep(_PAUSE)
         yield
     finally:
         os.close(handle)
+
+
+def _is_taken(handle: int, patient: bool) -> bool:
+    """Take a lock if it is free; return whether that was so. Who is patient is let in by the system, where it can."""
+    try:
+        if patient and sys.platform != "win32":
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        else:
+            _take(handle)
+    except OSError:
+        return False
+    return True
 
 
 def is_locked(folder: Path) -> bool:

@@ -5,15 +5,20 @@ import shutil
 import polars as pl
 import pytest
 from experiments.attacks.rollback import FILES, ask
+from helpers.asking import send, site
 from helpers.runs import silvan
 
 import silvan as sv
 from silvan.errors import FormatError
+from silvan.federation.agreement.describe import CountRows
 from silvan.federation.store import FileStore
 from silvan.privacy.gate.file_marks import FileMarks
+from silvan.privacy.gate.gate import Gate, Policy
 from silvan.privacy.gate.ledger import Line, read_lines
 from silvan.privacy.gate.site_folder import SiteFolder
 from silvan.privacy.noise.budget import Budget
+
+STORE, BUDGET = "store.sqlite", "budget.sqlite"
 
 
 @pytest.fixture
@@ -41,6 +46,19 @@ def test_files_of_one_time_are_in_order(folder):
     assert ask(folder, 0.5)
     lines = read_lines(folder)
     assert [(line.kept, line.charges, line.spent) for line in lines] == [(1, 1, 0.25), (2, 2, 1.0), (3, 3, 1.5)]
+
+
+def test_two_processes_of_one_site(tmp_path):
+    """Jobs of two studies answer in turn, and each counts what the other answered."""
+    one, two = (
+        Gate(Policy(), Budget(3.0, tmp_path / BUDGET), SiteFolder(tmp_path).ledger, store=store)
+        for store in (FileStore(tmp_path / STORE), FileStore(tmp_path / STORE))
+    )
+    sites = [site(outbox=gate, store=gate.marks.store) for gate in (one, two)]
+    for i, here in enumerate((*sites, *sites)):
+        assert send(here, CountRows(), study=f"study {i % 2}", question=f"question {i}").kind == "Size"
+    assert [line.kept for line in read_lines(tmp_path)] == [1, 2, 3, 4]
+    assert FileMarks(SiteFolder(tmp_path).ledger, one.budget, two.marks.store).faults() == []
 
 
 @pytest.mark.parametrize("what", FILES)

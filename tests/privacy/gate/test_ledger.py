@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import threading
 
 import msgspec
 import numpy as np
@@ -17,7 +18,7 @@ from helpers.studies import Recorded, envelopes, federate, parts, table
 
 import silvan as sv
 from silvan.algorithms.horizontal.merged_forest import GrowTrees
-from silvan.errors import FormatError, InputError, RefusedError, SiteError
+from silvan.errors import DamagedError, FormatError, InputError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.agreement.describe import CountRows, Describe
 from silvan.federation.keys import Key
@@ -295,10 +296,60 @@ def test_a_site_that_stopped_while_it_wrote(tmp_path):
 
 
 def test_two_who_write_to_one_ledger(tmp_path):
+    """As jobs of two studies do: each knows of the other's lines, also of one that was not finished."""
     one, two = Ledger(tmp_path, KEY), Ledger(tmp_path, KEY)
-    one.write(**fields())
-    with pytest.raises(FormatError, match="somebody else has written"):
-        two.write(**fields())
+    for ledger in (one, two, two, one):
+        ledger.write(**fields())
+    with (tmp_path / LEDGER).open("ab") as file:
+        file.write(b'{"line":{"numb')
+    assert two.write(**fields()).number == 5
+    found = verify(tmp_path, KEY.public)
+    assert (found.lines, found.hash, found.faults, found.torn, found.behind) == (5, two.head, [], 0, False)
+    assert one.write(**fields()).before == two.head
+
+
+def test_many_who_write_to_one_ledger_at_once(tmp_path):
+    ledgers = [Ledger(tmp_path, KEY) for _ in range(4)]
+
+    def add(ledger):
+        for i in range(10):
+            with ledger.locked():  # what stands between two lines of one writer is nobody else's
+                lines = len(ledger)
+                assert ledger.write(**fields(i)).number == lines + 1
+
+    threads = [threading.Thread(target=add, args=(ledger,)) for ledger in ledgers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = verify(tmp_path, KEY.public)
+    assert (found.lines, found.faults) == (40, [])
+
+
+def test_a_line_that_somebody_else_added(tmp_path):
+    """Signed with another key, or not the next one, or gone: nothing is written after it."""
+    one = written(tmp_path, 2)
+    whole = (tmp_path / LEDGER).read_bytes()
+    written(tmp_path / "other", 2)
+    foreign = written(tmp_path / "foreign", 3, Key.generate())
+    for data in ((tmp_path / "other" / LEDGER).read_bytes(), (foreign.folder / LEDGER).read_bytes(), b"{}\n"):
+        (tmp_path / LEDGER).write_bytes(whole + data)
+        with pytest.raises(DamagedError, match=r"somebody else has written|damaged"):
+            one.write(**fields())
+    (tmp_path / LEDGER).write_bytes(whole[:-10])
+    with pytest.raises(DamagedError, match="missing at the end"):
+        one.write(**fields())
+
+
+def test_damaged_records_are_called_that(tmp_path):
+    """And not a message that could not be read."""
+    here = site(outbox=Gate(Policy(), ledger=written(tmp_path, 2)))
+    relined(tmp_path, lambda lines: lines[:1])
+    said = trouble(send(here, CountRows()))
+    assert (said.code, said.text) == (
+        "internal",
+        "a file of the site's own records is damaged; its own log says which",
+    )
 
 
 def test_a_study_with_ledgers_on_disk(tmp_path):

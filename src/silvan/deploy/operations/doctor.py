@@ -88,9 +88,8 @@ def _check_member(member: Member) -> Iterator[Check]:
         state = "good" if abs(off) < MAX_CLOCK_DIFFERENCE / 4 else "look" if abs(off) < MAX_CLOCK_DIFFERENCE else "bad"
         yield Check("clock", state, text if state == "good" else f"{text}; set it (NTP)")
         yield _run("roster", lambda: _roster(member))
+    yield _run("files", lambda: _files(member))
     pid = process_of(member).pid
-    if pid is None:  # a ledger has one writer
-        yield _run("files", lambda: _files(member))
     yield Check("process", "good" if pid else "look", f"runs ({pid})" if pid else "not running (`silvan site start`)")
 
 

@@ -14,7 +14,7 @@ elsewhere can tell (docs/ledger.md).
 
 import msgspec
 
-from silvan.errors import FormatError
+from silvan.errors import DamagedError
 from silvan.federation.store import MemoryStore, Store
 from silvan.privacy.gate.ledger import START, Ledger, Line
 from silvan.privacy.noise.budget import Budget
@@ -45,14 +45,13 @@ class FileMarks:
             self.store = store
             if budget.path is not None:
                 self.budget, budget.beside = budget, ledger
-        self._mark = self._read_mark()
 
     # -- as answers leave
 
-    def before_line(self, store: Store, values: dict[str, bytes], charged: bool) -> dict[str, float]:
+    def before_line(self, store: Store, values: dict[str, bytes], charged: bool, kept: int = 0) -> dict[str, float]:
         """Put what the site remembers of an answer into its store, with how far the other files are.
 
-        Return what the answer's line in the ledger is to say of them.
+        Return what the answer's line in the ledger is to say of them. The ledger is locked from here to its line.
         """
         said: dict[str, float] = {}
         if charged and self.budget is not None:
@@ -61,9 +60,9 @@ class FileMarks:
             store.put_all(values)
             return said
         lines, hash_ = self.ledger.position
-        mark = msgspec.structs.replace(self._mark, kept=self._mark.kept + 1, lines=lines, hash=hash_, **said)
+        last = self._mark
+        mark = msgspec.structs.replace(last, kept=max(last.kept, kept) + 1, lines=lines, hash=hash_, **said)
         store.put_all({**values, _KEY: msgspec.msgpack.encode(mark)})
-        self._mark = mark
         return {**said, "kept": mark.kept}
 
     def after_line(self, charged: bool) -> None:
@@ -77,7 +76,7 @@ class FileMarks:
         """Raise an error if a file is behind another."""
         faults = self.faults()
         if faults:
-            raise FormatError(
+            raise DamagedError(
                 f"{self.ledger.folder}: {'; '.join(faults)}. Put back the files as they were last; if they are lost, "
                 "`silvan site restored` accepts these"
             )
@@ -86,34 +85,35 @@ class FileMarks:
         """List the files that are behind another."""
         if self.budget is None and self.store is None:
             return []
-        lines = self.ledger.lines()
-        return [*self._budget_faults(lines), *self._store_faults(lines)]
+        with self.ledger.locked():
+            lines = self.ledger.lines()
+            return [*self._budget_faults(lines), *self._store_faults(lines)]
 
     def accept(self, site: str) -> list[str]:
         """Take the files as they are, with a line in the ledger; return what was found.
 
         What the ledger knows to be spent is charged, so that nothing of the budget is gained.
         """
-        faults, lines = self.faults(), self.ledger.lines()
-        if not faults:
-            return faults
-        kept = max(self._mark.kept, _last(lines, "kept").kept)
-        if self.budget is not None:
-            self.budget.make_up(max(self._mark.spent, _last(lines, "charges").spent))
-        self._mark = msgspec.structs.replace(self._mark, kept=kept)
-        said = self.before_line(MemoryStore() if self.store is None else self.store, {}, charged=True)
-        self.ledger.write(
-            **dict.fromkeys(("task", "kind", "question", "asked", "answer"), ""),
-            **said,
-            site=site,
-            study="none",
-            round=0,
-            outcome="restored",
-            what="files of an earlier state were put back, and the owner accepted them",
-            how="; ".join(faults),
-            bytes=0,
-        )
-        self.after_line(charged=True)
+        with self.ledger.locked():
+            faults, lines = self.faults(), self.ledger.lines()
+            if not faults:
+                return faults
+            if self.budget is not None:
+                self.budget.make_up(max(self._mark.spent, _last(lines, "charges").spent))
+            store = MemoryStore() if self.store is None else self.store
+            said = self.before_line(store, {}, charged=True, kept=_last(lines, "kept").kept)
+            self.ledger.write(
+                **dict.fromkeys(("task", "kind", "question", "asked", "answer"), ""),
+                **said,
+                site=site,
+                study="none",
+                round=0,
+                outcome="restored",
+                what="files of an earlier state were put back, and the owner accepted them",
+                how="; ".join(faults),
+                bytes=0,
+            )
+            self.after_line(charged=True)
         return faults
 
     def _budget_faults(self, lines: list[Line]) -> list[str]:
@@ -141,7 +141,9 @@ class FileMarks:
             faults.append(f"the ledger is behind the store, which knows of {mark.lines:,} lines")
         return faults
 
-    def _read_mark(self) -> _Mark:
+    @property
+    def _mark(self) -> _Mark:
+        """What the store notes, read anew: another process may have answered."""
         data = None if self.store is None else self.store.get(_KEY)
         return _Mark() if data is None else msgspec.msgpack.decode(data, type=_Mark)
 

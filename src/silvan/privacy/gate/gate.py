@@ -192,7 +192,6 @@ class Gate(Outbox):
         self.terms = Terms() if terms is None else terms
         self.marks = FileMarks(self.ledger, self.budget, store)
         self.marks.check()
-        self._lock = threading.Lock()
         self._admitted: tuple[Envelope, CheckedQuestion] | None = None
         self._thread = threading.local()
 
@@ -314,7 +313,7 @@ class Gate(Outbox):
             return  # what cannot even be read is in the site's log
         outcome: Outcome = "answered"
         charged, marks = False, {}
-        with self._lock:
+        with self.ledger.locked():
             if isinstance(reply, Trouble):
                 outcome = "refused" if reply.code == "refused" else "failed"
             elif request is not None and not isinstance(reply, Missing):

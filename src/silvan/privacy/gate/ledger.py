@@ -6,20 +6,27 @@ line, lines that were cut off, and a ledger that someone else wrote. A line is o
 
 A ledger holds no values of rows and no answers, only what they were, how large, and a digest by which an answer that
 is at hand can be recognised.
+
+Several processes may write to one ledger, a job for each study say: each locks the folder and looks at what the others
+wrote before it adds a line.
 """
 
+import math
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from silvan.errors import FormatError, InputError
+from silvan.errors import DamagedError, FormatError, InputError
 from silvan.federation.keys import Key, is_signed
 from silvan.federation.store import digest
 from silvan.util.files import keep_private, write_whole
+from silvan.util.folder_lock import lock_folder
 
 LEDGER, HEAD = "ledger.jsonl", "ledger.head"
 """What the files are called in a site's folder."""
@@ -108,17 +115,33 @@ class Ledger:
         if folder is not None and key is None:
             raise InputError("a ledger on disk needs the site's key to sign with")
         self.folder = None if folder is None else Path(folder)
-        self._key, self._lock = key, threading.Lock()
+        self._key, self._lock, self._held = key, threading.RLock(), False
         self._lines: list[Line] = []
         self._head, self._size = Head(0, START), 0
-        self._torn = False  # whether a line was not finished
         self._behind = False  # whether the head's file is not that of the last line
         if self.folder is not None:
-            self._open(self.folder)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with lock_folder(self.folder, wait=math.inf):
+                self._open(self.folder)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other threads and processes from writing meanwhile; what they wrote before is known within."""
+        with self._lock:
+            if self.folder is None or self._key is None or self._held:
+                yield
+                return
+            with lock_folder(self.folder, wait=math.inf):
+                self._held = True
+                try:
+                    self._catch_up(self.folder, self._key)
+                    yield
+                finally:
+                    self._held = False
 
     def write(self, **fields: object) -> Line:
         """Add a line; it is on disk when this returns."""
-        with self._lock:
+        with self.locked():
             made = datetime.now(UTC).isoformat(timespec="seconds")
             line = msgspec.convert(
                 {**fields, "number": self._head.lines + 1, "at": made, "before": self._head.hash}, Line
@@ -128,7 +151,6 @@ class Ledger:
                 self._lines.append(line)
                 self._head = head
             else:
-                self._repair(self.folder, self._key)
                 self._append(self.folder, self._key, line, head)
             return line
 
@@ -158,25 +180,52 @@ class Ledger:
 
     def _append(self, folder: Path, key: Key, line: Line, head: Head) -> None:
         data = msgspec.json.encode(Signed(line, key.sign(_ABOUT_LINE + line.hash.encode()).hex())) + b"\n"
-        path = folder / LEDGER
-        with path.open("ab") as file:
-            if file.tell() != self._size:
-                raise FormatError(f"{path}: somebody else has written to the ledger")
-            self._torn = True
+        with (folder / LEDGER).open("ab") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        self._torn, self._behind = False, True
+        self._behind = True
         self._size, self._head = self._size + len(data), head
         self._write_head(folder, key)
 
-    def _repair(self, folder: Path, key: Key) -> None:
-        """Finish or undo what was not finished the last time: the disk was full, or the site stopped."""
-        if self._torn:
-            os.truncate(folder / LEDGER, self._size)
-            self._torn = False
+    def _catch_up(self, folder: Path, key: Key) -> None:
+        """Take note of lines that others wrote, and finish or undo what a writer did not finish.
+
+        A line is not finished if the disk was full, or its process stopped.
+        """
+        path = folder / LEDGER
+        size = path.stat().st_size if path.exists() else 0
+        if size < self._size:
+            raise DamagedError(f"{path}: lines are missing at the end")
+        if size > self._size:
+            with path.open("rb") as file:
+                file.seek(self._size)
+                *lines, torn = file.read().split(b"\n")
+            for data in lines:
+                self._follow(path, key, data)
+            if torn:
+                os.truncate(path, self._size)
         if self._behind:  # or the next line would be the second that the head knows nothing of
-            self._write_head(folder, key)
+            head, faults = _read_head(folder, key.public, self._head.lines)
+            if faults:
+                raise DamagedError(f"{path}: {faults[0]}")
+            if (head.lines, head.hash) != self.position:
+                self._write_head(folder, key)
+            self._behind = False
+
+    def _follow(self, path: Path, key: Key, data: bytes) -> None:
+        """Take note of a line that follows on the last one known; raise an error if it is not the site's own."""
+        try:
+            signed = msgspec.json.decode(data, type=Signed)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise DamagedError(f"{path}: line {self._head.lines + 1} is damaged") from None
+        line, (lines, hash_) = signed.line, self.position
+        if (line.number, line.before) != (lines + 1, hash_) or not is_signed(
+            key.public, _hex(signed.signature), _ABOUT_LINE + line.hash.encode()
+        ):
+            raise DamagedError(f"{path}: somebody else has written to the ledger")
+        self._head, self._behind = Head(line.number, line.hash), True
+        self._size += len(data) + 1
 
     def _write_head(self, folder: Path, key: Key) -> None:
         signature = key.sign(self._head.signed_bytes()).hex()
@@ -185,7 +234,6 @@ class Ledger:
 
     def _open(self, folder: Path) -> None:
         """Open a ledger or begin one; raise an error if it was changed."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / LEDGER
         if not path.exists() and not (folder / HEAD).exists():
             path.touch(mode=0o600)
@@ -195,7 +243,7 @@ class Ledger:
         assert self._key is not None  # noqa: S101
         found = verify(folder, self._key.public, all_signatures=False)
         if found.faults:
-            raise FormatError(f"{path}: {found.faults[0]}; look at it with `silvan site ledger {folder} --verify`")
+            raise DamagedError(f"{path}: {found.faults[0]}; look at it with `silvan site ledger {folder} --verify`")
         if found.torn:  # the site stopped while it wrote a line, so nothing left with it
             with path.open("r+b") as file:
                 file.truncate(path.stat().st_size - found.torn)

@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from silvan.errors import FormatError, RefusedError
+from silvan.errors import DamagedError, FormatError, RefusedError
 from silvan.privacy.noise.laplace import check_epsilon
 from silvan.util.files import has_no_room, no_room
 from silvan.util.sqlite_file import open_database
@@ -239,10 +239,10 @@ class Budget:
             raise
         return db
 
-    def _unusable(self, error: sqlite3.DatabaseError) -> OSError | FormatError:
+    def _unusable(self, error: sqlite3.DatabaseError) -> OSError | DamagedError:
         if has_no_room(error):
             return no_room(self.path)
-        return FormatError(f"{self.path}: cannot be used as a privacy budget ({error})")
+        return DamagedError(f"{self.path}: cannot be used as a privacy budget ({error})")
 
     def _check_owner(self, db: sqlite3.Connection) -> None:
         """Record whose file it is, at first, and raise an error if it is another site's."""
