@@ -38,6 +38,7 @@ from silvan.deploy.services import process_of, processes_of, start_hub, start_si
 from silvan.deploy.supervise import Supervisor
 from silvan.errors import FederationError
 from silvan.federation.journal import Journal
+from silvan.privacy.gate.ledger import verify
 from silvan.privacy.noise.budget import Budget
 from silvan.study.remote_study import parse_remote_study
 from silvan.study.run_folder import JOURNAL, Run
@@ -219,6 +220,7 @@ class Quiet:
     shown: object  # what north's owner was shown before approving the forest
     left: bool  # whether anything had left north by then
     approved: object  # what was approved of the forest
+    jobs: int  # that the forest took
 
 
 @contextlib.contextmanager
@@ -244,7 +246,7 @@ def approve(member, plan):
 
 @pytest.fixture(scope="module")
 def quiet(federation, tmp_path_factory):
-    """Run a study that north's owner approves when it has begun to wait, then one that was approved before."""
+    """Run a study that waits for north's owner, and to its end another that was approved before; then approve it."""
     hub, members, _ = federation
     north, folder = members["north"], tmp_path_factory.mktemp("studies")
     plans = {learner: study(learner, f'sums = "{sums}"') for learner, sums in SUMS.items()}
@@ -253,9 +255,11 @@ def quiet(federation, tmp_path_factory):
         command.until("has not approved")
         shown = explain(Member(north.path), plans["forest"])
         left = any(line.study == plans["forest"].id for line in north.folder.ledger.lines())
-        approved = [approve(north, plan) for plan in plans.values()]
-        runs = {"forest": command.done(), "bofrf": Supervisor(hub, plans["bofrf"]).run_to_end()}
-    return Quiet(plans, runs, shown, left, approved[0])
+        approve(north, plans["bofrf"])
+        other = Supervisor(hub, plans["bofrf"]).run_to_end()
+        approved = approve(north, plans["forest"])
+        runs = {"forest": command.done(), "bofrf": other}
+    return Quiet(plans, runs, shown, left, approved, command.jobs)
 
 
 @pytest.mark.parametrize("learner", SUMS)
@@ -279,6 +283,17 @@ def test_a_site_whose_owner_must_approve(quiet):
     assert (quiet.approved.tasks, quiet.approved.losses, sorted(quiet.approved.sites)) == (2, 0, sorted(SITES))
     assert not quiet.left
     assert quiet.runs["forest"].read().status == "done"
+
+
+def test_two_studies_at_once(federation, quiet):
+    """While one waited for approval, another ran: in one job each, and with one ledger at each site."""
+    _, members, _ = federation
+    assert quiet.jobs == 1
+    for member in members.values():
+        lines = member.folder.ledger.lines()
+        assert {line.study for line in lines} >= {plan.id for plan in quiet.plans.values()}
+        assert {line.outcome for line in lines} == {"answered"}
+        assert verify(member.path, member.folder.public()).faults == []
 
 
 PRIVATE = """

@@ -105,15 +105,19 @@ def test_an_expired_certificate(hub, north):
     before = (startup / "client.crt").read_bytes()
     request = make_request(load_key(startup / "client.key"), "north")
     (startup / "client.crt").write_bytes(hub.authority.sign(request, "north", days=0))
+    looked = silvan("doctor", north.path, ok=False)
+    assert looked.exit_code == 1
+    assert "the certificate of 'north' expired on" in said(looked)
+    assert "`silvan site renew` has a site's renewed" in said(looked)
+    (north.path / "site.toml").rename(north.path / "away")
     try:
-        refused = silvan("site", "start", north.path, ok=False)
-        assert "the certificate of 'north' expired on" in said(refused)
-        assert "ask the coordinator for a new invitation and join again" in said(refused)
-        looked = silvan("doctor", north.path, ok=False)
-        assert looked.exit_code == 1
-        assert "expired" in said(looked)
+        started = silvan("site", "start", north.path, ok=False)  # it goes no further than this
+        assert "is renewed, until" in said(started)
+        assert "site.toml: cannot be read" in said(started)
     finally:
-        (startup / "client.crt").write_bytes(before)
+        (north.path / "away").rename(north.path / "site.toml")
+    assert (startup / "client.crt").read_bytes() != before
+    assert "expired" not in said(silvan("doctor", north.path, ok=False))
 
 
 def test_a_port_in_use(hub, monkeypatch):

@@ -100,6 +100,24 @@ def test_a_command_is_not_made_of_what_a_coordinator_wrote(member):
     assert member.folder.approvals.find(plan.id).messages
 
 
+def test_a_study_that_an_owner_declines(member):
+    """With a reason, which the coordinator is told; it withdraws an approval, and a later one takes it back."""
+    plan = study()
+    member.note_study(plan)
+    approve_study(member, plan)
+    silvan("site", "decline", member.path, plan.digest, "--why", "not before the ethics board\x1b meets")
+    assert member.folder.approvals.find(plan.id) is None
+    why = member.declined(plan)
+    assert why.startswith("not before the ethics board")
+    assert "\x1b" not in why
+    assert f"declined: {why}" in " ".join(silvan("site", "approve", member.path).output.split())
+    approve_study(member, plan)
+    assert member.declined(plan) is None
+    for reason in ("", " ", "x" * 200):
+        assert silvan("site", "decline", member.path, plan.digest, "--why", reason, ok=False).exit_code == 1
+    assert member.declined(plan) is None
+
+
 def test_a_short_name_that_two_studies_share(member):
     for text in (approval_collision.HARMLESS, approval_collision.HARMFUL):
         member.note_study(parse_remote_study(text))

@@ -13,14 +13,31 @@ from cryptography.x509 import BasicConstraints, ExtendedKeyUsage, KeyUsage
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from experiments.attacks import invitation_paths
 from helpers.joining import make_hub, serving, write_table
+from helpers.runs import silvan
 
 from silvan.deploy import enrol
-from silvan.deploy.certificates import Authority, check_certificate, make_key, make_request, pem, read_certificate
+from silvan.deploy.certificates import (
+    Authority,
+    check_certificate,
+    ends_soon,
+    load_key,
+    make_key,
+    make_request,
+    pem,
+    read_certificate,
+)
 from silvan.deploy.fingerprint import WORDS, fingerprint
 from silvan.deploy.hub import Hub, Invite, roster_fingerprint
+from silvan.deploy.joining.join_requests import JoinRequest, RenewRequest, Trusted, proof_key
 from silvan.deploy.member import BUDGET, MEMBER, STORE, Member, check_table
 from silvan.deploy.operations.doctor import examine
 from silvan.errors import FederationError, FormatError, InputError, SchemaError
+from silvan.federation.keys import Key
+from silvan.federation.store import MemoryStore
+from silvan.privacy.seal import public_key
+from silvan.study.remote_study import parse_remote_study
+
+GUESSED = "guessed"
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +60,7 @@ def join(hub, folder, site="north", **settings):
 
 def test_a_site_joins(hub, tmp_path):
     member = join(hub, tmp_path)
-    entry = hub.read().sites["north"]
-    assert entry.fingerprint == member.fingerprint
+    assert hub.fingerprints() == {"north": member.fingerprint}
     assert len(member.fingerprint.split()) == 8
     startup = member.path / "kit" / "startup"
     assert member.budget().spent == 0  # opens it
@@ -72,10 +88,141 @@ def test_other_keys_are_refused_once_all_are_known(hub, tmp_path):
     before = north.pin_roster()
     (tmp_path / "again").mkdir()
     Member.join(tmp_path / "again" / "south", hub.invite("south"), write_table(tmp_path), None, {})
-    with pytest.raises(FederationError, match=r"other keys than before.*--new-roster"):
+    with pytest.raises(FederationError, match=r"other keys than before, of south: ask why; `silvan site roster`"):
         north.pin_roster()
     assert north.roster() == before
-    assert north.pin_roster(again=True) == hub.roster() != before
+    accept(north, hub)
+    assert north.pin_roster() == hub.roster() != before
+
+
+def accept(member, hub):
+    """Do what an owner does who compares the words."""
+    words = roster_fingerprint(hub.roster())
+    shown = silvan("site", "roster", member.path)
+    assert words in " ".join(shown.output.split())
+    return silvan("site", "roster", member.path, "--accept", words)
+
+
+def test_a_new_roster_is_accepted_by_its_words(hub, tmp_path):
+    """Words of another list are refused, whoever sent that in the meantime; nothing is started."""
+    north = join(hub, tmp_path)
+    join(hub, tmp_path, "south")
+    before = north.pin_roster()
+    assert "tells the same" in silvan("site", "roster", north.path).output
+    hub.add("west")
+    assert north.pin_roster() == before  # it has not joined yet
+    join(hub, tmp_path, "west")
+    wrong = silvan("site", "roster", north.path, "--accept", roster_fingerprint(before), ok=False)
+    assert "not the words of the coordinator's list" in " ".join((wrong.output + wrong.stderr).split())
+    assert north.roster() == before
+    assert "joined: west" in silvan("site", "roster", north.path).output
+    accept(north, hub)
+    assert list(north.roster().sites) == ["north", "south", "west"]
+    old = silvan("site", "start", north.path, "--new-roster", ok=False)
+    assert "silvan site roster" in old.output + old.stderr
+
+
+def test_a_site_that_is_added_stops_no_study(hub, tmp_path):
+    """A study has the sites that it came with: whether the others have accepted the new one, or not yet."""
+    north = join(hub, tmp_path)
+    join(hub, tmp_path, "south")
+    north.pin_roster()
+    plan, later = (parse_remote_study(f'name = "{name}"\n[learner]\nkind = "HistogramForest"\n') for name in "ab")
+    north.note_study(plan)
+    north.note_sites(plan, ["north", "south"])
+    hub.add("west")
+    join(hub, tmp_path, "west")
+    assert list(north.pin_roster().sites) == ["north", "south"]  # so a site may be restarted meanwhile
+    north.note_sites(plan, ["north", "south"])
+    north.note_study(later)
+    with pytest.raises(FederationError, match=r"does not have the keys of west; .*`silvan site roster`"):
+        north.note_sites(later, ["north", "south", "west"])
+    accept(north, hub)
+    north.note_sites(plan, ["north", "south"])
+    assert north.sites_of(plan) == ["north", "south"]
+    north.note_sites(later, ["north", "south", "west"])
+    with pytest.raises(FederationError, match="the study came with other sites before"):
+        north.note_sites(plan, ["north", "south", "west"])
+
+
+def test_a_study_goes_on_with_the_sites_it_began_with(hub, tmp_path):
+    """At the coordinator as well."""
+    supervise = pytest.importorskip("silvan.deploy.supervise", reason="nvflare is not installed")
+    for site in ("north", "south"):
+        join(hub, tmp_path, site)
+    plan = parse_remote_study('name = "heart"\n[learner]\nkind = "HistogramForest"\n')
+    first = supervise.Supervisor(hub, plan)
+    with mock.patch.object(first, "_running_job", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        first.run_to_end()
+    hub.add("west")
+    assert supervise.Supervisor(hub, plan).sites == ["north", "south"]
+
+
+# -- requests to join
+
+
+def request(hub, folder, **changes):
+    """Make a request to join as north, with some of it as given."""
+    key, store, trusted = Key.generate(), MemoryStore(), changes.pop("trusted", hub.trusted)
+    csr = make_request(make_key(folder / f"{len(list(folder.iterdir()))}.key"), "north").decode()
+    bare = JoinRequest(site="north", secret=hub.invite("north").secret, request=csr)
+    made = JoinRequest.make(bare, trusted, key, store, proof_key(hub.key))
+    return msgspec.structs.replace(made, **changes)
+
+
+def test_a_request_is_signed_with_all_its_keys(hub, tmp_path):
+    other = request(hub, tmp_path)
+    for changes in (
+        {"key": other.key},
+        {"seal": other.seal},
+        {"request": other.request},
+        {"signature": other.signature},
+        {"seal_proof": other.seal_proof},
+        {"signature": ""},
+        {"seal_proof": ""},
+        {"trusted": Trusted(Key.generate().public, hub.trusted.root)},
+    ):
+        with pytest.raises(InputError, match=r"not signed with the keys that it names, or was made for another"):
+            hub.admit(request(hub, tmp_path, **changes))
+        assert not hub.read().sites["north"].key
+    with pytest.raises(FormatError, match="public key"):
+        hub.admit(request(hub, tmp_path, seal="00" * 32))  # one with which all have the same in common
+    assert hub.admit(request(hub, tmp_path)).certificate
+
+
+def test_the_sealing_key_of_another_site(hub, tmp_path):
+    """Who signs for it with a key of its own does not have it."""
+    south = join(hub, tmp_path, "south")
+    key = Key.generate()
+    bare = msgspec.structs.replace(request(hub, tmp_path), key=key.public.hex(), seal=public_key(south.store).hex())
+    statement = bare.statement(hub.trusted)
+    with pytest.raises(InputError, match="not signed with the keys"):
+        hub.admit(msgspec.structs.replace(bare, signature=key.sign(statement).hex()))
+
+
+def test_words_depend_on_both_sides(hub, tmp_path):
+    trusted, key, seal = hub.trusted, b"k" * 32, b"s" * 32
+    other = Authority.create(tmp_path / "other", "heart").certificate
+    words = {
+        trusted.words("north", key, seal),
+        trusted.words("south", key, seal),
+        trusted.words("north", seal, seal),
+        trusted.words("north", key, key),
+        msgspec.structs.replace(trusted, coordinator=key).words("north", key, seal),
+        msgspec.structs.replace(trusted, root=pem(other).decode()).words("north", key, seal),
+    }
+    assert len(words) == 6
+
+
+@pytest.mark.parametrize("answer", [{}, {"certificate": 3}, {"certificate": "no", "signature": "00"}])
+def test_an_answer_that_the_coordinator_did_not_sign(hub, tmp_path, answer):
+    real = enrol.call
+    with (
+        mock.patch("silvan.deploy.member.call", lambda *a: answer if "/join" in a else real(*a)),
+        pytest.raises((FederationError, InputError), match=r"something else than a certificate|has not the coordin"),
+    ):
+        join(hub, tmp_path)
+    assert not (tmp_path / "north" / MEMBER).exists()
 
 
 def test_an_invitation_is_good_once(hub, tmp_path):
@@ -112,7 +259,7 @@ def test_nothing_is_signed_before_the_secret_is_right(hub, monkeypatch):
     hub.invite("north")
     for site in ("north", "south", "east"):
         with pytest.raises(InputError, match="invitation for"):
-            hub.admit(site, "guessed", "not a key", "not a seal", b"not a request")
+            hub.admit(JoinRequest(site=site, secret=GUESSED, key="no key", seal="no seal", request="nothing"))
     assert signed == []
 
 
@@ -213,9 +360,12 @@ def test_a_site_that_is_taken_out(hub, tmp_path):
     south = join(hub, tmp_path, "south")
     north.pin_roster()
     hub.revoke("south")
-    assert list(north.pin_roster(again=True).sites) == ["north"]
-    with pytest.raises(FederationError, match="does not know this site's key"):
-        south.pin_roster(again=True)
+    assert list(north.pin_roster().sites) == ["north", "south"]  # until its owner has compared the words
+    accept(north, hub)
+    assert list(north.pin_roster().sites) == ["north"]
+    for refused in (south.pin_roster, lambda: south.accept_roster(""), south.renew):
+        with pytest.raises(FederationError, match=r"does not know this site's key|no site 'south' has joined"):
+            refused()
 
 
 def test_names(tmp_path):
@@ -277,11 +427,60 @@ def test_a_certificate_that_expired(tmp_path):
     certificate = read_certificate(signed)
     check_certificate(certificate, authority.certificate)
     later = datetime.now(UTC) + timedelta(days=2)
-    with pytest.raises(InputError, match=r"the certificate of 'north' expired on .*; ask the coordinator for a new"):
+    with pytest.raises(InputError, match=r"the certificate of 'north' expired on .*; `silvan site renew`"):
         check_certificate(certificate, authority.certificate, later)
     earlier = datetime.now(UTC) - timedelta(days=2)
     with pytest.raises(InputError, match="not valid yet: this machine's clock is behind"):
         check_certificate(certificate, authority.certificate, earlier)
+
+
+def test_a_certificate_is_renewed(hub, tmp_path, monkeypatch):
+    """By the key that the site joined with, before its end or after it; with no other key, and at no other time."""
+    north = join(hub, tmp_path)
+    startup = north.path / "kit" / "startup"
+    csr = make_request(load_key(startup / "client.key"), "north")
+    (startup / "client.crt").write_bytes(hub.authority.sign(csr, "north", days=0))
+    words = north.fingerprint
+    assert ends_soon(north.certificate)
+    assert "Renewed, until" in silvan("site", "renew", north.path).output
+    check_certificate(north.certificate, hub.authority.certificate)
+    assert not ends_soon(north.certificate)
+    assert north.fingerprint == words == hub.fingerprints()["north"]
+    asked = RenewRequest.make(hub.trusted, north.folder.key, "north", csr.decode())
+    for forged in (
+        msgspec.structs.replace(asked, at=asked.at - 1),
+        msgspec.structs.replace(asked, request=csr.decode() + "\n"),
+        RenewRequest.make(hub.trusted, Key.generate(), "north", csr.decode()),
+    ):
+        with pytest.raises(InputError, match="not signed with the keys"):
+            hub.renew_site(forged)
+    with pytest.raises(InputError, match="no site 'south' has joined"):
+        hub.renew_site(msgspec.structs.replace(asked, site="south"))
+    monkeypatch.setattr("silvan.deploy.joining.join_requests.time.time", lambda: asked.at + 3600)
+    with pytest.raises(InputError, match="signed at another time"):
+        hub.renew_site(asked)
+
+
+def test_certificates_of_the_coordinator_are_renewed(hub):
+    """For the same keys and names; those that have time are left as they are."""
+    server, admin = (hub.path / name for name in ("server/startup/server.crt", "admin/startup/client.crt"))
+    assert hub.ending() == []
+    csr = make_request(load_key(server.with_suffix(".key")), "localhost")
+    server.write_bytes(hub.authority.sign(csr, "localhost", ("localhost",), days=20))
+    before = admin.read_bytes()
+    assert hub.ending() == ["server/startup/server.crt"]
+    hub.renew(*hub.ending())
+    renewed = read_certificate(server.read_bytes())
+    assert hub.ending() == []
+    check_certificate(renewed, hub.authority.certificate)
+    assert renewed.public_key() == load_key(server.with_suffix(".key")).public_key()
+    assert admin.read_bytes() == before
+
+
+def test_no_certificate_outlives_the_root(tmp_path):
+    authority = Authority.create(tmp_path / "authority", "heart", days=10)
+    signed = read_certificate(authority.sign(make_request(make_key(tmp_path / "key"), "north"), "north"))
+    assert signed.not_valid_after_utc == authority.certificate.not_valid_after_utc
 
 
 def test_a_certificate_of_another_federation(tmp_path):

@@ -17,6 +17,7 @@ from silvan.deploy.member import Member
 from silvan.deploy.operations.metrics_server import make_metrics_server
 from silvan.deploy.operations.status import hub_status, metrics, site_status
 from silvan.errors import InputError
+from silvan.study.remote_study import parse_remote_study
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def test_the_coordinator(folders):
     found = hub_status(hub)
     assert not found.running
     assert found.sites["south"].joined == "not invited"
-    assert found.sites["north"].words == hub.read().sites["north"].fingerprint
+    assert found.sites["north"].words == hub.fingerprints()["north"]
     assert list(found.studies) == ["heart", "lungs"]
     shown = CliRunner().invoke(app, ["study", "status", "--in", str(hub.path), "--json"])
     assert json.loads(shown.output)["studies"]["heart"]["round"] == 7
@@ -63,6 +64,16 @@ def test_a_site(folders):
     assert json.loads(shown.output)["words"] == member.fingerprint
     text = CliRunner().invoke(app, ["site", "status", str(member.path)]).output
     assert "Privacy budget spent: 0 of 2" in text
+
+
+def test_studies_at_a_site(folders):
+    _, member = folders
+    plan = parse_remote_study('name = "heart"\nlabel = "y"\n[learner]\n')
+    member.note_study(plan)
+    assert site_status(member).studies == {plan.id: "needs no approval"}
+    member.decline(plan, "no")
+    assert site_status(member).studies == {plan.id: "declined"}
+    (member.path / "asked" / f"{plan.digest}.toml").unlink()
 
 
 def test_figures_for_prometheus(folders):

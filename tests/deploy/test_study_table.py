@@ -6,6 +6,7 @@ import stat
 import polars as pl
 import pytest
 from helpers.joining import make_hub, serving, write_table
+from helpers.runs import silvan
 from typer.testing import CliRunner
 
 from silvan.cli.main import app
@@ -63,6 +64,41 @@ def test_a_table_that_changed_is_refused(joined, study, table):
     write_table(joined.path.parent)
     write_table(type(joined.path)(table).parent)
     begin(joined, study)  # the old rows are back
+
+
+def approve(member, study):
+    shown = silvan("site", "approve", member.path, study.digest)
+    return " ".join(shown.output.split())
+
+
+def test_a_table_that_changed_after_it_was_approved_is_refused(joined, study, table):
+    """Also if the study had been waiting since before; approved again before it begins, it has the new rows."""
+    assert "answered from the table as it is now. If it changes" in approve(joined, study)
+    OTHER_ROWS.write_csv(table)
+    with pytest.raises(FederationError, match="has changed since its owner approved the study; its owner can approve"):
+        begin(joined, study)
+    assert "answered from the table as it is now" in approve(joined, study)
+    assert begin(joined, study).frame["age"].to_list()[-1] == 71
+    assert "The study has begun, with the table as it is now" in approve(joined, study)
+    write_table(type(joined.path)(table).parent)
+    assert "The table has changed since the study began" in approve(joined, study)
+    with pytest.raises(FederationError, match="has changed since the study began"):
+        begin(joined, study)
+
+
+def test_an_approval_freezes_the_table_where_all_are_to_be(joined, study, table):
+    use(joined, table, "freeze = true\n")
+    assert "answered from the frozen copy of the table" in approve(joined, study)
+    OTHER_ROWS.write_csv(table)
+    assert begin(joined, study).frame["age"].to_list()[-1] == 70
+
+
+def test_an_approval_where_the_table_cannot_be_read(joined, study, table):
+    type(joined.path)(table).unlink()
+    assert "cannot be read from here" in approve(joined, study)
+    assert joined.folder.approvals.find(study.id) is not None
+    write_table(type(joined.path)(table).parent)
+    begin(joined, study)
 
 
 def test_another_study_begins_with_the_new_rows(joined, study, table):

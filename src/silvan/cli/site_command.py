@@ -11,12 +11,13 @@ from silvan.errors import InputError
 
 if TYPE_CHECKING:
     from silvan.deploy.member import Member
+    from silvan.study.remote_study import RemoteStudy
 
 app = typer.Typer(no_args_is_help=True, help="A site's own side: its ledger, and the studies its owner approves.")
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The site's folder.")]
 
-_MOST_COLUMNS = 12
+_MOST_COLUMNS, _LONGEST_REASON = 12, 150
 
 
 @app.command()
@@ -100,9 +101,11 @@ def approve(
         coming = next((one for one in member.studies() if one.id == study), None)
         if coming is not None and not withdraw:
             from silvan.deploy.explain import approve_study
+            from silvan.deploy.study_table import remember_table
 
             made = approve_study(member, coming, messages, sites, tasks)
             print_parts(Console(), approvals_table([made]))
+            print_lines(remember_table(member, coming))
             return
     if study is None:
         if withdraw:
@@ -131,7 +134,10 @@ def _show_studies(member: "Member", folder: Path) -> None:
     for study in studies:
         explained = explain(member, study)
         state = f"approved on {explained.approved.at[:10]}" if explained.approved else "waits for your approval"
-        if not member.policy.approve:
+        declined = member.declined(study)
+        if declined is not None:
+            state = f"declined: {declined}"
+        elif not member.policy.approve:
             state = "answered without approval, as site.toml says"
         title = Text(clean(f"{explained.id}: {state}"), style="bold")
         print_parts(console, title, Text("\n".join(map(clean, explained.lines))))
@@ -140,6 +146,10 @@ def _show_studies(member: "Member", folder: Path) -> None:
         if member.policy.approve and not explained.approved:
             # by the digest: what a coordinator calls a study is no part of a command
             print_lines(f"To approve: silvan site approve {shlex.quote(str(folder))} {explained.digest}")
+            if declined is None:
+                print_lines(
+                    f'To decline: silvan site decline {shlex.quote(str(folder))} {explained.digest} --why "..."'
+                )
 
 
 def _complete_name(member: "Member", study: str) -> str:
@@ -150,6 +160,28 @@ def _complete_name(member: "Member", study: str) -> str:
     if len(matching) != 1:
         raise InputError(f"study must be one of those that came in: {', '.join(map(repr, known)) or 'none did'}")
     return matching[0]
+
+
+def _study_of(member: "Member", study: str) -> "RemoteStudy":
+    """Return the one study that came in whose name, or whose digest, begins with the text."""
+    name = _complete_name(member, study)
+    return next(one for one in member.studies() if one.id == name)
+
+
+@app.command()
+def decline(
+    folder: Folder,
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="The study's name, or how it begins.")],
+    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="What the coordinator is told, in a line.")],
+) -> None:
+    """Take no part in a study: the coordinator is told why. Approving it later takes that back."""
+    from silvan.deploy.member import Member
+
+    if not why.strip() or len(why) > _LONGEST_REASON:
+        raise InputError(f"why must be text of at most {_LONGEST_REASON} characters")
+    member = Member(folder)
+    member.decline(_study_of(member, study), clean(why).strip())
+    print_lines("Declined. The coordinator is told when it asks, or asks at once if the study waits for you.")
 
 
 @app.command()
@@ -164,8 +196,7 @@ def freeze(
     from silvan.deploy.study_table import thaw
 
     member = Member(folder)
-    name = _complete_name(member, study)
-    [plan] = [one for one in member.studies() if one.id == name]
+    plan = _study_of(member, study)
     if remove:
         print_lines("Removed." if thaw(member, plan) else "The rows of this study are not frozen.")
     else:
@@ -208,29 +239,76 @@ def join(
 def start(
     folder: Folder,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay, as systemd wants it.")] = False,
-    new_roster: Annotated[
-        bool, typer.Option("--new-roster", help="Accept other keys than before; compare the words first.")
-    ] = False,
+    new_roster: Annotated[bool, typer.Option("--new-roster", hidden=True)] = False,
 ) -> None:
     """Start the site's process: it connects to the coordinator, and answers what you let it."""
-    from silvan.deploy.certificates import check_certificate, read_certificate
+    from silvan.deploy.certificates import ends_soon
     from silvan.deploy.hub import roster_fingerprint
     from silvan.deploy.member import Member, check_table
     from silvan.deploy.services import become_site, start_site
 
     member = Member(folder)
-    startup = member.path / "kit" / "startup"
-    check_certificate(
-        read_certificate((startup / "client.crt").read_bytes()), read_certificate((startup / "rootCA.pem").read_bytes())
-    )
+    if new_roster:
+        raise InputError(f"new keys are shown, and accepted by their words, with `silvan site roster {folder}`")
+    if ends_soon(member.certificate):
+        member.renew()
+        print_lines(f"The certificate was about to end and is renewed, until {_end_of(member)}.")
     check_table(member.settings["table"], member.settings.get("query"), [])
-    roster = member.pin_roster(again=new_roster)
+    roster = member.pin_roster()
     if roster is not None:
         print_lines(f"All keys together in words: {roster_fingerprint(roster)}")
     if foreground:
         become_site(member)
     process = start_site(member)
     print_lines(f"Running (process {process.pid}). Log: {member.path}/kit/log.txt")
+
+
+def _end_of(member: "Member") -> str:
+    return f"{member.certificate.not_valid_after_utc:%Y-%m-%d}"
+
+
+@app.command()
+def renew(folder: Folder) -> None:
+    """Have the site's certificate renewed, by the key that the coordinator knows the site by; then restart the site."""
+    from silvan.deploy.member import Member
+
+    member = Member(folder)
+    member.renew()
+    print_lines(f"Renewed, until {_end_of(member)}. The site uses it when it is started again.")
+
+
+@app.command()
+def roster(
+    folder: Folder,
+    accept: Annotated[
+        str | None,
+        typer.Option("--accept", metavar="WORDS", help="The words of the new list, compared with the others."),
+    ] = None,
+) -> None:
+    """Show everybody's keys that the site goes by, in words, and those that the coordinator tells now."""
+    from silvan.deploy.hub import compare_rosters, roster_fingerprint
+    from silvan.deploy.member import Member
+
+    member = Member(folder)
+    if accept is not None:
+        kept = member.accept_roster(accept)
+        print_lines(f"Accepted: {', '.join(kept.sites)}. Studies that have begun go on with the sites that they have.")
+        return
+    kept_now, latest = member.roster(), member.latest_roster()
+    if kept_now is not None:
+        print_lines(f"Kept: {', '.join(kept_now.sites)}; in words: {roster_fingerprint(kept_now)}")
+    if latest is None:
+        print_lines("The coordinator has no complete list: not all sites have joined.")
+    elif kept_now is None or kept_now != latest:
+        change = "" if kept_now is None else f" ({compare_rosters(kept_now, latest).describe()})"
+        words = roster_fingerprint(latest)
+        print_lines(
+            f"The coordinator tells now: {', '.join(latest.sites)}{change}; in words: {words}",
+            "Compare these words with the coordinator and another site by telephone. If they are the same:",
+            f'silvan site roster {shlex.quote(str(folder))} --accept "{words}"',
+        )
+    else:
+        print_lines("The coordinator tells the same.")
 
 
 @app.command()

@@ -83,7 +83,9 @@ def add(site: Annotated[str, typer.Argument(metavar="SITE")], folder: In = Path(
     from silvan.deploy.hub import Hub
 
     Hub(folder).add(site)
-    print_lines(f"Added. Next: silvan study invite {site}. The others must accept the new roster when it has joined.")
+    print_lines(
+        f"Added. Next: silvan study invite {site}. When it has joined, the others accept it: silvan site roster FOLDER."
+    )
 
 
 @app.command()
@@ -92,7 +94,7 @@ def revoke(site: Annotated[str, typer.Argument(metavar="SITE")], folder: In = Pa
     from silvan.deploy.hub import Hub
 
     Hub(folder).revoke(site)
-    print_lines(f"{site} is out. The other sites must accept the new roster: silvan site start --new-roster")
+    print_lines(f"{site} is out. The other sites must accept the new roster: silvan site roster FOLDER")
 
 
 @app.command()

@@ -22,6 +22,9 @@ DAYS, ROOT_DAYS = 1095, 3650
 _SERVER, _CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 _EARLY = timedelta(minutes=5)  # clocks differ
 
+SOON = timedelta(days=30)
+"""How long before its end a certificate is renewed, or its owner told."""
+
 
 def make_key(path: Path) -> rsa.RSAPrivateKey:
     """Make a key and write it to a new file that only its owner may read."""
@@ -89,8 +92,9 @@ class Authority:
         key = asked.public_key()
         if not asked.is_signature_valid or not isinstance(key, rsa.RSAPublicKey):
             raise FormatError("a request for a certificate that is not signed by its own key")
+        now, last = datetime.now(UTC), self.certificate.not_valid_after_utc
         certificate = (
-            _builder(_subject(name, name, role), self.certificate.subject, key, datetime.now(UTC), days)
+            _builder(_subject(name, name, role), self.certificate.subject, key, now, days, last)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(authority=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([_SERVER if hosts else _CLIENT]), critical=True)
@@ -120,12 +124,19 @@ def check_certificate(certificate: x509.Certificate, root: x509.Certificate, now
         raise InputError(f"the certificate of {name!r} is not of this federation; was it made by another?") from None
     for one, what in ((certificate, f"the certificate of {name!r}"), (root, "the federation's own certificate")):
         if now > one.not_valid_after_utc:
-            raise InputError(
-                f"{what} expired on {one.not_valid_after_utc:%Y-%m-%d}; ask the coordinator for a new invitation and "
-                "join again"
-            )
+            remedy = _RENEWED if one is certificate else _ROOT_ENDS
+            raise InputError(f"{what} expired on {one.not_valid_after_utc:%Y-%m-%d}; {remedy}")
         if now < one.not_valid_before_utc:
             raise InputError(f"{what} is not valid yet: this machine's clock is behind; set it")
+
+
+_RENEWED = "`silvan site renew` has a site's renewed, `silvan study start` those of the coordinator"
+_ROOT_ENDS = "make a new federation, and have all sites join it"
+
+
+def ends_soon(certificate: x509.Certificate) -> bool:
+    """Whether a certificate has ended, or is about to."""
+    return certificate.not_valid_after_utc - datetime.now(UTC) < SOON
 
 
 def common_name(certificate: x509.Certificate) -> str:
@@ -149,8 +160,14 @@ def _subject(name: str, organisation: str = "", role: str = "") -> x509.Name:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: rsa.RSAPublicKey, now: datetime, days: int
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: rsa.RSAPublicKey,
+    now: datetime,
+    days: int,
+    last: datetime | None = None,
 ) -> x509.CertificateBuilder:
+    end = now + timedelta(days=days)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -158,7 +175,7 @@ def _builder(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _EARLY)
-        .not_valid_after(now + timedelta(days=days))
+        .not_valid_after(end if last is None else min(end, last))
     )
 
 

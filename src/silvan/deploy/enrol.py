@@ -1,7 +1,9 @@
 """Joining over the network: a small HTTPS service beside FLARE's server, and the site's side of it.
 
-The service listens on the port after the server's. A site trusts it by the root certificate in its invitation; it
-admits a site by the invitation's secret, once. It tells nothing but versions, the time and public keys.
+The service listens on the port after the server's. A site trusts it by the root certificate and the coordinator's key
+in its invitation; it admits a site by the invitation's secret, once, and by proof that the keys are the site's own
+(``joining/join_requests.py``). It renews certificates by the site's key. It tells nothing but versions, the time and
+public keys.
 """
 
 import http.client
@@ -15,16 +17,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from silvan.deploy.hub import Hub
+from silvan.deploy.joining.join_requests import MAX_CLOCK_DIFFERENCE, Granted, JoinRequest, RenewRequest, proof_key
 from silvan.errors import FederationError, InputError, SilvanError
 
 log = logging.getLogger("silvan.enrol")
 
 _MAX_BODY = 1 << 16
 """Bytes of a request."""
-
-MAX_CLOCK_DIFFERENCE = 120.0
-"""Seconds by which clocks may differ when a site joins; later, messages are refused from 300 on."""
 
 
 def versions() -> dict[str, str]:
@@ -69,30 +71,34 @@ class _Handler(BaseHTTPRequestHandler):
             return
         content = self.hub.read()
         sites = {name: {"key": m.key, "seal": m.seal} for name, m in content.sites.items()}
-        roster = {"coordinator": self.hub.key.public.hex(), "sites": sites}
-        self._send(200, {"time": time.time(), "versions": versions(), "roster": roster})
+        key = self.hub.key
+        roster = {"coordinator": key.public.hex(), "sites": sites}
+        said = {"time": time.time(), "versions": versions(), "roster": roster, "proof_key": proof_key(key)}
+        self._send(200, said)
 
     def do_POST(self) -> None:
-        """Admit a site."""
+        """Admit a site, or renew its certificate."""
         try:
             length = int(self.headers.get("Content-Length") or 0)
-            if self.path != "/join" or not 0 < length <= _MAX_BODY:
+            if self.path not in ("/join", "/renew") or not 0 < length <= _MAX_BODY:
                 self.rfile.read(min(max(length, 0), 16 * _MAX_BODY))  # unread, the sender would not get the answer
                 raise InputError("there is nothing here")
-            asked = json.loads(self.rfile.read(length))
-            if not isinstance(asked, dict) or not all(isinstance(v, str | dict) for v in asked.values()):
-                raise InputError("not a request to join")
-            check_versions(versions(), asked.get("versions") or {}, f"site {asked.get('site')!r}")
-            signed = self.hub.admit(
-                asked["site"], asked["secret"], asked["key"], asked["seal"], asked["request"].encode()
-            )
-            self._send(200, {"certificate": signed.decode()})
-        except (SilvanError, KeyError, ValueError, TypeError, AttributeError) as error:
+            body = self.rfile.read(length)
+            self._send(200, msgspec.to_builtins(self._join(body) if self.path == "/join" else self._renew(body)))
+        except (SilvanError, ValueError) as error:
             text = str(error) if isinstance(error, SilvanError) else "not a request to join"
             self._send(400, {"error": text})
         except OSError:
             log.exception("could not let a site join")
             self._send(500, {"error": "the coordinator failed; its log says why"})
+
+    def _join(self, body: bytes) -> Granted:
+        asked = msgspec.json.decode(body, type=JoinRequest)
+        check_versions(versions(), asked.versions, f"site {asked.site!r}")
+        return self.hub.admit(asked)
+
+    def _renew(self, body: bytes) -> Granted:
+        return self.hub.renew_site(msgspec.json.decode(body, type=RenewRequest))
 
     def _send(self, code: int, content: dict[str, Any]) -> None:
         body = json.dumps(content).encode()
@@ -169,7 +175,9 @@ def call(host: str, port: int, root: str, path: str, content: dict[str, Any] | N
 
 def _not_trusted(where: str, error: ssl.SSLCertVerificationError) -> str:
     if "expired" in error.verify_message:
-        return f"the certificate of {where} expired; the coordinator must make a new one, or a clock is wrong"
+        return (
+            f"the certificate of {where} expired; `silvan study stop` and `start` there renew it; or a clock is wrong"
+        )
     if "not yet valid" in error.verify_message:
         return f"the certificate of {where} is not valid yet: this machine's clock is behind; set it"
     return f"{where} is not the coordinator that invited you ({error.verify_message}); ask it for a new invitation"

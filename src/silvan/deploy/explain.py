@@ -54,7 +54,7 @@ def explain(member: Member, study: RemoteStudy) -> Explanation:
     """Describe what a study asks of a site."""
     plan, sites = study.study, member.sites_of(study)
     parameters = ", ".join(f"{key} {value}" for key, value in plan.parameters.items()) or "all parameters as they are"
-    others = "all sites of the federation" if study.sites is None else ", ".join(study.sites)
+    others = f"all sites of the federation ({', '.join(sites)})" if study.sites is None else ", ".join(sites)
     lost = study.losses(sites)
     lines = [
         f"Learns to predict {plan.label!r} by {plan.kind} ({parameters}), over {others}.",
@@ -107,6 +107,7 @@ def approve_study(
         losses=asked.losses,
     )
     member.policy.check_approval(made)
+    member.undo_decline(study)
     return member.folder.approvals.approve(made)
 
 

@@ -48,7 +48,7 @@ def write_server(folder: Path, host: str, port: int) -> None:
         _component(
             "job_scheduler",
             "nvflare.app_common.job_schedulers.job_scheduler.DefaultJobScheduler",
-            max_jobs=4,
+            max_jobs=32,  # some may wait for approval for days
             min_schedule_interval=0.1,
             max_schedule_interval=1.0,
         ),

@@ -16,12 +16,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from silvan.deploy import flare_kit
-from silvan.deploy.certificates import Authority, make_key, make_request, pem
+from silvan.deploy.certificates import (
+    Authority,
+    ends_soon,
+    load_key,
+    make_key,
+    make_request,
+    pem,
+    read_certificate,
+)
 from silvan.deploy.fingerprint import N_WORDS_OF_ALL, fingerprint
+from silvan.deploy.joining.join_requests import Granted, JoinRequest, RenewRequest, Trusted
 from silvan.errors import FormatError, InputError
 from silvan.federation.keys import Key, Roster, read_public
 from silvan.federation.store import digest
@@ -31,6 +41,7 @@ from silvan.util.folder_lock import lock_folder
 HUB = "hub.json"
 PORT = 8102
 INVITE_DAYS = 14
+_CERTIFICATES = "server/startup/server.crt", "admin/startup/client.crt"
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
 _HOST = re.compile(r"[A-Za-z0-9:]([A-Za-z0-9._:-]{0,251}[A-Za-z0-9])?")
 
@@ -43,11 +54,6 @@ class SiteEntry(msgspec.Struct):
     key: str = ""
     seal: str = ""
     joined: str = ""
-
-    @property
-    def fingerprint(self) -> str:
-        """The fingerprint of the site's keys, in words."""
-        return fingerprint(bytes.fromhex(self.key + self.seal))
 
 
 class Content(msgspec.Struct):
@@ -125,17 +131,14 @@ class Hub:
         hosts = list(dict.fromkeys([host, "localhost", "127.0.0.1"]))
         flare_kit.write_server(path / "server", host, port)
         flare_kit.write_admin(path / "admin", host, port)
-        for folder, file, who, named, role in (
-            ("server", "server", host, tuple(hosts), ""),
-            ("admin", "client", flare_kit.ADMIN, (), "lead"),
-        ):
-            startup = path / folder / "startup"
-            request = make_request(make_key(startup / f"{file}.key"), who)
-            (startup / f"{file}.crt").write_bytes(authority.sign(request, who, named, role))
-            (startup / "rootCA.pem").write_bytes(pem(authority.certificate))
+        for name_ in _CERTIFICATES:
+            make_key((path / name_).with_suffix(".key"))
+            (path / name_).with_name("rootCA.pem").write_bytes(pem(authority.certificate))
         content = Content(name, host, port, hosts, {site: SiteEntry() for site in sites}, columns or [])
         write_whole(path / HUB, _json(content))
-        return cls(path)
+        hub = cls(path)
+        hub.renew(*_CERTIFICATES)
+        return hub
 
     def read(self) -> Content:
         """Read ``hub.json``."""
@@ -162,6 +165,29 @@ class Hub:
         """The authority that signs certificates."""
         return Authority.load(self.path / "authority")
 
+    @property
+    def trusted(self) -> Trusted:
+        """What sites trust: the coordinator's key, and the root certificate."""
+        return Trusted(self.key.public, pem(self.authority.certificate).decode())
+
+    # -- certificates of its own processes
+
+    def ending(self) -> list[str]:
+        """Return which of the certificates of its own processes have ended, or are about to."""
+        read = {name: read_certificate((self.path / name).read_bytes()) for name in _CERTIFICATES}
+        return [name for name, certificate in read.items() if ends_soon(certificate)]
+
+    def renew(self, *names: str) -> None:
+        """Make certificates of its own processes anew, for the keys that they have; for processes that start."""
+        content, authority = self.read(), self.authority
+        for name in names:
+            key = load_key((self.path / name).with_suffix(".key"))
+            named: tuple[str, tuple[str, ...], str] = (content.host, tuple(content.hosts), "")
+            who, hosts, role = named if name.endswith("server.crt") else (flare_kit.ADMIN, (), "lead")
+            write_whole(self.path / name, authority.sign(make_request(key, who), who, hosts, role))
+
+    # -- sites
+
     def invite(self, site: str, days: float = INVITE_DAYS) -> Invite:
         """Make an invitation; an earlier one for the same site is no longer valid."""
         secret = secrets.token_urlsafe(24)
@@ -182,30 +208,51 @@ class Hub:
                 columns=content.columns,
             )
 
-    def admit(self, site: str, secret: str, key: str, seal: str, request: bytes) -> bytes:
+    def admit(self, asked: JoinRequest) -> Granted:
         """Admit an invited site: keep its public keys and sign its certificate; the invitation is used up.
 
         Nothing is signed, and nothing but the name and the secret is looked at, before the secret is known to be right.
         """
+        site, own, trusted = asked.site, self.key, self.trusted
         with self.changing() as content:
             entry = content.sites.get(site)
             invited = "" if entry is None else entry.invited
-            right = secrets.compare_digest(invited, digest(secret.encode()))
+            right = secrets.compare_digest(invited, digest(asked.secret.encode()))
             if entry is None or not invited:
                 raise InputError(f"no invitation for {site!r} is open: it was used, or taken back; ask for a new one")
             if not right:
                 raise InputError(f"this invitation for {site!r} is not the last one; ask for a new one")
             if datetime.now(UTC) > datetime.fromisoformat(entry.until):
                 raise InputError(f"this invitation for {site!r} ended on {entry.until[:10]}; ask for a new one")
-            read_public(key), read_public(seal)
-            others = {one.key for name, one in content.sites.items() if name != site} | {self.key.public.hex()}
-            if key in others:
+            asked.check(trusted, own)
+            others = {own.public.hex()} | {
+                key for name, one in content.sites.items() if name != site for key in (one.key, one.seal)
+            }
+            if asked.key in others or asked.seal in others:
                 raise InputError("another site has joined with this key; each needs its own: join in a new folder")
-            certificate = self.authority.sign(request, site)
+            certificate = self.authority.sign(asked.request.encode(), site)
             entry.invited, entry.until = "", ""
-            entry.key, entry.seal = key, seal
+            entry.key, entry.seal = asked.key, asked.seal
             entry.joined = datetime.now(UTC).isoformat(timespec="seconds")
-        return certificate
+        return Granted.make(own, asked.statement(trusted), certificate)
+
+    def renew_site(self, asked: RenewRequest) -> Granted:
+        """Sign a new certificate for a site that has joined, by the key that it joined with."""
+        entry, trusted = self.read().sites.get(asked.site), self.trusted
+        if entry is None or not entry.key:
+            raise InputError(f"no site {asked.site!r} has joined; ask for an invitation")
+        asked.check(trusted, read_public(entry.key))
+        certificate = self.authority.sign(asked.request.encode(), asked.site)
+        return Granted.make(self.key, asked.statement(trusted), certificate)
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return of each site that has joined the words that its owner compares with the coordinator."""
+        trusted = self.trusted
+        return {
+            name: trusted.words(name, read_public(entry.key), read_public(entry.seal))
+            for name, entry in self.read().sites.items()
+            if entry.key
+        }
 
     def add(self, site: str) -> None:
         """Add a site, which can then be invited."""
@@ -233,6 +280,30 @@ class Hub:
             {name: bytes.fromhex(entry.key) for name, entry in joined.items()},
             {name: bytes.fromhex(entry.seal) for name, entry in joined.items()},
         )
+
+
+class RosterChange(NamedTuple):
+    """How a list of keys differs from another: the names of sites."""
+
+    added: list[str]
+    removed: list[str]
+    changed: list[str]
+
+    def describe(self) -> str:
+        """Return what changed, as text; empty if nothing did."""
+        parts = {"joined": self.added, "taken out": self.removed, "with other keys": self.changed}
+        return "; ".join(f"{what}: {', '.join(names)}" for what, names in parts.items() if names)
+
+
+def compare_rosters(before: Roster, after: Roster) -> RosterChange:
+    """Return which sites one list of keys has that another does not, and whose keys differ."""
+    both = [name for name in after.sites if name in before.sites]
+    keys = [{name: (roster.sites[name], roster.seals.get(name)) for name in both} for roster in (before, after)]
+    return RosterChange(
+        [name for name in after.sites if name not in before.sites],
+        [name for name in before.sites if name not in after.sites],
+        [name for name in both if keys[0][name] != keys[1][name]],
+    )
 
 
 def roster_fingerprint(roster: Roster) -> str:

@@ -11,6 +11,9 @@ from silvan.util.files import write_whole
 
 PROGRESS = "progress.json"
 
+INTERRUPTED = "interrupted"
+"""The stage of a job that FLARE ended, and that is submitted again."""
+
 
 class Progress(msgspec.Struct):
     """What ``progress.json`` holds."""

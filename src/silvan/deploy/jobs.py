@@ -9,13 +9,12 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from silvan.data.batches import read_size
 from silvan.deploy.hub import Hub
-from silvan.deploy.job_progress import ProgressWriter
+from silvan.deploy.job_progress import INTERRUPTED, ProgressWriter
 from silvan.deploy.member import Member
 from silvan.deploy.operations.notice import notify
 from silvan.deploy.operations.tidy import remove_journal, remove_old_jobs
-from silvan.deploy.study_table import check_study_table, study_source
+from silvan.deploy.study_table import check_study_table, study_source, table_settings
 from silvan.errors import FederationError, InputError, SilvanError
 from silvan.federate.options import make_sums
 from silvan.federation.agreement.agree import agree_on
@@ -24,7 +23,6 @@ from silvan.federation.journal import Journal
 from silvan.federation.keys import COORDINATOR
 from silvan.federation.signed import Signer
 from silvan.federation.site import Site
-from silvan.federation.site_table import SiteSettings
 from silvan.federation.transports.chunks import ChunkReply, ChunkServer
 from silvan.federation.transports.flare import AbortedError, Answering, Controlling, FlareTransport
 from silvan.privacy.sampling_key import restore_sampling_key, share_sampling_key
@@ -60,7 +58,7 @@ class Coordinator(Controlling):
                 self._run(hub, study, run, progress_file)
             except AbortedError as error:
                 progress_file.now.error = str(error)
-                progress_file.stage("interrupted")
+                progress_file.stage(INTERRUPTED)
                 raise
             except SilvanError as error:
                 progress_file.now.error, progress_file.now.final = str(error), True
@@ -134,35 +132,59 @@ class SiteExecutor(Answering):
         self.sites, self.version = sites, version
 
     def make_server(self, workspace: Path) -> ChunkServer:
-        """Make the site from its folder; it answers when its owner agrees."""
+        """Make the site from its folder; it answers when its owner agrees, and reads its table only then."""
         member = Member(workspace.parent)
         remove_old_jobs(workspace)
         try:
             study = parse_remote_study(self.study)
             _check_version(self.version)
             member.note_study(study)
-            roster = member.roster() or member.pin_roster()
-            if roster is None:
+            if member.roster() is None and member.pin_roster() is None:
                 raise InputError("not all sites have joined")
-            site = make_site(member, study)
-            check_study_table(member, study, site)
-            site.signer = Signer(member.name, member.folder.key, roster)
-            if study.secret:
-                restore_sampling_key(site, study.id)
+            member.note_sites(study, self.sites)
         except SilvanError as error:
-            log.error("%s", error)
-            text = str(error) if isinstance(error, FederationError) else _PLAIN
-            return ChunkServer(lambda data, verb: b"", lambda: ChunkReply("refused", text=text))
-        approvals, policy = member.folder.approvals, member.policy
-        if policy.approve and approvals.find(study.id) is None:
+            refusal = _refusal(error)
+            return ChunkServer(lambda data, verb: b"", lambda: refusal)
+        if _waits(member, study) is not None:
             notify(member, study)
+        opened: list[Site] = []
 
         def ready() -> ChunkReply | None:
-            if policy.approve and approvals.find(study.id) is None:
-                return ChunkReply("waiting", text="its owner has not approved the study yet")
-            return None
+            waits = _waits(member, study)
+            if waits is None and not opened:
+                try:
+                    opened.append(_open_site(member, study))
+                except SilvanError as error:
+                    return _refusal(error)
+            return waits
 
-        return ChunkServer(site.receive, ready)
+        return ChunkServer(lambda data, verb: opened[0].receive(data, verb), ready)
+
+
+def _waits(member: Member, study: RemoteStudy) -> ChunkReply | None:
+    """Return what a site says while its owner has not approved a study, or has declined it; None if it answers."""
+    why = member.declined(study)
+    if why is not None:
+        return ChunkReply("declined", text=f"its owner declined the study: {why}")
+    if member.policy.approve and member.folder.approvals.find(study.id) is None:
+        return ChunkReply("waiting", text="its owner has not approved the study yet")
+    return None
+
+
+def _open_site(member: Member, study: RemoteStudy) -> Site:
+    """Make a site that answers, if its table is the one that it was."""
+    site, roster = make_site(member, study), member.roster()
+    check_study_table(member, study, site)
+    if roster is not None:
+        site.signer = Signer(member.name, member.folder.key, roster)
+    if study.secret:
+        restore_sampling_key(site, study.id)
+    return site
+
+
+def _refusal(error: SilvanError) -> ChunkReply:
+    log.error("%s", error)
+    return ChunkReply("refused", text=str(error) if isinstance(error, FederationError) else _PLAIN)
 
 
 _PLAIN = "it cannot take part; its own log says why"
@@ -178,13 +200,10 @@ def make_site(member: Member, study: RemoteStudy, n_jobs: int | None = None) -> 
     """Make a site from its folder and a study."""
     plan, roster = study.study, member.roster()
     _, cover = make_sums(plan.sums, None if roster is None else roster.seals)
-    memory = member.settings.get("memory")
-    room = None if memory is None else read_size(memory)
-    own = {"n_jobs": n_jobs, "memory": room, "folder": member.path, "schema": plan.schema}
     return Site(
         member.name,
         study_source(member, study),
-        SiteSettings.of_study(plan.label, plan.exclude, plan.test, plan.random_state, **own),
+        table_settings(member, study, n_jobs),
         store=member.store,
         outbox=member.gate(study),
         cover=cover,

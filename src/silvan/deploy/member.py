@@ -20,15 +20,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from cryptography import x509
 
 from silvan.data.batches import read_size
 from silvan.data.sources.query import Query, is_url
 from silvan.data.table import read_table
 from silvan.deploy import flare_kit
-from silvan.deploy.certificates import make_key, make_request, read_certificate
+from silvan.deploy.certificates import check_certificate, load_key, make_key, make_request, pem, read_certificate
 from silvan.deploy.enrol import call, check_clock, check_versions, versions
-from silvan.deploy.fingerprint import fingerprint
-from silvan.deploy.hub import Invite, check_name
+from silvan.deploy.hub import Invite, check_name, compare_rosters, roster_fingerprint
+from silvan.deploy.joining.join_requests import Granted, JoinRequest, RenewRequest, Trusted
 from silvan.errors import FederationError, FormatError, InputError, SchemaError
 from silvan.federation.keys import Roster, read_public
 from silvan.federation.store import FileStore
@@ -80,6 +81,7 @@ class Member:
         if (path / MEMBER).exists():
             raise InputError(f"{path}: a site is here already; name another folder")
         where = (invite.host, invite.port, invite.root)
+        trusted = Trusted(read_public(invite.coordinator), invite.root)
         status = call(*where, "/roster")
         check_clock(float(status["time"]), "the coordinator")
         check_versions(versions(), status["versions"], "the coordinator")
@@ -89,24 +91,13 @@ class Member:
         startup = path / "kit" / "startup"
         flare_kit.write_site(path / "kit", invite.site, invite.host, invite.port - 1)
         (startup / "client.key").unlink(missing_ok=True)
-        request = make_request(make_key(startup / "client.key"), invite.site)
+        request = make_request(make_key(startup / "client.key"), invite.site).decode()
         folder, store = SiteFolder(path), FileStore(path / STORE)
-        signed = call(
-            *where,
-            "/join",
-            {
-                "site": invite.site,
-                "secret": invite.secret,
-                "key": folder.key.public.hex(),
-                "seal": public_key(store).hex(),
-                "request": request.decode(),
-                "versions": versions(),
-            },
-        )
+        bare = JoinRequest(site=invite.site, secret=invite.secret, request=request, versions=versions())
+        asked = JoinRequest.make(bare, trusted, folder.key, store, str(status["proof_key"]))
         store.close()
-        certificate = str(signed["certificate"]).encode()
-        read_certificate(certificate)
-        (startup / "client.crt").write_bytes(certificate)
+        granted = _granted(call(*where, "/join", msgspec.to_builtins(asked)))
+        _keep_certificate(startup, granted.check(trusted, asked.statement(trusted)), trusted)
         (startup / "rootCA.pem").write_text(invite.root)
         write_whole(path / SETTINGS, _settings_text(table, query, policy).encode())
         membership = Membership(
@@ -177,8 +168,28 @@ class Member:
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of the site's keys, in words."""
-        return fingerprint(self.folder.key.public + public_key(self.store))
+        """The words that the owner compares with the coordinator: of the site's keys and of what it trusts."""
+        return self.trusted.words(self.name, self.folder.key.public, public_key(self.store))
+
+    @property
+    def trusted(self) -> Trusted:
+        """What the site trusts since it was invited: the coordinator's key, and the root certificate."""
+        return Trusted(read_public(self.membership.coordinator), self.membership.root)
+
+    # -- its certificate
+
+    @property
+    def certificate(self) -> x509.Certificate:
+        """The site's certificate."""
+        return read_certificate((self.path / "kit" / "startup" / "client.crt").read_bytes())
+
+    def renew(self) -> None:
+        """Have the certificate renewed by the site's key, also after its end; for a process that starts."""
+        own, startup, trusted = self.membership, self.path / "kit" / "startup", self.trusted
+        request = make_request(load_key(startup / "client.key"), self.name).decode()
+        asked = RenewRequest.make(trusted, self.folder.key, self.name, request)
+        granted = _granted(call(own.host, own.port + 1, own.root, "/renew", msgspec.to_builtins(asked)))
+        _keep_certificate(startup, granted.check(trusted, asked.statement(trusted)), trusted)
 
     # -- everybody's keys
 
@@ -206,28 +217,82 @@ class Member:
             {name: read_public(keys["seal"]) for name, keys in sites.items()},
         )
 
-    def pin_roster(self, again: bool = False) -> Roster | None:
-        """Keep everybody's keys once all have joined; raise if they differ from those kept, unless ``again``."""
+    def pin_roster(self) -> Roster | None:
+        """Keep everybody's keys once all have joined, and return those kept.
+
+        Sites that joined or were taken out since are for the owner to accept; until then the old list counts. Another
+        key of a site that is kept is an error.
+        """
         pinned, latest = self.roster(), self.latest_roster()
         if latest is None:
             return pinned
-        if pinned is not None and pinned != latest and not again:
+        self._check_own_key(latest)
+        if pinned is None:
+            latest.save(self.path / ROSTER)
+            return latest
+        changed = compare_rosters(pinned, latest).changed
+        if changed:
             raise FederationError(
-                "the coordinator tells of other keys than before: a site joined, left or joined again; ask why, then "
-                "compare the words and accept with `silvan site start --new-roster`"
+                f"the coordinator tells of other keys than before, of {', '.join(changed)}: ask why; `silvan site "
+                "roster` shows the words to compare, and accepts them"
             )
-        mine = latest.sites.get(self.name)
-        if mine != self.folder.key.public:
-            raise FederationError("the coordinator does not know this site's key; was the site taken out?")
+        return pinned
+
+    def accept_roster(self, words: str) -> Roster:
+        """Keep everybody's keys as the coordinator tells them now, if they have the words that the owner compared."""
+        latest = self.latest_roster()
+        if latest is None:
+            raise InputError("not all sites have joined yet")
+        self._check_own_key(latest)
+        if words.lower().split() != roster_fingerprint(latest).split():
+            raise InputError(
+                "these are not the words of the coordinator's list; compare them again (`silvan site roster`)"
+            )
         latest.save(self.path / ROSTER)
         return latest
+
+    def _check_own_key(self, latest: Roster) -> None:
+        if latest.sites.get(self.name) != self.folder.key.public:
+            raise FederationError("the coordinator does not know this site's key; was the site taken out?")
 
     # -- studies
 
     def note_study(self, study: RemoteStudy) -> None:
         """Keep the text of a study that came in, for the owner to read."""
         (self.path / "asked").mkdir(exist_ok=True)
-        write_whole(self.path / "asked" / f"{study.digest}.toml", study.text.encode())
+        write_whole(self._asked(study, "toml"), study.text.encode())
+
+    def note_sites(self, study: RemoteStudy, sites: list[str]) -> None:
+        """Keep which sites a study has that names none; they stay the same though others join the federation."""
+        unknown = sorted(set(sites) - set(roster.sites)) if (roster := self.roster()) is not None else []
+        if unknown:
+            raise FederationError(
+                f"it does not have the keys of {', '.join(unknown)}; its owner compares and accepts them (`silvan site "
+                "roster`)"
+            )
+        path = self._asked(study, "sites")
+        if study.sites is None and not path.exists():
+            write_whole(path, msgspec.json.encode(sites))
+        if sorted(self.sites_of(study)) != sorted(sites):
+            raise FederationError("the study came with other sites before")
+
+    def decline(self, study: RemoteStudy, why: str) -> None:
+        """Note that the owner does not take part in a study, and why; an approval of it is withdrawn."""
+        if self.folder.approvals.find(study.id) is not None:
+            self.folder.approvals.withdraw(study.id)
+        write_whole(self._asked(study, "declined"), why.encode())
+
+    def declined(self, study: RemoteStudy) -> str | None:
+        """Return why the owner declined a study; None if that is not so."""
+        path = self._asked(study, "declined")
+        return path.read_bytes().decode() if path.exists() else None
+
+    def undo_decline(self, study: RemoteStudy) -> None:
+        """Forget that the owner declined a study."""
+        self._asked(study, "declined").unlink(missing_ok=True)
+
+    def _asked(self, study: RemoteStudy, ending: str) -> Path:
+        return self.path / "asked" / f"{study.digest}.{ending}"
 
     def studies(self) -> list[RemoteStudy]:
         """Return the studies that came in, the oldest first."""
@@ -236,11 +301,28 @@ class Member:
         return list({study.id: study for study in read}.values())
 
     def sites_of(self, study: RemoteStudy) -> list[str]:
-        """Return the sites that a study begins with: those that it names, or all that the site knows."""
+        """Return the sites that a study begins with: those that it names or came with, or all that the site knows."""
         if study.sites is not None:
             return study.sites
+        if (noted := self._asked(study, "sites")).exists():
+            return msgspec.json.decode(noted.read_bytes(), type=list[str])
         roster = self.roster()
         return [self.name] if roster is None else list(roster.sites)
+
+
+def _granted(answer: dict[str, Any]) -> Granted:
+    try:
+        return msgspec.convert(answer, Granted)
+    except msgspec.ValidationError:
+        raise FederationError("the coordinator answered with something else than a certificate") from None
+
+
+def _keep_certificate(startup: Path, certificate: x509.Certificate, trusted: Trusted) -> None:
+    """Write a site's certificate; raise an error unless it is for the site's key and by the federation's authority."""
+    check_certificate(certificate, read_certificate(trusted.root.encode()))
+    if certificate.public_key() != load_key(startup / "client.key").public_key():
+        raise FederationError("the coordinator answered with a certificate for another key")
+    write_whole(startup / "client.crt", pem(certificate))
 
 
 def _settings_text(table: str, query: str | None, policy: dict[str, Any]) -> str:

@@ -35,6 +35,8 @@ def start_hub(hub: Hub) -> list[Background]:
             raise InputError(f"port {port} is in use by another program; stop that, or name another port at init")
     if server in missing:
         remove_old_jobs(hub.path / "server" / "kept" / "jobs")
+    if server in missing and enrol in missing:  # both read the server's at their start
+        hub.renew(*hub.ending())
     if enrol in missing:
         enrol.start(["-u", "-m", "silvan.deploy.enrol", str(hub.path)], hub.path)
     if server in missing:

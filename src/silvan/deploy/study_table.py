@@ -1,7 +1,8 @@
 """The rows that a site brings to a study: the same from its first answer to its last, or the study stops.
 
-A site remembers a keyed fingerprint of its table when it first answers a study, or when its owner approves it. If the
-table is another one when a job begins, after a nightly refresh, say, the site takes no part and says so. A frozen table
+A site remembers a keyed fingerprint of its table when its owner approves a study, or when it first answers one that
+needs no approval. If the table is another one when a job begins, after a nightly refresh, say, the site takes no part
+and says so. A frozen table
 is a copy of the rows in the site's own folder, which the study goes on with.
 """
 
@@ -13,11 +14,12 @@ from typing import Any
 
 import polars as pl
 
+from silvan.data.batches import read_size
 from silvan.data.sources.query import Query
 from silvan.data.table import read_table
 from silvan.deploy.member import Member, source_of
-from silvan.errors import FederationError, InputError
-from silvan.federation.site_table import SiteTable
+from silvan.errors import FederationError, InputError, SilvanError
+from silvan.federation.site_table import SiteSettings, SiteTable
 from silvan.privacy.seal import secret_key
 from silvan.study.remote_study import RemoteStudy
 
@@ -33,18 +35,52 @@ def study_source(member: Member, study: RemoteStudy) -> Any:
     return _own_source(member) if frozen is None else str(frozen)
 
 
+def table_settings(member: Member, study: RemoteStudy, n_jobs: int | None = None) -> SiteSettings:
+    """Return how a site's table is read and split for a study."""
+    plan, memory = study.study, member.settings.get("memory")
+    room = None if memory is None else read_size(memory)
+    own = {"n_jobs": n_jobs, "memory": room, "folder": member.path, "schema": plan.schema}
+    return SiteSettings.of_study(plan.label, plan.exclude, plan.test, plan.random_state, **own)
+
+
 def check_study_table(member: Member, study: RemoteStudy, table: SiteTable) -> None:
-    """Remember a site's table for a study; raise ``FederationError`` if it is not the one that is remembered."""
-    secret = secret_key(member.store).private_bytes_raw()
-    print_ = hmac.digest(secret, f"{study.id}\0{table.fingerprint()}".encode(), "sha256")
-    known = member.store.get(_key(study))
-    if known is None:
-        member.store.put(_key(study), print_)
-    elif not hmac.compare_digest(known, print_):
+    """Remember a site's table for a study that begins; raise ``FederationError`` if another one is remembered."""
+    found, known = _fingerprint(member, study, table), member.store.get(_key(study))
+    if known is not None and not hmac.compare_digest(known, found):
+        if _has_begun(member, study):
+            raise FederationError(
+                "its table has changed since the study began; its owner can put the old rows back, or begin the study "
+                "anew and freeze them (`silvan site freeze`)"
+            )
         raise FederationError(
-            "its table has changed since the study began; its owner can put the old rows back, or begin the study anew "
-            "and freeze them (`silvan site freeze`)"
+            "its table has changed since its owner approved the study; its owner can approve it again, and freeze the "
+            "rows (`silvan site freeze`)"
         )
+    member.store.put_all({_key(study): found, _begun_key(study): b"1"})
+
+
+def remember_table(member: Member, study: RemoteStudy) -> str:
+    """Remember a site's table for a study that its owner approves; return what the owner should know."""
+    try:
+        table = SiteTable(member.name, study_source(member, study), table_settings(member, study))
+        found = _fingerprint(member, study, table)
+    except (SilvanError, OSError) as error:
+        return f"Its table cannot be read from here ({error}), and is remembered when the study begins."
+    known = member.store.get(_key(study))
+    if known is not None and _has_begun(member, study):
+        if hmac.compare_digest(known, found):
+            return "The study has begun, with the table as it is now."
+        return (
+            "The table has changed since the study began: the site takes no part until the old rows are back. To go on "
+            "with new rows, the study must begin anew, under another name."
+        )
+    member.store.put(_key(study), found)
+    if frozen_file(member, study) is not None:
+        return "The study is answered from the frozen copy of the table, and no other rows."
+    return (
+        "The study is answered from the table as it is now. If it changes before the study is over, the site takes no "
+        "part any more; `silvan site freeze` keeps these rows for it."
+    )
 
 
 def freeze(member: Member, study: RemoteStudy) -> Path:
@@ -96,6 +132,20 @@ def _own_source(member: Member) -> Any:
 
 def _is_known(member: Member, study: RemoteStudy) -> bool:
     return member.store.get(_key(study)) is not None
+
+
+def _fingerprint(member: Member, study: RemoteStudy, table: SiteTable) -> bytes:
+    """Return a digest of a table that says nothing to who does not have the site's key."""
+    secret = secret_key(member.store).private_bytes_raw()
+    return hmac.digest(secret, f"{study.id}\0{table.fingerprint()}".encode(), "sha256")
+
+
+def _has_begun(member: Member, study: RemoteStudy) -> bool:
+    return member.store.get(_begun_key(study)) is not None
+
+
+def _begun_key(study: RemoteStudy) -> str:
+    return f"begun study {study.id}"
 
 
 def _key(study: RemoteStudy) -> str:

@@ -14,7 +14,7 @@ import msgspec
 
 from silvan.deploy import flare_kit
 from silvan.deploy.hub import Hub
-from silvan.deploy.job_progress import PROGRESS, Progress, line_of, read_progress
+from silvan.deploy.job_progress import INTERRUPTED, PROGRESS, Progress, line_of, read_progress
 from silvan.errors import FederationError, InputError
 from silvan.federate.options import check_quorum, make_sums
 from silvan.federation.transports.flare import Session
@@ -32,8 +32,12 @@ MOST_TRIES = 8
 _CANCELLED = "cancelled"
 """A file in the run folder of a study that was cancelled."""
 
-_RUNNING = {"SUBMITTED", "APPROVED", "DISPATCHED", "RUNNING"}
-STALE, SILENT = 40.0, 3.0
+_SITES = "sites.json"
+"""A file in the run folder: the sites that the study began with, which others that join later do not change."""
+
+_QUEUED = {"SUBMITTED", "APPROVED"}
+_RUNNING = {*_QUEUED, "DISPATCHED", "RUNNING"}
+STALE, SILENT = 60.0, 3.0
 """Seconds without new progress after which a job is looked for: one that has written none yet, and one that has."""
 
 
@@ -74,8 +78,8 @@ class Supervisor:
 
     def __init__(self, hub: Hub, study: RemoteStudy, report: Callable[[str], None] = lambda text: None) -> None:
         self.hub, self.study, self._report = hub, study, report
-        content = hub.read()
-        self.sites = study.sites or list(content.sites)
+        self.run = Run(hub.path / "runs" / study.folder)
+        self.sites = study.sites or self._first_sites() or list(hub.read().sites)
         hub.roster(self.sites)
         if study.quorum is not None and study.quorum > len(self.sites):
             raise InputError(f"quorum must be at most the number of sites, {len(self.sites)}, got {study.quorum}")
@@ -83,7 +87,6 @@ class Supervisor:
         check_quorum(study.quorum, sums, len(self.sites))
         if len(self.sites) < sums.least:
             raise InputError(f"{sums.name} sums take at least {sums.least} sites, got {len(self.sites)}")
-        self.run = Run(hub.path / "runs" / study.folder)
         self._session: Session | None = None
         self._last_line = ""
 
@@ -91,6 +94,7 @@ class Supervisor:
         """Run the study to its end and return its run folder; raise ``FederationError`` if it failed."""
         self.run.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.run.file("study.toml"), self.study.text.encode())
+        write_whole(self.run.file(_SITES), msgspec.json.encode(self.sites))
         self.run.file(_CANCELLED).unlink(missing_ok=True)
         if self._done():
             return self.run
@@ -115,6 +119,13 @@ class Supervisor:
                 job = None
         finally:
             self._close()
+
+    def _first_sites(self) -> list[str]:
+        """Return the sites that the study began with; none if it has not."""
+        try:
+            return msgspec.json.decode(self.run.file(_SITES).read_bytes(), type=list[str])
+        except (OSError, msgspec.DecodeError):
+            return []
 
     def cancel(self) -> bool:
         """End the study's job, and the command that waits for it; return whether there was anything to end."""
@@ -212,12 +223,15 @@ class Supervisor:
                 time.sleep(0.2)  # what it wrote last may come a moment after
                 progress = self.progress()
                 return progress if progress is not None and progress.job == job else None
+            if status in _QUEUED:  # behind others
+                changed = time.monotonic()
             patience = STALE if mine is None else SILENT
             if time.monotonic() - changed > patience and not is_locked(self.run.folder):
                 last = self.progress()  # it may have ended since its progress was read
                 if last is not None and last.job == job and last != mine:
                     continue
-                self._tell("the job is gone; FLARE only thinks that it runs")
+                if mine is None or mine.stage != INTERRUPTED:
+                    self._tell("the job is gone; FLARE only thinks that it runs")
                 with contextlib.suppress(ConnectionError):
                     self._open().abort(job)
                 return mine

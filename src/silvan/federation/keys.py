@@ -15,6 +15,8 @@ from typing import Any, Self
 import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -55,6 +57,10 @@ class Key:
     def sign(self, data: bytes) -> bytes:
         """Sign: 64 bytes."""
         return self._secret.sign(data)
+
+    def derive(self, purpose: bytes) -> bytes:
+        """Derive 32 secret bytes from the key, for another purpose than signing."""
+        return HKDF(SHA256(), KEY_BYTES, salt=None, info=b"silvan " + purpose).derive(self._secret.private_bytes_raw())
 
     def save(self, path: str | Path) -> None:
         """Write the key to a new file that only its owner may read."""

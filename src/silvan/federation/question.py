@@ -51,6 +51,10 @@ class WaitingError(UnreachedError):
     """A site is there and answers once its owner has done something, which may take days: no timeout counts that."""
 
 
+class DeclinedError(Exception):
+    """A site's owner has decided not to take part; the text is the owner's."""
+
+
 class StaleError(UnreachedError):
     """A site says that it has had a message before, or a newer one: copies came by other ways."""
 

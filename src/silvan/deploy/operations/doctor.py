@@ -7,14 +7,15 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from silvan.deploy.certificates import check_certificate, common_name, read_certificate
-from silvan.deploy.enrol import MAX_CLOCK_DIFFERENCE, call, check_versions, versions
-from silvan.deploy.hub import HUB, Hub, roster_fingerprint
+from silvan.deploy.certificates import SOON, check_certificate, common_name, read_certificate
+from silvan.deploy.enrol import call, check_versions, versions
+from silvan.deploy.hub import HUB, Hub, compare_rosters, roster_fingerprint
+from silvan.deploy.joining.join_requests import MAX_CLOCK_DIFFERENCE
 from silvan.deploy.member import BUDGET, MEMBER, STORE, Member
 from silvan.deploy.process import port_in_use
 from silvan.deploy.services import process_of, processes_of
@@ -23,7 +24,10 @@ from silvan.privacy.gate.file_marks import FileMarks
 from silvan.privacy.gate.ledger import LEDGER
 
 MIN_DISK = 1 << 30
-SOON = timedelta(days=30)
+
+
+_AT_HUB = "`silvan study stop` and `start` renew it"
+_AT_SITE = "`silvan site renew` renews it; then restart the site"
 
 
 class Check(NamedTuple):
@@ -50,7 +54,7 @@ def _check_hub(hub: Hub) -> Iterator[Check]:
     content = hub.read()
     yield _run("permissions", lambda: _private([hub.path / "coordinator.key", hub.path / "authority" / "root.key"]))
     for name in ("server/startup/server.crt", "admin/startup/client.crt"):
-        yield _run("certificate", partial(_certificate, hub.path / name, hub.path / "authority" / "root.crt"))
+        yield _run("certificate", partial(_certificate, hub.path / name, hub.path / "authority" / "root.crt", _AT_HUB))
     running = [process.name for process in processes_of(hub) if process.pid is not None]
     for port, name in ((content.port, "server"), (content.port + 1, "enrol")):
         used = port_in_use("localhost", port)
@@ -72,7 +76,7 @@ def _check_member(member: Member) -> Iterator[Check]:
     startup = member.path / "kit" / "startup"
     private = [member.path / name for name in ("site.key", STORE, BUDGET, LEDGER)] + [startup / "client.key"]
     yield _run("permissions", lambda: _private(private))
-    yield _run("certificate", lambda: _certificate(startup / "client.crt", startup / "rootCA.pem"))
+    yield _run("certificate", lambda: _certificate(startup / "client.crt", startup / "rootCA.pem", _AT_SITE))
     yield _run("settings", lambda: f"table {member.settings['table']}")
     own = member.membership
     try:
@@ -118,10 +122,15 @@ def _roster(member: Member) -> str:
     pinned, latest = member.roster(), member.latest_roster()
     if pinned is None and latest is None:
         return "not all sites have joined yet"
-    if pinned is not None and latest is not None and pinned != latest:
-        raise InputError("the coordinator tells of other keys than those kept here; see `silvan site start --help`")
     known = pinned or latest
-    return "" if known is None else f"{len(known.sites)} sites; in words: {roster_fingerprint(known)}"
+    text = "" if known is None else f"{len(known.sites)} sites; in words: {roster_fingerprint(known)}"
+    if pinned is not None and latest is not None:
+        change = compare_rosters(pinned, latest)
+        if change.changed:
+            raise InputError(f"the coordinator tells of other keys than those kept here ({change.describe()})")
+        if change.added or change.removed:
+            text += f"; not accepted yet ({change.describe()}): see `silvan site roster {member.path}`"
+    return text
 
 
 def _versions() -> str:
@@ -148,13 +157,16 @@ def _private(paths: list[Path]) -> str:
     return "only you can read the keys"
 
 
-def _certificate(path: Path, root: Path) -> str:
+_ROOT_ENDS = "it is the federation's own: make a new federation, and have all sites join it"
+
+
+def _certificate(path: Path, root: Path, renewal: str) -> str:
     certificate, authority = read_certificate(path.read_bytes()), read_certificate(root.read_bytes())
     check_certificate(certificate, authority)
     ends = min(certificate.not_valid_after_utc, authority.not_valid_after_utc)
     text = f"{common_name(certificate)} until {ends:%Y-%m-%d}"
     if ends - datetime.now(UTC) < SOON:
-        raise InputError(f"{text}: soon; ask for a new invitation and join again")
+        raise InputError(f"{text}: soon; {renewal if ends != authority.not_valid_after_utc else _ROOT_ENDS}")
     return text
 
 

@@ -13,6 +13,7 @@ from silvan.deploy.member import Member
 from silvan.deploy.services import process_of, processes_of
 from silvan.errors import SilvanError
 from silvan.privacy.gate.ledger import LEDGER, read_lines
+from silvan.study.remote_study import RemoteStudy
 
 
 class HubSite(msgspec.Struct, frozen=True):
@@ -52,17 +53,17 @@ class SiteStatus(msgspec.Struct, frozen=True):
     budget_spent: float
     budget_limit: float | None
     ledger_lines: int
-    studies: dict[str, str]  # by name: "approved", "waits for your approval" or "needs no approval"
+    studies: dict[str, str]  # by name: "approved", "declined", "waits for your approval" or "needs no approval"
 
 
 def hub_status(hub: Hub, connected: Collection[str] = ()) -> HubStatus:
     """Return the status of a coordinator's folder, given the sites that are connected."""
-    content = hub.read()
+    content, words = hub.read(), hub.fingerprints()
     sites = {
         name: HubSite(
             entry.joined[:10] or ("invited" if entry.invited else "not invited"),
             name in connected,
-            entry.fingerprint if entry.key else "",
+            words.get(name, ""),
         )
         for name, entry in content.sites.items()
     }
@@ -89,10 +90,12 @@ def site_status(member: Member) -> SiteStatus:
         with contextlib.suppress(SilvanError):
             roster = member.pin_roster()
 
-    def state(study: str) -> str:
+    def state(study: RemoteStudy) -> str:
+        if member.declined(study) is not None:
+            return "declined"
         if not member.policy.approve:
             return "needs no approval"
-        return "approved" if member.folder.approvals.find(study) else "waits for your approval"
+        return "approved" if member.folder.approvals.find(study.id) else "waits for your approval"
 
     return SiteStatus(
         site=own.site,
@@ -104,7 +107,7 @@ def site_status(member: Member) -> SiteStatus:
         budget_spent=float(budget.spent),
         budget_limit=budget.limit,
         ledger_lines=len(read_lines(member.path)) if (member.path / LEDGER).exists() else 0,
-        studies={study.id: state(study.id) for study in member.studies()},
+        studies={study.id: state(study) for study in member.studies()},
     )
 
 

@@ -16,7 +16,7 @@ import msgspec
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Verb
-from silvan.federation.question import UnreachedError, WaitingError
+from silvan.federation.question import DeclinedError, UnreachedError, WaitingError
 from silvan.federation.store import digest
 
 LEAST, FIRST, MOST = 1 << 15, 1 << 18, 1 << 23
@@ -47,10 +47,10 @@ class Chunk(msgspec.Struct, frozen=True):
 class ChunkReply(msgspec.Struct, frozen=True):
     """What comes back: a piece of the answer, or what to do."""
 
-    what: Literal["kept", "answer", "working", "lacking", "waiting", "refused"]
+    what: Literal["kept", "answer", "working", "lacking", "waiting", "refused", "declined"]
     total: int = 0  # bytes of the answer
     data: bytes = b""
-    text: str = ""  # of waiting and refusals: why
+    text: str = ""  # of all but answers: why
     seconds: float = 0.0  # how long the chunk was at the site
 
 
@@ -144,6 +144,8 @@ def _piece(reply: ChunkReply) -> bytes:
         raise WaitingError(text)
     if reply.what == "refused":
         raise RefusedError(text)
+    if reply.what == "declined":
+        raise DeclinedError(text)
     if reply.what != "answer":
         raise UnreachedError("the site was restarted while a message came in")
     return reply.data

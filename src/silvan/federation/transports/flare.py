@@ -26,7 +26,7 @@ from nvflare.fuel.flare_api.flare_api import new_secure_session
 
 from silvan.errors import FederationError, FormatError, RefusedError, SiteError
 from silvan.federation.message import Verb
-from silvan.federation.question import UnreachedError
+from silvan.federation.question import DeclinedError, UnreachedError
 from silvan.federation.transports.chunks import ChunkServer, PieceSize, ping, send_in_chunks
 from silvan.federation.transports.transport import Transport
 
@@ -107,6 +107,8 @@ class FlareTransport(Transport):
                 done.put((site, answer))
             except RefusedError as error:
                 done.put((site, RefusedError(f"site {site!r} takes no part: {error}")))
+            except DeclinedError as error:
+                done.put((site, SiteError(site, str(error))))
             except FormatError as error:
                 done.put((site, SiteError(site, f"answered with something unusable: {error}")))
             except Exception as error:
