@@ -14,6 +14,7 @@ from silvan.deploy.jobs import SiteExecutor
 from silvan.deploy.member import Member
 from silvan.deploy.study_table import remember_table
 from silvan.errors import FederationError, SiteError
+from silvan.federate.options import make_sums
 from silvan.federation.agreement.describe import Describe
 from silvan.federation.federation import Federation
 from silvan.federation.keys import COORDINATOR
@@ -58,7 +59,9 @@ def federate(joined, study, quorum=None, patience=0.0, sites=SITES):
     hub, members = joined
     transport = FlareTransport(Wires({site: members[site] for site in SITES}, study, sites), SITES, {})
     signer = Signer(COORDINATOR, hub.key, hub.roster())
-    return Federation(transport, SITES, study=study.id, quorum=quorum, timeout=10.0, patience=patience, signer=signer)
+    sums, _ = make_sums("trusted")
+    given = {"quorum": quorum, "patience": patience, "timeout": 10.0}
+    return Federation(transport, SITES, sums, study=study.id, signer=signer, **given)
 
 
 @pytest.fixture

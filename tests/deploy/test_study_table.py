@@ -24,7 +24,9 @@ def joined(tmp_path_factory):
     folder = tmp_path_factory.mktemp("joined")
     hub = make_hub(folder, ("north",))
     with serving(hub):
-        return Member.join(folder / "north", hub.invite("north"), write_table(folder), None, {})
+        member = Member.join(folder / "north", hub.invite("north"), write_table(folder), None, {})
+        member.pin_roster()
+        return member
 
 
 @pytest.fixture

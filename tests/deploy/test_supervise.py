@@ -1,9 +1,16 @@
-"""How often a study is handed in again."""
+"""How often a study is handed in again, and when a job is taken for gone."""
 
+import msgspec
 import pytest
 
-from silvan.deploy.supervise import MOST_TRIES, Attempts
+pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'silvan[flare]' to test real sites")
+
+from silvan.deploy import supervise
+from silvan.deploy.job_progress import INTERRUPTED, PROGRESS, Progress
+from silvan.deploy.supervise import MOST_TRIES, Attempts, Supervisor
 from silvan.errors import FederationError
+from silvan.study.run_folder import Run
+from silvan.util.folder_lock import lock_folder
 
 
 def test_a_study_that_gets_further_is_handed_in_at_once_and_for_ever():
@@ -28,3 +35,56 @@ def test_one_new_answer_and_it_begins_anew():
         attempts.next(0, "")
     assert attempts.next(1, "") == 0.0
     assert attempts.next(1, "") == 2.0
+
+
+class Followed(Supervisor):
+    """Follows a job whose status FLARE would tell, in a run folder without a federation."""
+
+    def __init__(self, folder, statuses):
+        self.run, self.said, self._statuses, self.ended = Run(folder), [], list(statuses), []
+        self._last_line, self._report = "", self.said.append
+
+    def write(self, **fields):
+        self.run.file(PROGRESS).write_bytes(msgspec.json.encode(Progress("job", **fields)))
+
+    def _status(self, job):
+        return self._statuses.pop(0) if len(self._statuses) > 1 else self._statuses[0]
+
+    def _open(self):
+        return self
+
+    def abort(self, job):
+        self.ended.append(job)
+
+
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch):
+    for name in ("STALE", "SILENT", "_PAUSE"):
+        monkeypatch.setattr(supervise, name, 0.0)
+
+
+def test_a_job_that_waits_behind_others_is_not_gone(tmp_path):
+    followed = Followed(tmp_path, ["SUBMITTED"] * 5 + ["FINISHED:COMPLETED"])
+    assert followed._follow("job") is None
+    assert followed.ended == []
+
+
+def test_a_job_that_is_silent_but_alive_is_not_gone(tmp_path):
+    """It holds the lock of its run folder; when it lets go, it has said how it ended."""
+    followed = Followed(tmp_path, ["RUNNING"] * 20 + ["FINISHED:COMPLETED"])
+    followed.write(stage="training")
+    with lock_folder(tmp_path):
+        assert followed._follow("job").stage == "training"
+    assert followed.ended == []
+    followed.write(stage="done", final=True)
+    assert followed._follow("job").final
+
+
+@pytest.mark.parametrize(("stage", "said"), [("training", True), (INTERRUPTED, False)])
+def test_a_job_without_a_process_is_ended(tmp_path, stage, said):
+    """One that said that it was interrupted is not called gone; FLARE is told in any case."""
+    followed = Followed(tmp_path, ["RUNNING"])
+    followed.write(stage=stage)
+    assert followed._follow("job").stage == stage
+    assert followed.ended == ["job"]
+    assert any("the job is gone" in line for line in followed.said) == said

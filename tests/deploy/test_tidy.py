@@ -4,7 +4,7 @@ import os
 import time
 from uuid import uuid4
 
-from silvan.deploy.operations.tidy import JOB_DAYS, remove_journal, remove_old_jobs
+from silvan.deploy.operations.tidy import JOB_DAYS, mark_in_use, remove_journal, remove_old_jobs
 from silvan.study.run_folder import JOURNAL, Run
 
 OLD = time.time() - (JOB_DAYS + 1) * 86400
@@ -34,6 +34,13 @@ def test_old_jobs_are_removed_and_nothing_else(tmp_path):
     assert not gone.exists()
     assert all(path.exists() for path in kept)
     assert remove_old_jobs(tmp_path / "nowhere") == []
+
+
+def test_a_job_that_waits_for_weeks_is_kept(tmp_path):
+    waiting = job(tmp_path, str(uuid4()), old=True)
+    mark_in_use(waiting)
+    assert remove_old_jobs(tmp_path) == []
+    mark_in_use(tmp_path / "nowhere")
 
 
 def test_a_journal_is_removed_with_its_files(tmp_path):

@@ -1,8 +1,9 @@
 """Fingerprints of keys in words, to be compared by telephone: a word stands for 8 bits of a digest.
 
-Eight words of one site's keys: who wants to pass for it must find keys with the same words, in 2**64 tries. Sixteen of
-all keys together: a coordinator that shows each site another list chooses both, and two that agree in 64 bits are found
-in 2**32 tries.
+Eight words of what a site and the coordinator know of each other: who is in between shows the site keys before it knows
+the site's, and must then find others that give the coordinator the same words, in 2**64 tries. Sixteen of all keys
+together: a coordinator that shows each site another list chooses both, and two that agree in 64 bits are found in 2**32
+tries.
 """
 
 import hashlib

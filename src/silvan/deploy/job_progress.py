@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from silvan.deploy.operations.tidy import mark_in_use
 from silvan.federation.question import Event
 from silvan.study.run_folder import Run
 from silvan.util.files import write_whole
@@ -30,10 +31,13 @@ class Progress(msgspec.Struct):
 
 
 class ProgressWriter:
-    """Writes progress to the run folder, at most twice a second unless a site is waited for or lost."""
+    """Writes progress to the run folder, at most twice a second unless a site is waited for or lost.
 
-    def __init__(self, run: Run, job: str) -> None:
-        self._path, self._last = run.file(PROGRESS), 0.0
+    ``folder`` is that of the job.
+    """
+
+    def __init__(self, run: Run, job: str, folder: Path) -> None:
+        self._path, self._folder, self._last = run.file(PROGRESS), folder, 0.0
         self.now = Progress(job)
 
     def stage(self, name: str) -> None:
@@ -58,6 +62,7 @@ class ProgressWriter:
         """Write the file."""
         self._last = time.monotonic()
         write_whole(self._path, msgspec.json.encode(self.now))
+        mark_in_use(self._folder)
 
 
 def read_progress(path: Path) -> Progress:

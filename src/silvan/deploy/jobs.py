@@ -13,7 +13,7 @@ from silvan.deploy.hub import Hub
 from silvan.deploy.job_progress import INTERRUPTED, ProgressWriter
 from silvan.deploy.member import Member
 from silvan.deploy.operations.notice import notify
-from silvan.deploy.operations.tidy import remove_journal, remove_old_jobs
+from silvan.deploy.operations.tidy import mark_in_use, remove_journal, remove_old_jobs
 from silvan.deploy.study_table import check_study_table, study_source, table_settings
 from silvan.errors import FederationError, InputError, SilvanError
 from silvan.federate.options import make_sums
@@ -53,7 +53,7 @@ class Coordinator(Controlling):
         run = Run(hub.path / "runs" / study.folder)
         run.folder.mkdir(parents=True, exist_ok=True)
         with lock_folder(run.folder, wait=_LOCK_SECONDS):
-            progress_file = ProgressWriter(run, job)
+            progress_file = ProgressWriter(run, job, workspace / job)
             try:
                 self._run(hub, study, run, progress_file)
             except AbortedError as error:
@@ -134,7 +134,7 @@ class SiteExecutor(Answering):
     def make_server(self, workspace: Path) -> ChunkServer:
         """Make the site from its folder; it answers when its owner agrees, and reads its table only then."""
         member = Member(workspace.parent)
-        remove_old_jobs(workspace)
+        remove_old_jobs(workspace, but=self.job)
         try:
             study = parse_remote_study(self.study)
             _check_version(self.version)
@@ -150,6 +150,7 @@ class SiteExecutor(Answering):
         opened: list[Site] = []
 
         def ready() -> ChunkReply | None:
+            mark_in_use(workspace / self.job)
             waits = _waits(member, study)
             if waits is None and not opened:
                 try:

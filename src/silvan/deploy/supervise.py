@@ -40,6 +40,9 @@ _RUNNING = {*_QUEUED, "DISPATCHED", "RUNNING"}
 STALE, SILENT = 60.0, 3.0
 """Seconds without new progress after which a job is looked for: one that has written none yet, and one that has."""
 
+_PAUSE = 0.15
+"""Seconds between two looks at a job."""
+
 
 class Attempts:
     """How often a study is handed in again: as long as each job gets further than the last one; a few times if not."""
@@ -223,8 +226,10 @@ class Supervisor:
                 time.sleep(0.2)  # what it wrote last may come a moment after
                 progress = self.progress()
                 return progress if progress is not None and progress.job == job else None
-            if status in _QUEUED:  # behind others
+            if status in _QUEUED:  # behind others, for as long as these take
                 changed = time.monotonic()
+                time.sleep(_PAUSE)
+                continue
             patience = STALE if mine is None else SILENT
             if time.monotonic() - changed > patience and not is_locked(self.run.folder):
                 last = self.progress()  # it may have ended since its progress was read
@@ -235,7 +240,7 @@ class Supervisor:
                 with contextlib.suppress(ConnectionError):
                     self._open().abort(job)
                 return mine
-            time.sleep(0.15)
+            time.sleep(_PAUSE)
 
     # -- FLARE
 

@@ -1,5 +1,7 @@
 """Removes what is no longer needed: the journal of a study that is done, and folders of FLARE's old jobs."""
 
+import contextlib
+import os
 import shutil
 import time
 from pathlib import Path
@@ -26,6 +28,13 @@ def remove_old_jobs(folder: Path, but: str = "") -> list[Path]:
             shutil.rmtree(path, ignore_errors=True)
             removed.append(path)
     return removed
+
+
+def mark_in_use(job: Path) -> None:
+    """Have the folder of a job that may wait for weeks not count as old; called often, it does so once a day."""
+    with contextlib.suppress(OSError):
+        if time.time() - job.stat().st_mtime > 86400:
+            os.utime(job)
 
 
 def _is_job(name: str) -> bool:

@@ -222,6 +222,7 @@ class Answering(Executor):
     def __init__(self, study: str) -> None:
         super().__init__()
         self.study = study
+        self.job = ""
         self._server: ChunkServer | None = None
 
     @abstractmethod
@@ -231,6 +232,7 @@ class Answering(Executor):
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         """Register for messages when the job starts."""
         if event_type == EventType.START_RUN:
+            self.job = str(fl_ctx.get_job_id())
             self._server = self.make_server(Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_ROOT)))
             fl_ctx.get_engine().register_aux_message_handler(TOPIC, self._take)
 
