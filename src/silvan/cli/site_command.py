@@ -269,7 +269,7 @@ def _end_of(member: "Member") -> str:
 
 @app.command()
 def renew(folder: Folder) -> None:
-    """Have the site's certificate renewed, by the key that the coordinator knows the site by; then restart the site."""
+    """Renew the site's certificate, by the key that the coordinator knows the site by; then restart the site."""
     from silvan.deploy.member import Member
 
     member = Member(folder)

@@ -184,7 +184,7 @@ class Member:
         return read_certificate((self.path / "kit" / "startup" / "client.crt").read_bytes())
 
     def renew(self) -> None:
-        """Have the certificate renewed by the site's key, also after its end; for a process that starts."""
+        """Renew the certificate by the site's key, also after its end; for a process that starts."""
         own, startup, trusted = self.membership, self.path / "kit" / "startup", self.trusted
         request = make_request(load_key(startup / "client.key"), self.name).decode()
         asked = RenewRequest.make(trusted, self.folder.key, self.name, request)

@@ -31,7 +31,7 @@ def remove_old_jobs(folder: Path, but: str = "") -> list[Path]:
 
 
 def mark_in_use(job: Path) -> None:
-    """Have the folder of a job that may wait for weeks not count as old; called often, it does so once a day."""
+    """Keep the folder of a job that may wait for weeks from counting as old; once a day, however often called."""
     with contextlib.suppress(OSError):
         if time.time() - job.stat().st_mtime > 86400:
             os.utime(job)
