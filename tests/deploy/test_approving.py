@@ -1,5 +1,7 @@
 """What an owner is shown of a study, what an approval of it holds, and that a site keeps to it."""
 
+import threading
+
 import msgspec
 import pytest
 from experiments.attacks import approval_collision
@@ -10,7 +12,7 @@ from silvan.deploy.member import Member
 from silvan.errors import InputError, RefusedError
 from silvan.federation.site import HANDLERS
 from silvan.privacy.gate.gate import Gate, Policy, Terms
-from silvan.privacy.gate.site_folder import APPROVALS, Approvals
+from silvan.privacy.gate.site_folder import APPROVALS, Approval, Approvals
 from silvan.study.remote_study import parse_remote_study
 
 TOP = 'name = "heart"\nlabel = "y"\n'
@@ -131,6 +133,20 @@ def test_a_site_answers_the_study_that_it_was_made_for():
     gate.check_kind(HANDLERS["Describe"][0], "one", [])
     with pytest.raises(RefusedError, match="at work on another study"):
         gate.check_kind(HANDLERS["Describe"][0], "other", [])
+
+
+def test_approvals_that_are_made_at_once(tmp_path):
+    """By several processes: none is lost."""
+    known = [Approvals(tmp_path / APPROVALS) for _ in range(6)]
+    threads = [
+        threading.Thread(target=approvals.approve, args=(Approval(study=f"study {i}", messages=["*"]),))
+        for i, approvals in enumerate(known)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(known[0].listed()) == 6
 
 
 def test_approvals_of_version_0_1_0(tmp_path):

@@ -1,7 +1,9 @@
 """A site's folder: its key, its ledger, and the studies that its owner approved."""
 
+import math
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +15,7 @@ from silvan.federation.keys import Key, read_public
 from silvan.federation.message import Request
 from silvan.privacy.gate.ledger import LEDGER, Ledger
 from silvan.util.files import file_name, write_whole
+from silvan.util.folder_lock import lock_folder
 
 KEY, PUBLIC = "site.key", "site.pub"
 
@@ -67,13 +70,13 @@ class Approvals:
         if approval.losses is not None and approval.losses < 0:
             raise InputError(f"losses must be at least 0, or None, got {approval.losses}")
         made = msgspec.structs.replace(approval, at=datetime.now(UTC).isoformat(timespec="seconds"))
-        with self._lock:
+        with self._changing():
             self._write({**self._read(), made.study: made})
         return made
 
     def withdraw(self, study: str) -> None:
         """Withdraw the approval of a study: from now on nothing of it is answered."""
-        with self._lock:
+        with self._changing():
             known = self._read()
             if study not in known:
                 raise InputError(f"study {study!r} is not approved, so there is nothing to withdraw")
@@ -104,6 +107,12 @@ class Approvals:
         if approval.sites is not None and not set(over) <= set(approval.sites):
             raise RefusedError("the site's owner approved this study with other sites")
         return approval
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Keep other threads and processes from changing the file."""
+        with self._lock, nullcontext() if self.path is None else lock_folder(self.path.parent, wait=math.inf):
+            yield
 
     def _read(self) -> dict[str, Approval]:
         if self.path is None or not self.path.exists():
