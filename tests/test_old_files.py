@@ -267,7 +267,7 @@ def test_a_coordinators_folder(old, silvan):
 
 def test_jobs_that_old_folders_allow(old, silvan):
     """FLARE runs no classes but those that a folder names, so jobs must go on naming the same."""
-    pytest.importorskip("nvflare", reason="nvflare is not installed; to test real sites: pip install 'silvan[flare]'")
+    pytest.importorskip("nvflare", reason="nvflare is not installed; to test real sites: pip install '.[flare]'")
     folders = ("machines/heart/server", "machines/north/kit", "new/server")
     silvan("study", "init", "new", "--site", "north")
     allowed = [json.loads(Path(folder, "local/resources.json").read_text())["class_allow_list"] for folder in folders]

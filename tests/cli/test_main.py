@@ -1,8 +1,10 @@
 """The command line itself: quick to help, clear when something is wrong."""
 
+import sqlite3
 import subprocess
 import sys
 from importlib.metadata import version
+from types import SimpleNamespace
 
 import pytest
 from helpers.runs import silvan
@@ -77,3 +79,54 @@ def test_time_left_is_said_only_when_known():
     assert step.left is not None
     assert step.left >= 0
     assert "left" in str(step)
+
+
+# -- what happens on ordinary days
+
+
+def shell(line, cwd=None):
+    code = f"{sys.executable} -m silvan.cli.main"
+    return subprocess.run(["bash", "-c", line.replace("SILVAN", code)], capture_output=True, text=True, cwd=cwd)
+
+
+def test_a_reader_that_has_gone_is_no_error():
+    done = shell("SILVAN fit --help | head -1; exit ${PIPESTATUS[1]}")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_broken_connection_is_still_an_error(monkeypatch):
+    def broken(path):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("silvan.study.study_file.read_study", broken)
+    assert "Broken pipe" in silvan("fit", "any.toml", ok=False).stderr
+
+
+def test_a_folder_that_was_removed(tmp_path):
+    (tmp_path / "gone").mkdir()
+    done = shell(f"rmdir {tmp_path}/gone; SILVAN study status", cwd=tmp_path / "gone")
+    assert done.returncode == 1
+    assert done.stderr == "silvan: the folder that you are in was removed; change into another\n"
+
+
+@pytest.mark.parametrize("kind", ["file", "sqlite"])
+def test_a_full_disk(monkeypatch, kind):
+    def full(path):
+        if kind == "file":
+            raise OSError(28, "No space left on device", "runs/heart")
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    monkeypatch.setattr("silvan.study.study_file.read_study", full)
+    said = silvan("fit", "any.toml", ok=False).stderr
+    where = " (runs/heart)" if kind == "file" else ""
+    assert said == f"silvan: the disk is full{where}; make room, then run the command again\n"
+
+
+@pytest.mark.parametrize("words", [["site", "status", "north"], ["study", "status"], ["doctor"]])
+def test_windows_is_said_to_lack_what_sites_need(monkeypatch, words):
+    monkeypatch.setattr("silvan.deploy.process.os", SimpleNamespace(name="nt"))
+    said = silvan(*words, ok=False)
+    assert said.exit_code == 1
+    assert "do not run on Windows itself; install silvan in WSL2" in said.stderr

@@ -149,4 +149,4 @@ def test_an_address_that_is_none(tmp_path, monkeypatch):
 def test_without_flare(hub, monkeypatch):
     monkeypatch.setattr("silvan.deploy.process.find_spec", lambda name: None)
     refused = silvan("study", "start", "--in", hub.path, ok=False)
-    assert "studies over machines need NVIDIA FLARE: pip install 'silvan[flare]'" in said(refused)
+    assert "studies over machines need NVIDIA FLARE: pip install '.[flare]'" in said(refused)

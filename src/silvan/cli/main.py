@@ -1,5 +1,7 @@
 """``silvan``: registers all commands, and prints errors as short messages."""
 
+import os
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +21,7 @@ from silvan.cli import (
 )
 from silvan.cli.plain_text import clean
 from silvan.errors import SilvanError
+from silvan.util.files import has_no_room
 
 INTERRUPTED = 130
 
@@ -37,7 +40,9 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except (Exception, KeyboardInterrupt) as error:
-            # usage errors and exits are handled by typer
+            # usage errors and exits are handled by typer, as is a reader that has gone: silvan ... | head
+            if isinstance(error, BrokenPipeError) and _nobody_reads():
+                raise typer.Exit(1) from None
             if ctx.params.get("debug") or type(error).__module__.split(".")[0] in ("typer", "click"):
                 raise
             _print_red(_message(error))
@@ -84,13 +89,33 @@ def options(
 
 def main() -> None:
     """Run the command line."""
-    app()
+    try:
+        app()
+    finally:
+        _nobody_reads()
+
+
+def _nobody_reads() -> bool:
+    """Whether the reader of the output has gone, as in ``silvan ... | head``; what is left of it is then dropped."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    except ValueError:  # closed
+        pass
+    return False
 
 
 def _message(error: BaseException) -> str:
     """Return what went wrong and what to do, in a line or two."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted; what was computed is kept, and `silvan fit` goes on from there"
+    if has_no_room(error) or "No space left on device" in str(error):
+        where = getattr(error, "filename", None)
+        return f"the disk is full{f' ({where})' if where else ''}; make room, then run the command again"
+    if isinstance(error, FileNotFoundError) and error.filename is None and not _here():
+        return "the folder that you are in was removed; change into another"
     if isinstance(error, OSError) and error.strerror:
         # by its path and reason, not by its number
         text = f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror
@@ -99,6 +124,14 @@ def _message(error: BaseException) -> str:
         return f"a mistake in silvan: {type(error).__name__}: {error}\nadd --debug to see where, and report it"
     cause = error.__cause__
     return f"{error}\n{cause}" if isinstance(cause, SilvanError) and str(cause) not in str(error) else str(error)
+
+
+def _here() -> bool:
+    """Whether the folder that the command was called in is still there."""
+    try:
+        return bool(os.getcwd())
+    except FileNotFoundError:
+        return False
 
 
 def _print_red(text: str) -> None:

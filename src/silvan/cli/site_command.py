@@ -17,6 +17,15 @@ app = typer.Typer(no_args_is_help=True, help="A site's own side: its ledger, and
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The site's folder.")]
 
+
+@app.callback()
+def system() -> None:
+    """Refuse systems on which no site can run."""
+    from silvan.deploy.process import require_posix
+
+    require_posix()
+
+
 _MOST_COLUMNS, _LONGEST_REASON = 12, 150
 
 
@@ -207,7 +216,7 @@ def freeze(
 def join(
     invite: Annotated[Path, typer.Argument(metavar="INVITE", help="The invitation that the coordinator sent.")],
     table: Annotated[
-        str, typer.Option(metavar="TABLE", help="A CSV or Parquet file, or postgresql://... or sqlite:///...")
+        str, typer.Option(metavar="TABLE", help="A CSV or Parquet file, or the URL of a database: postgresql://...")
     ],
     query: Annotated[str | None, typer.Option(help="What to read of a database: SELECT ..., or a table.")] = None,
     folder: Annotated[
@@ -216,6 +225,9 @@ def join(
     approve: Annotated[
         bool, typer.Option("--approve/--no-approve", help="Answer only studies that you have approved.")
     ] = True,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="How much of the rows may be in memory: 2GB; all, if not given.")
+    ] = None,
 ) -> None:
     """Join a federation: check the table, make keys on this machine, have them signed."""
     from silvan.deploy.hub import Invite
@@ -223,10 +235,10 @@ def join(
 
     invitation = Invite.read(invite)
     source = absolute_path(table)
-    columns, rows = check_table(source, query, invitation.columns)
+    columns, rows = check_table(source, query, invitation.columns, memory)
     more = f" and {len(columns) - _MOST_COLUMNS} more" if len(columns) > _MOST_COLUMNS else ""
     print_lines(f"The table has {rows} and the columns {', '.join(columns[:_MOST_COLUMNS])}{more}.")
-    member = Member.join(folder or Path(invitation.site), invitation, source, query, {"approve": approve})
+    member = Member.join(folder or Path(invitation.site), invitation, source, query, {"approve": approve}, memory)
     print_lines(
         f"{member.name} has joined {invitation.federation}. Its folder is {member.path}; what it lets out is in "
         "site.toml.",
@@ -253,7 +265,7 @@ def start(
     if ends_soon(member.certificate):
         member.renew()
         print_lines(f"The certificate was about to end and is renewed, until {_end_of(member)}.")
-    check_table(member.settings["table"], member.settings.get("query"), [])
+    check_table(member.settings["table"], member.settings.get("query"), [], member.settings.get("memory"))
     roster = member.pin_roster()
     if roster is not None:
         print_lines(f"All keys together in words: {roster_fingerprint(roster)}")
@@ -318,6 +330,18 @@ def stop(folder: Folder) -> None:
     from silvan.deploy.services import process_of
 
     print_lines("Stopped." if process_of(Member(folder)).stop() else "It was not running.")
+
+
+@app.command()
+def backup(
+    folder: Folder, target: Annotated[Path, typer.Argument(metavar="TARGET", help="A new folder for the copy.")]
+) -> None:
+    """Copy the site's folder, while it is stopped; to put it back, copy it to where it was."""
+    from silvan.deploy.member import Member
+    from silvan.deploy.operations.backup import backup_site
+
+    n = backup_site(Member(folder), target)
+    print_lines(f"{n} files are in {target}. Secrets are among them: keep it as you keep the site's folder.")
 
 
 @app.command()

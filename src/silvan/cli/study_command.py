@@ -34,6 +34,14 @@ app = typer.Typer(
 In = Annotated[Path, typer.Option("--in", metavar="FOLDER", help="The coordinator's folder; this one, if not given.")]
 
 
+@app.callback()
+def system() -> None:
+    """Refuse systems on which no coordinator can run."""
+    from silvan.deploy.process import require_posix
+
+    require_posix()
+
+
 @app.command()
 def init(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What to call it; a folder is made for it.")],
@@ -203,6 +211,18 @@ def run(
     from silvan.study.remote_study import read_remote_study
 
     show_run(run_study(Hub(folder), read_remote_study(study)))
+
+
+@app.command()
+def backup(
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="A new folder for the copy.")], folder: In = Path()
+) -> None:
+    """Copy the coordinator's folder; to put it back, copy it to where it was."""
+    from silvan.deploy.hub import Hub
+    from silvan.deploy.operations.backup import backup_hub
+
+    n = backup_hub(Hub(folder), target)
+    print_lines(f"{n} files are in {target}. Secrets are among them: keep it as you keep the coordinator's folder.")
 
 
 @app.command()

@@ -35,7 +35,7 @@ from silvan.data.table import (
     not_parquet,
     open_table,
 )
-from silvan.errors import InputError
+from silvan.errors import InputError, SchemaError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -197,6 +197,27 @@ def _csv_frames(path: Path, size: int) -> "Iterator[pl.DataFrame]":
                 yield pl.read_csv(head + piece, infer_schema_length=0)
     except (pl.exceptions.PolarsError, OSError, EOFError):
         raise not_csv(path) from None
+
+
+def survey(source: Any, room: int) -> tuple[list[str], int]:
+    """Return the columns of a table and the number of its rows, with ``room`` bytes of it in memory at a time."""
+    query = as_query(source)
+    if query is None:
+        table = Batched(source, "label", room)
+        return list(table.names), len(table)
+    names: list[str] = []
+    n = 0
+
+    def count(frame: "pl.DataFrame") -> None:
+        nonlocal names, n
+        names, n = frame.columns, n + len(frame)
+
+    for complaint in read_batches(query, count, room).refused.values():
+        raise SchemaError(complaint)
+    check_names(names, f"the query on {query.where}")
+    if not n:
+        raise InputError(f"the query on {query.where} has columns but no rows; at least one row is needed")
+    return names, n
 
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}

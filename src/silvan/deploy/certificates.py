@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from silvan.errors import FormatError, InputError
+from silvan.util.files import check_private
 
 KEY_BITS = 2048
 DAYS, ROOT_DAYS = 1095, 3650
@@ -38,7 +39,8 @@ def make_key(path: Path) -> rsa.RSAPrivateKey:
 
 
 def load_key(path: Path) -> rsa.RSAPrivateKey:
-    """Read a key; raise ``FormatError`` if it is not RSA."""
+    """Read a key; raise ``FormatError`` if it is not RSA, and ``InputError`` if others may read it."""
+    check_private(path)
     key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     if not isinstance(key, rsa.RSAPrivateKey):
         raise FormatError(f"{path}: a key of another kind")

@@ -14,6 +14,7 @@ import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import PackageNotFoundError, version
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import msgspec
 
 from silvan.deploy.hub import Hub
 from silvan.deploy.joining.join_requests import MAX_CLOCK_DIFFERENCE, Granted, JoinRequest, RenewRequest, proof_key
+from silvan.deploy.process import MAX_LOG, OLD_LOGS
 from silvan.errors import FederationError, InputError, SilvanError
 
 log = logging.getLogger("silvan.enrol")
@@ -46,7 +48,7 @@ def check_versions(here: dict[str, str], there: dict[str, str], who: str) -> Non
         if there.get(name) != ours:
             raise InputError(
                 f"{name} is {ours or 'not installed'} here and {there.get(name) or 'not installed'} at {who}; install "
-                f"the same (pip install '{name}=={there.get(name) or ours}')"
+                "the same version on all machines"
             )
 
 
@@ -185,8 +187,10 @@ def _not_trusted(where: str, error: ssl.SSLCertVerificationError) -> str:
 
 def main() -> None:
     """Run the service of the folder named on the command line until stopped."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    make_server(Hub(Path(sys.argv[1]))).serve_forever()
+    hub = Hub(Path(sys.argv[1]))
+    file = RotatingFileHandler(hub.path / "enrol.log", maxBytes=MAX_LOG, backupCount=OLD_LOGS)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", handlers=[file])
+    make_server(hub).serve_forever()
 
 
 if __name__ == "__main__":

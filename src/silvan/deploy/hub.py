@@ -88,6 +88,7 @@ class Invite(msgspec.Struct, frozen=True):
         if not 2 <= self.port <= 65535:
             raise InputError(f"port must be between 2 and 65535, got {self.port}")
         read_public(self.coordinator)
+        read_certificate(self.root.encode())
 
     @classmethod
     def read(cls, path: Path) -> "Invite":
@@ -97,7 +98,9 @@ class Invite(msgspec.Struct, frozen=True):
         except FileNotFoundError:
             raise InputError(f"{path}: there is no such invitation") from None
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise FormatError(f"{path}: not an invitation; was it changed on its way?") from None
+            raise FormatError(
+                f"{path}: not an invitation, or changed on its way; ask for it again, as a file, not as text"
+            ) from None
 
 
 class Hub:
@@ -154,6 +157,11 @@ class Hub:
             content = self.read()
             yield content
             write_whole(self.path / HUB, _json(content))
+
+    def private_files(self) -> list[Path]:
+        """Return the files that only the coordinator's owner may read."""
+        names = ("coordinator.key", "authority/root.key", "server/startup/server.key", "admin/startup/client.key")
+        return [self.path / name for name in names]
 
     @property
     def key(self) -> Key:

@@ -133,7 +133,12 @@ class SiteExecutor(Answering):
 
     def make_server(self, workspace: Path) -> ChunkServer:
         """Make the site from its folder; it answers when its owner agrees, and reads its table only then."""
-        member = Member(workspace.parent)
+        try:
+            member = Member(workspace.parent)
+        except SilvanError as error:
+            log.error("%s", error)
+            gone = ChunkReply("refused", text="its folder is gone or damaged; its owner must put it back")
+            return ChunkServer(lambda data, verb: b"", lambda: gone)
         remove_old_jobs(workspace, but=self.job)
         try:
             study = parse_remote_study(self.study)

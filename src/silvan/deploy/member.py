@@ -22,9 +22,8 @@ from typing import Any
 import msgspec
 from cryptography import x509
 
-from silvan.data.batches import read_size
+from silvan.data.batches import read_size, survey
 from silvan.data.sources.query import Query, is_url
-from silvan.data.table import read_table
 from silvan.deploy import flare_kit
 from silvan.deploy.certificates import check_certificate, load_key, make_key, make_request, pem, read_certificate
 from silvan.deploy.enrol import call, check_clock, check_versions, versions
@@ -34,6 +33,7 @@ from silvan.errors import FederationError, FormatError, InputError, SchemaError
 from silvan.federation.keys import Roster, read_public
 from silvan.federation.store import FileStore
 from silvan.privacy.gate.gate import Gate, Policy, Terms
+from silvan.privacy.gate.ledger import LEDGER
 from silvan.privacy.gate.site_folder import SiteFolder
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.seal import public_key
@@ -42,6 +42,7 @@ from silvan.study.study_sections import check_policy
 from silvan.study.toml_lines import Problems, key_lines
 from silvan.util.files import write_whole
 
+KEY_FILE = Path("kit", "startup", "client.key")
 MEMBER, SETTINGS, ROSTER, STORE, BUDGET = "member.json", "site.toml", "roster.json", "store.sqlite", "budget.sqlite"
 
 BETWEEN_MACHINES = {"models": 8, "score_groups": 5}
@@ -76,7 +77,15 @@ class Member:
             raise FormatError(f"{self.path / MEMBER}: damaged; restore it from a backup, or join again") from None
 
     @classmethod
-    def join(cls, path: Path, invite: Invite, table: str, query: str | None, policy: dict[str, Any]) -> "Member":
+    def join(
+        cls,
+        path: Path,
+        invite: Invite,
+        table: str,
+        query: str | None,
+        policy: dict[str, Any],
+        memory: str | None = None,
+    ) -> "Member":
         """Join a federation: make keys on this machine, have them signed, write the site's folder."""
         if (path / MEMBER).exists():
             raise InputError(f"{path}: a site is here already; name another folder")
@@ -99,12 +108,16 @@ class Member:
         granted = _granted(call(*where, "/join", msgspec.to_builtins(asked)))
         _keep_certificate(startup, granted.check(trusted, asked.statement(trusted)), trusted)
         (startup / "rootCA.pem").write_text(invite.root)
-        write_whole(path / SETTINGS, _settings_text(table, query, policy).encode())
+        write_whole(path / SETTINGS, _settings_text(table, query, policy, memory).encode())
         membership = Membership(
             invite.federation, invite.site, invite.host, invite.port - 1, invite.root, invite.coordinator
         )
         write_whole(path / MEMBER, msgspec.json.format(msgspec.json.encode(membership)) + b"\n")
         return cls(path)
+
+    def private_files(self) -> list[Path]:
+        """Return the files that only the site's owner may read."""
+        return [*(self.path / name for name in ("site.key", STORE, BUDGET, LEDGER)), self.path / KEY_FILE]
 
     @property
     def name(self) -> str:
@@ -325,10 +338,12 @@ def _keep_certificate(startup: Path, certificate: x509.Certificate, trusted: Tru
     write_whole(startup / "client.crt", pem(certificate))
 
 
-def _settings_text(table: str, query: str | None, policy: dict[str, Any]) -> str:
+def _settings_text(table: str, query: str | None, policy: dict[str, Any], memory: str | None) -> str:
     lines = [_COMMENT, f"table = {_toml(table)}"]
     if query is not None:
         lines.append(f"query = {_toml(query)}")
+    if memory is not None:
+        lines.append(f"memory = {_toml(memory)}")
     lines += ["", "[policy]"]
     lines += [f"{key} = {_toml(value)}" for key, value in policy.items()]
     return "\n".join(lines) + "\n"
@@ -361,13 +376,20 @@ def source_of(table: str, query: str | None) -> Any:
     return table
 
 
-def check_table(table: str, query: str | None, wanted: list[str]) -> tuple[list[str], str]:
-    """Read the table once, check that it has the columns wanted, and return its columns and the number of its rows."""
-    frame = read_table(source_of(table, query))
-    lacking = [column for column in wanted if column not in frame.columns]
+def check_table(table: str, query: str | None, wanted: list[str], memory: str | None = None) -> tuple[list[str], str]:
+    """Read the table once, check that it has the columns wanted, and return its columns and the number of its rows.
+
+    No more of it is in memory at a time than ``memory`` allows, or a quarter of a gigabyte.
+    """
+    room = _ROOM if memory is None else min(read_size(memory) // 2, _ROOM)
+    columns, rows = survey(source_of(table, query), room)
+    lacking = [column for column in wanted if column not in columns]
     if lacking:
         raise SchemaError(
             f"the table lacks {', '.join(map(repr, lacking))}, which the federation agreed on; it has "
-            f"{', '.join(map(repr, frame.columns))}"
+            f"{', '.join(map(repr, columns))}"
         )
-    return list(frame.columns), f"{len(frame):,} rows"
+    return columns, f"{rows:,} rows"
+
+
+_ROOM = 1 << 28

@@ -40,6 +40,7 @@ class Background:
     def start(self, arguments: list[str], cwd: Path) -> int:
         """Start the process; raise ``InputError`` if it is running."""
         self._check_alone()
+        rotate(self.log)
         with self.log.open("ab") as log:
             process = subprocess.Popen(  # noqa: S603  our own interpreter, and arguments of our own
                 [sys.executable, *arguments],
@@ -102,10 +103,33 @@ class Background:
         return ""
 
 
+MAX_LOG, OLD_LOGS = 10 << 20, 3
+"""Bytes after which a log is put aside, and how many old ones are kept."""
+
+
+def rotate(log: Path) -> None:
+    """Put a long log aside as ``NAME.log.1``, and the older ones one further."""
+    if not log.exists() or log.stat().st_size < MAX_LOG:
+        return
+    names = [log, *(log.with_name(f"{log.name}.{i}") for i in range(1, OLD_LOGS + 1))]
+    for older, newer in zip(names[:0:-1], names[-2::-1], strict=True):
+        if newer.exists():
+            newer.replace(older)
+
+
+def require_posix() -> None:
+    """Raise ``InputError`` on Windows: sites and coordinators need signals, locks and rights of POSIX systems."""
+    if os.name == "nt":
+        raise InputError(
+            "sites and coordinators do not run on Windows itself; install silvan in WSL2 (`wsl --install`) and run "
+            "this there, see docs/deployment.md"
+        )
+
+
 def require_flare() -> None:
     """Raise ``InputError`` if FLARE is not installed."""
     if find_spec("nvflare") is None:
-        raise InputError("studies over machines need NVIDIA FLARE: pip install 'silvan[flare]'")
+        raise InputError("studies over machines need NVIDIA FLARE: pip install '.[flare]'")
 
 
 def server_arguments(workspace: Path) -> list[str]:

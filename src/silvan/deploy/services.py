@@ -4,7 +4,7 @@ import signal
 import time
 
 from silvan.deploy.hub import Hub
-from silvan.deploy.member import Member
+from silvan.deploy.member import KEY_FILE, Member
 from silvan.deploy.operations.tidy import remove_old_jobs
 from silvan.deploy.process import (
     Background,
@@ -15,6 +15,9 @@ from silvan.deploy.process import (
     wait_until_free,
 )
 from silvan.errors import FederationError, InputError
+from silvan.privacy.gate.file_marks import FROM_BACKUP
+from silvan.privacy.gate.site_folder import KEY
+from silvan.util.files import check_private
 
 SERVER, ENROL, SITE = "server", "enrol", "site"
 _START_SECONDS = 60.0
@@ -25,6 +28,8 @@ PORT_SECONDS = 10.0
 def start_hub(hub: Hub) -> list[Background]:
     """Start the coordinator's processes: FLARE's server, and the service by which sites join; one, if one runs."""
     require_flare()
+    for path in hub.private_files():
+        check_private(path)
     content = hub.read()
     server, enrol = processes_of(hub)
     missing = [process for process in (server, enrol) if process.pid is None]
@@ -51,7 +56,7 @@ def start_hub(hub: Hub) -> list[Background]:
 
 def start_site(member: Member) -> Background:
     """Start a site's process."""
-    require_flare()
+    _check_site(member)
     process = process_of(member)
     process.start(client_arguments(member.path / "kit", member.name), member.path / "kit")
     return process
@@ -59,8 +64,21 @@ def start_site(member: Member) -> Background:
 
 def become_site(member: Member) -> None:
     """Turn this process into a site's."""
-    require_flare()
+    _check_site(member)
     process_of(member).become(client_arguments(member.path / "kit", member.name), member.path / "kit")
+
+
+def _check_site(member: Member) -> None:
+    """Raise an error if a site's process cannot run, or its key for connecting is not private."""
+    require_flare()
+    for key in (KEY, KEY_FILE):
+        check_private(member.path / key)
+    marker = member.path / FROM_BACKUP
+    if marker.exists():
+        raise InputError(
+            f"{member.path} was put back from the backup of {marker.read_text().strip()}; see what that means, and "
+            f"accept it, by `silvan site restored {member.path}`"
+        )
 
 
 def processes_of(hub: Hub) -> list[Background]:

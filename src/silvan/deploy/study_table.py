@@ -9,12 +9,13 @@ is a copy of the rows in the site's own folder, which the study goes on with.
 import hmac
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from silvan.data.batches import read_size
+from silvan.data.batches import Batched, read_size
 from silvan.data.sources.query import Query
 from silvan.data.table import read_table
 from silvan.deploy.member import Member, source_of
@@ -22,6 +23,7 @@ from silvan.errors import FederationError, InputError, SilvanError
 from silvan.federation.site_table import SiteSettings, SiteTable
 from silvan.privacy.seal import secret_key
 from silvan.study.remote_study import RemoteStudy
+from silvan.util.files import keep_private
 
 FROZEN = "frozen"
 """The folder of frozen tables in a site's folder."""
@@ -30,6 +32,8 @@ FROZEN = "frozen"
 def study_source(member: Member, study: RemoteStudy) -> Any:
     """Return what a site's rows for a study are read from: its table, or the frozen copy."""
     frozen = frozen_file(member, study)
+    if frozen is not None:
+        keep_private(frozen)
     if frozen is None and member.settings.get("freeze") and not _is_known(member, study):
         frozen = freeze(member, study)
     return _own_source(member) if frozen is None else str(frozen)
@@ -92,12 +96,23 @@ def freeze(member: Member, study: RemoteStudy) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     if isinstance(source, Query):
         path = folder / f"{study.digest}.parquet"
-        content = pl.DataFrame(read_table(source).to_native())
-        _write_private(path, content.write_parquet)
+        memory = member.settings.get("memory")
+        with tempfile.TemporaryDirectory(prefix=".pieces-", dir=folder) as pieces:
+            _write_private(path, lambda copy: _copy_query(source, memory, Path(pieces), copy))
     else:
         path = folder / f"{study.digest}{''.join(Path(source).suffixes[-2:])}"
         _write_private(path, lambda copy: shutil.copyfile(source, copy))
     return path
+
+
+def _copy_query(query: Query, memory: str | None, pieces: Path, copy: Path) -> None:
+    """Write what a database answers to a file, piece by piece if there is a limit."""
+    if memory is None:
+        pl.DataFrame(read_table(query).to_native()).write_parquet(copy)
+        return
+    for i, frame in enumerate(Batched(query, "label", read_size(memory) // 4, pieces).batches()):
+        pl.DataFrame(frame.to_native()).write_parquet(pieces / f"{i:08}.parquet")
+    pl.scan_parquet(pieces / "*.parquet").sink_parquet(copy)
 
 
 def thaw(member: Member, study: RemoteStudy) -> bool:

@@ -6,7 +6,6 @@ known.
 """
 
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from silvan.errors import FormatError, InputError
 from silvan.federation.store import SIGNING, Store
-from silvan.util.files import write_whole
+from silvan.util.files import check_private, write_whole
 
 KEY_BYTES = 32
 COORDINATOR = ""
@@ -78,14 +77,9 @@ class Key:
     def load(cls, path: str | Path) -> Self:
         """Read a key; refuse one that others may read."""
         try:
-            mode = os.stat(path).st_mode
+            check_private(path)
         except FileNotFoundError:
             raise InputError(f"{path}: there is no such key") from None
-        if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
-            raise InputError(
-                f"{path}: others on this machine can read or change this key; if nobody did, `chmod 600` it, otherwise "
-                "make a new one and tell those who know the old one"
-            )
         try:
             secret = load_pem_private_key(Path(path).read_bytes(), password=None)
         except (ValueError, TypeError):

@@ -94,7 +94,7 @@ def import_psi() -> Any:
     try:
         import private_set_intersection.python as psi
     except ImportError:
-        raise InputError("match='psi' needs openmined-psi: pip install 'silvan[psi]'") from None
+        raise InputError("match='psi' needs openmined-psi: pip install '.[psi]'") from None
     return psi
 
 

@@ -36,6 +36,15 @@ def file_name(name: str) -> str:
     return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
 
 
+def check_private(path: str | Path) -> None:
+    """Raise ``InputError`` if others than a file's owner may read or change it."""
+    if os.name == "posix" and stat.S_IMODE(Path(path).stat().st_mode) & 0o077:
+        raise InputError(
+            f"{path}: others on this machine can read or change this key; if nobody did, `chmod 600` it, otherwise "
+            "make a new one and tell those who know the old one"
+        )
+
+
 def keep_private(path: str | Path) -> None:
     """Take the rights of others to a file away, if they have any; raise an error if that cannot be done."""
     if os.name != "posix" or not stat.S_IMODE(Path(path).stat().st_mode) & 0o077:

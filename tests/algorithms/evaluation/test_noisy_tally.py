@@ -13,7 +13,7 @@ from silvan.errors import InputError, RefusedError
 from silvan.federation.message import Blob
 from silvan.privacy.noise.laplace import Noise
 
-pytest.importorskip("opendp", reason="opendp is not installed; to test noise: pip install 'silvan[dp]'")
+pytest.importorskip("opendp", reason="opendp is not installed; to test noise: pip install '.[dp]'")
 
 TASKS = ["binary", "several", "number"]
 SETS = {"binary": 1, "several": 5, "number": 2}

@@ -52,7 +52,7 @@ def read_postgres(query: Query, sink: Callable[["pl.DataFrame"], object], room: 
     try:
         import pg8000.native
     except ImportError:
-        raise InputError("reading PostgreSQL needs a driver; run: pip install 'silvan[sql]'") from None
+        raise InputError("reading PostgreSQL needs a driver; run: pip install '.[sql]'") from None
     address = address_of(query)
     try:
         with closing(_connect(address)) as connection:

@@ -31,7 +31,7 @@ def read_server(query: Query, sink: Callable[["pl.DataFrame"], object], room: in
         entry: Any = sqlalchemy.make_url(f"{dialect.name}://").get_dialect()
         driver = entry.import_dbapi()
     except ImportError:
-        raise InputError(f"reading {dialect.title} needs a driver; install silvan[{dialect.extra}]") from None
+        raise InputError(f"reading {dialect.title} needs a driver; run: pip install '.[{dialect.extra}]'") from None
     open_socket(address.host, address.port, address.timeout, dialect.title).close()
     positional, named = dialect.arguments(address, own_password())
     try:

@@ -16,12 +16,11 @@ from silvan.deploy.certificates import SOON, check_certificate, common_name, rea
 from silvan.deploy.enrol import call, check_versions, versions
 from silvan.deploy.hub import HUB, Hub, compare_rosters, roster_fingerprint
 from silvan.deploy.joining.join_requests import MAX_CLOCK_DIFFERENCE
-from silvan.deploy.member import BUDGET, MEMBER, STORE, Member
+from silvan.deploy.member import MEMBER, Member
 from silvan.deploy.process import port_in_use
 from silvan.deploy.services import process_of, processes_of
 from silvan.errors import InputError, SilvanError
 from silvan.privacy.gate.file_marks import FileMarks
-from silvan.privacy.gate.ledger import LEDGER
 
 MIN_DISK = 1 << 30
 
@@ -52,7 +51,7 @@ def examine(path: Path) -> list[Check]:
 
 def _check_hub(hub: Hub) -> Iterator[Check]:
     content = hub.read()
-    yield _run("permissions", lambda: _private([hub.path / "coordinator.key", hub.path / "authority" / "root.key"]))
+    yield _run("permissions", lambda: _private(hub.private_files()))
     for name in ("server/startup/server.crt", "admin/startup/client.crt"):
         yield _run("certificate", partial(_certificate, hub.path / name, hub.path / "authority" / "root.crt", _AT_HUB))
     running = [process.name for process in processes_of(hub) if process.pid is not None]
@@ -74,8 +73,7 @@ def _check_hub(hub: Hub) -> Iterator[Check]:
 
 def _check_member(member: Member) -> Iterator[Check]:
     startup = member.path / "kit" / "startup"
-    private = [member.path / name for name in ("site.key", STORE, BUDGET, LEDGER)] + [startup / "client.key"]
-    yield _run("permissions", lambda: _private(private))
+    yield _run("permissions", lambda: _private(member.private_files()))
     yield _run("certificate", lambda: _certificate(startup / "client.crt", startup / "rootCA.pem", _AT_SITE))
     yield _run("settings", lambda: f"table {member.settings['table']}")
     own = member.membership
@@ -136,7 +134,7 @@ def _roster(member: Member) -> str:
 def _versions() -> str:
     found = versions()
     if not found["nvflare"]:
-        raise InputError("nvflare is not installed: pip install 'silvan[flare]'")
+        raise InputError("nvflare is not installed: pip install '.[flare]'")
     return f"silvan {found['silvan']}, nvflare {found['nvflare']}, Python {platform.python_version()}"
 
 

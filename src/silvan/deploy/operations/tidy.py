@@ -24,7 +24,7 @@ def remove_old_jobs(folder: Path, but: str = "") -> list[Path]:
     oldest = time.time() - JOB_DAYS * 86400
     removed = []
     for path in folder.iterdir() if folder.is_dir() else ():
-        if path.is_dir() and path.name != but and _is_job(path.name) and _last_change(path) < oldest:
+        if path.is_dir() and path.name != but and is_job(path.name) and _last_change(path) < oldest:
             shutil.rmtree(path, ignore_errors=True)
             removed.append(path)
     return removed
@@ -37,7 +37,7 @@ def mark_in_use(job: Path) -> None:
             os.utime(job)
 
 
-def _is_job(name: str) -> bool:
+def is_job(name: str) -> bool:
     """Whether a folder has the name of a job: FLARE calls each by a random number."""
     try:
         return str(UUID(name)) == name

@@ -7,9 +7,9 @@ point finds its files in order. One that is *behind* what another knows of it wa
 the site would answer again what it has answered. Then it answers nothing until its owner accepts the files as they are,
 on record.
 
-Not seen: files that are all put back together look like a site that has answered less, and a ledger without its last
-line, of an answer without noise, like one of a site that stopped before it wrote it. Who noted a digest of the ledger
-elsewhere can tell (docs/ledger.md).
+A backup (``silvan site backup``) says that it is one. Not seen: files that are all put back together from another
+copy look like a site that has answered less, and a ledger without its last line, of an answer without noise, like one
+of a site that stopped before it wrote it. Who noted a digest of the ledger elsewhere can tell (docs/ledger.md).
 """
 
 import msgspec
@@ -20,6 +20,9 @@ from silvan.privacy.gate.ledger import START, Ledger, Line
 from silvan.privacy.noise.budget import Budget
 
 _KEY = "ledger mark"
+
+FROM_BACKUP = "from-backup"
+"""A file in every backup, with its time: a folder that has it was put back and may have answered more since."""
 
 
 class _Mark(msgspec.Struct, frozen=True):
@@ -84,10 +87,10 @@ class FileMarks:
     def faults(self) -> list[str]:
         """List the files that are behind another."""
         if self.budget is None and self.store is None:
-            return []
+            return self._backup_faults()
         with self.ledger.locked():
             lines = self.ledger.lines()
-            return [*self._budget_faults(lines), *self._store_faults(lines)]
+            return [*self._backup_faults(), *self._budget_faults(lines), *self._store_faults(lines)]
 
     def accept(self, site: str) -> list[str]:
         """Take the files as they are, with a line in the ledger; return what was found.
@@ -114,7 +117,15 @@ class FileMarks:
                 bytes=0,
             )
             self.after_line(charged=True)
+            if self.ledger.folder is not None:
+                (self.ledger.folder / FROM_BACKUP).unlink(missing_ok=True)
         return faults
+
+    def _backup_faults(self) -> list[str]:
+        path = None if self.ledger.folder is None else self.ledger.folder / FROM_BACKUP
+        if path is None or not path.exists():
+            return []
+        return [f"the folder was put back from the backup of {path.read_text().strip()}: what left since is not known"]
 
     def _budget_faults(self, lines: list[Line]) -> list[str]:
         if self.budget is None:

@@ -1,0 +1,97 @@
+"""Backups of a site's and a coordinator's folder, and what happens when one is put back."""
+
+import shutil
+import sqlite3
+import stat
+from contextlib import closing
+
+import pytest
+from helpers.joining import make_hub, serving, write_table
+from helpers.runs import silvan
+
+from silvan.deploy.hub import Hub
+from silvan.deploy.member import BUDGET, STORE, Member
+from silvan.deploy.operations.backup import backup_hub, backup_site
+from silvan.deploy.services import process_of, start_site
+from silvan.errors import FormatError, InputError
+from silvan.federation.journal import Entry, Journal
+from silvan.privacy.gate.file_marks import FROM_BACKUP, FileMarks
+from silvan.privacy.gate.ledger import read_lines
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    hub = make_hub(folder)
+    with serving(hub):
+        member = Member.join(folder / "north", hub.invite("north"), write_table(folder), None, {"epsilon": 2.0})
+    member.budget().charge("draw", 0.5, "a question")
+    member.store.put("answer", b"kept")
+    (member.path / "site.log").write_text("long ago\n")
+    (member.path / "kit" / "log.txt").write_text("long ago\n")
+    member.store.close()
+    return hub, member
+
+
+@pytest.fixture
+def site(made, tmp_path):
+    shutil.copytree(made[1].path, tmp_path / "north")
+    return Member(tmp_path / "north")
+
+
+def test_a_site_is_copied_whole_and_asks_before_it_starts_from_the_copy(site, tmp_path):
+    copy = tmp_path / "copy"
+    said = silvan("site", "backup", site.path, copy).output
+    assert "Secrets are among them" in said
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o700
+    for name in ("site.key", STORE, BUDGET, "kit/startup/client.key"):
+        assert stat.S_IMODE((copy / name).stat().st_mode) == 0o600
+    assert not list(copy.rglob("*.log")) + list(copy.rglob("log.txt")) + list(copy.rglob("*-wal"))
+    site.budget().charge("later", 1.0, "a question")
+
+    shutil.rmtree(site.path)
+    shutil.copytree(copy, site.path)
+    back = Member(site.path)
+    assert (float(back.budget().spent), back.store.get("answer")) == (0.5, b"kept")
+    with pytest.raises(InputError, match=r"was put back from the backup of 20.* by `silvan site restored"):
+        start_site(back)
+    with pytest.raises(FormatError, match="the folder was put back from the backup of"):
+        FileMarks(back.folder.ledger, back.budget(), back.store).check()
+    shown = silvan("site", "restored", site.path, ok=False)
+    assert shown.exit_code == 1
+    assert "what left since is not known" in shown.output
+    silvan("site", "restored", site.path, "--accept")
+    assert not (site.path / FROM_BACKUP).exists()
+    assert [line.outcome for line in read_lines(site.path)] == ["restored"]
+    assert "No file is behind another" in silvan("site", "restored", site.path).output
+
+
+def test_a_running_site_is_not_copied(site, tmp_path):
+    process = process_of(site)
+    process.start(["-c", "import time; time.sleep(600)"], tmp_path)
+    try:
+        with pytest.raises(InputError, match=r"is running .*; stop it first: its files must be of one moment"):
+            backup_site(site, tmp_path / "copy")
+    finally:
+        process.kill()
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_coordinators_journal_is_copied_while_it_is_written(made, tmp_path):
+    shutil.copytree(made[0].path, tmp_path / "hub")
+    hub = Hub(tmp_path / "hub")
+    (hub.path / "runs" / "heart").mkdir(parents=True)
+    journal = Journal(hub.path / "runs" / "heart" / "journal.sqlite")
+    journal.keep("question", {"north": Entry("kind", b"body", 1, 2)})
+    with closing(sqlite3.connect(journal.path)) as busy:  # another reader, so that the log is not folded in
+        busy.execute("SELECT * FROM reply").fetchall()
+        assert backup_hub(hub, tmp_path / "copy")
+    assert Journal(tmp_path / "copy" / "runs" / "heart" / "journal.sqlite").find("question")["north"].body == b"body"
+    assert Hub(tmp_path / "copy").read() == hub.read()
+
+
+def test_nothing_is_written_over(site, tmp_path):
+    (tmp_path / "there").mkdir()
+    for target in (tmp_path / "there", site.path / "inside"):
+        with pytest.raises(InputError, match="name a new folder outside of"):
+            backup_site(site, target)
