@@ -10,10 +10,11 @@ from helpers.runs import silvan
 from typer.testing import CliRunner
 
 from silvan.cli.main import app
-from silvan.deploy.jobs import make_site
+from silvan.deploy.jobs import SiteExecutor, make_site
 from silvan.deploy.member import SETTINGS, Member
 from silvan.deploy.study_table import check_study_table, freeze, frozen_file
 from silvan.errors import FederationError, InputError
+from silvan.federation.transports.chunks import send_in_chunks
 from silvan.study.remote_study import parse_remote_study
 
 OTHER_ROWS = pl.DataFrame({"age": [40, 50, 60, 71], "label": [0, 1, 0, 1]})
@@ -161,3 +162,34 @@ def test_freeze_is_true_or_false(joined, table, value):
     use(joined, table, f"freeze = {value}\n")
     with pytest.raises(InputError, match="freeze must be true or false"):
         _ = Member(joined.path).settings
+
+
+def test_a_database_is_frozen_within_memory(joined, study, tmp_path, monkeypatch):
+    """The copy is what it is without a limit, and nothing reads the whole of the table."""
+    base = tmp_path / "clinic.sqlite"
+    with sqlite3.connect(base) as database:
+        database.execute("CREATE TABLE visits (age INTEGER, sex TEXT, label INTEGER)")
+        rows = [(i, None if i % 5 else "f", i % 2) for i in range(2000)]
+        database.executemany("INSERT INTO visits VALUES (?, ?, ?)", rows)
+    database.close()
+    url = f"sqlite:///{base}?table=visits"
+    use(joined, url)
+    whole = pl.read_parquet(freeze(Member(joined.path), study))
+    frozen_file(joined, study).unlink()
+    use(joined, url, "memory = '40kB'\n")
+    monkeypatch.setattr("silvan.deploy.study_table.read_table", None)
+    copy = freeze(Member(joined.path), study)
+    assert pl.read_parquet(copy).equals(whole)
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    assert not list(copy.parent.glob(".*"))  # no pieces are left
+    copy.chmod(0o644)
+    begin(joined, study)
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    copy.unlink()
+
+
+def test_a_site_whose_folder_is_gone_says_so(tmp_path):
+    executor = SiteExecutor('name = "x"', ["north"], {}, "0.1.0")
+    server = executor.make_server(tmp_path / "gone" / "kit")
+    with pytest.raises(FederationError, match="its folder is gone or damaged; its owner must put it back"):
+        send_in_chunks(server.take, b"question", "ask")
