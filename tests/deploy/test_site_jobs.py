@@ -20,6 +20,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.keys import COORDINATOR
 from silvan.federation.signed import Signer
 from silvan.federation.transports.flare import FlareTransport
+from silvan.privacy.gate.site_folder import APPROVALS
 from silvan.study.remote_study import parse_remote_study
 
 SITES = ["north", "south"]
@@ -107,3 +108,15 @@ def test_a_table_that_changes_while_a_study_waits(joined, study):
 def test_a_study_over_sites_whose_keys_were_not_accepted(joined, study):
     with pytest.raises(FederationError, match="it does not have the keys of west; its owner compares and accepts"):
         federate(joined, study, sites=[*SITES, "west"]).ask(Describe())
+
+
+def test_approvals_that_cannot_be_read(joined, study):
+    """The site takes no part and says no more; its own log does."""
+    path = joined[1]["north"].path / APPROVALS
+    before = path.read_bytes() if path.exists() else b"[]"
+    path.write_text("nonsense")
+    try:
+        with pytest.raises(FederationError, match="takes no part: it cannot take part; its own log says why"):
+            federate(joined, study).ask(Describe())
+    finally:
+        path.write_bytes(before)

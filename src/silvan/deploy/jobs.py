@@ -144,24 +144,25 @@ class SiteExecutor(Answering):
             study = parse_remote_study(self.study)
             _check_version(self.version)
             member.note_study(study)
-            if member.roster() is None and member.pin_roster() is None:
+            if (member.roster() or member.pin_roster()) is None:
                 raise InputError("not all sites have joined")
             member.note_sites(study, self.sites)
+            waits = _waits(member, study)
         except SilvanError as error:
             refusal = _refusal(error)
             return ChunkServer(lambda data, verb: b"", lambda: refusal)
-        if _waits(member, study) is not None:
+        if waits is not None and waits.what == "waiting":
             notify(member, study)
         opened: list[Site] = []
 
         def ready() -> ChunkReply | None:
             mark_in_use(workspace / self.job)
-            waits = _waits(member, study)
-            if waits is None and not opened:
-                try:
+            try:
+                waits = _waits(member, study)
+                if waits is None and not opened:
                     opened.append(_open_site(member, study))
-                except SilvanError as error:
-                    return _refusal(error)
+            except SilvanError as error:
+                return _refusal(error)
             return waits
 
         return ChunkServer(lambda data, verb: opened[0].receive(data, verb), ready)
@@ -180,9 +181,10 @@ def _waits(member: Member, study: RemoteStudy) -> ChunkReply | None:
 def _open_site(member: Member, study: RemoteStudy) -> Site:
     """Make a site that answers, if its table is the one that it was."""
     site, roster = make_site(member, study), member.roster()
+    if roster is None:
+        raise InputError("there is no list of keys any more; without one nothing is answered")
     check_study_table(member, study, site)
-    if roster is not None:
-        site.signer = Signer(member.name, member.folder.key, roster)
+    site.signer = Signer(member.name, member.folder.key, roster)
     if study.secret:
         restore_sampling_key(site, study.id)
     return site

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from silvan.errors import FormatError, InputError, RefusedError
+from silvan.errors import DamagedError, InputError, RefusedError
 from silvan.federation.keys import Key, read_public
 from silvan.federation.message import Request
 from silvan.privacy.gate.ledger import LEDGER, Ledger
@@ -120,7 +120,7 @@ class Approvals:
         try:
             listed = msgspec.json.decode(self.path.read_bytes(), type=list[Approval])
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise FormatError(f"{self.path}: not a list of approvals") from None
+            raise DamagedError(f"{self.path}: not a list of approvals") from None
         return {
             one.study: msgspec.structs.replace(one, messages=[EVERYTHING]) if one.messages is None else one
             for one in listed
