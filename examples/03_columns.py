@@ -60,7 +60,7 @@ with pl.Config(
 
 # -- new patients, by id; of five the laboratory knows nothing yet
 tables = {"clinic": clinic(new).drop("diagnosis"), "laboratory": laboratory(new[5:])}
-arrived = sv.federate_columns(tables, id="patient")
+arrived = sv.federate_columns(tables, id="patient", match="keyed")  # rows not in common are to be known, too
 replies = forest.predict(arrived, incomplete=True)
 right = replies.join(new.select("patient", "diagnosis"), on="patient").select(
     pl.col("prediction") == pl.col("diagnosis")

@@ -18,7 +18,6 @@ def fuzzer():
 def test_every_kind_is_thrown(fuzzer):
     """But those of extras that are not installed."""
     kinds = {kind for kind, (_, handler) in HANDLERS.items() if handler.__module__.startswith("silvan.")}
-    kinds -= {kind for kind in kinds if HANDLERS[kind][1].__module__ == "silvan.privacy.psi"}
     if find_spec("gmpy2") is None:
         kinds -= {"EncryptLabels", "SumLabels", "DecideNodes", "SplitChosen", "KeepChosen", "LookUp"}
     assert kinds - set(fuzzer.messages) == set()

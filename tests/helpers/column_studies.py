@@ -15,7 +15,7 @@ from silvan.federation.message import Envelope, Request
 from silvan.federation.transports.in_process import InProcess
 
 ID = "person"
-MATCHING = ["ShowKey", "DealKey", "TakeKey", "Introduce", "DescribeColumns"]
+MATCHING = ["ShowKey", "DealKey", "TakeKey", "Introduce", "HideIds", "HideTwice", "Intersect", "DescribeColumns"]
 """Messages that match rows and describe columns."""
 
 SMALL = {"n_estimators": 5, "max_depth": 4}

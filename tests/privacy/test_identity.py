@@ -1,8 +1,6 @@
 """Rows are matched without an id leaving its party; ids that do not tell rows apart are refused, by party and count."""
 
 import hmac
-from contextlib import nullcontext
-from unittest import mock
 
 import msgspec
 import numpy as np
@@ -23,7 +21,7 @@ from silvan.federation.party import Party
 from silvan.federation.site import Site
 from silvan.federation.store import MemoryStore, digest
 from silvan.federation.transports.in_process import InProcess
-from silvan.privacy import identity, psi
+from silvan.privacy import identity
 from silvan.privacy.identity import (
     DealKey,
     Introduce,
@@ -64,7 +62,7 @@ def test_rows_in_common():
     assert sorted(zip(part.X[:, 0], part.X[:, 1], strict=True)) == [(0, 4), (1, 2), (3, 0)]
 
 
-@pytest.mark.parametrize("match", ["keyed", pytest.param("psi", marks=pytest.mark.needs("psi"))])
+@pytest.mark.parametrize("match", ["keyed", "psi"])
 def test_ways_of_matching_agree(match):
     tables = split(wide(), 3)
     tables["party 1"] = tables["party 1"][:150]
@@ -74,73 +72,6 @@ def test_ways_of_matching_agree(match):
     forest = sv.VerticalForest(n_estimators=3, max_depth=3).fit(fed).forest_
     assert forest == sv.PooledForest(n_estimators=3, max_depth=3).fit(fed).forest_
     assert forest == sv.VerticalForest(n_estimators=3, max_depth=3).fit(federate(tables, match="keyed")).forest_
-
-
-@pytest.mark.needs("psi")
-def test_private_set_intersection_shows_no_other_rows():
-    tables = split(wide(), 3)
-    tables["party 2"] = tables["party 2"][:60]
-    for cold in (False, True):
-        fed = federate(tables, Recorded, match="psi", cold=cold)
-        assert fed.rows["party 0"] == 60
-        known = {row.tobytes() for row in fed.columns.common}
-        everything = b"".join(fed.transport.data)
-        for name, table in tables.items():
-            digests = digest_ids(fed.party(name).key, "whole numbers", map(str, table[ID].to_list()))
-            shown = sum(row.astype(">u8").tobytes() in everything or row.tobytes() in everything for row in digests)
-            assert shown <= len(known), name
-        assert fed.agreement_rounds == 8
-    with pytest.raises(sv.AgreementError, match="'shop' has no rows in common with party 'bank'"):
-        pair([1, 2], [3, 4], match="psi")
-    with pytest.raises(sv.InputError, match="incomplete=True needs match='keyed'"):
-        sv.VerticalForest(n_estimators=2).fit(fed).predict(fed, incomplete=True)
-
-
-def test_ids_are_hidden_once_and_only_those_that_a_party_sealed(monkeypatch):
-    """Or a coordinator could have any id hidden, and find it among those of the party."""
-    library = mock.MagicMock()  # stands for the library, which is not needed to refuse
-    library.Request.return_value.encrypted_elements = [b"a point"] * 3
-    server = library.server.CreateFromKey.return_value
-    server.CreateSetupMessage.return_value.SerializeToString.return_value = b"setup"
-    server.ProcessRequest.return_value.SerializeToString.return_value = b"response"
-    monkeypatch.setattr(psi, "import_psi", lambda: library)
-    fed = federate(split(wide(n=40), 2), match="keyed")
-
-    def hide_twice(data, rows):
-        return fed.ask(psi.HideTwice(request=fed.blob(data), rows=rows), to=["party 1"])
-
-    def sealed(points, rows):
-        return seal(fed.party("party 0").key_for("hidden ids"), wire.encode(psi.Points(points, rows)))
-
-    with pytest.raises(sv.RefusedError, match="changed on its way"):
-        hide_twice(b"points of ids that somebody guessed", 3)
-    with pytest.raises(sv.SiteError, match="could not read"):
-        hide_twice(sealed(b"three points", 4), 3)
-    with pytest.raises(sv.RefusedError, match="other ids to hide than the label holder spoke of"):
-        hide_twice(sealed(b"three points", 4), 4)
-    answer = hide_twice(sealed(b"three points", 3), 3)["party 1"]
-    assert b"setup" not in answer.setup + answer.response  # sealed for the label holder
-    assert hide_twice(sealed(b"three points", 3), 3)["party 1"] == answer
-    with pytest.raises(sv.RefusedError, match="in another form"):
-        hide_twice(sealed(b"three other points", 3), 3)
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_private_set_intersection_is_the_default_where_it_is_installed(monkeypatch, there):
-    monkeypatch.setattr("silvan.federate.by_columns.has_psi", lambda: there)
-    asked = []
-    monkeypatch.setattr("silvan.federate.by_columns.find_common", lambda *args: asked.append("psi") or 1 / 0)
-    with pytest.raises(ZeroDivisionError) if there else nullcontext():
-        pair([1, 2], [2, 3])
-    assert asked == (["psi"] if there else [])
-
-
-def test_without_the_library_it_is_said(monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "private_set_intersection.python", None)
-    with pytest.raises(sv.InputError, match=r"pip install '.\[psi\]'"):
-        pair([1, 2], [2, 3], match="psi")
 
 
 @pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame])
@@ -166,7 +97,7 @@ def test_ids_that_libraries_store_differently(library):
         ([1.5, 2.0], r"'person' of party 'shop' are neither whole numbers nor text in 2 rows"),
         ([True, False], r"'person' of party 'shop' are neither whole numbers nor text"),
         ([2.0**60, 1.0], r"neither whole numbers nor text"),
-        ([7, 8], r"party 'bank' has no rows in common with party 'shop'"),
+        ([7, 8], r"party 'shop' has no rows in common with party 'bank'"),
     ],
     ids=str,
 )
@@ -266,7 +197,7 @@ def test_no_id_leaves_a_party():
 
 
 def test_digests_need_the_key_and_hide_the_order():
-    fed = federate(split(wide(n=50), 2), Recorded)
+    fed = federate(split(wide(n=50), 2), Recorded, match="keyed")
     replies = [
         wire.decode(e.body, identity.Introduction)
         for _, way, e in fed.transport.record
@@ -312,7 +243,8 @@ def test_the_coordinator_cannot_read_the_key_it_carries():
     sent = b"".join(fed.transport.data)
     for secret in secrets:
         assert secret not in sent
-    assert fed.agreement_rounds == 5
+    assert fed.agreement_rounds == 8
+    assert federate(split(wide(n=40), 3), match="keyed").agreement_rounds == 5
 
 
 def test_a_party_agrees_on_one_key():

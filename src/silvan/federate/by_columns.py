@@ -17,7 +17,7 @@ from silvan.federation.party import Party
 from silvan.federation.site import Site
 from silvan.federation.site_table import SiteSettings
 from silvan.privacy.identity import Match, agree_key, common_digests, introduce_parties
-from silvan.privacy.psi import find_common, has_psi
+from silvan.privacy.psi import find_common
 from silvan.util.readable import format_names
 
 Names = Literal["coded", "shown"]
@@ -77,8 +77,8 @@ def federate_columns(
     exclude
         Columns that are not features.
     match
-        "keyed": the coordinator sees keyed digests of all ids. "psi": only of those in common, by private set
-        intersection (needs ``silvan[psi]``). None: "psi" where its library is installed, otherwise "keyed".
+        "psi": the coordinator sees keyed digests of the ids in common, found by private set intersection. "keyed": of
+        all ids, which takes less time. None: "psi".
     names
         "coded": to the coordinator columns, categories and classes are numbers; parties know their own by name.
         "shown": it is told the names.
@@ -115,7 +115,7 @@ def federate_columns(
     check_common(test, task, random_state, exclude, may_be_none=True)
     given = read_options("federate_columns", options)
     _check(tables, id, match, names)
-    match = match or ("psi" if has_psi() else "keyed")
+    match = match or "psi"
     if given.quorum is not None:
         raise InputError("quorum is for federations by rows: of columns, every party is needed")
     name = "label" if label is None else label
@@ -196,6 +196,6 @@ def _check(tables: Any, id_column: Any, match: str | None, names: str) -> None:
     if not isinstance(id_column, str) or not id_column:
         raise InputError(f"id must be the name of a column, got {id_column!r}")
     if match not in ("keyed", "psi", None):
-        raise InputError(f"match must be 'keyed' or 'psi', or None for either, got {match!r}")
+        raise InputError(f"match must be 'keyed' or 'psi', or None for 'psi', got {match!r}")
     if names not in ("coded", "shown"):
         raise InputError(f"names must be 'coded' or 'shown', got {names!r}")

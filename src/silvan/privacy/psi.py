@@ -1,28 +1,38 @@
 """Private set intersection: the label holder finds which of its ids others have, and nobody learns other ids.
 
-The elliptic-curve protocol of ``openmined-psi``, once with each other party; what travels are points on a curve
-that only their owner can read, sealed for the parties. The label holder learns which of its own ids each other party
-has; the others learn how many rows it has. The coordinator sees the digests of the rows in common and no others, and
-cannot put ids of its own among the points: a party hides once in a study, and only what a party has sealed.
+By Diffie-Hellman, once with each other party. An id is hashed to a point of a curve (``curve25519.py``). The label
+holder puts its secret on its points and the other party its own on top (``response``); on the other party's points
+(``setup``) the label holder puts its secret as the second. Points that are equal then are the ids in common. Secrets are
+of one study, and what travels is sealed for the parties.
+
+The label holder learns which of its own ids each other party has; the others learn how many rows it has. The
+coordinator sees the digests of the rows in common and no others, and cannot put ids of its own among the points: a
+party hides once in a study, and only what a party has sealed. What is assumed is in docs/vertical.md.
 """
 
-from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 import numpy as np
 
-from silvan.errors import AgreementError, FormatError, InputError, RefusedError
+from silvan.errors import AgreementError, FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.agreement.agree import MAX_ROWS
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
+from silvan.federation.store import CONDUCT, digest
+from silvan.privacy.curve25519 import POINT, cut_points, hash_to_points, multiply_points
 from silvan.privacy.identity import WORDS, check_digests, row_digests
 from silvan.privacy.seal import seal, unseal
+from silvan.util.threads import thread_count
 
-_FALSE_HIT = 1e-12  # its probability; with the exact data structure that is used there are none
+_COMPARED = 16
+"""Bytes by which points that were hidden twice are compared.
+
+With 2^40 rows at each of two parties, two that differ are alike with a probability of 2^-48.
+"""
 
 # -- messages
 
@@ -85,48 +95,21 @@ class Intersect(Request, frozen=True, kw_only=True):
     setups: dict[str, Blob]
     responses: dict[str, Blob]
 
+    def course(self) -> Course:
+        """Return a course of a single question: whoever may have any points compared can try any id."""
+        return Course(self.kind())
+
 
 # -- at a party
-
-
-def import_psi() -> Any:
-    """Import ``openmined-psi``, which is an extra."""
-    try:
-        import private_set_intersection.python as psi
-    except ImportError:
-        raise InputError("match='psi' needs openmined-psi: pip install '.[psi]'") from None
-    return psi
-
-
-def has_psi() -> bool:
-    """Return whether ``openmined-psi`` is installed."""
-    return find_spec("private_set_intersection") is not None
-
-
-def _key(party: Party) -> bytes:
-    """Return the party's secret number, the same after a restart."""
-    key = party.secret_for("private set intersection")[:32]
-    return bytes([key[0] & 0x7F]) + key[1:]  # below the order of the curve's group
-
-
-def _elements(party: Party) -> list[str]:
-    """Return the ids in the order of their digests, so that the order of the table stays hidden."""
-    ids = party.ids
-    if not ids.kind or ids.missing or ids.repeated:
-        raise RefusedError("the party's ids do not tell its rows apart")
-    order = np.lexsort(row_digests(party).T[::-1])
-    return [f"{ids.kind}\0{ids.texts[i]}" for i in order]
 
 
 @answers(HideIds)
 def hide_ids(site: Site, request: HideIds) -> HiddenIds:
     """Hide the party's ids by its secret."""
-    party, psi = party_of(site), import_psi()
-    client = psi.client.CreateFromKey(_key(party), True)
-    elements = _elements(party)
-    points = client.CreateRequest(elements).SerializeToString()
-    sealed = seal(party.key_for("hidden ids"), wire.encode(Points(points, len(elements))))
-    return HiddenIds(request=sealed, rows=len(elements))
+    party = party_of(site)
+    points = _hide(party, _texts(party, _order(party)), _FIRST)
+    sealed = seal(party.key_for("hidden ids"), wire.encode(Points(b"".join(points), len(points))))
+    return HiddenIds(request=sealed, rows=len(points))
 
 
 @answers(HideTwice)
@@ -136,52 +119,93 @@ def hide_twice(site: Site, request: HideTwice) -> TwiceHidden:
     hidden = wire.decode(unseal(party.key_for("hidden ids"), party.blob(request.request.hash)), Points)
     if not 1 <= request.rows < MAX_ROWS or hidden.rows != request.rows:
         raise FormatError("there are no rows in question, or not as many as was said")
-    psi = import_psi()
-    server = psi.server.CreateFromKey(_key(party), True)
-    asked = psi.Request()
-    _parse(asked, hidden.points)
-    if len(asked.encrypted_elements) != hidden.rows:
+    if len(hidden.points) != POINT * hidden.rows:
         raise RefusedError("there are other ids to hide than the label holder spoke of")
-    setup = server.CreateSetupMessage(_FALSE_HIT, request.rows, _elements(party), psi.DataStructure.RAW)
-    key = _twice_key(party, party.name)
+    twice = multiply_points(_secret(party, _SECOND), cut_points(hidden.points))
+    _note_once(party, request.kind(), hidden.points)
+    own = sorted(_hide(party, _texts(party), _SECOND))  # in an order that tells nothing
     return TwiceHidden(
-        setup=seal(key, setup.SerializeToString()),
-        response=seal(key, server.ProcessRequest(asked).SerializeToString()),
+        setup=seal(_key_of_setup(party, party.name), b"".join(own)),
+        response=seal(_key_of_response(party, party.name), b"".join(point[:_COMPARED] for point in twice)),
     )
-
-
-def _twice_key(party: Party, name: str) -> bytes:
-    """Return the key by which a party seals what it has hidden for the label holder."""
-    return party.key_for(f"hidden twice by {name}")
 
 
 @answers(Intersect)
 def intersect(site: Site, request: Intersect) -> Common:
     """Find the ids that all parties have."""
-    party, psi = party_of(site), import_psi()
+    party = party_of(site)
+    others = set(party.seals) - {party.name}
     if set(request.setups) != set(request.responses):
         raise FormatError("the answers do not match")
-    client = psi.client.CreateFromKey(_key(party), True)
-    digests = row_digests(party)
-    digests = digests[np.lexsort(digests.T[::-1])]
-    common, shared = np.ones(len(digests), np.bool_), {}
+    if set(request.setups) != others:
+        raise RefusedError("the party compares its ids with those of all the parties that it knows")
+    order, secret = _order(party), _secret(party, _FIRST)
+    setups = {name: unseal(_key_of_setup(party, name), party.blob(request.setups[name].hash)) for name in others}
+    responses = {
+        name: unseal(_key_of_response(party, name), party.blob(request.responses[name].hash)) for name in others
+    }
+    common, shared = np.ones(len(order), np.bool_), {}
     for name in request.setups:
-        setup, response = psi.ServerSetup(), psi.Response()
-        key = _twice_key(party, name)
-        _parse(setup, unseal(key, party.blob(request.setups[name].hash)))
-        _parse(response, unseal(key, party.blob(request.responses[name].hash)))
-        found = np.zeros(len(digests), np.bool_)
-        found[np.array(client.GetIntersection(setup, response), np.int64)] = True
+        twice = cut_points(responses[name], _COMPARED)
+        if len(twice) != len(order):
+            raise FormatError("other points came back than were hidden")
+        theirs = {point[:_COMPARED] for point in multiply_points(secret, cut_points(setups[name]))}
+        found = np.array([point in theirs for point in twice])
         shared[name] = int(found.sum())
         common &= found
-    return Common(digests=digests[common], shared=shared)
+    _note_once(party, request.kind(), b"".join(setups[name] + responses[name] for name in sorted(others)))
+    digests = row_digests(party)[order[common]]
+    return Common(digests=digests[np.lexsort(digests.T[::-1])], shared=shared)
 
 
-def _parse(message: Any, data: bytes) -> None:
-    try:
-        message.ParseFromString(data)
-    except Exception:  # protobuf's errors have no stable home
-        raise FormatError("what another party sent cannot be read") from None
+_FIRST, _SECOND = "hides ids first", "hides ids second"
+"""What a party's secrets are for: another for what it begins than for what others do."""
+
+
+def _secret(party: Party, purpose: str) -> bytes:
+    """Return the secret that a party puts on points, the same after a restart."""
+    return party.secret_for(f"private set intersection: {purpose}")[:POINT]
+
+
+def _key_of_setup(party: Party, name: str) -> bytes:
+    """Return the key by which a party seals its own points for the label holder."""
+    return party.key_for(f"ids hidden by {name}")
+
+
+def _key_of_response(party: Party, name: str) -> bytes:
+    """Return the key by which a party seals the label holder's points that it has hidden once more."""
+    return party.key_for(f"hidden twice by {name}")
+
+
+def _order(party: Party) -> np.ndarray:
+    """Return the party's rows in an order that only it knows, the same after a restart."""
+    order: np.ndarray = np.lexsort(row_digests(party, party.secret_for("order of hidden ids")[:POINT]).T[::-1])
+    return order
+
+
+def _texts(party: Party, order: np.ndarray | None = None) -> list[bytes]:
+    """Return the ids as they are hashed."""
+    ids = party.ids
+    if not ids.kind or ids.missing or ids.repeated:
+        raise RefusedError("the party's ids do not tell its rows apart")
+    return [f"{ids.kind}\0{ids.texts[i]}".encode() for i in (range(len(ids.texts)) if order is None else order)]
+
+
+def _hide(party: Party, texts: list[bytes], purpose: str) -> list[bytes]:
+    """Hash ids to points, under the key that parties share, and put the party's secret on them."""
+    points = hash_to_points(party.key_for("points of ids"), texts, thread_count(party.n_jobs))
+    return multiply_points(_secret(party, purpose), points)
+
+
+def _note_once(party: Party, kind: str, asked: bytes) -> None:
+    """Raise an error if the party has answered the same about other points, in whatever task of the study."""
+    name = f"{CONDUCT} {kind} {party.secret_for(f'name of {kind}')[:16].hex()}"  # the secret is of the study
+    wanted = digest(asked).encode()
+    known = party.store.get(name)
+    if known is None:
+        party.store.put_all({name: wanted})
+    elif known != wanted:
+        raise RefusedError("the party has compared its ids with others already, once in a study")
 
 
 # -- at the coordinator
@@ -189,7 +213,6 @@ def _parse(message: Any, data: bytes) -> None:
 
 def find_common(federation: Federation, label_holder: str) -> np.ndarray:
     """Find the digests of the rows that all parties have: three rounds, counted apart."""
-    import_psi()  # in one process it is needed here; elsewhere it does no harm to notice early
     others = [name for name in federation.active if name != label_holder]
 
     def check(site: str, reply: Common) -> None:
