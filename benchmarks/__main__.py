@@ -10,7 +10,19 @@ from pathlib import Path
 
 from benchmarks.common import Goal, Report, machine
 
-ALL = ("forest", "horizontal", "bofrf", "vertical", "paillier", "privacy", "flare", "large", "startup", "accuracy")
+ALL = (
+    "forest",
+    "horizontal",
+    "bofrf",
+    "vertical",
+    "matching",
+    "paillier",
+    "privacy",
+    "flare",
+    "large",
+    "startup",
+    "accuracy",
+)
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 

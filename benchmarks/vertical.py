@@ -43,7 +43,7 @@ def federation(rows: int, parties: int, labelled: bool = True) -> Federation:
         names = [f"x{i}" for i in range(k, X.shape[1], parties)]
         table = pl.DataFrame(X[:, k::parties], schema=names).with_columns(id_)
         tables[f"party{k}"] = table.with_columns(label=pl.Series(y)) if k == 0 and labelled else table
-    return sv.federate_columns(tables, id="id", label="label" if labelled else None, n_jobs=2)
+    return sv.federate_columns(tables, id="id", label="label" if labelled else None, match="keyed", n_jobs=2)
 
 
 def learner(trees: int = TREES, depth: int = DEPTH, kind: type = sv.VerticalForest, **more: Any) -> Any:

@@ -50,7 +50,7 @@ Known = Callable[..., bool]
 
 def federate(tables: dict[str, pl.DataFrame], seed: int, test: float = TEST) -> Federation:
     """Make a federation; one thread, so that times can be compared."""
-    return sv.federate_columns(tables, id=ID, label="label", test=test, random_state=seed, n_jobs=1)
+    return sv.federate_columns(tables, id=ID, label="label", test=test, random_state=seed, match="keyed", n_jobs=1)
 
 
 def score(fed: Federation, forest: Forest) -> float:
@@ -163,7 +163,7 @@ def prediction(seeds: int, known: Known) -> Iterator[dict[str, Any]]:
                 fed = federate(dealt(frame[split[cut:]], 2, seed), seed, test=0.0)
                 model = sv.VerticalForest(n_estimators=n, max_depth=depth, random_state=seed).fit(fed)
                 new = {k: t.drop("label", strict=False) for k, t in dealt(frame[split[:cut]], 2, seed).items()}
-                scored = sv.federate_columns(new, id=ID, random_state=seed, n_jobs=1)
+                scored = sv.federate_columns(new, id=ID, random_state=seed, match="keyed", n_jobs=1)
                 quick = model.predict(scored)
                 before = scored.rounds
                 same = quick.equals(model.predict(scored, method="classical"))

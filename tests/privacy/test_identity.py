@@ -31,7 +31,6 @@ from silvan.privacy.identity import (
     all_digests,
     check_digests,
     common_digests,
-    digest_ids,
     find_digests,
     places_of,
 )

@@ -47,7 +47,7 @@ def hash_to_points(key: bytes, texts: Sequence[bytes], threads: int = 1) -> list
 
 
 def _on_curve(numbers: list[int], modulus: Modulus, threads: int) -> list[bool]:
-    """Return whether u^3 + A u^2 + u has a square root, by Euler's criterion; that of 2-torsion, nought, does not count."""
+    """Return of which u the number u^3 + A u^2 + u is a square other than 0, by Euler's criterion."""
     squares = to_montgomery(to_words([u * (u * (u + _A) + 1) % PRIME for u in numbers], 4), modulus, threads)
     symbols = from_montgomery(power(squares, (PRIME - 1) // 2, modulus, threads), modulus, threads)
     there: list[bool] = (symbols == np.array([1, 0, 0, 0], np.uint64)).all(axis=1).tolist()

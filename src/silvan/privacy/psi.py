@@ -2,8 +2,8 @@
 
 By Diffie-Hellman, once with each other party. An id is hashed to a point of a curve (``curve25519.py``). The label
 holder puts its secret on its points and the other party its own on top (``response``); on the other party's points
-(``setup``) the label holder puts its secret as the second. Points that are equal then are the ids in common. Secrets are
-of one study, and what travels is sealed for the parties.
+(``setup``) the label holder puts its secret as the second. Points that are equal then are the ids in common. Secrets
+are of one study, and what travels is sealed for the parties.
 
 The label holder learns which of its own ids each other party has; the others learn how many rows it has. The
 coordinator sees the digests of the rows in common and no others, and cannot put ids of its own among the points: a

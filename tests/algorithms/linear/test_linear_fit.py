@@ -317,7 +317,7 @@ def test_rows_that_a_party_lacks():
     model, frame = fitted(n_parties=3), wide(n=80, seed=3)
     tables = split(frame.drop("label"), 3, holder=-1)
     tables["party 1"] = tables["party 1"].filter(pl.col(ID).is_in(frame[ID].to_list()[10:]))
-    fed = federate(tables, label=None)
+    fed = federate(tables, label=None, match="keyed")
     assert len(model.predict(fed)) == 70
     predictions = model.predict_proba(fed, incomplete=True)
     assert model.lacking_ == {"party 0": 0, "party 1": 10, "party 2": 0}

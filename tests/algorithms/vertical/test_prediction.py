@@ -97,7 +97,7 @@ def test_rows_that_a_party_lacks():
     tables = split(frame.drop("label"), 3, holder=-1)
     tables["party 1"] = tables["party 1"].filter(pl.col(ID).is_in(frame[ID].to_list()[10:]))
     tables["party 2"] = tables["party 2"].filter(pl.col(ID).is_in(frame[ID].to_list()[:60]))
-    fed = federate(tables, label=None)
+    fed = federate(tables, label=None, match="keyed")
     assert len(model.predict(fed)) == 50
     predictions = model.predict(fed, incomplete=True)
     assert model.lacking_ == {"party 0": 0, "party 1": 10, "party 2": 20}
