@@ -81,7 +81,7 @@ def _grouped(
         exclude=[name for name in one.exclude if any(name in party.excluded for party in parties.values())],
         random_state=seed,
         schema=federation.schema,
-        match="psi" if federation.columns.known is None else "keyed",
+        match="psi" if columns_of(federation).known is None else "keyed",
         policy=policy_of(one) if policy is None else policy,
         sums=federation.sums.name,  # type: ignore[arg-type]  # it is one of the names
         n_jobs=one.n_jobs,
