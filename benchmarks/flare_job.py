@@ -2,15 +2,14 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import msgspec
 
 from silvan.deploy.hub import Hub
 from silvan.deploy.jobs import Coordinator
 from silvan.federation import wire
-from silvan.federation.transports.chunks import PIECE, Chunk, ping
-from silvan.federation.transports.flare import WAIT
+from silvan.federation.transports.chunks import MOST, Chunk, ping
+from silvan.federation.transports.flare import WAIT, JobFolders
 from silvan.study.remote_study import parse_remote_study
 from silvan.util.files import write_whole
 
@@ -20,10 +19,10 @@ MEASURED = "measured.json"
 class MeasuringCoordinator(Coordinator):
     """Measures the wire after the study, and writes the figures to the run folder."""
 
-    def work(self, workspace: Path, job: str) -> None:
+    def work(self, folders: JobFolders) -> None:
         """Run the study, then measure; the job lasts until both are done."""
-        super().work(workspace, job)
-        folder = Hub(workspace.parent).path / "runs" / parse_remote_study(self.study).folder
+        super().work(folders)
+        folder = Hub(folders.root.parent).path / "runs" / parse_remote_study(self.study).folder
         write_whole(folder / MEASURED, msgspec.json.encode(self._measure()))
 
     def _measure(self, rounds: int = 100) -> dict[str, float]:
@@ -39,9 +38,9 @@ class MeasuringCoordinator(Coordinator):
                 list(pool.map(ping_site, self.sites))
                 times.append(time.perf_counter() - start)
         # the first of two pieces of a message, which the site keeps until another message comes
-        load = wire.encode(Chunk("load", 0, 2, "ask", bytes(PIECE)))
+        load = wire.encode(Chunk("load", 0, 2, "ask", bytes(MOST)))
         start = time.perf_counter()
         for _ in range(8):
             self.carry(self.sites[0], load, WAIT)
         seconds = time.perf_counter() - start
-        return {"round": sorted(times)[rounds // 2], "bytes a second": 8 * PIECE / seconds}
+        return {"round": sorted(times)[rounds // 2], "bytes a second": 8 * MOST / seconds}

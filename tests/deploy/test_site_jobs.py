@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'silvan[flare]' to test real sites")
 
+from helpers.flare_jobs import job_folders
 from helpers.joining import make_hub, serving, write_table
 
 from silvan.deploy.explain import approve_study
@@ -47,7 +48,9 @@ class Wires:
 
     def __init__(self, members, study, sites=SITES):
         executors = {site: SiteExecutor(study.text, sites, {}, version("silvan")) for site in members}
-        self.servers = {site: made.make_server(members[site].path / "kit") for site, made in executors.items()}
+        self.servers = {
+            site: made.make_server(job_folders(members[site].path / "kit")) for site, made in executors.items()
+        }
 
     def carry(self, site, data, wait):
         return self.servers[site].take(data)

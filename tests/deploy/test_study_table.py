@@ -5,6 +5,7 @@ import stat
 
 import polars as pl
 import pytest
+from helpers.flare_jobs import job_folders
 from helpers.joining import make_hub, serving, write_table
 from helpers.runs import silvan
 from typer.testing import CliRunner
@@ -190,6 +191,6 @@ def test_a_database_is_frozen_within_memory(joined, study, tmp_path, monkeypatch
 
 def test_a_site_whose_folder_is_gone_says_so(tmp_path):
     executor = SiteExecutor('name = "x"', ["north"], {}, "0.1.0")
-    server = executor.make_server(tmp_path / "gone" / "kit")
+    server = executor.make_server(job_folders(tmp_path / "gone" / "kit"))
     with pytest.raises(FederationError, match="its folder is gone or damaged; its owner must put it back"):
         send_in_chunks(server.take, b"question", "ask")

@@ -10,7 +10,7 @@ from silvan.cli.plain_text import clean, print_lines
 from silvan.errors import InputError
 
 if TYPE_CHECKING:
-    from silvan.deploy.member import Member
+    from silvan.deploy.member import Member, SiteFiles
     from silvan.study.remote_study import RemoteStudy
 
 app = typer.Typer(no_args_is_help=True, help="A site's own side: its ledger, and the studies its owner approves.")
@@ -96,13 +96,13 @@ def approve(
 
     from silvan.cli.ledger_tables import approvals_table
     from silvan.cli.terminal import print_parts
+    from silvan.deploy.native.flare_folder import is_site, open_site
     from silvan.privacy.gate.site_folder import Approval, folder_at
 
     approvals = folder_at(folder).approvals
-    if (folder / "member.json").exists():  # a site of a federation of machines knows which studies came in
-        from silvan.deploy.member import Member
-
-        member = Member(folder)
+    if is_site(folder):  # a site of a federation of machines knows which studies came in
+        member = open_site(folder)
+        approvals = member.folder.approvals
         if study is None:
             _show_studies(member, folder)
             return
@@ -128,7 +128,7 @@ def approve(
         print_parts(Console(), approvals_table([made]))
 
 
-def _show_studies(member: "Member", folder: Path) -> None:
+def _show_studies(member: "SiteFiles", folder: Path) -> None:
     """Show the studies that came in: what each learns, what would leave, what it costs."""
     from rich.console import Console
     from rich.text import Text
@@ -147,7 +147,7 @@ def _show_studies(member: "Member", folder: Path) -> None:
         if declined is not None:
             state = f"declined: {declined}"
         elif not member.policy.approve:
-            state = "answered without approval, as site.toml says"
+            state = f"answered without approval, as {member.settings_file.name} says"
         title = Text(clean(f"{explained.id}: {state}"), style="bold")
         print_parts(console, title, Text("\n".join(map(clean, explained.lines))))
         if explained.leaves:
@@ -161,7 +161,7 @@ def _show_studies(member: "Member", folder: Path) -> None:
                 )
 
 
-def _complete_name(member: "Member", study: str) -> str:
+def _complete_name(member: "SiteFiles", study: str) -> str:
     """Return the one name, of studies that came in or are approved, that begins with the text, or whose digest does."""
     names = {one.id: one.digest for one in member.studies()}
     known = {**{approval.study: "" for approval in member.folder.approvals.listed()}, **names}
@@ -171,7 +171,7 @@ def _complete_name(member: "Member", study: str) -> str:
     return matching[0]
 
 
-def _study_of(member: "Member", study: str) -> "RemoteStudy":
+def _study_of(member: "SiteFiles", study: str) -> "RemoteStudy":
     """Return the one study that came in whose name, or whose digest, begins with the text."""
     name = _complete_name(member, study)
     return next(one for one in member.studies() if one.id == name)
@@ -184,11 +184,11 @@ def decline(
     why: Annotated[str, typer.Option("--why", metavar="TEXT", help="What the coordinator is told, in a line.")],
 ) -> None:
     """Take no part in a study: the coordinator is told why. Approving it later takes that back."""
-    from silvan.deploy.member import Member
+    from silvan.deploy.native.flare_folder import open_site
 
     if not why.strip() or len(why) > _LONGEST_REASON:
         raise InputError(f"why must be text of at most {_LONGEST_REASON} characters")
-    member = Member(folder)
+    member = open_site(folder)
     member.decline(_study_of(member, study), clean(why).strip())
     print_lines("Declined. The coordinator is told when it asks, or asks at once if the study waits for you.")
 
@@ -200,11 +200,11 @@ def freeze(
     remove: Annotated[bool, typer.Option("--remove", help="Remove the copy: the study is over.")] = False,
 ) -> None:
     """Keep a copy of the table in the site's folder for one study, which then goes on though the table changes."""
-    from silvan.deploy.member import Member
+    from silvan.deploy.native.flare_folder import open_site
     from silvan.deploy.study_table import freeze as freeze_table
     from silvan.deploy.study_table import thaw
 
-    member = Member(folder)
+    member = open_site(folder)
     plan = _study_of(member, study)
     if remove:
         print_lines("Removed." if thaw(member, plan) else "The rows of this study are not frozen.")
@@ -356,15 +356,16 @@ def restored(
 ) -> None:
     """Show which of a site's files are behind the others, after some were lost or put back from a backup."""
     from silvan.deploy.member import Member
+    from silvan.deploy.native.flare_folder import is_site, open_site
     from silvan.deploy.services import process_of
     from silvan.privacy.gate.file_marks import FileMarks
     from silvan.privacy.gate.site_folder import folder_at
     from silvan.privacy.noise.budget import Budget
 
     site, store = folder_at(folder), None
-    if (folder / "member.json").exists():
-        member = Member(folder)
-        if process_of(member).pid is not None:
+    if is_site(folder):
+        member = open_site(folder)
+        if isinstance(member, Member) and process_of(member).pid is not None:
             raise InputError(f"the site is running; stop it first (silvan site stop {folder})")
         site, store, charged = member.folder, member.store, member.budget()
     else:
@@ -386,16 +387,18 @@ def status(
     folder: Folder, json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False
 ) -> None:
     """Show how the site stands: its process, its keys, studies that wait for approval, its budget."""
-    from silvan.deploy.member import Member
+    from silvan.deploy.native.flare_folder import open_site
     from silvan.deploy.operations.status import as_json, site_status
 
-    found = site_status(Member(folder))
+    found = site_status(open_site(folder))
     if json:
         typer.echo(as_json(found))
         return
     running = f"running (process {found.process})" if found.process else "not running"
     print_lines(
-        f"{found.site} of {found.federation}, coordinator {found.coordinator}: {running}",
+        f"{found.site} of {found.federation}, coordinator {found.coordinator}: {running}"
+        if found.federation
+        else f"{found.site}, a site that FLARE's own commands start and stop",
         f"Its keys in words: {found.words}",
     )
     if found.roster_words:
@@ -412,11 +415,11 @@ def metrics(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Where to listen, on 127.0.0.1.")] = 9103,
 ) -> None:
     """Serve figures for Prometheus at http://127.0.0.1:PORT/metrics until stopped."""
-    from silvan.deploy.member import Member
+    from silvan.deploy.native.flare_folder import open_site
     from silvan.deploy.operations import status
     from silvan.deploy.operations.metrics_server import make_metrics_server
 
-    path = Member(folder).path
-    server = make_metrics_server(port, lambda: status.metrics(status.site_status(Member(path))))
+    path = open_site(folder).path
+    server = make_metrics_server(port, lambda: status.metrics(status.site_status(open_site(path))))
     print_lines(f"Figures at http://127.0.0.1:{port}/metrics; end with Ctrl-C.")
     server.serve_forever()

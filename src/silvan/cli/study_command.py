@@ -226,6 +226,20 @@ def backup(
 
 
 @app.command()
+def job(
+    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="What to learn; it must name the sites.")],
+    folder: Annotated[Path, typer.Option("-o", "--output", metavar="FOLDER", help="A new folder for the job.")],
+) -> None:
+    """Write a study as a FLARE job, to be submitted to a federation that FLARE's own provisioning made."""
+    from silvan.deploy.native.study_job import job_name, write_study_job
+    from silvan.study.remote_study import read_remote_study
+
+    plan = read_remote_study(study)
+    write_study_job(plan, folder)
+    print_lines(f"{folder} is the job {job_name(plan)}. Next: nvflare job submit -j {folder}")
+
+
+@app.command()
 def cancel(
     study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file, as it was run.")],
     folder: In = Path(),

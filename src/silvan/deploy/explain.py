@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from silvan.data.schema import Schema
-from silvan.deploy.member import Member
+from silvan.deploy.member import SiteFiles
 from silvan.errors import InputError, SilvanError
 from silvan.federate.by_rows import federate_rows
 from silvan.federation.agreement.agree import agree_on
@@ -50,7 +50,7 @@ class Explanation(NamedTuple):
     asked: Approval | None  # what an approval of it would hold; None if a trial does not show what would leave
 
 
-def explain(member: Member, study: RemoteStudy) -> Explanation:
+def explain(member: SiteFiles, study: RemoteStudy) -> Explanation:
     """Describe what a study asks of a site."""
     plan, sites = study.study, member.sites_of(study)
     parameters = ", ".join(f"{key} {value}" for key, value in plan.parameters.items()) or "all parameters as they are"
@@ -81,7 +81,7 @@ def explain(member: Member, study: RemoteStudy) -> Explanation:
 
 
 def approve_study(
-    member: Member,
+    member: SiteFiles,
     study: RemoteStudy,
     messages: list[str] | None = None,
     sites: list[str] | None = None,
@@ -118,7 +118,7 @@ _SUMS = {
 }
 
 
-def _cost(member: Member, *epsilons: float | None) -> list[str]:
+def _cost(member: SiteFiles, *epsilons: float | None) -> list[str]:
     budget = member.budget()
     limit = "no limit is set" if budget.limit is None else f"of {budget.limit:g} in all"
     spent = f"Privacy budget: {budget.spent:g} spent ({limit})"

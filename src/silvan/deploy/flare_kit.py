@@ -145,21 +145,30 @@ def write_admin(folder: Path, host: str, port: int) -> None:
 
 
 def write_job(
-    folder: Path, study: str, sites: list[str], arguments: dict[str, Any], coordinator: str = COORDINATOR
+    folder: Path,
+    name: str,
+    sites: list[str],
+    arguments: dict[str, Any],
+    *,
+    quorum: int | None = None,
+    coordinator: str = COORDINATOR,
 ) -> None:
-    """Write a job: the names of the classes at the server and at the sites, and the study they work on."""
+    """Write a job: the names of the classes at the server and at the sites, and what they are made with.
+
+    FLARE starts it when all sites are connected, or as many as the quorum says.
+    """
     meta = {
-        "name": "silvan",
+        "name": name,
         "resource_spec": {},
-        "min_clients": len(sites),
-        "mandatory_clients": sites,
+        "min_clients": quorum or len(sites),
+        "mandatory_clients": [] if quorum else sites,
         "deploy_map": {"app": ["server", *sites]},
     }
     _write(folder / "meta.json", meta)
     config = folder / "app" / "config"
-    workflow = {"id": "study", "path": coordinator, "args": {"study": study, **arguments}}
+    workflow = {"id": "study", "path": coordinator, "args": arguments}
     _write(config / "config_fed_server.json", {"format_version": 2, "workflows": [workflow], "components": []})
-    executor = {"path": f"{JOBS}SiteExecutor", "args": {"study": study, **arguments}}
+    executor = {"path": f"{JOBS}SiteExecutor", "args": arguments}
     tasks = [{"tasks": ["silvan"], "executor": executor}]
     _write(config / "config_fed_client.json", {"format_version": 2, "executors": tasks, "components": []})
 

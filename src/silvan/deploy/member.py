@@ -27,6 +27,7 @@ from silvan.data.sources.query import Query, is_url
 from silvan.deploy import flare_kit
 from silvan.deploy.certificates import check_certificate, load_key, make_key, make_request, pem, read_certificate
 from silvan.deploy.enrol import call, check_clock, check_versions, versions
+from silvan.deploy.fingerprint import fingerprint
 from silvan.deploy.hub import Invite, check_name, compare_rosters, roster_fingerprint
 from silvan.deploy.joining.join_requests import Granted, JoinRequest, RenewRequest, Trusted
 from silvan.errors import FederationError, FormatError, InputError, SchemaError
@@ -64,17 +65,141 @@ class Membership(msgspec.Struct, frozen=True):
     coordinator: str
 
 
-class Member:
+class SiteFiles:
+    """What a site keeps for studies, whoever has set up its federation: settings, key, ledger, store, budget.
+
+    Parameters
+    ----------
+    path
+        The folder with all of it.
+    settings_file
+        What the owner edits: the table and the policy.
+    name
+        The site's name.
+    """
+
+    known_settings: tuple[str, ...] = ("table", "query", "memory", "freeze", "notify", "policy")
+    """Keys that the settings may have."""
+
+    def __init__(self, path: Path, settings_file: Path, name: str) -> None:
+        self.path, self.settings_file, self.name = path, settings_file, name
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """What the owner's file says, checked: the table and the policy."""
+        path = self.settings_file
+        try:
+            text = path.read_bytes().decode()
+            data = tomllib.loads(text)
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise InputError(f"{path}: cannot be read ({error}); see docs/deployment.md for an example") from None
+        problems = Problems(path, key_lines(text))
+        for key in data:
+            if key not in self.known_settings:
+                problems.unknown((key,), list(self.known_settings))
+        for key in ("table", "query", "memory", "notify"):
+            if key in data and not isinstance(data[key], str):
+                problems.add((key,), f"{key} must be text, got {data[key]!r}")
+        if not isinstance(data.get("freeze", False), bool):
+            problems.add(("freeze",), f"freeze must be true or false, got {data['freeze']!r}")
+        if "table" not in data:
+            problems.add(("table",), "table is missing: a path, or the address of a database")
+        if isinstance(data.get("memory"), str):
+            try:
+                read_size(data["memory"])
+            except InputError as error:
+                problems.add(("memory",), str(error))
+        data["policy"] = check_policy(data.get("policy", {}), problems)
+        problems.stop()
+        return data
+
+    @property
+    def policy(self) -> Policy:
+        """The rules for what may leave the site."""
+        return Policy(**{**BETWEEN_MACHINES, **self.settings["policy"]})
+
+    @cached_property
+    def folder(self) -> SiteFolder:
+        """The site's key, ledger and approvals."""
+        return SiteFolder(self.path)
+
+    @cached_property
+    def store(self) -> FileStore:
+        """The store of what the site remembers."""
+        return FileStore(self.path / STORE)
+
+    def budget(self) -> Budget:
+        """Return the privacy budget, with what all studies have spent."""
+        return Budget(self.policy.epsilon, self.path / BUDGET, self.name)
+
+    def gate(self, study: RemoteStudy) -> Gate:
+        """Return the gate that every answer in a study passes on its way out."""
+        sites = self.sites_of(study)
+        terms = Terms(study.id, sites, study.losses(sites))
+        return Gate(self.policy, self.budget(), self.folder.ledger, self.folder.approvals, terms, self.store)
+
+    @property
+    def fingerprint(self) -> str:
+        """The words of the site's keys."""
+        return fingerprint(self.folder.key.public + public_key(self.store))
+
+    def roster(self) -> Roster | None:
+        """Return everybody's keys, if they are the same in all studies and the site knows them."""
+        return None
+
+    # -- studies
+
+    def note_study(self, study: RemoteStudy) -> None:
+        """Keep the text of a study that came in, for the owner to read."""
+        (self.path / "asked").mkdir(exist_ok=True)
+        write_whole(self._asked(study, "toml"), study.text.encode())
+
+    def decline(self, study: RemoteStudy, why: str) -> None:
+        """Note that the owner does not take part in a study, and why; an approval of it is withdrawn."""
+        if self.folder.approvals.find(study.id) is not None:
+            self.folder.approvals.withdraw(study.id)
+        write_whole(self._asked(study, "declined"), why.encode())
+
+    def declined(self, study: RemoteStudy) -> str | None:
+        """Return why the owner declined a study; None if that is not so."""
+        path = self._asked(study, "declined")
+        return path.read_bytes().decode() if path.exists() else None
+
+    def undo_decline(self, study: RemoteStudy) -> None:
+        """Forget that the owner declined a study."""
+        self._asked(study, "declined").unlink(missing_ok=True)
+
+    def _asked(self, study: RemoteStudy, ending: str) -> Path:
+        return self.path / "asked" / f"{study.digest}.{ending}"
+
+    def studies(self) -> list[RemoteStudy]:
+        """Return the studies that came in, the oldest first."""
+        files = sorted((self.path / "asked").glob("*.toml"), key=lambda path: path.stat().st_mtime)
+        read = [parse_remote_study(path.read_bytes().decode()) for path in files]
+        return list({study.id: study for study in read}.values())
+
+    def sites_of(self, study: RemoteStudy) -> list[str]:
+        """Return the sites that a study begins with: those that it names or came with, or all that the site knows."""
+        if study.sites is not None:
+            return study.sites
+        if (noted := self._asked(study, "sites")).exists():
+            return msgspec.json.decode(noted.read_bytes(), type=list[str])
+        roster = self.roster()
+        return [self.name] if roster is None else list(roster.sites)
+
+
+class Member(SiteFiles):
     """A site's folder."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).resolve()
+        folder = Path(path).resolve()
         try:
-            self.membership = msgspec.json.decode((self.path / MEMBER).read_bytes(), type=Membership)
+            self.membership = msgspec.json.decode((folder / MEMBER).read_bytes(), type=Membership)
         except FileNotFoundError:
             raise InputError(f"{path}: no site here; `silvan site join INVITE` makes one") from None
         except msgspec.DecodeError:
-            raise FormatError(f"{self.path / MEMBER}: damaged; restore it from a backup, or join again") from None
+            raise FormatError(f"{folder / MEMBER}: damaged; restore it from a backup, or join again") from None
+        super().__init__(folder, folder / SETTINGS, self.membership.site)
 
     @classmethod
     def join(
@@ -118,66 +243,6 @@ class Member:
     def private_files(self) -> list[Path]:
         """Return the files that only the site's owner may read."""
         return [*(self.path / name for name in ("site.key", STORE, BUDGET, LEDGER)), self.path / KEY_FILE]
-
-    @property
-    def name(self) -> str:
-        """The site's name."""
-        return self.membership.site
-
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        """The content of ``site.toml``, checked: the table and the policy."""
-        path = self.path / SETTINGS
-        try:
-            text = path.read_bytes().decode()
-            data = tomllib.loads(text)
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise InputError(f"{path}: cannot be read ({error}); see docs/deployment.md for an example") from None
-        problems = Problems(path, key_lines(text))
-        known = ("table", "query", "memory", "freeze", "notify", "policy")
-        for key in data:
-            if key not in known:
-                problems.unknown((key,), list(known))
-        for key in ("table", "query", "memory", "notify"):
-            if key in data and not isinstance(data[key], str):
-                problems.add((key,), f"{key} must be text, got {data[key]!r}")
-        if not isinstance(data.get("freeze", False), bool):
-            problems.add(("freeze",), f"freeze must be true or false, got {data['freeze']!r}")
-        if "table" not in data:
-            problems.add(("table",), "table is missing: a path, or the address of a database")
-        if isinstance(data.get("memory"), str):
-            try:
-                read_size(data["memory"])
-            except InputError as error:
-                problems.add(("memory",), str(error))
-        data["policy"] = check_policy(data.get("policy", {}), problems)
-        problems.stop()
-        return data
-
-    @property
-    def policy(self) -> Policy:
-        """The rules for what may leave the site."""
-        return Policy(**{**BETWEEN_MACHINES, **self.settings["policy"]})
-
-    @cached_property
-    def folder(self) -> SiteFolder:
-        """The site's key, ledger and approvals."""
-        return SiteFolder(self.path)
-
-    @cached_property
-    def store(self) -> FileStore:
-        """The store of what the site remembers."""
-        return FileStore(self.path / STORE)
-
-    def budget(self) -> Budget:
-        """Return the privacy budget, with what all studies have spent."""
-        return Budget(self.policy.epsilon, self.path / BUDGET, self.name)
-
-    def gate(self, study: RemoteStudy) -> Gate:
-        """Return the gate that every answer in a study passes on its way out."""
-        sites = self.sites_of(study)
-        terms = Terms(study.id, sites, study.losses(sites))
-        return Gate(self.policy, self.budget(), self.folder.ledger, self.folder.approvals, terms, self.store)
 
     @property
     def fingerprint(self) -> str:
@@ -268,13 +333,6 @@ class Member:
         if latest.sites.get(self.name) != self.folder.key.public:
             raise FederationError("the coordinator does not know this site's key; was the site taken out?")
 
-    # -- studies
-
-    def note_study(self, study: RemoteStudy) -> None:
-        """Keep the text of a study that came in, for the owner to read."""
-        (self.path / "asked").mkdir(exist_ok=True)
-        write_whole(self._asked(study, "toml"), study.text.encode())
-
     def note_sites(self, study: RemoteStudy, sites: list[str]) -> None:
         """Keep which sites a study has that names none; they stay the same though others join the federation."""
         unknown = sorted(set(sites) - set(roster.sites)) if (roster := self.roster()) is not None else []
@@ -288,39 +346,6 @@ class Member:
             write_whole(path, msgspec.json.encode(sites))
         if sorted(self.sites_of(study)) != sorted(sites):
             raise FederationError("the study came with other sites before")
-
-    def decline(self, study: RemoteStudy, why: str) -> None:
-        """Note that the owner does not take part in a study, and why; an approval of it is withdrawn."""
-        if self.folder.approvals.find(study.id) is not None:
-            self.folder.approvals.withdraw(study.id)
-        write_whole(self._asked(study, "declined"), why.encode())
-
-    def declined(self, study: RemoteStudy) -> str | None:
-        """Return why the owner declined a study; None if that is not so."""
-        path = self._asked(study, "declined")
-        return path.read_bytes().decode() if path.exists() else None
-
-    def undo_decline(self, study: RemoteStudy) -> None:
-        """Forget that the owner declined a study."""
-        self._asked(study, "declined").unlink(missing_ok=True)
-
-    def _asked(self, study: RemoteStudy, ending: str) -> Path:
-        return self.path / "asked" / f"{study.digest}.{ending}"
-
-    def studies(self) -> list[RemoteStudy]:
-        """Return the studies that came in, the oldest first."""
-        files = sorted((self.path / "asked").glob("*.toml"), key=lambda path: path.stat().st_mtime)
-        read = [parse_remote_study(path.read_bytes().decode()) for path in files]
-        return list({study.id: study for study in read}.values())
-
-    def sites_of(self, study: RemoteStudy) -> list[str]:
-        """Return the sites that a study begins with: those that it names or came with, or all that the site knows."""
-        if study.sites is not None:
-            return study.sites
-        if (noted := self._asked(study, "sites")).exists():
-            return msgspec.json.decode(noted.read_bytes(), type=list[str])
-        roster = self.roster()
-        return [self.name] if roster is None else list(roster.sites)
 
 
 def _granted(answer: dict[str, Any]) -> Granted:

@@ -18,7 +18,7 @@ import polars as pl
 from silvan.data.batches import Batched, read_size
 from silvan.data.sources.query import Query
 from silvan.data.table import read_table
-from silvan.deploy.member import Member, source_of
+from silvan.deploy.member import SiteFiles, source_of
 from silvan.errors import FederationError, InputError, SilvanError
 from silvan.federation.site_table import SiteSettings, SiteTable
 from silvan.privacy.seal import secret_key
@@ -29,7 +29,7 @@ FROZEN = "frozen"
 """The folder of frozen tables in a site's folder."""
 
 
-def study_source(member: Member, study: RemoteStudy) -> Any:
+def study_source(member: SiteFiles, study: RemoteStudy) -> Any:
     """Return what a site's rows for a study are read from: its table, or the frozen copy."""
     frozen = frozen_file(member, study)
     if frozen is not None:
@@ -39,7 +39,7 @@ def study_source(member: Member, study: RemoteStudy) -> Any:
     return _own_source(member) if frozen is None else str(frozen)
 
 
-def table_settings(member: Member, study: RemoteStudy, n_jobs: int | None = None) -> SiteSettings:
+def table_settings(member: SiteFiles, study: RemoteStudy, n_jobs: int | None = None) -> SiteSettings:
     """Return how a site's table is read and split for a study."""
     plan, memory = study.study, member.settings.get("memory")
     room = None if memory is None else read_size(memory)
@@ -47,7 +47,7 @@ def table_settings(member: Member, study: RemoteStudy, n_jobs: int | None = None
     return SiteSettings.of_study(plan.label, plan.exclude, plan.test, plan.random_state, **own)
 
 
-def check_study_table(member: Member, study: RemoteStudy, table: SiteTable) -> None:
+def check_study_table(member: SiteFiles, study: RemoteStudy, table: SiteTable) -> None:
     """Remember a site's table for a study that begins; raise ``FederationError`` if another one is remembered."""
     found, known = _fingerprint(member, study, table), member.store.get(_key(study))
     if known is not None and not hmac.compare_digest(known, found):
@@ -63,7 +63,7 @@ def check_study_table(member: Member, study: RemoteStudy, table: SiteTable) -> N
     member.store.put_all({_key(study): found, _begun_key(study): b"1"})
 
 
-def remember_table(member: Member, study: RemoteStudy) -> str:
+def remember_table(member: SiteFiles, study: RemoteStudy) -> str:
     """Remember a site's table for a study that its owner approves; return what the owner should know."""
     try:
         table = SiteTable(member.name, study_source(member, study), table_settings(member, study))
@@ -87,7 +87,7 @@ def remember_table(member: Member, study: RemoteStudy) -> str:
     )
 
 
-def freeze(member: Member, study: RemoteStudy) -> Path:
+def freeze(member: SiteFiles, study: RemoteStudy) -> Path:
     """Copy a site's table into its folder, for one study; return the copy."""
     known = frozen_file(member, study)
     if known is not None:
@@ -115,7 +115,7 @@ def _copy_query(query: Query, memory: str | None, pieces: Path, copy: Path) -> N
     pl.scan_parquet(pieces / "*.parquet").sink_parquet(copy)
 
 
-def thaw(member: Member, study: RemoteStudy) -> bool:
+def thaw(member: SiteFiles, study: RemoteStudy) -> bool:
     """Remove the frozen copy of a study's rows; return whether there was one."""
     known = frozen_file(member, study)
     if known is not None:
@@ -123,7 +123,7 @@ def thaw(member: Member, study: RemoteStudy) -> bool:
     return known is not None
 
 
-def frozen_file(member: Member, study: RemoteStudy) -> Path | None:
+def frozen_file(member: SiteFiles, study: RemoteStudy) -> Path | None:
     """Return the frozen copy of a study's rows, if there is one."""
     found = [path for path in (member.path / FROZEN).glob(f"{study.digest}.*") if path.suffix != _HALF]
     return found[0] if found else None
@@ -141,21 +141,21 @@ def _write_private(path: Path, write: Any) -> None:
     half.replace(path)
 
 
-def _own_source(member: Member) -> Any:
+def _own_source(member: SiteFiles) -> Any:
     return source_of(member.settings["table"], member.settings.get("query"))
 
 
-def _is_known(member: Member, study: RemoteStudy) -> bool:
+def _is_known(member: SiteFiles, study: RemoteStudy) -> bool:
     return member.store.get(_key(study)) is not None
 
 
-def _fingerprint(member: Member, study: RemoteStudy, table: SiteTable) -> bytes:
+def _fingerprint(member: SiteFiles, study: RemoteStudy, table: SiteTable) -> bytes:
     """Return a digest of a table that says nothing to who does not have the site's key."""
     secret = secret_key(member.store).private_bytes_raw()
     return hmac.digest(secret, f"{study.id}\0{table.fingerprint()}".encode(), "sha256")
 
 
-def _has_begun(member: Member, study: RemoteStudy) -> bool:
+def _has_begun(member: SiteFiles, study: RemoteStudy) -> bool:
     return member.store.get(_begun_key(study)) is not None
 
 

@@ -8,15 +8,14 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 
 import msgspec
 
 from silvan.deploy import flare_kit
 from silvan.deploy.hub import Hub
 from silvan.deploy.job_progress import INTERRUPTED, PROGRESS, Progress, line_of, read_progress
-from silvan.errors import FederationError, InputError
-from silvan.federate.options import check_quorum, make_sums
+from silvan.deploy.native.study_job import check_number_of_sites, job_arguments, job_name
+from silvan.errors import FederationError
 from silvan.federation.transports.flare import Session
 from silvan.study.remote_study import RemoteStudy
 from silvan.study.run_folder import JOURNAL, RUN, Run
@@ -84,12 +83,7 @@ class Supervisor:
         self.run = Run(hub.path / "runs" / study.folder)
         self.sites = study.sites or self._first_sites() or list(hub.read().sites)
         hub.roster(self.sites)
-        if study.quorum is not None and study.quorum > len(self.sites):
-            raise InputError(f"quorum must be at most the number of sites, {len(self.sites)}, got {study.quorum}")
-        sums, _ = make_sums(study.study.sums)
-        check_quorum(study.quorum, sums, len(self.sites))
-        if len(self.sites) < sums.least:
-            raise InputError(f"{sums.name} sums take at least {sums.least} sites, got {len(self.sites)}")
+        check_number_of_sites(study, len(self.sites))
         self._session: Session | None = None
         self._last_line = ""
 
@@ -197,8 +191,8 @@ class Supervisor:
         folder = self.run.file("job-files")
         shutil.rmtree(folder, ignore_errors=True)
         sites = [site for site in self.sites if site not in without]
-        arguments = {"sites": self.sites, "without": without, "version": version("silvan")}
-        flare_kit.write_job(folder, self.study.text, sites, arguments, self.coordinator)
+        arguments = job_arguments(self.study, self.sites, without)
+        flare_kit.write_job(folder, job_name(self.study), sites, arguments, coordinator=self.coordinator)
         while True:
             with contextlib.suppress(ConnectionError):
                 job = self._open().submit(folder)

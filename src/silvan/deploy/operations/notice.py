@@ -6,13 +6,13 @@ import shlex
 import subprocess
 import threading
 
-from silvan.deploy.member import Member
+from silvan.deploy.member import SiteFiles
 from silvan.study.remote_study import RemoteStudy
 
 log = logging.getLogger("silvan.notice")
 
 
-def notify(member: Member, study: RemoteStudy) -> bool:
+def notify(member: SiteFiles, study: RemoteStudy) -> bool:
     """Run the command that ``notify`` in site.toml names, once a study; return whether it was started.
 
     It is run without a shell, in the background; the study's name, which the coordinator chose, is in its environment.

@@ -9,7 +9,7 @@ import msgspec
 
 from silvan.deploy.hub import Hub, roster_fingerprint
 from silvan.deploy.job_progress import PROGRESS, Progress, read_progress
-from silvan.deploy.member import Member
+from silvan.deploy.member import Member, SiteFiles
 from silvan.deploy.services import process_of, processes_of
 from silvan.errors import SilvanError
 from silvan.privacy.gate.ledger import LEDGER, read_lines
@@ -45,7 +45,7 @@ class SiteStatus(msgspec.Struct, frozen=True):
     """The status of a site's folder."""
 
     site: str
-    federation: str
+    federation: str  # empty where FLARE's own provisioning made it
     coordinator: str
     process: int | None
     words: str
@@ -83,31 +83,32 @@ def hub_status(hub: Hub, connected: Collection[str] = ()) -> HubStatus:
     )
 
 
-def site_status(member: Member) -> SiteStatus:
+def site_status(site: SiteFiles) -> SiteStatus:
     """Return the status of a site's folder."""
-    own, budget, roster = member.membership, member.budget(), member.roster()
-    if roster is None:
+    budget, member = site.budget(), site if isinstance(site, Member) else None
+    own, roster = None if member is None else member.membership, None if member is None else member.roster()
+    if member is not None and roster is None:
         with contextlib.suppress(SilvanError):
             roster = member.pin_roster()
 
     def state(study: RemoteStudy) -> str:
-        if member.declined(study) is not None:
+        if site.declined(study) is not None:
             return "declined"
-        if not member.policy.approve:
+        if not site.policy.approve:
             return "needs no approval"
-        return "approved" if member.folder.approvals.find(study.id) else "waits for your approval"
+        return "approved" if site.folder.approvals.find(study.id) else "waits for your approval"
 
     return SiteStatus(
-        site=own.site,
-        federation=own.federation,
-        coordinator=f"{own.host}:{own.port}",
-        process=process_of(member).pid,
-        words=member.fingerprint,
+        site=site.name,
+        federation="" if own is None else own.federation,
+        coordinator="" if own is None else f"{own.host}:{own.port}",
+        process=None if member is None else process_of(member).pid,
+        words=site.fingerprint,
         roster_words="" if roster is None else roster_fingerprint(roster),
         budget_spent=float(budget.spent),
         budget_limit=budget.limit,
-        ledger_lines=len(read_lines(member.path)) if (member.path / LEDGER).exists() else 0,
-        studies={study.id: state(study) for study in member.studies()},
+        ledger_lines=len(read_lines(site.path)) if (site.path / LEDGER).exists() else 0,
+        studies={study.id: state(study) for study in site.studies()},
     )
 
 

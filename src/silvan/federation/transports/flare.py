@@ -1,4 +1,4 @@
-"""The transport between machines: messages over NVIDIA FLARE. The only file that imports ``nvflare``.
+"""The transport between machines: messages over NVIDIA FLARE. No other file but a recipe's imports ``nvflare``.
 
 A job ships no code: it names the classes of ``silvan.deploy.jobs``, which build on those here, and carries the study's
 text. Messages are FLARE's auxiliary ones, bytes in and bytes out; who sent them is ours to check (``signed.py``), not
@@ -14,12 +14,13 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
-from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.fuel.flare_api.flare_api import new_secure_session
@@ -54,6 +55,25 @@ _NOT_NOW = {
 
 class AbortedError(FederationError):
     """FLARE ends the job: a site's process or the server died, or somebody stopped it. It can be submitted again."""
+
+
+@dataclass(frozen=True)
+class JobFolders:
+    """Where a job runs, as FLARE's own workspace object has it."""
+
+    name: str  # of the site; of the server, FLARE's own word for it
+    job: str
+    root: Path  # the folder of the site or the server, which outlives jobs
+    startup: Path
+    local: Path
+    results: Path  # of this job: what the server writes there is downloaded with the job
+
+
+def _folders(fl_ctx: Any) -> JobFolders:
+    workspace, job = fl_ctx.get_workspace(), str(fl_ctx.get_job_id())
+    folders = (workspace.get_root_dir(), workspace.get_startup_kit_dir(), workspace.get_site_config_dir())
+    results = workspace.get_result_root(job)
+    return JobFolders(str(fl_ctx.get_identity_name()), job, *(Path(path).resolve() for path in (*folders, results)))
 
 
 # -- at the coordinator
@@ -170,8 +190,8 @@ class Controlling(Controller):
         self._abort: Any = None
 
     @abstractmethod
-    def work(self, workspace: Path, job: str) -> None:
-        """Do the work, given the server's workspace."""
+    def work(self, folders: JobFolders) -> None:
+        """Do the work, given the server's folders."""
 
     def start_controller(self, fl_ctx: Any) -> None:
         """Do nothing: there is nothing to prepare."""
@@ -182,7 +202,7 @@ class Controlling(Controller):
     def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
         """Run the study; what goes wrong is written down by ``work``."""
         self._abort = abort_signal
-        self.work(Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_ROOT)), str(fl_ctx.get_job_id()))
+        self.work(_folders(fl_ctx))
 
     def carry(self, site: str, data: bytes, wait: float) -> bytes:
         """Bring bytes to a site, and those that it gives back."""
@@ -198,6 +218,10 @@ class Controlling(Controller):
         if code != ReturnCode.OK or not isinstance(answer, bytes):
             raise UnreachedError(_NOT_NOW.get(code, "it could not take the message"))
         return answer
+
+    def takes_part(self, site: str) -> bool:
+        """Whether FLARE started the job at a site."""
+        return site in {client.name for client in self._engine.get_clients()}
 
     def pause(self, seconds: float) -> None:
         """Wait, unless the job ends."""
@@ -222,18 +246,16 @@ class Answering(Executor):
     def __init__(self, study: str) -> None:
         super().__init__()
         self.study = study
-        self.job = ""
         self._server: ChunkServer | None = None
 
     @abstractmethod
-    def make_server(self, workspace: Path) -> ChunkServer:
-        """Make what takes messages, given the site's workspace."""
+    def make_server(self, folders: JobFolders) -> ChunkServer:
+        """Make what takes messages, given the site's folders."""
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         """Register for messages when the job starts."""
         if event_type == EventType.START_RUN:
-            self.job = str(fl_ctx.get_job_id())
-            self._server = self.make_server(Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_ROOT)))
+            self._server = self.make_server(_folders(fl_ctx))
             fl_ctx.get_engine().register_aux_message_handler(TOPIC, self._take)
 
     def execute(self, task_name: str, shareable: Any, fl_ctx: Any, abort_signal: Any) -> Any:
