@@ -10,11 +10,13 @@ runs in shares, each with a seed and a line of results of its own; shares that h
 """
 
 import argparse
+import atexit
 import faulthandler
 import logging
 import random
 import resource
 import signal
+import tempfile
 import time
 import traceback
 import warnings
@@ -155,6 +157,7 @@ def _by_columns(signed: bool) -> list[Federation]:
     model = sv.VerticalForest(2, max_depth=2, auditor=True).fit(fed)
     model.evaluate(fed)
     model.predict(fed, method="classical")
+    _send_predictions(model, fed)
     sv.VerticalLinear(max_iter=2, tol=0.5).fit(fed).predict(fed)
     made = [fed]
     try:
@@ -163,8 +166,20 @@ def _by_columns(signed: bool) -> list[Federation]:
         return made
     with mock.patch.object(encrypted_labels, "TESTING", True):
         fed = federate_by_columns(tables, Recorded, signed=signed, test=0.25)
-        sv.VerticalForest(2, max_depth=2, labels="encrypted", key_bits=256).fit(fed).predict(fed)
+        model = sv.VerticalForest(2, max_depth=2, labels="encrypted", key_bits=256).fit(fed)
+        model.predict(fed)
+        _send_predictions(model, fed)
     return [*made, fed]
+
+
+def _send_predictions(model: Any, fed: Federation) -> None:
+    """Have the label holder keep predictions, in a folder that is removed when the program ends."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    assert fed.label_holder is not None
+    assert fed.columns is not None
+    fed.party(fed.label_holder).predictions = Path(folder.name) / "predictions.csv"
+    model.send_predictions(fed, fed.columns.common)
 
 
 # -- what must hold

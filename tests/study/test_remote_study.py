@@ -3,7 +3,7 @@
 import pytest
 
 from silvan.errors import InputError
-from silvan.study.remote_study import TIMEOUT, parse_remote_study
+from silvan.study.remote_study import TIMEOUT, parse_remote_study, read_remote_study
 
 GOOD = 'name = "heart"\nlabel = "x"\n[learner]\nkind = "HistogramForest"\n'
 
@@ -26,7 +26,9 @@ def test_every_letter_counts():
         ('sites = ["a", "a"]', "sites must be a list of names"),
         ("quorum = 0", "quorum must be a whole number"),
         ("timeout = -1", "timeout must be seconds above 0"),
-        ('id = "x"', "id is for .parties."),
+        ('id = "x"', "each party names its own column of ids in its site.toml"),
+        ('match = "keyed"', "match is for parties that hold columns"),
+        ('names = "shown"', "names is for parties that hold columns"),
         ("unheard = 1", "unheard"),
         ('sampling = "maybe"', "sampling must be 'secret' or 'published'"),
         ('sums = "magic"', "sums"),
@@ -40,6 +42,58 @@ def test_what_is_wrong_is_said_with_its_line(line, said):
 def test_a_policy_is_the_sites_own():
     with pytest.raises(InputError, match="what a site lets out is the site's own policy"):
         parse_remote_study(GOOD + "[policy]\nmin_leaf = 3\n")
+
+
+COLUMNS = 'name = "heart"\nsites = ["bank", "shop"]\n[learner]\nkind = "VerticalForest"\n'
+
+
+def test_a_study_over_columns():
+    study = parse_remote_study(COLUMNS)
+    assert study.study.by_columns
+    assert not study.secret  # the label holder draws rows
+    assert (study.study.match, study.study.names, study.predict) == ("psi", "coded", None)
+    assert parse_remote_study('match = "keyed"\nnames = "shown"\n' + COLUMNS).study.names == "shown"
+    assert not parse_remote_study(GOOD).study.by_columns
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("quorum = 2", "of columns, every party is needed"),
+        ('sampling = "published"', "the label holder draws rows"),
+        ('match = "names"', "match must be one of 'keyed', 'psi'"),
+        ('id = "x"', "each party names its own column of ids"),
+    ],
+)
+def test_what_a_study_over_columns_cannot_have(line, said):
+    with pytest.raises(InputError, match=f"study.toml:1: .*{said}"):
+        parse_remote_study(f"{line}\n{COLUMNS}")
+
+
+def test_parties_are_sites_and_weights_of_classes_need_names():
+    with pytest.raises(InputError, match="parties are named by sites"):
+        parse_remote_study(COLUMNS + '[parties]\nbank = "bank.csv"\n')
+    with pytest.raises(InputError, match='set names = "shown" for a weight a class'):
+        parse_remote_study(COLUMNS + "class_weight = { no = 1.0, yes = 2.0 }\n")
+    with pytest.raises(InputError, match="written by `silvan study predict`"):
+        parse_remote_study(COLUMNS + '[predict]\nstudy = "../x"\nmodel = "y"\nnumber = 1\n')
+    with pytest.raises(InputError, match="predict is for parties"):
+        parse_remote_study(GOOD + '[predict]\nstudy = "x"\n')
+
+
+def test_a_prediction_is_a_study_of_its_own():
+    study = parse_remote_study(COLUMNS)
+    first, second = (study.predicting("0" * 64, number) for number in (1, 2))
+    assert len({study.id, first.id, second.id}) == 3
+    assert first.model_folder == second.model_folder == study.folder
+    assert (first.predict.study, first.predict.number, second.predict.number) == (study.digest, 1, 2)
+
+
+def test_the_name_does_not_depend_on_the_file(tmp_path):
+    """Sites have the text of a study and not its file: all must call it the same."""
+    path = tmp_path / "heart.toml"
+    path.write_text('[learner]\nkind = "HistogramForest"\n')
+    assert read_remote_study(path).id == parse_remote_study(path.read_text()).id
 
 
 def test_not_toml():

@@ -15,6 +15,8 @@ import silvan.algorithms.evaluation.noisy_tally
 import silvan.algorithms.horizontal.adaptive_forest
 import silvan.algorithms.horizontal.histogram_forest
 import silvan.algorithms.horizontal.merged_forest
+import silvan.algorithms.label_holder.kept_predictions
+import silvan.algorithms.label_holder.score_judging
 import silvan.algorithms.linear.linear_fit
 import silvan.algorithms.linear.linear_shares
 import silvan.algorithms.private.noisy_levels

@@ -240,6 +240,25 @@ def job(
 
 
 @app.command()
+def predict(
+    study: Annotated[
+        Path, typer.Argument(metavar="STUDY.toml", help="The study file as it was run, or its run folder.")
+    ],
+    folder: In = Path(),
+) -> None:
+    """Predict new rows by a model of columns; predictions are written at the party that holds the label."""
+    from silvan.deploy.by_columns.new_rows import next_prediction, what_was_predicted
+    from silvan.deploy.hub import Hub
+    from silvan.study.remote_study import read_remote_study
+
+    hub = Hub(folder)
+    made = next_prediction(hub, read_remote_study(study / "study.toml" if study.is_dir() else study))
+    run_study(hub, made)
+    found = what_was_predicted(hub, made)
+    print_lines(f"{found.rows:,} rows predicted. The predictions are at {found.party}: {found.file} in its folder.")
+
+
+@app.command()
 def cancel(
     study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file, as it was run.")],
     folder: In = Path(),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from silvan.data.schema import Schema
+from silvan.deploy.by_columns.explain_parties import lines_for_party, random_rows, try_parties
 from silvan.deploy.member import SiteFiles
 from silvan.errors import InputError, SilvanError
 from silvan.federate.by_rows import federate_rows
@@ -53,16 +53,11 @@ class Explanation(NamedTuple):
 def explain(member: SiteFiles, study: RemoteStudy) -> Explanation:
     """Describe what a study asks of a site."""
     plan, sites = study.study, member.sites_of(study)
-    parameters = ", ".join(f"{key} {value}" for key, value in plan.parameters.items()) or "all parameters as they are"
-    others = f"all sites of the federation ({', '.join(sites)})" if study.sites is None else ", ".join(sites)
     lost = study.losses(sites)
-    lines = [
-        f"Learns to predict {plan.label!r} by {plan.kind} ({parameters}), over {others}.",
-        f"Sums are {_SUMS[plan.sums]}. {f'Up to {lost}' if lost else 'None'} of the {len(sites)} sites may be lost.",
-        f"{plan.test:.0%} of your rows are kept for judging, and only figures of merit of them leave."
-        if plan.test
-        else "No rows are kept for judging.",
-    ]
+    lines = lines_for_party(study, sites) if plan.by_columns else _lines(study, sites)
+    if plan.kind != "VerticalForest":  # which has none
+        lines.append(f"Sums are {_SUMS[plan.sums]}.")
+    lines.append(f"{f'Up to {lost}' if lost else 'None'} of the {len(sites)} sites may be lost.")
     if plan.exclude:
         lines.append(f"Columns left out: {', '.join(plan.exclude)}.")
     lines += _cost(member, plan.parameters.get("epsilon"), plan.evaluation_epsilon)
@@ -78,6 +73,19 @@ def explain(member: SiteFiles, study: RemoteStudy) -> Explanation:
     leaves = describe_kinds([] if trial is None else trial.kinds)
     found = member.folder.approvals.find(study.id)
     return Explanation(study.id, study.digest, found, lines, leaves, study.text, asked)
+
+
+def _lines(study: RemoteStudy, sites: list[str]) -> list[str]:
+    """Describe what a study over rows learns."""
+    plan = study.study
+    parameters = ", ".join(f"{key} {value}" for key, value in plan.parameters.items()) or "all parameters as they are"
+    others = f"all sites of the federation ({', '.join(sites)})" if study.sites is None else ", ".join(sites)
+    return [
+        f"Learns to predict {plan.label!r} by {plan.kind} ({parameters}), over {others}.",
+        f"{plan.test:.0%} of your rows are kept for judging, and only figures of merit of them leave."
+        if plan.test
+        else "No rows are kept for judging.",
+    ]
 
 
 def approve_study(
@@ -134,8 +142,11 @@ def _cost(member: SiteFiles, *epsilons: float | None) -> list[str]:
 def try_out(study: RemoteStudy, n_sites: int = _SITES[0]) -> Trial | None:
     """Run a study with random rows; return what left the sites, or None if it cannot be run."""
     plan, n = study.study, min(max(n_sites, _SITES[0]), _SITES[1])
+    if plan.by_columns:
+        found = try_parties(study, n)
+        return None if found is None else Trial(*found)
     if plan.schema is not None:
-        tables = [_rows_of(plan.schema, n * _ROWS)]
+        tables = [random_rows(plan.schema, n * _ROWS)]
     else:
         tasks = ["classification", "regression"] if plan.task is None else [plan.task]
         tables = [_some_rows(study, n * _ROWS, task) for task in tasks]
@@ -202,21 +213,3 @@ def _some_rows(study: RemoteStudy, n: int, task: str) -> pl.DataFrame:
             label: code + rng.normal(size=n) if task == "regression" else np.array(classes)[code],
         }
     )
-
-
-def _rows_of(schema: Schema, n: int) -> pl.DataFrame:
-    """Draw rows of a schema."""
-    rng = np.random.default_rng(0)
-    columns: dict[str, Any] = {}
-    for feature in schema.features:
-        if feature.categorical:
-            columns[feature.name] = rng.choice(feature.categories or ("some", "more"), n)
-        else:
-            columns[feature.name] = rng.uniform(*(feature.bounds or (0.0, 1.0)), n)
-    label, classes = schema.label, schema.label.classes
-    columns[label.name] = (
-        rng.uniform(*(label.bounds or (0.0, 1.0)), n)
-        if classes is None
-        else [classes[i] for i in rng.permuted(np.arange(n) % len(classes))]
-    )
-    return pl.DataFrame(columns)

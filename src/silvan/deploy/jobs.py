@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from silvan.deploy.by_columns.new_rows import predict_new_rows
+from silvan.deploy.by_columns.party_folder import make_party
 from silvan.deploy.hub import HUB, Hub
 from silvan.deploy.job_progress import INTERRUPTED, ProgressWriter
 from silvan.deploy.member import MEMBER, Member, SiteFiles
@@ -20,8 +22,10 @@ from silvan.deploy.operations.notice import notify
 from silvan.deploy.operations.tidy import mark_in_use, remove_journal, remove_old_jobs
 from silvan.deploy.study_table import check_study_table, study_source, table_settings
 from silvan.errors import FederationError, InputError, SilvanError
+from silvan.federate.alignment import Alignment, agree_on_columns
 from silvan.federate.options import make_sums
 from silvan.federation.agreement.agree import agree_on
+from silvan.federation.agreement.agreement import Agreement
 from silvan.federation.federation import Federation
 from silvan.federation.journal import Journal
 from silvan.federation.keys import COORDINATOR, Roster
@@ -35,6 +39,7 @@ from silvan.study import steps
 from silvan.study.progress_bars import Progress as Bars
 from silvan.study.remote_study import RemoteStudy, parse_remote_study
 from silvan.study.run_folder import JOURNAL, Run
+from silvan.study.study_file import Study
 from silvan.util.files import write_whole
 from silvan.util.folder_lock import lock_folder
 
@@ -82,6 +87,9 @@ class Coordinator(Controlling):
             progress_file = ProgressWriter(run, folders.job, folders.root / folders.job)
             try:
                 self._run(meet(run), study, run, progress_file)
+                remove_journal(run)
+                progress_file.now.final = True
+                progress_file.stage("done")
             except AbortedError as error:
                 progress_file.now.error = str(error)
                 progress_file.stage(INTERRUPTED)
@@ -118,9 +126,11 @@ class Coordinator(Controlling):
         )
         federation.watch(progress_file.on)
         try:
+            if study.predict is not None:
+                predict_new_rows(federation, study, run, progress_file.stage)
+                return
             progress_file.stage("agreeing on columns")
-            # with a given schema sites may not even say how many rows they have
-            federation.agreement = agree_on(federation, plan.label, plan.task, plan.schema, count_rows=False)
+            federation.agreement = agree(federation, plan)
             record = steps.start_remote_record(study, federation)
             run.write(record)
             model = plan.learner(federation.schema)
@@ -144,9 +154,15 @@ class Coordinator(Controlling):
             write_report(run)
         finally:
             federation.close()
-        remove_journal(run)
-        progress_file.now.final = True
-        progress_file.stage("done")
+
+
+def agree(federation: Federation, plan: Study) -> Agreement:
+    """Find out what the sites, or parties, of a study have in common."""
+    if plan.by_columns:
+        how = Alignment(plan.label, plan.match, test=plan.test, task=plan.task, schema=plan.schema)
+        return agree_on_columns(federation, how)
+    # with a given schema sites may not even say how many rows they have
+    return agree_on(federation, plan.label, plan.task, plan.schema, count_rows=False)
 
 
 class SiteExecutor(Answering):
@@ -258,7 +274,9 @@ def _check_version(theirs: str) -> None:
 
 
 def make_site(member: SiteFiles, study: RemoteStudy, roster: Roster | None = None, n_jobs: int | None = None) -> Site:
-    """Make a site from its folder, a study and everybody's keys, if they are known."""
+    """Make a site, or a party, from its folder, a study and everybody's keys, if they are known."""
+    if study.study.by_columns:
+        return make_party(member, study, roster, n_jobs)
     _, cover = make_sums(study.study.sums, None if roster is None else roster.seals)
     return Site(
         member.name,

@@ -11,6 +11,7 @@
     roster.json        everybody's public keys, as first seen
     asked/             studies that came in, as they were sent
     frozen/            copies of the table that studies go on with
+    predictions/       predictions of new rows, if the site holds the label of a study over columns
     kit/               FLARE's folder
 """
 
@@ -78,7 +79,7 @@ class SiteFiles:
         The site's name.
     """
 
-    known_settings: tuple[str, ...] = ("table", "query", "memory", "freeze", "notify", "policy")
+    known_settings: tuple[str, ...] = ("table", "query", "id", "predict", "memory", "freeze", "notify", "policy")
     """Keys that the settings may have."""
 
     def __init__(self, path: Path, settings_file: Path, name: str) -> None:
@@ -97,7 +98,7 @@ class SiteFiles:
         for key in data:
             if key not in self.known_settings:
                 problems.unknown((key,), list(self.known_settings))
-        for key in ("table", "query", "memory", "notify"):
+        for key in ("table", "query", "id", "predict", "memory", "notify"):
             if key in data and not isinstance(data[key], str):
                 problems.add((key,), f"{key} must be text, got {data[key]!r}")
         if not isinstance(data.get("freeze", False), bool):

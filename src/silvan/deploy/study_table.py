@@ -36,12 +36,14 @@ def study_source(member: SiteFiles, study: RemoteStudy) -> Any:
         keep_private(frozen)
     if frozen is None and member.settings.get("freeze") and not _is_known(member, study):
         frozen = freeze(member, study)
-    return _own_source(member) if frozen is None else str(frozen)
+    return _own_source(member, study) if frozen is None else str(frozen)
 
 
 def table_settings(member: SiteFiles, study: RemoteStudy, n_jobs: int | None = None) -> SiteSettings:
     """Return how a site's table is read and split for a study."""
     plan, memory = study.study, member.settings.get("memory")
+    if plan.by_columns:  # parties have their columns in memory, and one of them splits the rows for all
+        return SiteSettings(label=plan.label, exclude=plan.exclude, n_jobs=n_jobs)
     room = None if memory is None else read_size(memory)
     own = {"n_jobs": n_jobs, "memory": room, "folder": member.path, "schema": plan.schema}
     return SiteSettings.of_study(plan.label, plan.exclude, plan.test, plan.random_state, **own)
@@ -92,7 +94,7 @@ def freeze(member: SiteFiles, study: RemoteStudy) -> Path:
     known = frozen_file(member, study)
     if known is not None:
         raise InputError(f"{known}: the rows of this study are frozen already")
-    source, folder = _own_source(member), member.path / FROZEN
+    source, folder = _own_source(member, study), member.path / FROZEN
     folder.mkdir(mode=0o700, exist_ok=True)
     if isinstance(source, Query):
         path = folder / f"{study.digest}.parquet"
@@ -141,8 +143,11 @@ def _write_private(path: Path, write: Any) -> None:
     half.replace(path)
 
 
-def _own_source(member: SiteFiles) -> Any:
-    return source_of(member.settings["table"], member.settings.get("query"))
+def _own_source(member: SiteFiles, study: RemoteStudy) -> Any:
+    settings = member.settings
+    if study.predict is not None and "predict" in settings:
+        return source_of(settings["predict"], None)
+    return source_of(settings["table"], settings.get("query"))
 
 
 def _is_known(member: SiteFiles, study: RemoteStudy) -> bool:

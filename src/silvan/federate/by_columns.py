@@ -1,39 +1,21 @@
 """Make a federation of columns in this process: tables of different columns about the same rows."""
 
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, Unpack
 
-from silvan.algorithms.vertical.coded_names import named_feature, named_label
-from silvan.algorithms.vertical.columns import describe, left_out, owner_of, stretches
 from silvan.data.encode import Task
-from silvan.data.schema import Label, Schema
-from silvan.errors import AgreementError, InputError
+from silvan.data.schema import Schema
+from silvan.errors import InputError
+from silvan.federate.alignment import Alignment, agree_on_columns
 from silvan.federate.options import OptionKeywords, Protection, check_common, check_excluded, read_options
-from silvan.federation.agreement.agreement import Agreement, Columns
+from silvan.federation.agreement.agreement import Agreement
 from silvan.federation.federation import Federation
 from silvan.federation.party import Party
 from silvan.federation.site import Site
 from silvan.federation.site_table import SiteSettings
-from silvan.privacy.identity import Match, agree_key, common_digests, introduce_parties
-from silvan.privacy.psi import find_common
-from silvan.util.readable import format_names
+from silvan.privacy.identity import Match
 
 Names = Literal["coded", "shown"]
-
-
-@dataclass(frozen=True)
-class _Alignment:
-    """How rows are matched, and what is known of columns beforehand."""
-
-    id_column: str
-    label: str
-    label_required: bool
-    test: float
-    task: Task | None
-    schema: Schema | None
-    match: Match
 
 
 def federate_columns(
@@ -143,8 +125,8 @@ def federate_columns(
         )
 
     def agree() -> Agreement:
-        agree_key(federation)
-        agreement = _align(federation, _Alignment(id, name, label is not None, test, task, schema, match))
+        how = Alignment(name, match, id, label is not None, test, task, schema)
+        agreement = agree_on_columns(federation, how)
         check_excluded(exclude, federation.local_sites, "of any party")
         return agreement
 
@@ -152,40 +134,6 @@ def federate_columns(
     if not protection.policy.approve:
         _ = federation.agreement  # parties are asked now, so that trouble shows where the federation is made
     return federation
-
-
-def _align(federation: Federation, how: _Alignment) -> Agreement:
-    """Find the rows in common and what the parties' columns are."""
-    replies = introduce_parties(federation, how.id_column, digests=how.match == "keyed")
-    parties = {name: federation.party(name) for name in replies}
-    names = {name: party.columns for name, party in parties.items()}
-    holder = owner_of(replies, names, how.label, how.label_required)
-    absent = [n for n in (how.schema.names if how.schema else ()) if not any(n in own for own in names.values())]
-    if absent:
-        raise AgreementError(f"no party has {format_names(absent)}, which the schema names")
-    if how.match == "keyed":
-        known = {name: party.digests for name, party in replies.items()}
-        common = common_digests(known)
-    else:
-        known, common = None, find_common(federation, holder or federation.sites[0])
-    told = describe(federation, common, replies, how.task, holder, how.test)
-    features = {name: told.features[name] for name in replies}
-    # all parties are here, and whoever called has their tables: names are put back for the caller alone
-    named = [named_feature(parties[name], feature) for name, own in features.items() for feature in own]
-    label = Label(how.label) if how.schema is None else how.schema.label
-    if holder is not None and told.label is not None:
-        label = named_label(parties[holder], told.label)
-    coded = Schema(tuple(f for own in features.values() for f in own), told.label or Label(how.label))
-    columns = Columns(stretches(features), holder, told.common, told.held_out, coded, known, told.draws)
-    differences = left_out(replies, len(common))
-    for text in differences.warnings:
-        warnings.warn(text, stacklevel=5)
-    return Agreement(
-        Schema(tuple(named), label),
-        differences,
-        dict.fromkeys(replies, len(columns.training)),
-        columns,
-    )
 
 
 def _check(tables: Any, id_column: Any, match: str | None, names: str) -> None:

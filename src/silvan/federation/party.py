@@ -10,6 +10,7 @@ import secrets
 import unicodedata
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import narwhals as nw
@@ -28,6 +29,9 @@ WHOLE, TEXT = "whole numbers", "text"
 """What ids can be."""
 
 
+_OWN = ("id_column", "seals", "seed", "given", "show_names", "only_study", "predictions", "model")
+
+
 class Ids(NamedTuple):
     """The ids of a table: as texts, how many are lacking and how many stand more than once."""
 
@@ -43,7 +47,9 @@ class Party(Site):
     ``id_column`` tells rows apart. ``seals`` are the keys by which the party knows the others, and the only ones that
     it seals the shared key for. By a ``seed`` a study can be repeated: the same rows are drawn again. ``given`` says
     what the columns mean, if that is agreed beforehand. With ``show_names`` the coordinator is told what columns,
-    categories and classes are called.
+    categories and classes are called. A party whose store outlives a study is at work on ``only_study``: its
+    keys are drawn anew for each. ``predictions`` is the file that predictions of its rows are written to, if it takes
+    any; in a study that only predicts, ``model`` is the one model that it is asked about.
     """
 
     def __init__(
@@ -57,34 +63,47 @@ class Party(Site):
         seed: int | None = None,
         given: Schema | None = None,
         show_names: bool = False,
+        only_study: str | None = None,
+        predictions: Path | None = None,
+        model: str | None = None,
         **more: Any,
     ) -> None:
         super().__init__(name, source, settings, **more)
         self.id_column, self.seals, self.seed = id_column, dict(seals or {}), seed
         self.given, self.show_names = given, show_names
+        self.only_study, self.predictions, self.model = only_study, predictions, model
 
     def own_settings(self) -> dict[str, Any]:
         """Return what a party is made with besides a site's settings."""
-        return {name: getattr(self, name) for name in ("id_column", "seals", "seed", "given", "show_names")}
+        return {name: getattr(self, name) for name in _OWN}
 
     # -- keys
 
     @property
     def key(self) -> bytes:
         """The key that all parties share, drawn by one of them."""
-        key = self.store.get("shared key")
+        key = self.store.get(self.key_name)
         if key is None:
             raise RefusedError("the parties have not agreed on a key yet")
         return key
 
     @property
+    def key_name(self) -> str:
+        """Under which name the party's store has the key that all parties share."""
+        return self._of_study("shared key")
+
+    @property
     def secret(self) -> bytes:
         """The party's own secret, drawn when it is first needed."""
-        if self.store.get("secret") is None:
-            self.store.put("secret", secrets.token_bytes(KEY_BYTES))
-        secret = self.store.get("secret")
+        name = self._of_study("secret")
+        if self.store.get(name) is None:
+            self.store.put(name, secrets.token_bytes(KEY_BYTES))
+        secret = self.store.get(name)
         assert secret is not None  # noqa: S101
         return secret
+
+    def _of_study(self, what: str) -> str:
+        return what if self.only_study is None else f"{what} of study {self.only_study}"
 
     def key_for(self, purpose: str) -> bytes:
         """Derive 64 bytes for one thing from the key that all parties share."""
@@ -93,6 +112,18 @@ class Party(Site):
     def secret_for(self, purpose: str) -> bytes:
         """Derive 64 bytes for one thing from the party's own secret."""
         return hmac.digest(self.secret, purpose.encode(), "sha512")
+
+    # -- what it is asked about
+
+    def check_study(self, study: str) -> None:
+        """Raise ``RefusedError`` if a key is for another study than the party is at work on."""
+        if self.only_study not in (None, study):
+            raise RefusedError("the key is for another study")
+
+    def check_model(self, model: str) -> None:
+        """Raise ``RefusedError`` if the study is about another model."""
+        if self.model not in (None, model):
+            raise RefusedError("the study is about another model")
 
     # -- the table
 

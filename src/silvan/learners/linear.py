@@ -12,6 +12,8 @@ from sklearn.exceptions import ConvergenceWarning
 from silvan.algorithms.baselines.in_one_place import alone_at, joined, own_schema, rows_for_judging
 from silvan.algorithms.evaluation.figures import FEDERATED, LOCAL, Answer, Row, compared, figures_of
 from silvan.algorithms.evaluation.intervals import intervals
+from silvan.algorithms.label_holder.kept_predictions import keep_predictions
+from silvan.algorithms.label_holder.score_judging import judge
 from silvan.algorithms.linear import linear_fit
 from silvan.algorithms.linear.linear_shares import (
     LinearModel,
@@ -22,7 +24,6 @@ from silvan.algorithms.linear.linear_shares import (
 )
 from silvan.algorithms.linear.linear_steps import fit_joined_rows
 from silvan.algorithms.vertical.columns import columns_of
-from silvan.algorithms.vertical.prediction import judge
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.schema import Schema
 from silvan.data.table import read_table
@@ -207,6 +208,12 @@ class VerticalLinear(FederatedEstimator):
             restore_linear_shares(federation, model, self.shares_)
         with federation.working_on(f"predicting by {type(self).__name__}"):
             return predict(federation, model, digests)
+
+    def send_predictions(self, federation: Federation, digests: np.ndarray) -> int:
+        """Send the label holder what the model predicts for rows, to write down beside ids; return how many."""
+        scores = self._scores(federation, digests)
+        with federation.working_on("keeping predictions"):
+            return keep_predictions(federation, self._fitted(), digests, scores=scores)
 
     def _on_table(self, table: Any) -> np.ndarray:
         self._fitted()

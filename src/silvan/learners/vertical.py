@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from silvan.algorithms.evaluation.figures import FEDERATED, Row
+from silvan.algorithms.label_holder.kept_predictions import keep_predictions
+from silvan.algorithms.label_holder.score_judging import judge
 from silvan.algorithms.vertical import encoded, encrypted
 from silvan.algorithms.vertical.columns import columns_of
 from silvan.algorithms.vertical.party_shares import restore_forest_shares, share_of, show_shares
-from silvan.algorithms.vertical.prediction import find_leaves, find_leaves_classically, judge, score_leaves
+from silvan.algorithms.vertical.prediction import find_leaves, find_leaves_classically, score_leaves
 from silvan.errors import InputError
 from silvan.federation.federation import OVERALL, Federation
 from silvan.forest.arrays import Combine
@@ -215,6 +217,22 @@ class VerticalForest(Learner, _InShares):
     def _scores(self, federation: Federation, leaves: np.ndarray, votes: bool = False) -> np.ndarray:
         return score_leaves(federation, self._fitted(), leaves, votes)
 
+    def send_predictions(self, federation: Federation, digests: np.ndarray) -> int:
+        """Send the label holder what the forest predicts for rows, to write down beside ids; return how many.
+
+        Where only the label holder knows what leaves are worth, it is sent leaves, and nobody else sees predictions.
+        """
+        structure, votes = self._fitted(), self._combine == "vote"
+        with federation.working_on(f"predicting by {type(self).__name__}"):
+            leaves = self._leaves(federation, digests)
+            if not len(structure.value):
+                found = {"leaves": leaves, "weights": structure.weights, "votes": votes}
+            else:
+                found = {"scores": self._scores(federation, leaves)}
+                if votes:
+                    found["decided"] = self._scores(federation, leaves, votes=True).argmax(axis=1)
+            return keep_predictions(federation, structure, digests, **found)
+
     # -- judging
 
     def evaluate(self, federation: Federation, table: Any = None) -> "pl.DataFrame":
@@ -227,7 +245,8 @@ class VerticalForest(Learner, _InShares):
         columns = columns_of(federation)
         if table is not None or columns.label_holder is None or not len(columns.test):
             return super().evaluate(federation, table)  # without a table, raises an error that names what is lacking
-        return figures_frame(self.figures_on_test_rows(federation, self.contenders(federation)))
+        contenders = self.contenders(federation) if federation.local_sites else []
+        return figures_frame(self.figures_on_test_rows(federation, contenders))
 
     def figures_on_test_rows(self, federation: Federation, contenders: list[tuple[str, object]]) -> list[Row]:
         """Return figures of the model on the test rows; in one process, also of the models that it is compared with."""

@@ -121,11 +121,12 @@ def show_key(site: Site, request: ShowKey) -> PublicKey:
 def deal_key(site: Site, request: DealKey) -> SealedKeys:
     """Draw the shared key, once, and seal it for every other party, by the keys that this one knows."""
     party = party_of(site)
+    party.check_study(request.study)
     for name, key in request.others.items():
         if name == party.name or party.seals.get(name) != key:
             raise RefusedError("the party shares its key with the parties that it knows, by the keys it knows them by")
-    if party.store.get("shared key") is None:
-        party.store.put("shared key", secrets.token_bytes(KEY_BYTES))
+    if party.store.get(party.key_name) is None:
+        party.store.put(party.key_name, secrets.token_bytes(KEY_BYTES))
     own, purpose = secret_key(party.store), _purpose(request.study)
     return SealedKeys(
         boxes={name: seal(pair_key(own, key, purpose), party.key) for name, key in request.others.items()}
@@ -136,14 +137,15 @@ def deal_key(site: Site, request: DealKey) -> SealedKeys:
 def take_key(site: Site, request: TakeKey) -> Taken:
     """Open the box and keep the key; a party that has one keeps no other."""
     party = party_of(site)
+    party.check_study(request.study)
     if request.dealer not in [key for name, key in party.seals.items() if name != party.name]:
         raise RefusedError("the party takes a key from the parties that it knows, by the keys it knows them by")
     key = unseal(pair_key(secret_key(party.store), request.dealer, _purpose(request.study)), request.box)
     if len(key) != KEY_BYTES:
         raise FormatError("the key has another length")
-    if party.store.get("shared key") not in (None, key):
+    if party.store.get(party.key_name) not in (None, key):
         raise RefusedError("the party has agreed on another key before")
-    party.store.put("shared key", key)
+    party.store.put(party.key_name, key)
     return Taken()
 
 
@@ -282,26 +284,36 @@ def _check_key(key: bytes) -> None:
         raise FormatError("its key has another length")
 
 
-def introduce_parties(federation: Federation, id_column: str, *, digests: bool = True) -> dict[str, Introduction]:
-    """Ask what the parties hold, and raise an error if ids do not identify rows."""
+def introduce_parties(
+    federation: Federation, id_column: str | None, *, digests: bool = True
+) -> dict[str, Introduction]:
+    """Ask what the parties hold, and raise an error if ids do not identify rows.
+
+    Without an ``id_column``, every party's own is called as the party likes.
+    """
+    named = "" if id_column is None else f" {id_column!r}"
     with federation.counted_apart():
         replies: dict[str, Introduction] = federation.ask(Introduce(digests=digests), check=_check_introduction)
     for name, party in replies.items():
         if not party.has_id:
-            raise AgreementError(f"party {name!r} has no column {id_column!r} to match rows by")
+            raise AgreementError(
+                f"party {name!r} has no column{named} to match rows by"
+                if named
+                else f"party {name!r} has no column of the name that it gives as its id"
+            )
         if not party.kind:
             raise AgreementError(
-                f"the ids {id_column!r} of party {name!r} are neither whole numbers nor text in {party.rows} rows; "
+                f"the ids{named} of party {name!r} are neither whole numbers nor text in {party.rows} rows; "
                 "convert the column"
             )
         if party.missing:
             raise AgreementError(
-                f"the id {id_column!r} is missing in {party.missing} of {party.rows} rows of party {name!r}; fill in "
+                f"the id{named} is missing in {party.missing} of {party.rows} rows of party {name!r}; fill in "
                 "or drop them"
             )
         if party.repeated:
             raise AgreementError(
-                f"the id {id_column!r} is not unique: {party.repeated} of {party.rows} rows of party {name!r} repeat "
+                f"the id{named} is not unique: {party.repeated} of {party.rows} rows of party {name!r} repeat "
                 "one that stands before; keep one row an id"
             )
     kinds: dict[str, list[str]] = {}
@@ -309,7 +321,7 @@ def introduce_parties(federation: Federation, id_column: str, *, digests: bool =
         kinds.setdefault(party.kind, []).append(f"{name!r} ({party.rows} rows)")
     if len(kinds) > 1:
         found = "; ".join(f"{kind} at {', '.join(names)}" for kind, names in kinds.items())
-        raise AgreementError(f"the ids {id_column!r} are of different types: {found}; make them alike")
+        raise AgreementError(f"the ids{named} are of different types: {found}; make them alike")
     return replies
 
 

@@ -26,9 +26,9 @@ from silvan.util.readable import format_names
 
 
 def parties(federation: Federation) -> list[Site]:
-    """Return the parties with the number of rows in common; all are in this process, so the label may be counted."""
+    """Return the parties with the number of rows in common; if all are in this process, the label may be counted."""
     schema, columns, positives = federation.schema, columns_of(federation), None
-    if schema.n_classes == 2:
+    if schema.n_classes == 2 and federation.local_sites:
         positives = float(np.mean(joined(federation, columns.common).y == 1))
     return [Site(name, len(columns.training), len(columns.test), positives) for name in federation.sites]
 
@@ -36,8 +36,19 @@ def parties(federation: Federation) -> list[Site]:
 def save(run: Run, model: Any) -> list[Model]:
     """Write the model's structure, and each party's share to a file of its own."""
     model.save(run.file(SHARES))
-    sizes = (len(model.forest_), len(model.forest_.feature)) if _is_forest(model) else (0, 0)
+    parts = coordinators_part(model)
+    sizes = (len(parts), len(parts.owner)) if _is_forest(model) else (0, 0)
     return [Model(SHARES, _fingerprint(model), *sizes)]
+
+
+def coordinators_part(model: Any) -> Any:
+    """Return what the coordinator keeps of a model, whoever has the shares."""
+    return model.structure_ if _is_forest(model) else model.model_
+
+
+def is_whole(model: Any) -> bool:
+    """Return whether the shares of all parties are known here."""
+    return not set(coordinators_part(model).parties) - set(model.shares_)
 
 
 def _is_forest(model: Any) -> bool:
@@ -45,7 +56,12 @@ def _is_forest(model: Any) -> bool:
 
 
 def _fingerprint(model: Any) -> str:
-    """Return a hash of the model and of all parties' shares, which must be there: the same for the same model."""
+    """Return a hash of the model and of all parties' shares: the same for the same model.
+
+    Where shares are not known here it is one of the coordinator's part alone, which differs from run to run.
+    """
+    if not is_whole(model):
+        return _hash([coordinators_part(model).to_bytes()])
     if _is_forest(model):
         return str(model.forest_.hash)
     kept = model.model_
@@ -84,6 +100,9 @@ def judge(federation: Federation, model: Any, progress: Progress, expected: floa
     if not _is_forest(model):
         with progress.step("Judging"):
             return model.figures_on_test_rows(federation), None
+    if not federation.local_sites:
+        with progress.step("Judging"):
+            return model.figures_on_test_rows(federation, []), None
     with progress.step("Growing the forest of the joined table to compare with", expected=expected):
         contenders = model.contenders(federation)
     with progress.step("Judging"):
@@ -104,8 +123,7 @@ def read_model(run: Run, record: Record) -> Any:
     if not record.models:
         raise InputError(f"{str(run.folder)!r} has no model yet; run `silvan fit` again to finish it")
     model = getattr(learners, kind).load(run.file(SHARES))
-    parts = model.structure_ if _is_forest(model) else model.model_
-    if not set(parts.parties) - set(model.shares_) and not _is_named(model, record.models[0].hash):
+    if is_whole(model) and not _is_named(model, record.models[0].hash):
         raise FormatError(f"{run.file(SHARES)}: not the model that {RUN} names; one of the two was changed")
     return model
 
@@ -142,6 +160,8 @@ def predict(model: Any, record: Record, tables: dict[str, str], progress: Progre
 def _federate_new_rows(model: Any, record: Record, tables: dict[str, str], fill: bool) -> Federation:
     """Return a federation of new rows, with the columns that the model was fitted to."""
     known, settings, frames = _known_schemas(model), record.study, {}
+    if settings["id"] is None:
+        raise InputError("the parties of this run are other machines: `silvan study predict` asks them")
     for party, path in tables.items():
         frame = read_table(path, model.schema_.label.name, model.schema_)
         wanted = [settings["id"], *(known[party].names if party in known else ())]

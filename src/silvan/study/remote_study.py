@@ -1,20 +1,22 @@
 """Reads study files for sites on other machines; tables and policies are set by each site itself.
 
 The same file as for ``silvan fit``, without tables and policy, and with five more keys: ``sites`` (a list; all that
-have joined otherwise), ``quorum``, ``timeout``, ``approval_days`` and ``sampling``.
+have joined otherwise), ``quorum``, ``timeout``, ``approval_days`` and ``sampling``. With a learner for columns the
+sites are parties, each of which names its column of ids itself. ``[predict]``, which `silvan study predict` adds to
+the text of such a study, makes it one of new rows.
 """
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from silvan.errors import InputError
 from silvan.federation.store import digest
 from silvan.study.study_file import Study
-from silvan.study.study_sections import check_evaluation, check_learner, check_schema, check_top
-from silvan.study.study_values import KEYS
+from silvan.study.study_sections import COLUMN_LEARNERS, check_evaluation, check_learner, check_schema, check_top
+from silvan.study.study_values import KEYS, whole_number
 from silvan.study.toml_lines import Problems, key_lines
 
 _MORE_KEYS = ("sites", "quorum", "timeout", "approval_days", "sampling")
@@ -24,13 +26,33 @@ _NOT_ALLOWED = {
     "query": "each site names its own table when it joins; leave query out",
     "memory": "how much memory a site takes is in its own site.toml; leave memory out",
     "policy": "what a site lets out is the site's own policy (site.toml); leave [policy] out",
-    "parties": "studies over columns run in one process so far (`silvan fit`); leave [parties] out",
-    "id": "id is for [parties], which studies over machines do not have; leave it out",
-    "match": "match is for [parties], which studies over machines do not have; leave it out",
-    "names": "names is for [parties], which studies over machines do not have; leave it out",
+    "parties": "between machines parties are named by sites = [...], and each names its own table and column of ids "
+    "(site.toml); leave [parties] out",
+    "id": "each party names its own column of ids in its site.toml; leave id out",
 }
+_NOT_OF_ROWS = {
+    key: f"{key} is for parties that hold columns of the same rows, and this learner is for rows; leave it out"
+    for key in ("match", "names", "predict")
+}
+_NOT_OF_COLUMNS = {
+    "quorum": "quorum is for studies over rows: of columns, every party is needed; leave it out",
+    "sampling": "of columns, the label holder draws rows by a key that travels sealed; leave sampling out",
+}
+_SECTIONS = ("learner", "schema", "evaluation", "predict")
+MATCH = "psi"
+"""How rows are matched between machines, unless the study says another way."""
+
 TIMEOUT = 3600.0
 """Seconds after which a site that does not answer is given up, unless the study sets another number."""
+
+
+@dataclass(frozen=True)
+class Predict:
+    """What a study that only predicts is about: the model of another study, for the n-th time."""
+
+    study: str  # digest of the text of the study that the model is of
+    model: str
+    number: int
 
 
 @dataclass(frozen=True)
@@ -43,7 +65,8 @@ class RemoteStudy:
     quorum: int | None
     timeout: float
     approval_days: float | None = None  # how long sites' owners may take to approve it; None: any time
-    secret: bool = True  # whether only sites know which rows are in which tree
+    secret: bool = True  # whether sites of rows share a key, so that only they know which rows are in which tree
+    predict: Predict | None = None  # what is predicted, if nothing is learnt
 
     @property
     def digest(self) -> str:
@@ -58,8 +81,21 @@ class RemoteStudy:
     @property
     def folder(self) -> str:
         """The name of the study's run folder; the journal in it belongs to one ``id``, whatever the folder's name."""
+        return self._folder_of(self.digest)
+
+    @property
+    def model_folder(self) -> str:
+        """The name of the run folder that has the model to predict with, or that the model will be in."""
+        return self._folder_of(self.digest if self.predict is None else self.predict.study)
+
+    def _folder_of(self, digest: str) -> str:
         plain = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.study.name.lower())[:40]
-        return f"{plain}-{self.digest[:12]}"
+        return f"{plain}-{digest[:12]}"
+
+    def predicting(self, model: str, number: int) -> "RemoteStudy":
+        """Return the study that predicts new rows with the model of this one, for the n-th time."""
+        lines = f'[predict]\nstudy = "{self.digest}"\nmodel = "{model}"\nnumber = {number}\n'
+        return parse_remote_study(f"{self.text.rstrip()}\n\n{lines}", self.study.path)
 
     def losses(self, sites: Sequence[str]) -> int:
         """Return how many of its sites the study may lose: none without a quorum."""
@@ -83,14 +119,23 @@ def parse_remote_study(text: str, path: Path = Path("study.toml")) -> RemoteStud
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: not valid TOML: {error}") from None
     problems = Problems(path, key_lines(text))
-    for key, why in _NOT_ALLOWED.items():
+    learner = data.get("learner", {})
+    columns = isinstance(learner, dict) and learner.get("kind") in COLUMN_LEARNERS
+    not_allowed = {**_NOT_ALLOWED, **(_NOT_OF_COLUMNS if columns else _NOT_OF_ROWS)}
+    for key, why in not_allowed.items():
         if key in data:
             problems.add((key,), why)
-    rest = {key: value for key, value in data.items() if key not in _MORE_KEYS and key not in _NOT_ALLOWED}
-    for key in rest.keys() - KEYS.keys() - {"learner", "schema", "evaluation"}:
-        problems.unknown((key,), [*KEYS, *_MORE_KEYS, "learner", "schema", "evaluation"])
+    rest = {key: value for key, value in data.items() if key not in _MORE_KEYS and key not in not_allowed}
+    for key in rest.keys() - KEYS.keys() - set(_SECTIONS):
+        problems.unknown((key,), [*KEYS, *_MORE_KEYS, *_SECTIONS])
     top = check_top({key: value for key, value in rest.items() if key in KEYS}, problems)
-    kind, parameters = check_learner(rest.get("learner", {}), False, problems)
+    kind, parameters = check_learner(learner, columns, problems)
+    if columns:
+        top.setdefault("match", MATCH)
+        if isinstance(parameters.get("class_weight"), dict) and top.get("names") != "shown":
+            why = 'the coordinator knows classes by number: set names = "shown" for a weight a class'
+            problems.add(("learner", "class_weight"), why)
+    predict = _check_predict(rest.get("predict"), problems)
     if kind == "BOFRF" and parameters.get("protocol") != "paper":
         parameters.setdefault("recount", True)  # machines of others may send what they like
     schema = check_schema(rest.get("schema"), top.get("label", "label"), problems)
@@ -109,10 +154,27 @@ def parse_remote_study(text: str, path: Path = Path("study.toml")) -> RemoteStud
     if sampling not in ("secret", "published"):
         problems.add(("sampling",), f"sampling must be 'secret' or 'published', got {sampling!r}")
     problems.stop()
-    name, output = top.pop("name", path.stem), top.pop("output", Path())
+    name, output = top.pop("name", "study"), top.pop("output", Path())  # not the file's name, which sites do not have
     given: dict[str, Any] = {"schema": schema, "evaluation_epsilon": evaluation_epsilon, "lines": problems.lines}
     study = Study(path, name, {}, kind, parameters, {}, Path(output), **given, **top)
-    return RemoteStudy(study, text, sites, quorum, float(timeout), days, sampling == "secret")
+    made = RemoteStudy(study, text, sites, quorum, float(timeout), days, sampling == "secret" and not columns)
+    return replace(made, predict=predict)
+
+
+def _check_predict(values: Any, problems: Problems) -> Predict | None:
+    """Check what a study that only predicts is about."""
+    if values is None:
+        return None
+    given = values if isinstance(values, dict) else {}
+    texts = [given.get(name) for name in ("study", "model")]
+    if set(given) != {"study", "model", "number"} or whole_number(given["number"]) or not all(map(_is_digest, texts)):
+        problems.add(("predict",), "[predict] is written by `silvan study predict`; leave it out")
+        return None
+    return Predict(**given)
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
 
 
 def _names(value: Any) -> bool:

@@ -50,12 +50,9 @@ def note_agreement(record: Record, federation: Federation) -> None:
         record.sites = [_site(federation, name) for name in federation.sites]
 
 
-def start_remote_record(study: RemoteStudy, federation: Federation) -> Record:
-    """Return the record of a study whose sites are other machines, after they agreed on a schema.
-
-    It has the same as that of ``silvan fit``, but for what only the sites know.
-    """
-    record = Record(
+def start_record(study: RemoteStudy) -> Record:
+    """Return the record of a study between machines before anything was asked."""
+    return Record(
         name=study.study.name,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=versions(),
@@ -63,6 +60,17 @@ def start_remote_record(study: RemoteStudy, federation: Federation) -> Record:
         study_file="study.toml",
         fingerprint=study.id,
     )
+
+
+def start_remote_record(study: RemoteStudy, federation: Federation) -> Record:
+    """Return the record of a study whose sites are other machines, after they agreed on a schema.
+
+    It has the same as that of ``silvan fit``, but for what only the sites know.
+    """
+    record = start_record(study)
+    if federation.columns is not None:
+        note_agreement(record, federation)
+        return record
     _note_schema(record, federation)
     record.sites = [Site(name, federation.rows.get(name, 0)) for name in federation.sites]
     return record
@@ -114,8 +122,8 @@ def train(federation: Federation, model: Any, progress: Progress, text: str = "G
 
 def note_training(record: Record, run: Run, federation: Federation, model: Any, seconds: float) -> None:
     """Write the model; record its rounds, bytes, seconds and importances."""
-    forest: Forest | None = getattr(model, "forest_", None)
     in_shares = federation.columns is not None
+    forest: Forest | None = None if in_shares and not column_steps.is_whole(model) else getattr(model, "forest_", None)
     record.models = column_steps.save(run, model) if in_shares else run.save_models(forests_to_keep(model))
     record.rounds, record.bytes, record.seconds = model.rounds_, model.bytes_, round(seconds, 3)
     has_gains = forest is not None and forest.gain is not None
@@ -175,6 +183,8 @@ def judge(
 
 def note_test_rows(record: Record) -> None:
     """Record how many rows each site judged by, which is known once it has."""
+    if record.by == "columns":
+        return  # all parties have the same rows, and these are counted beforehand
     judged = {row.site: row.rows for row in record.evaluation if row.site != OVERALL}
     record.sites = [msgspec.structs.replace(site, test_rows=judged.get(site.name, 0)) for site in record.sites]
 

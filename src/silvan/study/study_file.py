@@ -23,6 +23,7 @@ from silvan.federate.by_rows import federate_rows
 from silvan.federation.federation import OVERALL, Federation
 from silvan.privacy.gate.gate import Policy
 from silvan.study.study_sections import (
+    COLUMN_LEARNERS,
     SECTIONS,
     check_evaluation,
     check_learner,
@@ -61,9 +62,14 @@ class Study:
     evaluation_epsilon: float | None = None  # epsilon of the figures; None: they are exact
     lines: dict[Key, int] = field(default_factory=dict, repr=False)
 
+    @property
+    def by_columns(self) -> bool:
+        """Whether parties hold columns of the same rows."""
+        return self.kind in COLUMN_LEARNERS
+
     def settings(self) -> dict[str, Any]:
         """Return all settings that decide the result, as plain data."""
-        by_columns = {} if self.id is None else {"id": self.id, "match": self.match, "names": self.names}
+        by_columns = {"id": self.id, "match": self.match, "names": self.names} if self.by_columns else {}
         if self.schema is not None:
             by_columns["schema"] = self.schema.to_json()
         if self.evaluation_epsilon is not None:

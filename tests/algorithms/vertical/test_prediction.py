@@ -13,9 +13,10 @@ from helpers.studies import TASKS
 
 import silvan as sv
 from silvan.algorithms.baselines.in_one_place import joined, own_schema
+from silvan.algorithms.label_holder.score_judging import Judgement
 from silvan.algorithms.vertical import prediction
 from silvan.algorithms.vertical.party_shares import share_key
-from silvan.algorithms.vertical.prediction import Judgement, LeafSets, LeftRows
+from silvan.algorithms.vertical.prediction import LeafSets, LeftRows
 from silvan.forest.forest_shares import Share, Structure
 from silvan.learners import model_folder
 

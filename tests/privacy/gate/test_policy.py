@@ -9,7 +9,7 @@ from helpers.runs import silvan
 from helpers.studies import Recorded, federate, parts, table
 
 import silvan as sv
-from silvan.algorithms.vertical.prediction import judge
+from silvan.algorithms.label_holder.score_judging import judge
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.privacy.gate.gate import Gate, Policy
 from silvan.privacy.gate.site_folder import APPROVALS, Approval, Approvals

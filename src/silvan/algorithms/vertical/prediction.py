@@ -1,31 +1,25 @@
-"""Prediction by a forest in shares, and evaluation of the scores by the label holder.
+"""Prediction by a forest in shares.
 
 In one round, for any number of trees and rows, every party says which leaves each row can reach as far as it knows; the
 row falls into the leaf that all sets have in common (Algs 3 and 4 of Federated Forest). The classical way asks the
 owner of one node after the other which rows go left. Where only the label holder knows the leaf values, it is asked for
-the scores, one round more. To judge a model, rows are scored in the same way, and the label holder compares the scores
-with its labels.
+the scores, one round more.
 """
 
 from typing import ClassVar
 
 import numpy as np
-from msgspec import UNSET, UnsetType
 
-from silvan import metrics
-from silvan.algorithms.vertical.coded_names import named_label
-from silvan.algorithms.vertical.columns import encode_labels, encode_rows, rows_blob
+from silvan.algorithms.vertical.columns import encode_rows, rows_blob
 from silvan.algorithms.vertical.kept_shares import check_parties
 from silvan.algorithms.vertical.party_shares import share_of
-from silvan.data.schema import Label, Schema
 from silvan.errors import FederationError, FormatError, RefusedError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.forest.forest_shares import Share, Structure
 from silvan.forest.reach import goes_left, leaf_scores, meet, reach_leaves, row_bytes, votes_of_leaves
-from silvan.privacy.gate.gate import policy_of
 
 _REPLY_BYTES = 1 << 26
 """Leaf sets that take more are asked for in several messages."""
@@ -87,28 +81,6 @@ class LookUp(Request, frozen=True, kw_only=True):
     votes: bool = False  # whether trees vote for the most probable class of their leaf: then the share of votes
 
 
-class Judgement(Reply, frozen=True, kw_only=True):
-    """Figures of merit, in the order of ``metrics.CLASSIFICATION``, or moments where a number is predicted."""
-
-    figures: np.ndarray
-
-
-class JudgeScores(Request, frozen=True, kw_only=True):
-    """How well scores fit the labels of rows that were kept for judging."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Judgement
-
-    rows: Blob
-    label: Label
-    scores: np.ndarray
-    decided: np.ndarray | UnsetType = UNSET  # the class of each row, where it need not be that of the highest score
-
-    def course(self) -> Course:
-        """Return a course of a single question: scores that differ for one row would show its label."""
-        return Course(self.kind())
-
-
 # -- at a party
 
 
@@ -147,8 +119,13 @@ def go_left(site: Site, request: GoLeft) -> LeftRows:
 @answers(LookUp)
 def look_up(site: Site, request: LookUp) -> LeafScores:
     """Return the mean leaf value of each row."""
-    share = share_of(party_of(site), request.model)
-    leaves, weights = request.leaves, request.weights
+    party = party_of(site)
+    return LeafScores(scores=own_scores(party, request.model, request.leaves, request.weights, request.votes))
+
+
+def own_scores(party: Party, model: str, leaves: np.ndarray, weights: np.ndarray, votes: bool) -> np.ndarray:
+    """Return the mean leaf value of each row, or shares of votes, by the values that the label holder keeps."""
+    share = share_of(party, model)
     if not len(share.value):
         raise RefusedError("the party does not keep what leaves are worth")
     if leaves.ndim != 2 or leaves.dtype != np.int64 or weights.shape != leaves.shape[1:] or weights.dtype != np.float64:
@@ -157,30 +134,7 @@ def look_up(site: Site, request: LookUp) -> LeafScores:
         raise FormatError("there is no such leaf")
     if not np.isin(weights, (0.0, 1.0)).all() or not weights.any():
         raise FormatError("the trees have other weights")
-    value = votes_of_leaves(share.value) if request.votes else share.value
-    return LeafScores(scores=leaf_scores(leaves, value, weights))
-
-
-@answers(JudgeScores)
-def judge_scores(site: Site, request: JudgeScores) -> Judgement:
-    """Compare scores with labels, if the party's policy allows figures of so few rows."""
-    party = party_of(site)
-    y = encode_labels(party, named_label(party, request.label), request.rows)
-    scores, width = request.scores, len(request.label.classes or (0,))
-    if scores.shape != (len(y), width) or scores.dtype != np.float64 or not np.isfinite(scores).all():
-        raise FormatError("the scores do not match the rows")
-    if not policy_of(site).allows_figures(y, len(request.label.classes or ())):
-        raise RefusedError(
-            "the rows kept for judging are fewer than the party's policy lets figures of merit leave for"
-        )
-    if request.label.classes is None:
-        return Judgement(figures=metrics.moments(scores[:, 0], y))
-    if ((scores < 0) | (scores > 1)).any():
-        raise FormatError("the scores are no shares")
-    decided = scores.argmax(axis=1) if isinstance(request.decided, UnsetType) else request.decided
-    if decided.shape != y.shape or decided.dtype != np.int64 or ((decided < 0) | (decided >= width)).any():
-        raise FormatError("the decisions do not match the rows")
-    return Judgement(figures=np.array(list(metrics.classification(scores, y, decided).values()), np.float64))
+    return leaf_scores(leaves, votes_of_leaves(share.value) if votes else share.value, weights)
 
 
 # -- at the coordinator
@@ -272,27 +226,3 @@ def score_leaves(federation: Federation, structure: Structure, leaves: np.ndarra
 def _check_scores(scores: np.ndarray, shape: tuple[int, int]) -> None:
     if scores.shape != shape or scores.dtype != np.float64 or not np.isfinite(scores).all():
         raise FormatError("its scores are not as many as the rows")
-
-
-def judge(
-    federation: Federation,
-    label_holder: str,
-    schema: Schema,
-    digests: np.ndarray,
-    scores: np.ndarray,
-    decided: np.ndarray | UnsetType = UNSET,
-) -> dict[str, float]:
-    """Ask the label holder for figures of merit of scores; the round is not counted as training."""
-    width = len(metrics.CLASSIFICATION) if schema.n_classes else 4
-
-    def check(site: str, reply: Judgement) -> None:
-        figures = reply.figures
-        if figures.shape != (width,) or figures.dtype != np.float64 or np.isinf(figures).any():
-            raise FormatError("its figures are not those asked for")
-
-    request = JudgeScores(rows=rows_blob(federation, digests), label=schema.label, scores=scores, decided=decided)
-    with federation.counted_apart():
-        reply: Judgement = federation.ask(request, to=[label_holder], check=check)[label_holder]
-    if schema.n_classes:
-        return dict(zip(metrics.CLASSIFICATION, reply.figures.tolist(), strict=True))
-    return metrics.from_moments(reply.figures)

@@ -1,0 +1,96 @@
+"""Evaluation of scores by the label holder, who compares them with its labels.
+
+To judge a model, rows that were kept for it are scored as new rows are, and the scores sent to the label holder.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+from msgspec import UNSET, UnsetType
+
+from silvan import metrics
+from silvan.algorithms.vertical.coded_names import named_label
+from silvan.algorithms.vertical.columns import encode_labels, rows_blob
+from silvan.data.schema import Label, Schema
+from silvan.errors import FormatError, RefusedError
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.party import party_of
+from silvan.federation.site import Site, answers
+from silvan.privacy.gate.gate import policy_of
+
+# -- messages
+
+
+class Judgement(Reply, frozen=True, kw_only=True):
+    """Figures of merit, in the order of ``metrics.CLASSIFICATION``, or moments where a number is predicted."""
+
+    figures: np.ndarray
+
+
+class JudgeScores(Request, frozen=True, kw_only=True):
+    """How well scores fit the labels of rows that were kept for judging."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = Judgement
+
+    rows: Blob
+    label: Label
+    scores: np.ndarray
+    decided: np.ndarray | UnsetType = UNSET  # the class of each row, where it need not be that of the highest score
+
+    def course(self) -> Course:
+        """Return a course of a single question: scores that differ for one row would show its label."""
+        return Course(self.kind())
+
+
+# -- at the label holder
+
+
+@answers(JudgeScores)
+def judge_scores(site: Site, request: JudgeScores) -> Judgement:
+    """Compare scores with labels, if the party's policy allows figures of so few rows."""
+    party = party_of(site)
+    y = encode_labels(party, named_label(party, request.label), request.rows)
+    scores, width = request.scores, len(request.label.classes or (0,))
+    if scores.shape != (len(y), width) or scores.dtype != np.float64 or not np.isfinite(scores).all():
+        raise FormatError("the scores do not match the rows")
+    if not policy_of(site).allows_figures(y, len(request.label.classes or ())):
+        raise RefusedError(
+            "the rows kept for judging are fewer than the party's policy lets figures of merit leave for"
+        )
+    if request.label.classes is None:
+        return Judgement(figures=metrics.moments(scores[:, 0], y))
+    if ((scores < 0) | (scores > 1)).any():
+        raise FormatError("the scores are no shares")
+    decided = scores.argmax(axis=1) if isinstance(request.decided, UnsetType) else request.decided
+    if decided.shape != y.shape or decided.dtype != np.int64 or ((decided < 0) | (decided >= width)).any():
+        raise FormatError("the decisions do not match the rows")
+    return Judgement(figures=np.array(list(metrics.classification(scores, y, decided).values()), np.float64))
+
+
+# -- at the coordinator
+
+
+def judge(
+    federation: Federation,
+    label_holder: str,
+    schema: Schema,
+    digests: np.ndarray,
+    scores: np.ndarray,
+    decided: np.ndarray | UnsetType = UNSET,
+) -> dict[str, float]:
+    """Ask the label holder for figures of merit of scores; the round is not counted as training."""
+    width = len(metrics.CLASSIFICATION) if schema.n_classes else 4
+
+    def check(site: str, reply: Judgement) -> None:
+        figures = reply.figures
+        if figures.shape != (width,) or figures.dtype != np.float64 or np.isinf(figures).any():
+            raise FormatError("its figures are not those asked for")
+
+    request = JudgeScores(rows=rows_blob(federation, digests), label=schema.label, scores=scores, decided=decided)
+    with federation.counted_apart():
+        reply: Judgement = federation.ask(request, to=[label_holder], check=check)[label_holder]
+    if schema.n_classes:
+        return dict(zip(metrics.CLASSIFICATION, reply.figures.tolist(), strict=True))
+    return metrics.from_moments(reply.figures)

@@ -1,0 +1,80 @@
+"""Predictions of new rows by a model in shares: a study of its own, whose answers stay with the label holder.
+
+It has the text of the study that the model is of, and a section that names the model. So it is approved, journalled
+and noted in ledgers like any other.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from silvan.deploy.by_columns.party_folder import PREDICTIONS
+from silvan.deploy.hub import Hub
+from silvan.errors import InputError
+from silvan.federate.alignment import common_rows
+from silvan.federation.federation import Federation
+from silvan.study import column_steps
+from silvan.study.remote_study import RemoteStudy
+from silvan.study.run_folder import RUN, Record, Run, Site
+from silvan.study.steps import note_traffic, start_record
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """How many rows were predicted, and where the predictions are."""
+
+    rows: int
+    party: str
+    file: str
+
+
+def next_prediction(hub: Hub, study: RemoteStudy) -> RemoteStudy:
+    """Return the study that predicts new rows with a study's model: one that was begun and is not done, or the next."""
+    if not study.study.by_columns:
+        raise InputError(
+            f"{study.study.kind} is one forest that is in the run folder: predict with it where the rows are "
+            "(`silvan predict`)"
+        )
+    run = Run(hub.path / "runs" / study.model_folder)
+    if not run.file(RUN).exists() or run.read().status != "done":
+        raise InputError(f"{study.study.name!r} has no model yet; finish it with `silvan study run`")
+    model, number = column_steps.coordinators_part(column_steps.read_model(run, run.read())).model, 1
+    while True:
+        made = study.predicting(model, number)
+        before = Run(hub.path / "runs" / made.folder)
+        if not before.file(RUN).exists() or before.read().status != "done":
+            return made
+        number += 1
+
+
+def predict_new_rows(federation: Federation, study: RemoteStudy, run: Run, stage: Callable[[str], None]) -> Record:
+    """Predict the rows that all parties have, and have the label holder keep the predictions; return the record."""
+    plan = study.study
+    trained = Run(run.folder.parent / study.model_folder)
+    model = column_steps.read_model(trained, trained.read())
+    parts = column_steps.coordinators_part(model)
+    if study.predict is None or parts.model != study.predict.model:
+        raise InputError("the run folder has another model than the study names; predict again")
+    stage("matching rows")
+    digests = common_rows(federation, plan.match, parts.label_holder)
+    stage("predicting")
+    rows = model.send_predictions(federation, digests)
+    record = start_record(study)
+    record.by, record.label, record.sums = "columns", plan.label, federation.sums.name
+    record.sites = [Site(name, rows) for name in federation.sites]
+    record.rounds, record.agreement_rounds, record.bytes = (
+        federation.rounds,
+        federation.agreement_rounds,
+        federation.bytes,
+    )
+    note_traffic(record, federation)
+    record.status = "done"
+    run.write(record)
+    return record
+
+
+def what_was_predicted(hub: Hub, study: RemoteStudy) -> Predicted:
+    """Return how many rows a study has predicted, and where the predictions are."""
+    trained = Run(hub.path / "runs" / study.model_folder)
+    holder = column_steps.coordinators_part(column_steps.read_model(trained, trained.read())).label_holder
+    record = Run(hub.path / "runs" / study.folder).read()
+    return Predicted(record.sites[0].rows, holder, f"{PREDICTIONS}/{study.folder}.csv")

@@ -1,0 +1,243 @@
+"""Studies over columns between machines, with real folders and the jobs' own classes; only FLARE is left out."""
+
+import re
+from collections import Counter
+from importlib.metadata import version
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'silvan[flare]' to test jobs")
+
+from helpers import parties
+from helpers.column_studies import ID
+from helpers.joining import make_hub, serving
+from helpers.parties import HOLDER, PARTIES, in_process, load_with_shares, read_predictions, set_up, study
+
+from silvan.algorithms.vertical import encrypted_labels
+from silvan.deploy import jobs
+from silvan.deploy.by_columns.new_rows import next_prediction, what_was_predicted
+from silvan.deploy.explain import approve_study, explain
+from silvan.deploy.member import Member
+from silvan.errors import FederationError, InputError, RefusedError
+from silvan.federation import wire
+from silvan.federation.message import Envelope
+from silvan.federation.signed import SignedMessage, Signer
+from silvan.federation.transports.transport import Transport
+from silvan.report.summary import summarise
+from silvan.study.run_folder import REPORT, Run
+
+SMALL = {"n_estimators": 4, "max_depth": 3}
+
+
+@pytest.fixture(scope="module")
+def joined(tmp_path_factory):
+    """A coordinator's folder and those of three parties."""
+    folder = tmp_path_factory.mktemp("joined")
+    hub, paths = make_hub(folder, PARTIES), parties.write_tables(folder / "tables", parties.tables())
+    new = parties.write_tables(folder / "new", parties.tables(n=40, seed=9, label=False))
+    with serving(hub):
+        members = {party: Member.join(folder / party, hub.invite(party), paths[party], None, {}) for party in PARTIES}
+        for member in members.values():
+            member.pin_roster()
+    for party, member in members.items():
+        set_up(member, paths[party], new[party])
+    return hub, members, paths, new
+
+
+class Carrier(Transport):
+    """Carries messages to sites that the coordinator knows nothing else of, each made as its job makes it."""
+
+    def __init__(self, members, plan):
+        self.sites, self.spent, self.carried, self.stop_after = {}, Counter(), [], None
+        for party, member in members.items():
+            member = Member(member.path)
+            site = jobs.make_site(member, plan, member.roster())
+            jobs.check_study_table(member, plan, site)
+            site.signer = Signer(member.name, member.folder.key, member.roster())
+            self.sites[party] = site
+
+    def deliver(self, messages, verb, timeout):
+        for party, data in messages.items():
+            if self.stop_after is not None and len(self.carried) > self.stop_after:
+                raise jobs.AbortedError("the machine was switched off")
+            answer = self.sites[party].receive(data, verb)
+            self.carried += [wire.decode(one, SignedMessage).body for one in (data, answer)]
+            yield party, answer
+
+
+@pytest.fixture
+def run_study(joined, monkeypatch):
+    """Run a study as the server's job does; returns the run and what was carried."""
+    hub, members, *_ = joined
+    monkeypatch.setattr(jobs, "remove_old_jobs", lambda *_, **__: None)
+
+    def run(plan, stop_after=None):
+        carrier = Carrier(members, plan)
+        carrier.stop_after = stop_after
+        monkeypatch.setattr(jobs, "FlareTransport", lambda *_: carrier)
+        job = jobs.Coordinator(plan.text, list(PARTIES), {}, version("silvan"))
+        job.work(SimpleNamespace(root=hub.path / "server", job="job"))
+        return Run(hub.path / "runs" / plan.folder), carrier
+
+    return run
+
+
+STUDIES = {
+    "forest": study("forest", **SMALL),
+    "votes": study("votes", vote="hard", **SMALL),
+    "linear": study("linear", "VerticalLinear", 'sums = "masked"'),
+    "encrypted": study("encrypted", labels="encrypted", key_bits=256, **SMALL),
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_same_model_as_in_one_process_and_predictions_that_stay(joined, run_study, monkeypatch, name):
+    """Parties killed on the way go on; new ids are scored by shares that never left, and kept by the label holder."""
+    hub, members, *_ = joined
+    plan = STUDIES[name]
+    if name == "encrypted":
+        pytest.importorskip("gmpy2", reason="gmpy2 is not installed: pip install 'silvan[vertical]'")
+        monkeypatch.setattr(encrypted_labels, "TESTING", True)
+    with pytest.raises(jobs.AbortedError):
+        run_study(plan, stop_after=30)
+    run, _ = run_study(plan)
+    record = run.read()
+    model, fed = in_process(parties.tables(), plan, sums=plan.study.sums)
+    found = load_with_shares(run, plan, members)
+    if name == "linear":
+        assert all(
+            np.array_equal(found.shares_[party].coefficients, model.shares_[party].coefficients) for party in PARTIES
+        )
+    else:
+        assert found.forest_.hash == model.forest_.hash
+        assert record.models[0].trees == len(model.forest_)
+    (figures,) = record.evaluation
+    alone = {row["model"]: row for row in model.evaluate(fed).filter(site="all").to_dicts()}["federated"]
+    assert figures.figures == pytest.approx({key: alone[key] for key in figures.figures})
+    assert (record.status, record.by, run.file(REPORT).exists()) == ("done", "columns", True)
+    assert {site.test_rows for site in record.sites} == {int(fed.columns.held_out.sum())}
+    assert summarise(record)["by"] == "columns"
+
+    asked = next_prediction(hub, plan)
+    run, carrier = run_study(asked)
+    new = in_process(parties.tables(n=40, seed=9, label=False))
+    expected = model.predict_proba(new)
+    decided = dict(model.predict(new).iter_rows())
+    kept = read_predictions(members[HOLDER])
+    assert set(kept) == set(expected[ID].to_list())
+    for row in expected.iter_rows(named=True):
+        line = kept[row[ID]]
+        assert line["prediction"] == decided[row[ID]]
+        assert float(line["probability_yes"]) == pytest.approx(row["yes"], abs=1e-5)
+    assert what_was_predicted(hub, asked).rows == len(kept)
+    assert not any((members[party].path / "predictions").exists() for party in PARTIES if party != HOLDER)
+    kinds = Counter(wire.decode(body, Envelope).kind for body in carrier.carried)
+    assert "LeafScores" not in kinds  # with encrypted labels the coordinator sees no score
+    assert next_prediction(hub, plan).predict.number == 2
+    for path in (members[HOLDER].path / "predictions").iterdir():
+        path.unlink()
+
+
+def test_nothing_that_travels_or_is_kept_names_a_column_or_a_category(run_study):
+    plan = study("names", **SMALL)
+    run, carrier = run_study(plan)
+    names = {name for table in parties.tables().values() for name in table.columns} - {"label", ID, "client"}
+    words = [*names, "green", "yes", "client"]
+    files = [path for path in run.folder.rglob("*") if path.suffix in (".json", ".silvan", ".csv")]
+    texts = [*carrier.carried, *(path.read_bytes() for path in files)]
+    assert len(names) == 9
+    for word in words:
+        pattern = re.compile(rb"(?<![A-Za-z])" + word.encode() + rb"(?![A-Za-z])")
+        assert not any(pattern.search(text) for text in texts), word
+
+
+def test_every_study_has_keys_of_its_own(run_study):
+    """The coordinator cannot tell by digests that the same person is in two studies."""
+    plans = [study("one", **SMALL), study("two", **SMALL)]
+    carriers = [run_study(plan)[1] for plan in plans]
+    for party in PARTIES:
+        digests = [carrier.sites[party].key for carrier in carriers]
+        secrets = [carrier.sites[party].secret for carrier in carriers]
+        assert digests[0] != digests[1]
+        assert secrets[0] != secrets[1]
+    one, two = (carrier.sites["shop"] for carrier in carriers)
+    assert one.key == carriers[0].sites["bank"].key
+    with pytest.raises(RefusedError, match="another study"):
+        two.check_study(plans[0].id)
+
+
+def test_a_prediction_is_of_the_model_that_was_approved(joined, run_study):
+    hub, members, *_ = joined
+    plans = [study("first", **SMALL), study("second", **SMALL, min_samples_leaf=3)]
+    for plan in plans:
+        run_study(plan)
+    asked, other = (next_prediction(hub, plan) for plan in plans)
+    site = jobs.make_site(Member(members["shop"].path), asked)
+    site.check_model(asked.predict.model)
+    with pytest.raises(RefusedError, match="another model"):
+        site.check_model(other.predict.model)
+
+
+def test_what_the_owner_is_told(joined):
+    """Partitions, who sees what, and exactly the messages that are then asked."""
+    _, members, *_ = joined
+    shop = Member(members["shop"].path)
+    shown = explain(shop, STUDIES["forest"])
+    text = " ".join(shown.lines)
+    assert "Partitions: at each split, who goes left is told to all parties and to the coordinator" in text
+    assert "partitions then tell which rows share a label" in text
+    assert "bank, lab, shop all have" in text
+    assert "names stay with you" in text
+    safe = " ".join(explain(shop, study("safe", **SMALL, min_samples_leaf=20)).lines)
+    assert "partitions then tell" not in safe
+    predicting = explain(shop, STUDIES["forest"].predicting("0" * 64, 1))
+    assert "Predicts 'label' with model 000000000000" in predicting.lines[0]
+    assert {kind.name for kind in predicting.leaves} == {
+        "ShowKey",
+        "DealKey",
+        "TakeKey",
+        "Introduce",
+        "HideIds",
+        "HideTwice",
+        "Intersect",
+        "ReachLeaves",
+        "KeepPredictions",
+    }
+
+
+def test_what_was_approved_is_enough_and_all(joined, run_study):
+    _, members, paths, new = joined
+    plan = study("approved", **SMALL)
+    try:
+        for party in PARTIES:
+            set_up(members[party], paths[party], new[party], "approve = true")
+            approve_study(Member(members[party].path), plan)
+        _, carrier = run_study(plan)
+    finally:
+        for party in PARTIES:
+            set_up(members[party], paths[party], new[party])
+    asked = {wire.decode(body, Envelope).kind for body in carrier.carried[::2]}
+    approved = set(Member(members["shop"].path).folder.approvals.find(plan.id).messages)
+    assert asked == approved
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [({"id": None}, "names no column of ids"), ({"memory": "1GB"}, "limits memory")],
+)
+def test_a_site_that_cannot_be_a_party_says_why(joined, more, said):
+    _, members, paths, _ = joined
+    shop = members["shop"]
+    try:
+        set_up(shop, paths["shop"], **more)
+        with pytest.raises(FederationError, match=said):
+            jobs.make_site(Member(shop.path), STUDIES["forest"])
+    finally:
+        set_up(shop, paths["shop"], joined[3]["shop"])
+
+
+def test_a_model_is_needed(joined):
+    with pytest.raises(InputError, match="has no model yet"):
+        next_prediction(joined[0], study("nothing", **SMALL))

@@ -1,0 +1,84 @@
+"""Parties on machines of their own: three processes that hold columns of the same people, with mutual TLS.
+
+What needs no process of its own is in deploy/test_parties.py.
+"""
+
+import pytest
+
+pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'silvan[flare]' to test real sites")
+
+from helpers import parties
+from helpers.column_studies import ID
+from helpers.parties import HOLDER, PARTIES, in_process, load_with_shares, read_predictions, set_up, study
+from typer.testing import CliRunner
+
+from silvan.cli.main import app
+from silvan.deploy import one_machine
+from silvan.deploy.by_columns.new_rows import next_prediction
+from silvan.deploy.explain import approve_study
+from silvan.deploy.member import Member
+from silvan.deploy.services import process_of, processes_of, start_site, stop_all
+from silvan.deploy.supervise import Supervisor
+from silvan.privacy.gate.site_folder import Approval
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    """A coordinator and three parties; the label holder's owner approves every study."""
+    folder = tmp_path_factory.mktemp("parties")
+    paths = parties.write_tables(folder / "tables", parties.tables())
+    new = parties.write_tables(folder / "new", parties.tables(n=40, seed=9, label=False))
+    hub, made = one_machine.make_local(folder, paths)
+    members = dict(zip(PARTIES, made, strict=True))
+    try:
+        for party, member in members.items():
+            set_up(member, paths[party], new[party], "approve = true" if party == HOLDER else "")
+        yield hub, members
+    finally:
+        stop_all([*map(process_of, made), *processes_of(hub)])
+
+
+def approve(members, plan):
+    approve_study(Member(members[HOLDER].path), plan)
+
+
+def test_a_forest_of_columns_whose_party_is_killed_and_its_predictions(federation, tmp_path):
+    """Encoded labels: a party is killed in training, comes back, and the forest is the one of one process."""
+    hub, members = federation
+    plan = study("encoded", n_estimators=300, max_depth=8)
+    approve(members, plan)
+    said = []
+
+    def report(line):
+        said.append(line)
+        if sum(line.startswith("training") for line in said) == 1 and line.startswith("training"):
+            process_of(members["shop"]).kill()
+            start_site(members["shop"])
+
+    run = Supervisor(hub, plan, report).run_to_end()
+    assert said.count("handed in") > 1
+    model, _ = in_process(parties.tables(), plan)
+    assert load_with_shares(run, plan, members).forest_.hash == model.forest_.hash
+    assert [row.model for row in run.read().evaluation] == ["federated"]
+
+    path = tmp_path / "encoded.toml"
+    path.write_text(plan.text)
+    approve(members, next_prediction(hub, plan))
+    shown = CliRunner().invoke(app, ["study", "predict", str(path), "--in", str(hub.path)])
+    assert shown.exit_code == 0, shown.output
+    expected = model.predict(in_process(parties.tables(n=40, seed=9, label=False)))
+    kept = read_predictions(members[HOLDER])
+    assert {person: line["prediction"] for person, line in kept.items()} == dict(
+        expected.select(ID, "prediction").rows()
+    )
+    assert f"{len(kept)} rows predicted. The predictions are at {HOLDER}: predictions/encoded-" in shown.output
+
+
+def test_encrypted_labels(federation):
+    pytest.importorskip("gmpy2", reason="gmpy2 is not installed: pip install 'silvan[vertical]'")
+    hub, members = federation
+    plan = study("encrypted", labels="encrypted", n_estimators=2, max_depth=2)
+    members[HOLDER].folder.approvals.approve(Approval(study=plan.id, messages=["*"]))
+    run = Supervisor(hub, plan).run_to_end()
+    model, _ = in_process(parties.tables(), plan)
+    assert load_with_shares(run, plan, members).forest_.hash == model.forest_.hash
