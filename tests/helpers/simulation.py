@@ -210,14 +210,22 @@ class Node:
         return answer
 
     def stop(self) -> None:
-        """Lose all that is in memory, and be started again a little later."""
+        """Lose all that is in memory, and be started again a little later, when there is room on the disk."""
         site, gate, rng = self.site, self.site.outbox, self.world.rng
         self.back = self.world.now + rng.choice((0.0, rng.uniform(0, 3), rng.uniform(0, 40)))
         if rng.random() < 0.3:
             self.store.forget_blobs(rng)
-        ledger = gate.ledger if self.folder is None else Ledger(self.folder, gate.ledger._key)
+        self.back, self.full = max(self.back, self.full), 0.0
         self.site = site.rebuilt()
-        self.site.outbox = self._gate(ledger)
+        before, self.world.current = self.world.current, self
+        while True:
+            try:
+                ledger = gate.ledger if self.folder is None else Ledger(self.folder, gate.ledger._key)
+                self.site.outbox = self._gate(ledger)
+                break
+            except Crashed:  # while it started: it is started once more
+                continue
+        self.world.current = before
         self._read_table()
         if site.signer is not None:
             self.site.signer = self.world.signer(self.name)

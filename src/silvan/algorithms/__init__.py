@@ -32,4 +32,5 @@ import silvan.algorithms.vertical.encrypted_labels
 import silvan.algorithms.vertical.encrypted_splits
 import silvan.algorithms.vertical.encrypted_sums
 import silvan.algorithms.vertical.party_shares
-import silvan.algorithms.vertical.prediction  # noqa: F401
+import silvan.algorithms.vertical.prediction
+import silvan.privacy.gate.announce  # noqa: F401

@@ -204,7 +204,7 @@ class Ledger:
             for data in lines:
                 self._follow(path, key, data)
             if torn:
-                os.truncate(path, self._size)
+                self._cut(path, self._size)
         if self._behind:  # or the next line would be the second that the head knows nothing of
             head, faults = _read_head(folder, key.public, self._head.lines)
             if faults:
@@ -227,6 +227,11 @@ class Ledger:
         self._head, self._behind = Head(line.number, line.hash), True
         self._size += len(data) + 1
 
+    @staticmethod
+    def _cut(path: Path, size: int) -> None:
+        """Cut half a line off: the site stopped while it wrote it, so nothing left with it."""
+        os.truncate(path, size)
+
     def _write_head(self, folder: Path, key: Key) -> None:
         signature = key.sign(self._head.signed_bytes()).hex()
         write_whole(folder / HEAD, msgspec.json.encode(Head(self._head.lines, self._head.hash, signature)))
@@ -244,9 +249,8 @@ class Ledger:
         found = verify(folder, self._key.public, all_signatures=False)
         if found.faults:
             raise DamagedError(f"{path}: {found.faults[0]}; look at it with `silvan site ledger {folder} --verify`")
-        if found.torn:  # the site stopped while it wrote a line, so nothing left with it
-            with path.open("r+b") as file:
-                file.truncate(path.stat().st_size - found.torn)
+        if found.torn:
+            self._cut(path, path.stat().st_size - found.torn)
         self._size = path.stat().st_size
         self._head, self._behind = Head(found.lines, found.hash), found.behind
 
