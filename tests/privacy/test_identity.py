@@ -31,6 +31,7 @@ from silvan.privacy.identity import (
     all_digests,
     check_digests,
     common_digests,
+    digest_ids,
     find_digests,
     places_of,
 )
@@ -374,3 +375,10 @@ def test_lists_of_digests_are_checked(digests):
 def test_digests_that_parties_send_rise():
     with pytest.raises(FormatError, match="must rise"):
         check_digests(np.array([[2, 0], [1, 0]], np.uint64))
+
+
+@pytest.mark.parametrize("size", [0, 1, 32, 63, 64, 65, 200])
+def test_digests_are_hmac(size):
+    key, texts = bytes(range(size)), ["", "7", "Ä" * 90]
+    expected = [hmac.digest(key, f"text\0{text}".encode(), "sha256")[:16] for text in texts]
+    assert digest_ids(key, "text", texts).astype(">u8").tobytes() == b"".join(expected)

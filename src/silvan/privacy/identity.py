@@ -11,7 +11,7 @@ A list of digests is a blob that later requests refer to;
 every party finds its own rows for it.
 """
 
-import hmac
+import hashlib
 import secrets
 from collections.abc import Iterable
 from typing import ClassVar, Literal
@@ -29,6 +29,9 @@ from silvan.federation.site import Site, answers
 from silvan.privacy.seal import pair_key, public_key, seal, secret_key, unseal
 
 Match = Literal["keyed", "psi"]
+
+_BLOCK = 64
+"""Bytes that SHA-256 takes at once."""
 
 WORDS = 2
 """A digest is cut to two words of 64 bits: enough for no two people to share one."""
@@ -183,13 +186,19 @@ def row_digests(party: Party, key: bytes | None = None) -> np.ndarray:
 
 
 def digest_ids(key: bytes, kind: str, texts: Iterable[str]) -> np.ndarray:
-    """Return keyed digests of ids, as numbers that sort like their bytes; the kind is part of what is hashed."""
-    keyed = hmac.new(key, kind.encode() + b"\0", "sha256")
+    """Return keyed digests of ids, as numbers that sort like their bytes; the kind is part of what is hashed.
+
+    They are HMAC-SHA-256 by its definition, two hashes that begin alike for all ids: faster than ``hmac`` is.
+    """
+    block = (hashlib.sha256(key).digest() if len(key) > _BLOCK else key).ljust(_BLOCK, b"\0")
+    inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block) + kind.encode() + b"\0")
+    outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
 
     def one(text: str) -> bytes:
-        word = keyed.copy()  # half the time of beginning anew
-        word.update(text.encode())
-        return word.digest()[: 8 * WORDS]
+        first, second = inner.copy(), outer.copy()
+        first.update(text.encode())
+        second.update(first.digest())
+        return second.digest()[: 8 * WORDS]
 
     joined = b"".join([one(text) for text in texts])
     return np.frombuffer(joined, ">u8").astype(np.uint64).reshape(-1, WORDS)
