@@ -54,7 +54,8 @@ def test_a_coordinator_reads_nothing_in_what_it_carries():
     for i, box in enumerate(boxes):
         bits = np.unpackbits(np.frombuffer(box, np.uint8))
         assert abs(bits.mean() - 0.5) < 0.01  # ten deviations and more
-        assert not any(mark in box for mark in (b"Numbers", b"layout", b"counters", b"<i4"))
+        # marks of six bytes and more: shorter ones are in so much noise by chance, now and then
+        assert not any(mark in box for mark in (b"Numbers", b"layout", b"counters"))
         for other in boxes[:i]:
             agree = np.frombuffer(box[-4096:], np.uint8) == np.frombuffer(other[-4096:], np.uint8)
             assert agree.mean() < 0.02  # one in 256 by chance
