@@ -18,7 +18,6 @@ lies goes on from such a point: a few messages, most of them lies (``liar.py``),
 runs in shares, each with a seed and a line of results of its own; shares that have a line already are not run again.
 """
 
-import argparse
 import logging
 import random
 import time
@@ -465,12 +464,7 @@ def where(error: BaseException | None) -> str:
 
 def main() -> None:
     """Run as a program."""
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--n", type=int, default=SHARE)
-    options.add_argument("--seed", type=int, default=0, help="of the first share; the others count on from it")
-    options.add_argument("--results", type=Path, default=None, help="a file with a line for each share")
-    options.add_argument("--go-on", action="store_true", help="list all failures at the end, and stop at none")
-    given = options.parse_args()
+    given = fuzz_wire.read_options(__doc__, SHARE)
     known = {} if given.results is None else fuzz_wire.known_shares(given.results)
     seen: Counter[str] = Counter()
     lies: Lies | None = None

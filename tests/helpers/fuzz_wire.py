@@ -310,14 +310,19 @@ def _where(error: BaseException) -> str:
 # -- as a program
 
 
-def main() -> None:
-    """Run as a program."""
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--n", type=int, default=SHARE)
+def read_options(about: str, share: int) -> argparse.Namespace:
+    """Read the options of a program that fuzzes in shares, each under a seed of its own."""
+    options = argparse.ArgumentParser(description=about.splitlines()[0])
+    options.add_argument("--n", type=int, default=share)
     options.add_argument("--seed", type=int, default=0, help="of the first share; the others count on from it")
     options.add_argument("--results", type=Path, default=None, help="a file with a line for each share")
     options.add_argument("--go-on", action="store_true", help="list all failures at the end, and stop at none")
-    given = options.parse_args()
+    return options.parse_args()
+
+
+def main() -> None:
+    """Run as a program."""
+    given = read_options(__doc__, SHARE)
     known = {} if given.results is None else known_shares(given.results)
     seen: Counter[str] = Counter()
     fuzzer: Fuzzer | None = None
