@@ -97,6 +97,9 @@ def test_a_private_forest_is_judged_from_a_file(tmp_path, federations):
     again = silvan("fit", study, "--output", tmp_path / "run").output  # from the journal: nothing is asked again
     assert "that is 4 of every site's privacy budget" in " ".join(again.split())
     assert run.read().evaluation == [row]
+    # what is passed on has no exact number of rows, nor an exact share of a class
+    assert all((site.rows, site.test_rows, site.positives) == (0, 0, None) for site in run.read().sites)
+    assert "rows to learn from" not in run.file("report.html").read_text()
     assert spent(federations[1]) == pytest.approx(0.0)
 
 

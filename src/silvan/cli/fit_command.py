@@ -55,9 +55,11 @@ def fit(
         seconds = steps.train(federation, model, progress)
     steps.note_training(record, run, federation, model, seconds)
     run.write(record)
-    if any(site.test_rows for site in record.sites):
+    if any(site.test_rows for site in record.sites) or (plan.test > 0 and steps.is_private(record)):
         with plan.pointing():
             steps.judge(record, federation, model, progress, epsilon=plan.evaluation_epsilon)
+        if steps.is_private(record):
+            steps.note_test_rows(record)
         run.write_evaluation(record.evaluation)
     record.status = "done"
     run.write(record)

@@ -46,8 +46,16 @@ def note_agreement(record: Record, federation: Federation) -> None:
     _note_schema(record, federation)
     if federation.columns is not None:
         record.by, record.sites = "columns", column_steps.parties(federation)
+    elif is_private(record):
+        # a report is passed on: what the sites themselves do not tell with noise is not in it
+        record.sites = [Site(name, federation.rows.get(name, 0)) for name in federation.sites]
     else:
         record.sites = [_site(federation, name) for name in federation.sites]
+
+
+def is_private(record: Record) -> bool:
+    """Return whether a study's forest is made of noisy counts."""
+    return record.study.get("learner", {}).get("epsilon") is not None
 
 
 def start_record(study: RemoteStudy) -> Record:
