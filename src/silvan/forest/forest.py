@@ -10,8 +10,9 @@ from silvan.errors import InputError
 from silvan.forest import predict
 from silvan.forest.arrays import ARRAYS, ForestArrays, not_none
 from silvan.forest.check import check
+from silvan.forest.explain.importance import permutation_importances
+from silvan.forest.explain.shap import Shap, shap_values
 from silvan.forest.files import onnx_file, silvan_file, sklearn_trees, treelite_model
-from silvan.forest.importance import permutation_importances
 
 
 class Forest(ForestArrays):
@@ -115,6 +116,18 @@ class Forest(ForestArrays):
             raise InputError("this forest carries no gains; pass rows X and y to learn what matters by shuffling")
         return dict(zip(self.schema.names, map(float, self.gain), strict=True))
 
+    def shap(self, X: Any, background: Any = None, n_jobs: int | None = None) -> Shap:
+        """Return by how much each feature moves a row's scores away from the mean: Shapley values.
+
+        ``values`` is (rows, features, outputs), and ``base`` (outputs,) is the mean answer for ``background``: rows as
+        in X, or X itself if not given. A row's values and ``base`` add up to its ``scores``. A split on an unknown
+        feature is averaged by the shares of background rows on its sides, as tree explainers do; exact up to rounding,
+        for columns of categories and for weighted trees too.
+        """
+        rows, absent = predict.as_rows(self, X)
+        behind = rows if background is None else predict.as_rows(self, background)[0]
+        return shap_values(self, rows, behind, absent, n_jobs)
+
     # -- files and other libraries
 
     def to_bytes(self) -> bytes:
@@ -140,9 +153,31 @@ class Forest(ForestArrays):
         """Convert a fitted scikit-learn forest or decision tree; predictions stay the same, to the bit."""
         return sklearn_trees.from_sklearn(model, cls)
 
-    def to_sklearn(self) -> Any:
-        """Return a fitted ``RandomForestClassifier`` or ``RandomForestRegressor`` that predicts the same."""
-        return sklearn_trees.to_sklearn(self)
+    def to_sklearn(self, X: Any = None, y: Any = None) -> Any:
+        """Return a fitted ``RandomForestClassifier`` or ``RandomForestRegressor`` that predicts the same.
+
+        With rows X and y, nodes get the counts of these rows, so that importances, Shapley values and drawn trees of
+        the copy hold for them. A forest has no counts of its own: without rows these mean nothing, and a warning says
+        so.
+        """
+        if X is None:
+            return sklearn_trees.to_sklearn(self)
+        return sklearn_trees.to_sklearn(self, *self._labelled(X, y))
+
+    def _labelled(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return encoded rows, and their labels as class codes or numbers."""
+        rows, y = predict.as_rows(self, X)[0], np.asarray(y)
+        if y.shape != (len(rows),) or not len(y):
+            raise InputError(
+                f"X has {len(rows)} rows and y has shape {y.shape}; there must be one label a row, and rows"
+            )
+        if self.classes is None:
+            return rows, y.astype(np.float64)
+        codes = {name: code for code, name in enumerate(self.classes.tolist())}
+        try:
+            return rows, np.array([codes[name] for name in y.tolist()])
+        except KeyError as error:
+            raise InputError(f"y holds {error.args[0]!r}, which is no class of this forest") from None
 
     def to_onnx(self, path: str | Path) -> None:
         """Write an ONNX model, after checking that onnxruntime answers from it what the forest answers."""

@@ -14,8 +14,8 @@ from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.forest.arrays import DEPTH_CAP, Combine
 from silvan.forest.category_set import is_category_split
+from silvan.forest.explain.importance import gain_shares, mean_shares
 from silvan.forest.forest import Forest
-from silvan.forest.importance import gain_shares, mean_shares
 from silvan.tree.draw import DrawKeys
 from silvan.tree.gain import CRITERIA, SQUARED_ERROR, Rule
 from silvan.tree.grow import Frontier, Grown, Plan, grow

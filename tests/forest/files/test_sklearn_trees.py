@@ -14,6 +14,8 @@ from silvan import ExportError, Forest, InputError, Label, Schema
 from silvan.forest.files.parity import probing_rows
 from silvan.forest.files.sklearn_trees import not_above
 
+pytestmark = pytest.mark.filterwarnings("ignore:scikit-learn's copy predicts the same")
+
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -178,6 +180,29 @@ def test_exported_trees_are_sound():
     assert (importances >= 0).all()
     assert importances.sum() == pytest.approx(1)
     assert tree.export_text(model.estimators_[0])
+
+
+@pytest.mark.parametrize("number", [False, True], ids=["classes", "number"])
+def test_rows_bring_back_what_scikit_learn_had_counted(number):
+    X, classes, numbers = table()
+    y = numbers if number else np.array(["a", "b", "c", "d"])[classes % 4]
+    kind = ensemble.RandomForestRegressor if number else ensemble.RandomForestClassifier
+    model = kind(4, random_state=0, bootstrap=False, max_features=2, max_depth=5).fit(X, y)
+    back = Forest.from_sklearn(model).to_sklearn(X, y)
+    np.testing.assert_allclose(back.feature_importances_, model.feature_importances_, rtol=1e-6)
+    nodes = [np.sort(m.estimators_[0].tree_.n_node_samples) for m in (back, model)]
+    np.testing.assert_array_equal(*nodes)
+    impurities = [np.sort(m.estimators_[0].tree_.impurity) for m in (back, model)]
+    np.testing.assert_allclose(*impurities, atol=1e-9)
+    means = [np.sort(m.estimators_[0].tree_.value, axis=0) for m in (back, model)]
+    np.testing.assert_allclose(*means, atol=1e-6)
+    with pytest.raises(InputError, match="no class of this forest" if not number else "one label a row"):
+        Forest.from_sklearn(model).to_sklearn(X, y[:-1] if number else np.full(len(X), "z"))
+
+
+def test_without_rows_a_warning_tells_what_the_copy_does_not_know():
+    with pytest.warns(UserWarning, match="pass rows"):
+        random_forest(5).to_sklearn()
 
 
 def test_variance_of_exported_trees():

@@ -15,7 +15,9 @@ from silvan.data.schema import Class, Feature, Label, Schema
 from silvan.errors import ExportError, FormatError, InputError
 from silvan.forest.arrays import ForestArrays
 from silvan.forest.category_set import SET_WORDS, is_category_split
+from silvan.forest.explain.node_counts import rows_at_nodes, sums_at_nodes
 from silvan.forest.files.parity import check_means
+from silvan.util.user_warnings import warn_user
 
 F = TypeVar("F", bound=ForestArrays)
 """The class of forest to make, which checks its arrays."""
@@ -51,12 +53,12 @@ def from_sklearn(model: Any, make: type[F]) -> F:
         raise InputError(f"the {type(model).__name__} cannot be taken over: {error}") from None
 
 
-def to_sklearn(forest: ForestArrays) -> Any:
+def to_sklearn(forest: ForestArrays, X: np.ndarray | None = None, y: np.ndarray | None = None) -> Any:
     """Return a fitted random forest.
 
-    A forest does not know how many rows its nodes had. So every leaf counts as one row, and what scikit-learn
-    keeps at inner nodes (rows, values, impurity) is computed from that; predictions do not depend on it, but
-    ``feature_importances_`` does, and is not ``forest.importances()``.
+    A forest does not know how many rows its nodes had. What scikit-learn keeps of that (rows, values of inner nodes,
+    impurity) is counted on encoded rows ``X`` and ``y``, class codes or numbers. Without rows every leaf counts as
+    one, and a warning says that only predictions can be relied on.
     """
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
@@ -74,7 +76,7 @@ def to_sklearn(forest: ForestArrays) -> Any:
         model.feature_names_in_ = np.array(names, np.object_)
     vars(model).update(shared, estimator_=type(model.estimator)())
     model.estimators_ = []
-    for tree in _trees(forest):
+    for tree in _trees(forest, X, y):
         estimator = type(model.estimator)()
         vars(estimator).update(shared, **tree_classes, max_features_=forest.n_features, tree_=tree)
         model.estimators_.append(estimator)
@@ -190,12 +192,21 @@ def _check_expressible(forest: ForestArrays) -> None:
         )
 
 
-def _trees(forest: ForestArrays) -> list[Any]:
+def _trees(forest: ForestArrays, X: np.ndarray | None, y: np.ndarray | None) -> list[Any]:
     """Return the trees as scikit-learn's ``Tree`` objects."""
     from sklearn.tree._tree import NODE_DTYPE, Tree
 
     inner = forest.feature >= 0
-    rows, value = _upwards(forest)
+    if X is None or y is None:
+        warn_user(
+            "scikit-learn's copy predicts the same, but a forest does not know how many rows its nodes had: its "
+            "importances, Shapley values and drawn trees mean nothing; pass rows, to_sklearn(X, y), to count them"
+        )
+        rows, value = _upwards(forest, (~inner).astype(np.int64))
+        impurity = _impurity(forest, rows, value)
+    else:
+        rows, impurity = _statistics(forest, X, y)
+        value = _upwards(forest, np.where(inner, 0, rows))[1]
     nodes = np.zeros(len(inner), NODE_DTYPE)
     start = np.repeat(forest.offsets[:-1], np.diff(forest.offsets))
     nodes["left_child"] = np.where(inner, forest.left - start, _NO_NODE)
@@ -204,7 +215,7 @@ def _trees(forest: ForestArrays) -> list[Any]:
     nodes["threshold"] = np.where(inner, forest.threshold, _NO_FEATURE)
     nodes["missing_go_to_left"] = forest.missing_left
     nodes["n_node_samples"] = nodes["weighted_n_node_samples"] = rows
-    nodes["impurity"] = _impurity(forest, rows, value)
+    nodes["impurity"] = impurity
     trees = []
     for begin, end in zip(forest.offsets[:-1], forest.offsets[1:], strict=True):
         tree = Tree(forest.n_features, np.array([forest.n_outputs], np.intp), 1)
@@ -220,18 +231,30 @@ def _trees(forest: ForestArrays) -> list[Any]:
     return trees
 
 
-def _upwards(forest: ForestArrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for every node, the number of leaves below it and the mean of their values."""
-    is_leaf = forest.feature < 0
-    leaves = is_leaf.astype(np.int64)
+def _upwards(forest: ForestArrays, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return, for every node, the rows of the leaves below it and the mean of their values."""
+    rows, is_leaf = rows.copy(), forest.feature < 0
     value = np.zeros((len(is_leaf), forest.n_outputs))
     value[is_leaf] = forest.value
     for parents in _levels_upwards(forest):
         left, right = forest.left[parents], forest.right[parents]
-        leaves[parents] = leaves[left] + leaves[right]
-        share = (leaves[left] / leaves[parents])[:, None]
+        rows[parents] = rows[left] + rows[right]
+        share = np.where(rows[parents] > 0, rows[left] / np.maximum(rows[parents], 1), 0.5)[:, None]
         value[parents] = value[left] * share + value[right] * (1 - share)
-    return leaves, value
+    return rows, value
+
+
+def _statistics(forest: ForestArrays, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return how many rows reach each node, and their Gini impurity or variance there."""
+    centre = 0.0 if forest.classes is not None else float(y.mean())
+    of_rows = (
+        np.stack([y - centre, (y - centre) ** 2], axis=1) if forest.classes is None else np.eye(forest.n_outputs)[y]
+    )
+    counts, sums = rows_at_nodes(forest, X), sums_at_nodes(forest, X, of_rows)
+    means = sums / np.maximum(counts, 1)[:, None]
+    if forest.classes is None:
+        return counts, np.maximum(means[:, 1] - means[:, 0] ** 2, 0.0)
+    return counts, np.where(counts > 0, np.maximum(1.0 - (means**2).sum(axis=1), 0.0), 0.0)
 
 
 def _impurity(forest: ForestArrays, rows: np.ndarray, value: np.ndarray) -> np.ndarray:
