@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, make_friedman1
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.inspection import permutation_importance
 from sklearn.model_selection import cross_val_score, train_test_split
 from sklearn.utils.estimator_checks import (
@@ -120,6 +121,16 @@ def test_balanced_classes():
     for weight, share in ((None, 0.1), ("balanced", 0.5), ({True: 3}, 0.25), ({False: 10, True: 30}, 0.25)):
         model = ForestClassifier(50, class_weight=weight).fit(nothing, rare)
         assert model.predict_proba(nothing)[0, 1] == pytest.approx(share, abs=0.02)
+
+
+def test_balanced_classes_with_weights_of_rows():
+    """The classes have the same weight in sum, as in scikit-learn, whose forest has these leaf values."""
+    rare, nothing = np.arange(80) % 10 == 0, np.ones((80, 1))
+    weight = np.where(rare, 9.0, 1.0) * (np.arange(80) != 5)
+    ours = ForestClassifier(5, class_weight="balanced", bootstrap=False).fit(nothing, rare, weight)
+    theirs = RandomForestClassifier(5, class_weight="balanced", bootstrap=False).fit(nothing, rare, weight)
+    assert ours.predict_proba(nothing)[0, 1] == pytest.approx(0.5, abs=1e-6)
+    assert np.allclose(ours.predict_proba(nothing), theirs.predict_proba(nothing), atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [1e-320, 1e-300, 1e300])

@@ -76,6 +76,24 @@ def test_parameters_of_classification(task, parameters):
     assert forest != sv.PooledForest(**SMALL).fit(fed).forest_
 
 
+@pytest.mark.parametrize("task", ["binary", "several"])
+@pytest.mark.parametrize("learner", [sv.MergedForest, sv.BOFRF])
+def test_trees_of_sites_balance_classes_over_all_rows(task, learner):
+    """As if everybody had been told the weights that balance the rows of all sites, which no site knows."""
+    tables = parts(table(task), 3)
+    tables["site 0"] = tables["site 0"].filter(pl.col("label") != "yes")  # it would not know of the class
+    counts = pl.concat(tables.values())["label"].value_counts()
+    n = counts["count"].sum()
+    weights = {c: n / (len(counts) * times) for c, times in counts.iter_rows()}
+    fed = federate(tables)
+    balanced = learner(6, max_depth=4, class_weight="balanced").fit(fed)
+    given = learner(6, max_depth=4, class_weight=weights).fit(fed)
+    assert balanced.forest_.hash == given.forest_.hash
+    assert balanced.forest_ != learner(6, max_depth=4).fit(fed).forest_
+    assert balanced.rounds_ == given.rounds_ + 1 == balanced.expected_rounds
+    assert "CountClasses" in [kind.kind() for kind in balanced.asks(fed.schema)]
+
+
 def test_other_draws_give_another_forest():
     """Or the equalities here would say nothing."""
     fed = federate(parts(table(), 3))
@@ -246,4 +264,5 @@ def test_any_small_federation(data, seed, task):
         max_features=data.draw(st.sampled_from([None, 1, "sqrt"]), "max_features"),
         min_samples_leaf=data.draw(st.integers(1, 3), "leaf"),
         bootstrap=False,
+        class_weight=None if task == "number" else data.draw(st.sampled_from([None, "balanced"]), "class_weight"),
     )

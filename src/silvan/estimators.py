@@ -145,7 +145,8 @@ class ForestClassifier(ClassifierMixin, _Forest):
     bootstrap
         Grow each tree on its own draw of rows, without replacement: each row with probability 1 - 1/e.
     class_weight
-        None, "balanced", or a dict of weights.
+        None, "balanced", or a dict of weights. "balanced" gives every class the same weight in sum, weights of rows
+        included.
     random_state
         An int gives the same forest anywhere, whatever ``n_jobs``.
     n_jobs
@@ -200,6 +201,9 @@ class ForestClassifier(ClassifierMixin, _Forest):
         by_class = None
         if self.class_weight is not None:
             by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+            if isinstance(self.class_weight, str) and weight is not None:  # balanced
+                masses = np.bincount(codes, weight)
+                by_class = masses.sum() / (len(masses) * masses)
         target = class_target(codes, self.n_classes_, weight, by_class)
         self._grow(X, target, tuple(self.classes_.tolist()))
         if self.oob_score:

@@ -118,7 +118,7 @@ def _by_rows(signed: bool) -> list[Federation]:
     for sums, learners in {
         "trusted": [
             sv.HistogramForest(2, max_depth=3),
-            sv.MergedForest(3, admission=True, recount=True),
+            sv.MergedForest(3, admission=True, recount=True, class_weight="balanced"),
             sv.BOFRF(2, clusters=2),
             sv.BOPPID(2),
         ],

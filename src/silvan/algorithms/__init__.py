@@ -23,6 +23,7 @@ import silvan.algorithms.private.noisy_levels
 import silvan.algorithms.private.noisy_rows
 import silvan.algorithms.private.tables_messages
 import silvan.algorithms.shared.admission
+import silvan.algorithms.shared.class_counts
 import silvan.algorithms.shared.recount
 import silvan.algorithms.shared.shared_bins
 import silvan.algorithms.vertical.columns

@@ -149,9 +149,9 @@ class Learner(_Fitted):
         names = set(Settings.__dataclass_fields__) & set(self.get_params(deep=False))
         values = {name: getattr(self, name) for name in names - {"criterion", "class_weight"}}
         weight = self.class_weight
+        if weight is not None and schema.label.classes is None:
+            raise InputError("class_weight is for classification")
         if isinstance(weight, dict):
-            if schema.label.classes is None:
-                raise InputError("class_weight is for classification")
             unknown = [c for c in weight if c not in schema.label.classes]
             if unknown:
                 raise InputError(f"class_weight names {unknown[0]!r}, which is not a class of {schema.label.name!r}")

@@ -14,6 +14,7 @@ from silvan.algorithms.bofrf.tune import as_search
 from silvan.algorithms.bofrf.weigh import ExchangeSettings, Weighted, warn_if_none, weigh
 from silvan.algorithms.horizontal.merged_forest import check_influence
 from silvan.algorithms.shared.admission import AdmitTrees, warn_refused
+from silvan.algorithms.shared.class_counts import asks_for_classes, balance_classes
 from silvan.algorithms.shared.recount import CountLeafLabels, CountLeafRows
 from silvan.algorithms.shared.shared_bins import CountGrid
 from silvan.data.schema import Schema
@@ -124,20 +125,24 @@ class BOFRF(Learner):
     @property
     def expected_rounds(self) -> int | None:
         """The most rounds that training can take, where that is known before."""
-        return 3 + bool(self.admission) + 2 * bool(self.recount) if self.clusters is None else None
+        if self.clusters is not None:
+            return None
+        return 3 + bool(self.admission) + 2 * bool(self.recount) + (self.class_weight == "balanced")
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
         """Return the kinds of messages that fitting may ask of sites."""
         clustered = (Characterise, CountGrid) if self.clusters is not None else ()
         admitted = (AdmitTrees,) if self.admission else ()
         counted = (CountLeafRows, CountLeafLabels) if self.recount else ()
-        return (*clustered, BringTrees, *admitted, ScoreTrees, *counted, Choose)
+        balanced = asks_for_classes(self.class_weight)
+        return (*clustered, *balanced, BringTrees, *admitted, ScoreTrees, *counted, Choose)
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Exchange and weigh the sites' trees, and let every site choose what to use."""
         validation, search = self._check(settings), as_search(self.tune)
         settings = check_influence(settings, self.equal, self.max_trees, self.admission, self.recount)
         schema = self.schema_
+        settings = balance_classes(federation, schema, settings)
         self.clusters_: dict[str, list[str]] | None = None
         if self.clusters is not None:
             self.clusters_ = find_clusters(
@@ -226,8 +231,10 @@ class BOFRF(Learner):
         """Return the models to compare, by name."""
         self._federated()  # raises an error before fit
         settings = self.forest_settings(self.schema_)
-        plain = self.validation is not None and self.tune is None and not self._site_forests
-        # with validation rows split off, the trees that were exchanged are not those that a site alone would grow
+        apart = self.validation is not None or self.class_weight == "balanced"
+        plain = apart and self.tune is None and not self._site_forests
+        # with rows split off, or classes balanced over all sites, the trees that were exchanged are not those that a
+        # site alone would grow
         listed: list[tuple[str, object]] = [
             ("local", settings if plain else self._local),
             ("own", self.own_),

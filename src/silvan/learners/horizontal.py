@@ -15,6 +15,7 @@ from silvan.algorithms.horizontal.adaptive_messages import AdaptiveLeaves, Adapt
 from silvan.algorithms.private.forms import check_private, fit_private, private_kinds
 from silvan.algorithms.private.noisy_rounds import Placing, place
 from silvan.algorithms.shared.admission import AdmitTrees, warn_refused
+from silvan.algorithms.shared.class_counts import asks_for_classes, balance_classes
 from silvan.algorithms.shared.recount import CountLeafLabels, CountLeafRows
 from silvan.algorithms.shared.shared_bins import CountFine, CountGrid
 from silvan.data.schema import Schema
@@ -389,13 +390,13 @@ class MergedForest(Learner):
     @property
     def expected_rounds(self) -> int | None:
         """The most rounds that training can take, where that is known before."""
-        return 1 + bool(self.admission) + 2 * bool(self.recount)
+        return 1 + bool(self.admission) + 2 * bool(self.recount) + (self.class_weight == "balanced")
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
         """Return the kinds of messages that fitting may ask of sites."""
         admitted = (AdmitTrees,) if self.admission else ()
         counted = (CountLeafRows, CountLeafLabels) if self.recount else ()
-        return (merged_forest.GrowTrees, *admitted, *counted)
+        return (*asks_for_classes(self.class_weight), merged_forest.GrowTrees, *admitted, *counted)
 
     def drawn_rows(self, federation: Federation) -> np.ndarray | None:
         """Return which rows each tree drew; None after a recount, by which trees draw rows of all sites."""
@@ -409,6 +410,7 @@ class MergedForest(Learner):
         """Grow the forest."""
         merged_forest.check_influence(settings, self.equal, self.max_trees, self.admission, self.recount)
         influence = merged_forest.Influence(self.weights, self.equal, self.max_trees, self.admission, self.recount)
+        settings = balance_classes(federation, self.schema_, settings)
         merged = merged_forest.fit(federation, self.schema_, settings, feature_key, influence)
         self.forest_ = replace(merged.forest(), combine=settings.combine)
         self.forests_ = dict.fromkeys(federation.active, self.forest_)
