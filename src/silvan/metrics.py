@@ -16,6 +16,12 @@ GRID = 1024
 BANDS = 10
 """Bands of probability for calibration."""
 
+CERTAIN = 0.5 / GRID
+"""Scores nearer to 0 or 1 than this count as this near where logarithms are taken: half a cell of the grid."""
+
+Z = 1.959964
+"""Standard deviations on both sides of the mean within which 95 % of a normal distribution lie."""
+
 
 def count_scores(proba: np.ndarray, y: np.ndarray, exact: bool) -> list[np.ndarray]:
     """Count rows by score for each class against the rest: arrays (2, scores), high scores first.
@@ -34,6 +40,11 @@ def count_scores(proba: np.ndarray, y: np.ndarray, exact: bool) -> list[np.ndarr
         counts = np.bincount((y == c) * n + cell, minlength=2 * n).reshape(2, n)
         tables.append(counts[:, ::-1])
     return tables
+
+
+def grid_scores() -> np.ndarray:
+    """Return the middle of each cell of the grid of scores, high scores first."""
+    return (np.arange(GRID)[::-1] + 0.5) / GRID
 
 
 def confusion(proba: np.ndarray, y: np.ndarray, votes: np.ndarray | None = None) -> np.ndarray:
@@ -75,6 +86,26 @@ def roc_auc(negatives: np.ndarray, positives: np.ndarray) -> float:
     return float((negatives * (above + 0.5 * positives)).sum() / (n * p))
 
 
+def roc_auc_interval(negatives: np.ndarray, positives: np.ndarray) -> tuple[float, float]:
+    """Return DeLong's 95 % interval of the AUC from counts by score, high scores first.
+
+    NaN with fewer than two rows of a class, and where the estimated variance is zero: rows that agree prove nothing.
+    """
+    n, p = int(negatives.sum()), int(positives.sum())
+    if n < 2 or p < 2:
+        return np.nan, np.nan
+    above = (np.cumsum(positives) - 0.5 * positives) / p  # of each negative: the share of positives above
+    below = 1.0 - (np.cumsum(negatives) - 0.5 * negatives) / n  # of each positive: the share of negatives below
+    auc = float((positives * below).sum() / p)
+    variance = (positives * (below - auc) ** 2).sum() / (p - 1) / p + (negatives * (above - auc) ** 2).sum() / (
+        n - 1
+    ) / n
+    if variance < 1e-20:
+        return np.nan, np.nan
+    reach = Z * float(np.sqrt(variance))
+    return max(auc - reach, 0.0), min(auc + reach, 1.0)
+
+
 def roc_curve(negatives: np.ndarray, positives: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the points of the ROC curve: false and true positive rate."""
     start = np.zeros(1)
@@ -110,6 +141,100 @@ def mcc(matrix: np.ndarray) -> float:
     if spread_true <= 0:
         return np.nan
     return float((right * n - (true * voted).sum()) / np.sqrt(spread_voted * spread_true)) if spread_voted > 0 else 0.0
+
+
+def brier(proba: np.ndarray, y: np.ndarray) -> float:
+    """Return the Brier score: the mean squared error of the second of two classes, or the sum over several classes."""
+    if proba.shape[1] == 2:
+        return float(np.mean((proba[:, 1] - y) ** 2))
+    return float(np.mean(((proba - (y[:, None] == np.arange(proba.shape[1]))) ** 2).sum(axis=1)))
+
+
+def log_loss(proba: np.ndarray, y: np.ndarray) -> float:
+    """Return the mean of minus the logarithm of the true class's probability, which counts as ``CERTAIN`` at least."""
+    shares = np.clip(proba[np.arange(len(y)), y.astype(np.int64)], CERTAIN, 1.0 - CERTAIN)
+    return float(-np.log(shares).mean())
+
+
+def calibration_line(score: np.ndarray, negatives: np.ndarray, positives: np.ndarray) -> tuple[float, float]:
+    """Return calibration in the large and calibration slope, from counts by score.
+
+    Both are of a logistic regression of the class on the log-odds of the score: the constant where the slope is held at
+    1, and the slope. 0 and 1 are right; a slope below 1 says that scores are too extreme. NaN where rows are all of one
+    class, or scores tell the classes apart without an error, so that the slope has no end.
+    """
+    odds = np.log(np.clip(score, CERTAIN, 1.0 - CERTAIN))
+    odds -= np.log1p(-np.clip(score, CERTAIN, 1.0 - CERTAIN))
+    total = negatives + positives
+    if not negatives.sum() or not positives.sum():
+        return np.nan, np.nan
+    constant = _logistic(np.ones((1, len(odds))), odds, total, positives)
+    line = _logistic(np.stack([np.ones(len(odds)), odds]), np.zeros(len(odds)), total, positives)
+    return float(constant[0]), float(line[1])
+
+
+_STEPS, _STEEPEST = 100, 500.0
+
+
+def _logistic(columns: np.ndarray, offset: np.ndarray, total: np.ndarray, positives: np.ndarray) -> np.ndarray:
+    """Return the coefficients of a logistic regression on counts, by Newton's steps; NaN where there is no end."""
+    at = np.zeros(len(columns))
+
+    def deviance(at: np.ndarray) -> float:
+        z = offset + at @ columns
+        return float((total * np.logaddexp(0.0, z) - positives * z).sum())
+
+    here = deviance(at)
+    for _ in range(_STEPS):
+        share = 1.0 / (1.0 + np.exp(-np.clip(offset + at @ columns, -50.0, 50.0)))
+        slope = columns @ (positives - total * share)
+        curve = (columns * (total * share * (1.0 - share))) @ columns.T
+        if np.linalg.cond(curve) > 1e12:
+            break
+        step = np.linalg.solve(curve, slope)
+        while (there := deviance(at + step)) > here and np.abs(step).max() > 1e-12:
+            step /= 2.0
+        at, here = at + step, there
+        if np.abs(step).max() < 1e-10:
+            return at
+        if np.abs(at).max() > _STEEPEST:
+            break
+    return np.full(len(columns), np.nan)
+
+
+def net_benefit(
+    score: np.ndarray, negatives: np.ndarray, positives: np.ndarray, thresholds: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the net benefit of acting on scores of at least a threshold, and of acting on everybody.
+
+    It is the share of true positives less that of false ones, which weigh as the odds of the threshold say.
+    """
+    n = max(int(negatives.sum() + positives.sum()), 1)
+    acted = score >= thresholds[:, None]
+    odds = thresholds / (1.0 - thresholds)
+    some = ((acted * positives).sum(axis=1) - odds * (acted * negatives).sum(axis=1)) / n
+    return some, (positives.sum() - odds * negatives.sum()) / n
+
+
+def best_threshold(score: np.ndarray, negatives: np.ndarray, positives: np.ndarray, rule: str = "youden") -> float:
+    """Return the threshold that does best by "youden" (sensitivity + specificity) or "f1", from counts by score.
+
+    It lies half-way between two scores, at three decimals; of equals it is the one nearest to a half. NaN with one
+    class only.
+    """
+    levels, cell = np.unique(score, return_inverse=True)
+    neg, pos = np.bincount(cell, negatives), np.bincount(cell, positives)
+    if not neg.sum() or not pos.sum():
+        return np.nan
+    true, false = (np.cumsum(counts[::-1])[::-1] for counts in (pos, neg))  # of scores of at least each level
+    youden, f1_score = true / pos.sum() - false / neg.sum(), 2.0 * true / (true + false + pos.sum())
+    merit = youden if rule == "youden" else f1_score
+    lower = np.concatenate([[0.0], levels[:-1]])
+    places = np.round((lower + levels) / 2.0, 3)
+    # rounding must not carry a threshold beyond its level
+    places = np.where((places > lower) & (places <= levels), places, levels)
+    best = merit > merit.max() - 1e-12
+    return float(min(places[best], key=lambda t: (abs(t - 0.5), t)))
 
 
 def classification(proba: np.ndarray, y: np.ndarray, votes: np.ndarray | None = None) -> dict[str, float]:

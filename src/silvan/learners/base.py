@@ -149,13 +149,14 @@ class Learner(_Fitted):
         names = set(Settings.__dataclass_fields__) & set(self.get_params(deep=False))
         values = {name: getattr(self, name) for name in names - {"criterion", "class_weight"}}
         weight = self.class_weight
-        if weight is not None and schema.label.classes is None:
+        classes = schema.label.classes
+        if weight is not None and classes is None:
             raise InputError("class_weight is for classification")
         if isinstance(weight, dict):
-            unknown = [c for c in weight if c not in schema.label.classes]
+            unknown = [c for c in weight if c not in (classes or ())]
             if unknown:
                 raise InputError(f"class_weight names {unknown[0]!r}, which is not a class of {schema.label.name!r}")
-            weight = [float(weight.get(c, 1.0)) for c in schema.label.classes]
+            weight = [float(weight.get(c, 1.0)) for c in classes or ()]
         if values.get("vote") == "hard" and not schema.n_classes:
             raise InputError(NO_VOTES)
         return Settings(criterion=self.criterion or default, class_weight=weight, **values)

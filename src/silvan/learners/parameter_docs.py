@@ -30,8 +30,8 @@ bootstrap
     ``random_state`` decides which.
 class_weight
     None, "balanced", or a dict of weights by class; a class that it does not name has weight 1. "balanced" gives every
-    class the same weight in sum, by the rows of all sites: sites that grow trees of their own are asked for these counts
-    in a sum first, one round more.
+    class the same weight in sum, by the rows of all sites: where sites grow trees of their own, these are counted in a
+    sum first, one round more.
 random_state
     A whole number that decides which features are drawn: the same number gives the same forest on the same federation.
 feature_draw

@@ -13,13 +13,11 @@ import numpy as np
 from numba import njit
 
 from silvan.algorithms.shared.keyed_rows import draw_times
+from silvan.metrics import Z
 from silvan.util.threads import thread_count, thread_map
 
 FEWEST_ROWS, FEWEST_OF_A_CLASS, FEWEST_NUMBERS = 10, 5, 20
 """Fewest test rows, rows of each class, and rows where a number is predicted, for an interval."""
-
-Z = 1.959964
-"""Standard deviations on both sides of the mean within which 95 % of a normal distribution lie."""
 
 SHARE = (0.025, 0.975)
 
