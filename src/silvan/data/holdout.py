@@ -1,9 +1,9 @@
-"""Draw the rows that are held out for evaluation: a share of every class, by a seed.
+"""Draw the rows that are held out for evaluation: a share of every class, or one of several folds, by a seed.
 
 One bit a row. With a folder, the arrays that are sorted and shuffled on the way are in files there.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,14 @@ from silvan.data.encode import label_column
 
 _PIECE = 1 << 16
 """Rows that are sorted at a time."""
+
+
+class Fold(NamedTuple):
+    """One fold of a table whose rows are shuffled and dealt out: its number, of how many, in which shuffle."""
+
+    number: int
+    of: int
+    shuffle: int = 0
 
 
 class HeldOut:
@@ -36,17 +44,23 @@ class HeldOut:
         self.kept += len(rows)
 
 
-def hold_out(table: Whole | Batched, label: str, share: float, seed: Any, folder: Folder = None) -> HeldOut:
-    """Draw the rows to hold out."""
+def hold_out(
+    table: Whole | Batched, label: str, share: float, seed: Any, folder: Folder = None, fold: Fold | None = None
+) -> HeldOut:
+    """Draw the rows to hold out: a share of every class, or those of one fold."""
     n = len(table)
     held = HeldOut(n)
     if share <= 0.0:
         return held
     words = _words(table, label)
     rng = np.random.default_rng(seed)
-    carry = 0.5
+    carry, dealt = 0.5, 0
     for rows in _groups(table, label, words, isinstance(table, Batched), folder):
         rng.shuffle(rows)
+        if fold is not None:
+            held.add(rows[(dealt + np.arange(len(rows))) % fold.of == fold.number])
+            dealt += len(rows)  # the next class goes on where this one ended, so that folds are of one size
+            continue
         part = share * len(rows) + carry
         held.add(rows[: int(part)])
         carry = part - int(part)  # small classes share what rounding leaves

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -11,10 +12,11 @@ from sklearn.base import clone
 from silvan.algorithms.bofrf.site_forest import is_unfitted, name_of, read_forest
 from silvan.data.batches import read_size
 from silvan.data.encode import Task
+from silvan.data.holdout import Fold
 from silvan.data.schema import Schema
 from silvan.data.table import Frame, read_table
 from silvan.errors import InputError
-from silvan.federate.options import OptionKeywords, Protection, check_common, check_excluded, read_options
+from silvan.federate.options import OptionKeywords, Options, Protection, check_common, check_excluded, read_options
 from silvan.federation.agreement.agree import agree_on
 from silvan.federation.agreement.agreement import Agreement
 from silvan.federation.federation import Federation
@@ -130,9 +132,28 @@ def federate_rows(
         return agreement
 
     federation.agree_later(agree)
+    federation.split_later(lambda fold: _split(federation, fold, given))
     if not protection.policy.approve:
         _ = federation.agreement  # sites are asked now, so that trouble shows where the federation is made
     return federation
+
+
+def _split(federation: Federation, fold: Fold, given: Options) -> Federation:
+    """Return a federation of the same sites, with the same policy, that keeps the rows of a fold for judging.
+
+    To the sites' gates it is a study of its own; its ledgers are as old as it is.
+    """
+    protection = Protection(federation.sites, replace(given, journal=None, ledgers=None), pinned_seals=True)
+    agreement, sites = federation.agreement, dict[str, Site]()
+    for name, site in federation.local_sites.items():
+        if site.forest is not None and not is_unfitted(site.forest):
+            raise InputError(f"repeats need forests that are not fitted: that of {name!r} may know rows it is judged by")
+        settings = replace(site.settings, test=1.0 / fold.of, fold=fold)
+        sites[name] = Site(name, site.source, settings, **protection.of(name, _budget(protection.policy, None, name)))
+        sites[name].take_table(site)
+    made = protection.federation(sites, f"{federation.study}; fold {fold.number} of {fold.of}, {fold.shuffle}", given)
+    made.agreement = replace(agreement, rows={name: sites[name].n_train for name in agreement.rows})
+    return made
 
 
 def _budget(policy: Policy, folder: str | Path | None, site: str) -> Budget:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from silvan.data.holdout import Fold
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, InputError, RefusedError, SiteError
 from silvan.federation import wire
@@ -91,6 +92,7 @@ class Federation:
         transport.progress = self._progress
         self._agreement: Agreement | None = None
         self._agree: Callable[[], Agreement] | None = None
+        self._split: Callable[[Fold], Federation] | None = None
         self.sums, self.study, self.quorum, self.signer = sums, study, quorum, signer
         self.timeout, self._patience = timeout, patience
         self.journal = Journal() if journal is None else journal
@@ -207,6 +209,19 @@ class Federation:
     def agree_later(self, agree: Callable[[], Agreement]) -> None:
         """Put agreement off until it is first needed: owners approve the study before anything is asked."""
         self._agree = agree
+
+    def split_later(self, split: Callable[[Fold], "Federation"]) -> None:
+        """Set what makes a federation of the same tables with other rows kept for judging."""
+        self._split = split
+
+    def split(self, fold: Fold) -> "Federation":
+        """Return a federation of the same tables and the same agreement that keeps the rows of a fold for judging."""
+        if self._split is None or self.limited:
+            raise InputError(
+                "repeats need rows at sites in this process, in memory: elsewhere rows that were kept for judging "
+                "are never learnt from"
+            )
+        return self._split(fold)
 
     @property
     def schema(self) -> Schema:

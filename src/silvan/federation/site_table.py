@@ -14,7 +14,7 @@ from silvan.data.batches import Batched, Whole
 from silvan.data.cells import holds_objects, value_text
 from silvan.data.disk_arrays import Folder
 from silvan.data.encode import encode_features, encode_label
-from silvan.data.holdout import HeldOut, hold_out
+from silvan.data.holdout import Fold, HeldOut, hold_out
 from silvan.data.schema import Schema
 from silvan.data.table import Frame, open_table
 from silvan.federation.part import Part, row_keys, store_parts
@@ -41,7 +41,8 @@ class Cache(dict[Any, Any]):
 class SiteSettings:
     """What a study and a site's owner say of the site's table and of how it is worked on.
 
-    ``test`` is the share of rows kept for judging, drawn by class and by ``split_seed`` and the site's name.
+    ``test`` is the share of rows kept for judging, drawn by class and by ``split_seed`` and the site's name; with a
+    ``fold``, it is the rows of that fold.
     ``sampling_key`` decides which rows are in which tree; all sites have the same one, and the coordinator does not
     need it. ``forest`` is one that the site brings. ``schema`` is what the owner knows of the columns, if it was given:
     what is answered with noise must be about that one. With ``memory``, a number of bytes, the table is read in batches
@@ -58,6 +59,7 @@ class SiteSettings:
     memory: int | None = None
     folder: Folder = None
     schema: Schema | None = None
+    fold: Fold | None = None
 
     @classmethod
     def of_study(cls, label: str, exclude: Sequence[str], test: float, random_state: int, **own: Any) -> Self:
@@ -74,7 +76,7 @@ class SiteTable:
         self.label, self.exclude = settings.label, settings.exclude
         self.test, self.split_seed, self.n_jobs = settings.test, settings.split_seed, settings.n_jobs
         self.forest, self.memory, self.folder = settings.forest, settings.memory, settings.folder
-        self.schema = settings.schema
+        self.schema, self.fold = settings.schema, settings.fold
         self.sampling_key = np.zeros(2, np.uint64) if settings.sampling_key is None else settings.sampling_key
         self.cache = Cache()
 
@@ -130,7 +132,14 @@ class SiteTable:
     def _held_out(self) -> HeldOut:
         """Which rows are kept for judging."""
         seed = [self.split_seed, int(digest(self.name.encode())[:12], 16)]
-        return hold_out(self.table, self.label, self.test, seed, self.folder)
+        if self.fold is not None:
+            seed.append(1 + self.fold.shuffle)
+        return hold_out(self.table, self.label, self.test, seed, self.folder, self.fold)
+
+    def take_table(self, other: "SiteTable") -> None:
+        """Have the same table in memory as another object of the same site, read and encoded once for both."""
+        self.table = other.table
+        self.cache.update({key: kept for key, kept in other.cache.items() if key[0] == "encoded"})
 
     def part(self, schema: Schema, test: bool = False, *, strict: bool = True) -> Part:
         """Return the training rows, or those kept for judging, encoded by a schema.

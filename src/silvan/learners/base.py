@@ -222,21 +222,28 @@ class Learner(_Fitted):
 
         A ``Settings`` among them stands for the forest that each site grows by itself.
         """
-        federated = self._federated()  # raises an error before fit
         if federation.limited:
-            return [("federated", federated)]  # the others need all rows of a site in memory
-        settings = self.forest_settings(self.schema_)
-        listed: list[tuple[str, object]] = [("local", settings), ("federated", federated)]
+            return [("federated", self._federated())]  # the others need all rows of a site in memory
+        listed = self.candidates()
         if federation.local_sites:
-            listed.append(("pooled", self._pooled(federation, settings)))
+            listed.append(("pooled", self.pooled_model(federation)))
         return listed
+
+    def candidates(self) -> list[tuple[str, object]]:
+        """Return what a site may use, by name: what it has alone, and this model, with its variants if there are any.
+
+        Raise ``InputError`` before ``fit``.
+        """
+        federated = self._federated()
+        return [("local", self.forest_settings(self.schema_)), ("federated", federated)]
 
     def _federated(self) -> object:
         self._forest_for(next(iter(getattr(self, "forests_", {"": None}))))
         return self.forests_ if self.forest_ is None else self.forest_
 
-    def _pooled(self, federation: Federation, settings: Settings) -> Forest:
-        return pooled_forest(federation, self.schema_, settings, self.feature_key())
+    def pooled_model(self, federation: Federation) -> Forest:
+        """Return the model of all sites' rows in one place, in one process."""
+        return pooled_forest(federation, self.schema_, self.forest_settings(self.schema_), self.feature_key())
 
     def figures_on_table(self, federation: Federation, contenders: list[tuple[str, object]], table: Any) -> list[Row]:
         """Return figures of models on the rows of a table, in one process."""

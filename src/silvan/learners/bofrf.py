@@ -227,8 +227,8 @@ class BOFRF(Learner):
         n_trees = dict.fromkeys(federation.active, self.n_estimators)
         return rows_drawn_at_sites(federation, self.schema_, bool(self.bootstrap), n_trees)
 
-    def contenders(self, federation: Federation) -> list[tuple[str, object]]:
-        """Return the models to compare, by name."""
+    def candidates(self) -> list[tuple[str, object]]:
+        """Return what a site may use, by name."""
         self._federated()  # raises an error before fit
         settings = self.forest_settings(self.schema_)
         apart = self.validation is not None or self.class_weight == "balanced"
@@ -243,6 +243,4 @@ class BOFRF(Learner):
         if self.personal:
             listed.append(("personalised", self.forests_))
         listed.append(("federated", self.forests_))
-        if federation.local_sites:
-            listed.append(("pooled", self._pooled(federation, settings)))
         return listed

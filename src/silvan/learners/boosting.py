@@ -51,12 +51,13 @@ class _Booster(Learner):
     def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
         """Return the global model, if there is one, and what each site should use."""
 
-    def contenders(self, federation: Federation) -> list[tuple[str, object]]:
-        """Return the models to compare, by name."""
-        listed: list[tuple[str, object]] = [("local", self._boosting), ("federated", self._federated())]
-        if federation.local_sites:
-            listed.append(("pooled", pooled_boost(federation, self.schema_, self._boosting)))
-        return listed
+    def candidates(self) -> list[tuple[str, object]]:
+        """Return what a site may use, by name."""
+        return [("local", self._boosting), ("federated", self._federated())]
+
+    def pooled_model(self, federation: Federation) -> Forest:
+        """Return the model of all sites' rows in one place, in one process."""
+        return pooled_boost(federation, self.schema_, self._boosting)
 
     def figures_on_table(self, federation: Federation, contenders: list[tuple[str, object]], table: Any) -> list[Row]:
         """Return figures of models on the rows of a table, in one process."""

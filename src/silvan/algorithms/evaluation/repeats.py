@@ -1,0 +1,121 @@
+"""Figures over many splits of the same tables, with intervals that know that splits share rows.
+
+Rows of every site are shuffled and dealt out to folds; each fold in turn is judged by models of the others. Differences
+of two models on the same rows spread less over such splits than over new rows, since splits share most of the rows that
+they learn from. Nadeau and Bengio (2003, "Inference for the generalization error", Machine Learning 52) correct for
+that: the variance of the mean of J differences is (1/J + n_test/n_train) S^2 in place of S^2/J. Bouckaert and Frank
+(2004) use it for repeated cross-validation, as here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from scipy.special import stdtrit
+
+from silvan.algorithms.evaluation.figures import LOCAL, Row
+from silvan.data.holdout import Fold
+from silvan.errors import InputError
+from silvan.federation.federation import OVERALL
+
+MOST_REPEATS = 1000
+
+_NOTHING = 1e-12
+"""A spread below this is due to rounding."""
+
+_FEWEST_SPLITS = 5
+"""Fewest splits with a difference that an interval is made of."""
+
+
+def folds_of(test: float, repeats: int) -> list[Fold]:
+    """Return the splits in which every row is judged ``repeats`` times; ``test`` is the share judged at a time.
+
+    Without a share it is a fifth.
+    """
+    whole = isinstance(repeats, int) and not isinstance(repeats, bool)
+    if not whole or not 1 <= repeats <= MOST_REPEATS:
+        raise InputError(f"repeats must be a whole number between 1 and {MOST_REPEATS:,}, got {repeats!r}")
+    n = 5 if test <= 0.0 else max(2, round(1.0 / test))
+    return [Fold(number, n, shuffle) for shuffle in range(repeats) for number in range(n)]
+
+
+def corrected_interval(gains: np.ndarray, ratio: float) -> tuple[float, float] | None:
+    """Return the 95 % interval of a mean difference over splits; None where there are too few to tell.
+
+    ``ratio`` is how many rows are judged for each that is learnt from.
+    """
+    if len(gains) < _FEWEST_SPLITS:
+        return None
+    mean, spread = float(gains.mean()), float(gains.std(ddof=1))
+    if spread < _NOTHING:
+        return (0.0, 0.0) if abs(mean) < _NOTHING else None  # the models answer alike, or all splits are too alike
+    reach = float(stdtrit(len(gains) - 1, 0.975)) * spread * float(np.sqrt(1.0 / len(gains) + ratio))
+    return mean - reach, mean + reach
+
+
+def over_splits(splits: Sequence[Sequence[Row]], folds: Sequence[Fold]) -> list[Row]:
+    """Return a row for each site and model: mean figures over splits, and what the model gains with its interval.
+
+    Over all sites, a split's figures are the means of the sites', by their test rows. ``rows`` counts every row once.
+    """
+    ratio = 1.0 / (folds[0].of - 1)
+    found: list[Row] = []
+    sites = dict.fromkeys(row.site for rows in splits for row in rows if row.site != OVERALL)
+    by_site = {site: [[row for row in rows if row.site == site] for rows in splits] for site in sites}
+    by_site[OVERALL] = [_mean_of_sites([row for row in rows if row.site != OVERALL]) for rows in splits]
+    for of_splits in by_site.values():
+        found += _of_site(of_splits, folds[0].of, ratio)
+    return found
+
+
+def _of_site(splits: list[list[Row]], n_folds: int, ratio: float) -> list[Row]:
+    """Summarise the rows of one site, or those over all."""
+    models = dict.fromkeys(row.model for rows in splits for row in rows)
+    first = {name: np.array([_first(rows, name) for rows in splits]) for name in models}
+    listed = []
+    for name in models:
+        rows = [row for split in splits for row in split if row.model == name]
+        figures = {figure: _mean(np.array([row.figures[figure] for row in rows])) for figure in rows[0].figures}
+        judged = sum(row.rows for split in splits[:n_folds] for row in split if row.model == name)
+        same = {row.same_as for row in rows}
+        one = replace(rows[0], rows=judged, figures=figures, use=False, gain=None, low=None, high=None)
+        one = replace(one, same_as=same.pop() if len(same) == 1 else "")
+        if name != LOCAL and LOCAL in first:
+            gains = first[LOCAL] - first[name] if "rmse" in figures else first[name] - first[LOCAL]
+            gains = gains[~np.isnan(gains)]
+            if len(gains):
+                low, high = corrected_interval(gains, ratio) or (None, None)
+                one = replace(one, gain=float(gains.mean()), low=low, high=high)
+        listed.append(one)
+    return listed
+
+
+def _mean_of_sites(rows: list[Row]) -> list[Row]:
+    """Return the means of the sites' figures in one split, by their test rows; of sites where all models have one."""
+    models = list(dict.fromkeys(row.model for row in rows))
+    known = {row.site for row in rows} - {row.site for row in rows if np.isnan(next(iter(row.figures.values())))}
+    listed = []
+    for name in models:
+        some = [row for row in rows if row.model == name and row.site in known]
+        n = sum(row.rows for row in some)
+        names = rows[0].figures
+        figures = {key: sum(row.figures[key] * row.rows for row in some) / n if n else np.nan for key in names}
+        listed.append(Row(OVERALL, name, n, figures))
+    return listed
+
+
+def _first(rows: Sequence[Row], model: str) -> float:
+    return next((next(iter(row.figures.values())) for row in rows if row.model == model), np.nan)
+
+
+def _mean(values: np.ndarray) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else np.nan
+
+
+def best_candidate(rows: Sequence[Row], candidates: Sequence[str]) -> str:
+    """Return which candidate has the best mean figure at a site; of equal ones the first, and the first if none has."""
+    sign = -1.0 if rows and "rmse" in rows[0].figures else 1.0
+    scored = {row.model: sign * next(iter(row.figures.values())) for row in rows if row.model in candidates}
+    known = {name: scored[name] for name in candidates if not np.isnan(scored.get(name, np.nan))}
+    return max(known, key=lambda name: known[name]) if known else candidates[0]

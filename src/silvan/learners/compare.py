@@ -1,0 +1,208 @@
+"""Compare learners on many splits of a federation, so that every row is judged: does joining help, beyond noise?"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sklearn.base import clone
+
+from silvan.algorithms.evaluation.certainty import CERTAINTY, certainty
+from silvan.algorithms.evaluation.contenders import MOST
+from silvan.algorithms.evaluation.evaluate import Counts, evaluate
+from silvan.algorithms.evaluation.figures import FEDERATED, LOCAL, Row
+from silvan.algorithms.evaluation.repeats import best_candidate, folds_of, over_splits
+from silvan.data.holdout import Fold
+from silvan.errors import InputError
+from silvan.federation.federation import OVERALL, Federation
+from silvan.learners.base import Learner, figures_frame
+from silvan.util.readable import format_interval, signed
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What learners are worth at each site, over many splits; prints as a table of 80 columns.
+
+    ``frame`` has a line for each site and model, and for the mean of all sites (``all``): mean figures over the splits,
+    the ``gain`` over what the site has alone with its 95 % interval, corrected for splits that share rows, ``certainty``
+    in words, and ``use``, the model with the best mean figure. ``splits`` has the figures of every split.
+    """
+
+    frame: "pl.DataFrame"
+    splits: "pl.DataFrame"
+    repeats: int
+    folds: int
+
+    @property
+    def figure(self) -> str:
+        """The figure that models are compared by."""
+        return str(self.frame.columns[3])
+
+    def __str__(self) -> str:
+        return "\n".join([*self._lines(), "", self._caption()])
+
+    __repr__ = __str__
+
+    def _lines(self) -> list[str]:
+        lower = self.figure == "rmse"
+        title = {"auc": "AUC", "rmse": "RMSE"}.get(self.figure, self.figure)
+        rows = [("site", "rows", "model", title, "gain", "95 % interval", "")]
+        largest = max((abs(value) for value in self.frame[self.figure].to_list() if value == value), default=0.0)
+        digits = 3 if not lower or largest < 1 else max(0, 3 - len(str(int(largest))) + 1)
+        before = ""
+        for row in self.frame.iter_rows(named=True):
+            value, gain = row[self.figure], row["gain"]
+            site = "mean of all" if row["site"] == OVERALL else row["site"]
+            rows.append(
+                (
+                    "" if site == before else _short(site, 14),
+                    "" if site == before else f"{row['rows']:,}",
+                    _short(row["model"], 16),
+                    "undefined" if value != value else f"{value:.{digits}f}",
+                    "" if gain is None else signed(gain, digits),
+                    format_interval(row["gain_low"], row["gain_high"], digits),
+                    ("" if row["model"] == LOCAL else _WORDS[row["certainty"]]) + (" *" if row["use"] else ""),
+                )
+            )
+            before = site
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        right = (1, 3, 4, 5)
+        lines = [
+            "  ".join(f"{cell:>{w}}" if i in right else f"{cell:{w}}" for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
+            for row in rows
+        ]
+        return [lines[0].rstrip(), "─" * min(80, max(map(len, lines))), *(line.rstrip() for line in lines[1:])]
+
+    def _caption(self) -> str:
+        times = "once" if self.repeats == 1 else f"{self.repeats} times"
+        better = ", less is better" if self.figure == "rmse" else ""
+        return (
+            f"Every row is judged {times}, by models of the other folds ({self.folds} folds){better}.\n"
+            "Gains are against the site alone; intervals are corrected for splits that\n"
+            "share rows. * has the best mean figure at its site."
+        )
+
+
+_WORDS = {**CERTAINTY, "gained": "better", "lost": "worse", "few": "cannot be told"}
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def compare(
+    federation: Federation, learners: Sequence[Learner] | Mapping[str, Learner], repeats: int = 10
+) -> Comparison:
+    """Compare learners with what each site has alone, on splits in which every row is judged.
+
+    Rows of every site are shuffled and dealt out to folds, as many as the federation's ``test`` says (0.2 or none:
+    five). Each fold is judged by models of the others. The same call gives the same figures.
+
+    Parameters
+    ----------
+    federation
+        A federation of rows in this process, made by ``federate_rows``. Its own test rows are part of the folds.
+    learners
+        Learners that are not fitted, as a list or by name; at most seven. The first says what a site has alone.
+    repeats
+        How often every row is judged, each time with rows shuffled anew.
+
+    Returns
+    -------
+    Comparison
+        Prints as a table; ``frame`` and ``splits`` are polars data frames.
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> from silvan.datasets import heart_disease
+    >>> fed = sv.federate_rows(heart_disease(), site="hospital", label="disease")
+    >>> found = sv.compare(fed, [sv.MergedForest(n_estimators=12, max_depth=3)], repeats=1)
+    >>> found.frame.filter(site="va")["model"].to_list()
+    ['local', 'MergedForest']
+    """
+    named = _named(learners)
+    folds = folds_of(max((site.test for site in federation.local_sites.values()), default=0.0), repeats)
+    splits = [rows for rows, _ in judge_splits(federation, named, folds)]
+    names = [LOCAL, *named]
+    rows = mark_best(over_splits(splits, folds), names)
+    return Comparison(_with_words(rows), _by_split(splits, folds), repeats, folds[0].of)
+
+
+def judge_splits(
+    federation: Federation, learners: Mapping[str, Learner], folds: Sequence[Fold]
+) -> Iterator[tuple[list[Row], Counts | None]]:
+    """Fit learners on every split and judge them on the rows kept back; yield the figures, and counts for curves.
+
+    What the first says a site has alone is judged too; its variants are if it is called "federated".
+    """
+    for fold in folds:
+        split = federation.split(fold)
+        listed: list[tuple[str, object]] = []
+        for name, learner in learners.items():
+            fitted: Learner = clone(learner).fit(split)
+            for candidate, model in fitted.candidates():
+                known = candidate == LOCAL or (name == FEDERATED and candidate != FEDERATED)
+                if candidate == FEDERATED or (known and not listed) or (known and candidate != LOCAL):
+                    listed.append((name if candidate == FEDERATED else candidate, model))
+            feature_key = fitted.feature_key()
+        with split.working_on("judging"):
+            yield evaluate(split, split.schema, listed, feature_key)
+        federation.traffic.update(split.traffic)
+
+
+def mark_best(rows: list[Row], candidates: Sequence[str]) -> list[Row]:
+    """Mark at every site the candidate with the best mean figure over splits."""
+    best = {
+        site: best_candidate([row for row in rows if row.site == site], candidates)
+        for site in dict.fromkeys(row.site for row in rows)
+    }
+    return [replace(row, use=row.site != OVERALL and row.model == best[row.site]) for row in rows]
+
+
+def _named(learners: Any) -> dict[str, Learner]:
+    """Return learners by name: their class, with a number if there are several of one."""
+    if isinstance(learners, Mapping):
+        named = {str(name): learner for name, learner in learners.items()}
+    elif isinstance(learners, Sequence) and not isinstance(learners, str):
+        named = {}
+        for learner in learners:
+            name = kind = type(learner).__name__
+            number = 1
+            while name in named:
+                number += 1
+                name = f"{kind} {number}"
+            named[name] = learner
+    else:
+        raise InputError("learners must be a list of learners, or a dict of them by name")
+    for name, learner in named.items():
+        if not isinstance(learner, Learner) or isinstance(learner, type):
+            raise InputError(f"learners must be learners for rows at sites, such as HistogramForest(), got {learner!r}")
+        if getattr(learner, "epsilon", None) is not None:
+            raise InputError("compare is for learners without epsilon: every split would cost the sites' budgets anew")
+        if name in (LOCAL, FEDERATED, OVERALL):
+            raise InputError(f"a learner cannot be called {name!r} here; give it another name")
+    if not 1 <= len(named) < MOST:
+        raise InputError(f"learners must be between 1 and {MOST - 1}, got {len(named)}")
+    return named
+
+
+def _with_words(rows: list[Row]) -> "pl.DataFrame":
+    import polars as pl  # slow to import
+
+    words = [None if row.model == LOCAL else certainty(row.gain, row.low, row.high) for row in rows]
+    return figures_frame(rows).with_columns(pl.Series("certainty", words, pl.String))
+
+
+def _by_split(splits: list[list[Row]], folds: Sequence[Fold]) -> "pl.DataFrame":
+    import polars as pl  # slow to import
+
+    frames = [
+        figures_frame([row for row in rows if row.site != OVERALL])
+        .drop("gain", "gain_low", "gain_high", "use")
+        .with_columns(repeat=pl.lit(fold.shuffle), fold=pl.lit(fold.number))
+        for rows, fold in zip(splits, folds, strict=True)
+    ]
+    return pl.concat(frames).select("repeat", "fold", pl.exclude("repeat", "fold"))
