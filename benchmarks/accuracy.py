@@ -9,7 +9,8 @@ from sklearn.metrics import accuracy_score, mean_squared_error, roc_auc_score
 
 import silvan as sv
 from benchmarks.common import Goal, Report
-from silvan.data import datasets, encode
+from silvan import datasets
+from silvan.data import encode
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 

@@ -1,13 +1,13 @@
 """Four hospitals, one forest: the heart disease data with their real sites.
 
-Needs the file ``heart_disease_4sites`` (see ``silvan.data.datasets``) in the folder named by SILVAN_DATA. Each
+Needs the file ``heart_disease_4sites`` (see ``silvan.datasets``) in the folder named by SILVAN_DATA. Each
 hospital keeps 30 % of its rows to judge by; everything is repeated over ten random splits.
 """
 
 import polars as pl
 
 import silvan as sv
-from silvan.data import datasets
+from silvan import datasets
 
 SPLITS = 10
 

@@ -15,6 +15,7 @@ LAYERS = [
     "util",
     "metrics",
     "data",
+    "datasets",
     "forest",
     "tree",
     "estimators",

@@ -14,7 +14,19 @@ BEGIN, END = "<!-- modules: written by tools/write_architecture.py -->\n", "<!--
 
 # as they may import each other: each only from those before it
 LAYERS = (
-    *("errors", "util", "metrics", "data", "forest", "tree", "estimators", "federation", "privacy", "algorithms"),
+    *(
+        "errors",
+        "util",
+        "metrics",
+        "data",
+        "datasets",
+        "forest",
+        "tree",
+        "estimators",
+        "federation",
+        "privacy",
+        "algorithms",
+    ),
     *("learners", "federate", "study", "report", "auditing", "deploy", "cli"),
 )
 

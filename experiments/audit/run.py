@@ -20,6 +20,7 @@ import polars as pl
 from sklearn.base import clone
 
 import silvan as sv
+from silvan import datasets
 from silvan.auditing.attacks import rebuild_from_boxes, rebuild_from_counts
 from silvan.auditing.attacks.attribute import guess_attributes
 from silvan.auditing.attacks.backdoor import backdoor_trees
@@ -32,7 +33,6 @@ from silvan.auditing.attacks.vertical_labels import labels_from_partitions
 from silvan.auditing.drill import BOX_COLUMNS, BOX_ROWS, few_rows, release_of
 from silvan.auditing.findings import ATTACKS, Finding
 from silvan.auditing.release import Release, case_of, undefended_release
-from silvan.data import datasets
 from silvan.errors import InputError
 from silvan.metrics import classification
 from silvan.tree.fit import Settings

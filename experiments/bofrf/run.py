@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 import silvan as sv
-from silvan.data import datasets
+from silvan import datasets
 
 HERE = Path(__file__).parent
 TEST = 0.3

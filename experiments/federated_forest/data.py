@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from silvan.data import datasets
+from silvan import datasets
 
 ID = "row"
 

@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 
 import silvan as sv
-from silvan.data import datasets
+from silvan import datasets
 
 SETS = {"Telco": "telco_churn", "Adult": "adult", "spambase": "spambase", "Pima": "pima", "covertype": "covtype"}
 MOST_ROWS = 20_000

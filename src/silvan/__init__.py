@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from silvan.learners.boosting import AdaBoostPL as AdaBoostPL
     from silvan.learners.boosting import LocalAdaBoost as LocalAdaBoost
     from silvan.learners.boosting import MultBoost as MultBoost
+    from silvan.learners.compare import Comparison as Comparison
+    from silvan.learners.compare import compare as compare
     from silvan.learners.horizontal import HistogramForest as HistogramForest
     from silvan.learners.horizontal import LocalForest as LocalForest
     from silvan.learners.horizontal import MergedForest as MergedForest
@@ -65,7 +67,9 @@ __all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used."""
+    """Import a public name when it is first used, or the module of data sets."""
+    if name == "datasets":
+        return import_module("silvan.datasets")
     if name not in _MODULES:
         raise AttributeError(f"module 'silvan' has no attribute {name!r}")
     value = getattr(import_module(_MODULES[name]), name)

@@ -10,8 +10,9 @@ from helpers.runs import fitted, silvan, write_study
 from helpers.studies import federate, parts, table
 
 import silvan as sv
+from silvan.algorithms.evaluation.certainty import CERTAINTY
 from silvan.federation.question import Event
-from silvan.report.summary import CERTAINTY, summarise_run
+from silvan.report.summary import summarise_run
 from silvan.study.progress_bars import Step
 from silvan.study.run_folder import Run
 from silvan.study.steps import forests_to_keep

@@ -201,6 +201,6 @@ def test_bad_frames_and_arrays(source, message):
 
 
 def test_importing_does_not_import_data_frame_libraries():
-    code = "import sys, silvan.data.datasets; print({'polars', 'pandas', 'pyarrow'} & set(sys.modules))"
+    code = "import sys, silvan.datasets; print({'polars', 'pandas', 'pyarrow'} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "set()"

@@ -7,7 +7,7 @@ import pytest
 
 from silvan.report.plots import nice_scale, tick_labels
 from silvan.report.summary import summarise
-from silvan.study.run_folder import Figures, Model, Record, Site
+from silvan.study.run_folder import Figures, Kind, Model, Record, Site, Traffic
 from silvan.util.readable import format_bytes, format_count, format_figure, format_interval, format_time, signed
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
@@ -28,20 +28,13 @@ def record(figures, metric="auc", **more):
 @pytest.mark.parametrize(
     ("figures", "said"),
     [
-        ([(0.8, 0.9), (0.7, 0.8), (0.7, 0.9)], "All two sites do better with the federated forest than alone."),
-        ([(0.8, 0.8), (0.7, 0.7), (0.7, 0.7)], "All two sites do as well with the federated forest as alone."),
-        ([(0.8, 0.7), (0.7, 0.6), (0.7, 0.6)], "All two sites do worse with the federated forest than alone."),
-        (
-            [(0.8, 0.9), (0.7, 0.6), (0.7, 0.7)],
-            "One of two sites does better with the federated forest than alone, one",
-        ),
-        ([(0.8, 0.8), (0.7, 0.6), (0.7, 0.7)], "None of two sites does better"),
-        ([(None, 0.9), (0.7, 0.8), (0.7, 0.9)], "One of one site does better"),
+        ([(0.8, 0.9), (0.7, 0.8), (0.7, 0.9)], "How sure gains are is not known: there are no intervals."),
+        ([(0.8, 0.9), (0.7, 0.8), (0.7, 0.9)], "from 0.750 to 0.850 (+0.100, may be noise)"),
         ([(None, 0.9), (0.7, 0.8), (0.7, 0.9)], "At one site the AUC is not defined"),
         ([(None, None), (None, None), (None, None)], "At two sites the AUC is not defined"),
     ],
 )
-def test_who_gains(figures, said):
+def test_without_intervals_nothing_is_claimed(figures, said):
     assert said in summarise(record(figures))["sentences"][0]
 
 
@@ -94,19 +87,50 @@ def test_equal_figures_without_an_interval():
 @pytest.mark.parametrize(
     ("intervals", "said"),
     [
-        ([(0.01, 0.05), (-0.1, 0.1), None], "Of two sites with enough test rows to tell, one is better off by more"),
-        ([(0.01, 0.05), (-0.2, -0.1)], "one is better off by more than noise and one is worse off by more than noise"),
-        ([(0.01, 0.05)] * 2, "All two sites with enough test rows to tell are better off by more than noise (95"),
-        ([(-0.1, 0.1)], "Of one site with enough test rows to tell, none shows a difference"),
+        (
+            [(0.01, 0.05), (-0.1, 0.1), None],
+            "One of three sites does better with the federated forest than alone, by more than noise (95 % intervals); "
+            "at one the difference may be noise, one has too few test rows to tell.",
+        ),
+        (
+            [(0.01, 0.05), (-0.2, -0.1)],
+            "One of two sites does better with the federated forest than alone, by more than noise (95 % intervals), "
+            "one does worse.",
+        ),
+        (
+            [(0.01, 0.05)] * 2,
+            "All two sites do better with the federated forest than alone, by more than noise (95 % intervals).",
+        ),
+        (
+            [(-0.1, 0.1), (-0.1, 0.1)],
+            "None of two sites does better or worse with the federated forest than alone, by more than noise "
+            "(95 % intervals); at two the difference may be noise.",
+        ),
+        ([(0.0, 0.0)] * 2, "All two sites do as well with the federated forest as alone."),
         ([None, None], "No site has enough test rows to tell its gain from noise."),
+        ([(0.01, 0.05)] * 2, "(+0.030, 95 % interval +0.016 to +0.044: more than noise)"),
+        ([(-0.01, 0.07)] * 2, "(+0.030, 95 % interval +0.002 to +0.058: more than noise)"),
+        ([(-0.09, 0.15)] * 2, "may be noise)"),
     ],
 )
 def test_noise_in_words(intervals, said):
     assert said in " ".join(summarise(sure(*intervals))["sentences"])
 
 
-def test_older_records_say_nothing_of_noise():
-    assert "noise" not in " ".join(summarise(record([(0.8, 0.9), (0.7, 0.9)]))["sentences"])
+@pytest.mark.parametrize(
+    ("sums", "seen"),
+    [
+        ("trusted", "each site's part, and adds them"),
+        ("ring", "only the sum over the sites"),
+        ("masked", "only the sum"),
+    ],
+)
+def test_who_sees_what_by_the_sums_that_were_used(sums, seen):
+    kinds = [Kind("Grow", "asks", "answers", "total"), Kind("Look", "asks", "answers", "ask")]
+    traffic = [Traffic("s0", kind.name, 10 - i, 1) for i, kind in enumerate(kinds)]
+    listed = summarise(record([(0.8, 0.9)] * 2, sums=sums, kinds=kinds, traffic=traffic))["traffic"]["kinds"]
+    assert listed[0]["seen"].startswith(seen)
+    assert listed[1]["seen"] == "each site's answer"
 
 
 def test_what_was_chosen_on_test_rows_is_said_to_be():
@@ -132,7 +156,7 @@ def test_of_errors_less_is_better():
     summary = summarise(record([(30.0, 20.0), (30.0, 40.0), (30.0, 25.0)], metric="rmse"))
     assert [site["verdict"] for site in summary["sites"]] == ["gained", "lost"]
     assert summary["lead"] is summary["overall"]
-    assert "(5.00 better)" in summary["sentences"][0]
+    assert "(5.00 better, may be noise)" in summary["sentences"][0]
 
 
 def test_gains_agree_with_what_is_shown():

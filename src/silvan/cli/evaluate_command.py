@@ -53,6 +53,7 @@ def at_sites(run: "Run", record: "Record", progress: "Progress") -> list["Figure
     """Judge at the study's sites; write the figures to the run if it had none yet."""
     from silvan.report.html import write_report
     from silvan.study import steps
+    from silvan.study.repeat_steps import judge_repeatedly
 
     study = read_unchanged_study(run, record)
     if study is None:
@@ -64,7 +65,10 @@ def at_sites(run: "Run", record: "Record", progress: "Progress") -> list["Figure
     with progress.step("Reading tables"):
         federation, model = restore_run(study, run, record)
     traffic, kinds = record.traffic, record.kinds
-    steps.judge(record, federation, model, progress, epsilon=study.evaluation_epsilon)
+    if study.repeats:
+        judge_repeatedly(record, federation, model, progress, study.repeats)
+    else:
+        steps.judge(record, federation, model, progress, epsilon=study.evaluation_epsilon)
     federation.journal.close()
     if traffic:
         record.traffic, record.kinds = traffic, kinds  # what left the sites when the model was made

@@ -34,6 +34,7 @@ def fit(
     from silvan.report.summary import summarise
     from silvan.study import steps
     from silvan.study.progress_bars import Progress
+    from silvan.study.repeat_steps import judge_repeatedly
     from silvan.study.run_folder import EVALUATION, JOURNAL, MODEL, REPORT, RUN, Run
     from silvan.study.study_file import read_study
 
@@ -55,7 +56,11 @@ def fit(
         seconds = steps.train(federation, model, progress)
     steps.note_training(record, run, federation, model, seconds)
     run.write(record)
-    if any(site.test_rows for site in record.sites) or (plan.test > 0 and steps.is_private(record)):
+    if plan.repeats:
+        with plan.pointing():
+            judge_repeatedly(record, federation, model, progress, plan.repeats)
+        run.write_evaluation(record.evaluation)
+    elif any(site.test_rows for site in record.sites) or (plan.test > 0 and steps.is_private(record)):
         with plan.pointing():
             steps.judge(record, federation, model, progress, epsilon=plan.evaluation_epsilon)
         if steps.is_private(record):

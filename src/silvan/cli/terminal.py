@@ -12,9 +12,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from silvan.algorithms.evaluation.certainty import CERTAINTY
 from silvan.cli.plain_text import clean
 from silvan.federation.federation import OVERALL
-from silvan.report.summary import CERTAINTY, METRICS, verdict
+from silvan.report.summary import METRICS
 from silvan.util.readable import format_bytes, format_figure, format_interval, signed
 
 RULES = box.Box("    \n    \n ── \n    \n ── \n ── \n    \n    \n")
@@ -47,8 +48,8 @@ def results(summary: dict[str, Any]) -> RenderableType:
     table = make_table()
     who = "Party" if summary["by"] == "columns" else "Site"
     table.add_column(who, overflow="fold", min_width=8)
-    table.add_column("Train", justify="right")
-    if metric is not None:
+    table.add_column("Rows" if summary["repeats"] else "Train", justify="right")
+    if metric is not None and not summary["repeats"]:
         table.add_column("Test", justify="right")
     positives = any(site["positives"] is not None for site in summary["sites"])
     if positives:
@@ -65,6 +66,8 @@ def results(summary: dict[str, Any]) -> RenderableType:
     better = "" if metric["higher"] else ", lower is better"
     beside = "beside it" if _narrow(summary) else "beside the federated one"
     where = "on the test rows" if summary["by"] == "columns" else "on each site's own test rows"
+    if summary["repeats"]:
+        where = f"on each site's own rows, mean of {summary['splits']} splits"
     caption = Text(f"{metric['title']} {where}{better}; {beside} the gain against the {who.lower()} alone")
     parts: list[RenderableType] = [table, Text(), _dim(caption)]
     if any(site["use"] for site in summary["sites"]):
@@ -102,7 +105,7 @@ def _does_joining_help(summary: dict[str, Any]) -> RenderableType:
         table.add_row(
             Text(clean(line["title"])),
             Text(clean(line["use"])),
-            Text("undefined" if gain is None else signed(gain, digits), style=GAIN.get(verdict(gain), "")),
+            Text("undefined" if gain is None else signed(gain, digits), style=GAIN.get(line["certainty"], "")),
             Text(format_interval(line["low"], line["high"], digits)),
             Text("" if gain is None else CERTAINTY[line["certainty"]], style=GAIN.get(line["certainty"], "")),
         )
@@ -111,7 +114,7 @@ def _does_joining_help(summary: dict[str, Any]) -> RenderableType:
 
 def _cells(line: dict[str, Any], summary: dict[str, Any], positives: bool) -> list[Text]:
     cells = [Text(clean(line["title"])), Text("" if line["rows"] is None else f"{line['rows']:,}")]
-    if summary["metric"] is not None:
+    if summary["metric"] is not None and not summary["repeats"]:
         cells.append(Text(f"{line['test_rows']:,}"))
     if positives:
         cells.append(Text("" if line["positives"] is None else f"{line['positives']:.0%}"))
@@ -129,7 +132,8 @@ def _cell(line: dict[str, Any], model: str, summary: dict[str, Any]) -> Text:
     gain = line["gains"].get(model) if _narrow(summary) or model == "federated" else None
     cell = Text(format_figure(value, metric["digits"], line["test_rows"]))
     if gain is not None:
-        cell.append(f" {signed(gain, metric['digits'])}" if gain else "  =", style=GAIN[verdict(gain)])
+        sure = line["sure"].get(model, "")  # a colour only where the difference is more than noise
+        cell.append(f" {signed(gain, metric['digits'])}" if gain else "  =", style=GAIN.get(sure, ""))
     return cell
 
 

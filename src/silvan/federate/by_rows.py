@@ -26,6 +26,9 @@ from silvan.privacy.gate.gate import Policy
 from silvan.privacy.noise.budget import Budget
 from silvan.util.files import file_name
 
+_SMALL = 20_000
+"""Rows below which a site of one of many splits works on one thread."""
+
 
 def federate_rows(
     tables: Any,
@@ -147,8 +150,12 @@ def _split(federation: Federation, fold: Fold, given: Options) -> Federation:
     agreement, sites = federation.agreement, dict[str, Site]()
     for name, site in federation.local_sites.items():
         if site.forest is not None and not is_unfitted(site.forest):
-            raise InputError(f"repeats need forests that are not fitted: that of {name!r} may know rows it is judged by")
-        settings = replace(site.settings, test=1.0 / fold.of, fold=fold)
+            raise InputError(
+                f"repeats need forests that are not fitted: that of {name!r} may know rows it is judged by"
+            )
+        # starting threads takes longer than small tables do
+        n_jobs = 1 if len(site.table) < _SMALL and site.n_jobs is None else site.n_jobs
+        settings = replace(site.settings, test=1.0 / fold.of, fold=fold, n_jobs=n_jobs)
         sites[name] = Site(name, site.source, settings, **protection.of(name, _budget(protection.policy, None, name)))
         sites[name].take_table(site)
     made = protection.federation(sites, f"{federation.study}; fold {fold.number} of {fold.of}, {fold.shuffle}", given)

@@ -137,7 +137,7 @@ class SiteTable:
         return hold_out(self.table, self.label, self.test, seed, self.folder, self.fold)
 
     def take_table(self, other: "SiteTable") -> None:
-        """Have the same table in memory as another object of the same site, read and encoded once for both."""
+        """Share the table of another object of the same site, which is read and encoded once for both."""
         self.table = other.table
         self.cache.update({key: kept for key, kept in other.cache.items() if key[0] == "encoded"})
 

@@ -1,5 +1,6 @@
-"""Compare learners on many splits of a federation, so that every row is judged: does joining help, beyond noise?"""
+"""Compare learners on many splits of a federation, so that every row is judged."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from silvan.data.holdout import Fold
 from silvan.errors import InputError
 from silvan.federation.federation import OVERALL, Federation
 from silvan.learners.base import Learner, figures_frame
-from silvan.util.readable import format_interval, signed
+from silvan.util.readable import digits_of, format_interval, signed
 
 if TYPE_CHECKING:
     import polars as pl
@@ -25,9 +26,28 @@ if TYPE_CHECKING:
 class Comparison:
     """What learners are worth at each site, over many splits; prints as a table of 80 columns.
 
-    ``frame`` has a line for each site and model, and for the mean of all sites (``all``): mean figures over the splits,
-    the ``gain`` over what the site has alone with its 95 % interval, corrected for splits that share rows, ``certainty``
-    in words, and ``use``, the model with the best mean figure. ``splits`` has the figures of every split.
+    ``frame`` has a line for each site and model, and for the mean of all sites (``all``): mean figures over splits,
+    the ``gain`` over what the site has alone with its 95 % interval, corrected for splits that share rows,
+    ``certainty`` in a word, and ``use``, the model with the best mean figure. ``splits`` has every split's figures.
+
+    Parameters
+    ----------
+    frame
+        A line for each site and model, a polars data frame.
+    splits
+        A line for each split, site and model.
+    repeats
+        How often every row was judged.
+    folds
+        To how many folds rows were dealt out.
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease", test=0.5)
+    >>> found = sv.compare(fed, {"merged": sv.MergedForest(n_estimators=12, max_depth=3)}, repeats=1)
+    >>> found.figure, found.folds, len(found.splits)
+    ('auc', 2, 16)
     """
 
     frame: "pl.DataFrame"
@@ -46,50 +66,54 @@ class Comparison:
     __repr__ = __str__
 
     def _lines(self) -> list[str]:
-        lower = self.figure == "rmse"
         title = {"auc": "AUC", "rmse": "RMSE"}.get(self.figure, self.figure)
         rows = [("site", "rows", "model", title, "gain", "95 % interval", "")]
-        largest = max((abs(value) for value in self.frame[self.figure].to_list() if value == value), default=0.0)
-        digits = 3 if not lower or largest < 1 else max(0, 3 - len(str(int(largest))) + 1)
+        figures = [abs(value) for value in self.frame[self.figure].to_list() if not math.isnan(value)]
+        digits = digits_of(max(figures, default=0.0))
         before = ""
         for row in self.frame.iter_rows(named=True):
             value, gain = row[self.figure], row["gain"]
-            site = "mean of all" if row["site"] == OVERALL else row["site"]
+            site = "mean of all" if row["site"] == OVERALL else _short(row["site"], 12)
             rows.append(
                 (
-                    "" if site == before else _short(site, 14),
-                    "" if site == before else f"{row['rows']:,}",
-                    _short(row["model"], 16),
-                    "undefined" if value != value else f"{value:.{digits}f}",
+                    "" if row["site"] == before else site,
+                    "" if row["site"] == before else f"{row['rows']:,}",
+                    _short(row["model"], 15) + (" *" if row["use"] else ""),
+                    "none" if math.isnan(value) else f"{value:.{digits}f}",
                     "" if gain is None else signed(gain, digits),
                     format_interval(row["gain_low"], row["gain_high"], digits),
-                    ("" if row["model"] == LOCAL else _WORDS[row["certainty"]]) + (" *" if row["use"] else ""),
+                    "" if row["model"] == LOCAL else _WORDS[row["certainty"]],
                 )
             )
-            before = site
+            before = row["site"]
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        right = (1, 3, 4, 5)
-        lines = [
-            "  ".join(f"{cell:>{w}}" if i in right else f"{cell:{w}}" for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
-            for row in rows
-        ]
-        return [lines[0].rstrip(), "─" * min(80, max(map(len, lines))), *(line.rstrip() for line in lines[1:])]
+        lines = ["  ".join(_padded(cell, i, widths[i]) for i, cell in enumerate(row)).rstrip() for row in rows]
+        return [lines[0], "─" * max(map(len, lines)), *lines[1:]]
 
     def _caption(self) -> str:
         times = "once" if self.repeats == 1 else f"{self.repeats} times"
-        better = ", less is better" if self.figure == "rmse" else ""
+        better = " Less is better." if self.figure == "rmse" else ""
         return (
-            f"Every row is judged {times}, by models of the other folds ({self.folds} folds){better}.\n"
+            f"Every row is judged {times}, by models of the other folds ({self.folds} folds).\n"
             "Gains are against the site alone; intervals are corrected for splits that\n"
-            "share rows. * has the best mean figure at its site."
+            f"share rows. * is best at its site, by the mean figure.{better}"
         )
 
 
-_WORDS = {**CERTAINTY, "gained": "better", "lost": "worse", "few": "cannot be told"}
+_WORDS = {**CERTAINTY, "gained": "better", "lost": "worse", "few": "unclear", "level": "none seen"}
+"""Certainty in words that leave room for the rest of a line."""
+
+
+_RIGHT = (1, 3, 4, 5)
+"""Columns of numbers."""
+
+
+def _padded(cell: str, column: int, width: int) -> str:
+    return cell.rjust(width) if column in _RIGHT else cell.ljust(width)
 
 
 def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return text if len(text) <= most else f"{text[: most - 3]}…{text[-2:]}"  # names may differ at their ends
 
 
 def compare(
@@ -97,8 +121,8 @@ def compare(
 ) -> Comparison:
     """Compare learners with what each site has alone, on splits in which every row is judged.
 
-    Rows of every site are shuffled and dealt out to folds, as many as the federation's ``test`` says (0.2 or none:
-    five). Each fold is judged by models of the others. The same call gives the same figures.
+    Rows of every site are shuffled and dealt out to folds, as many as the federation's ``test`` says (0.1 or none:
+    ten). Each fold is judged by models of the others. The same call gives the same figures.
 
     Parameters
     ----------
@@ -117,10 +141,9 @@ def compare(
     Examples
     --------
     >>> import silvan as sv
-    >>> from silvan.datasets import heart_disease
-    >>> fed = sv.federate_rows(heart_disease(), site="hospital", label="disease")
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease", test=0.5)
     >>> found = sv.compare(fed, [sv.MergedForest(n_estimators=12, max_depth=3)], repeats=1)
-    >>> found.frame.filter(site="va")["model"].to_list()
+    >>> found.frame.filter(site="VA")["model"].to_list()
     ['local', 'MergedForest']
     """
     named = _named(learners)
@@ -136,17 +159,17 @@ def judge_splits(
 ) -> Iterator[tuple[list[Row], Counts | None]]:
     """Fit learners on every split and judge them on the rows kept back; yield the figures, and counts for curves.
 
-    What the first says a site has alone is judged too; its variants are if it is called "federated".
+    What the first says a site has alone is judged too.
     """
     for fold in folds:
         split = federation.split(fold)
         listed: list[tuple[str, object]] = []
         for name, learner in learners.items():
             fitted: Learner = clone(learner).fit(split)
-            for candidate, model in fitted.candidates():
-                known = candidate == LOCAL or (name == FEDERATED and candidate != FEDERATED)
-                if candidate == FEDERATED or (known and not listed) or (known and candidate != LOCAL):
-                    listed.append((name if candidate == FEDERATED else candidate, model))
+            candidates = dict(fitted.candidates())
+            if not listed:
+                listed.append((LOCAL, candidates[LOCAL]))
+            listed.append((name, candidates[FEDERATED]))
             feature_key = fitted.feature_key()
         with split.working_on("judging"):
             yield evaluate(split, split.schema, listed, feature_key)

@@ -6,8 +6,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from silvan.algorithms.evaluation.certainty import CERTAINTY
 from silvan.report import plots
-from silvan.report.summary import CERTAINTY, summarise_run, verdict
+from silvan.report.summary import summarise_run
 from silvan.study.run_folder import REPORT, Run
 from silvan.util.files import write_whole
 from silvan.util.readable import format_bytes, format_figure, format_interval, format_time, signed
@@ -39,7 +40,6 @@ def render(summary: dict[str, Any]) -> str:
         figure=format_figure,
         spaced=_spaced,
         gain=_gain,
-        verdict=verdict,
     )
     models = summary["models"]
     return environment.get_template("report.html.jinja").render(

@@ -92,7 +92,7 @@ def _track(line: Line, models: Sequence[str], ticks: Sequence[float], metric: Li
     if "local" in at and "federated" in at:
         parts.append(
             Markup('<line class="way {}" x1="{:.2f}%" x2="{:.2f}%" y1="50%" y2="50%"/>').format(
-                line["verdict"], at["local"], at["federated"]
+                line["sure"].get("federated", ""), at["local"], at["federated"]
             )
         )
     for model in sorted(at, key=lambda m: ("pooled", "local", "federated").index(m) if m in _SHAPES else 1.5):

@@ -6,7 +6,7 @@ They are made from the rounded figures of the summary, so that they never contra
 from typing import Any
 
 from silvan.study.run_folder import Record
-from silvan.util.readable import format_bytes, format_count, signed
+from silvan.util.readable import format_bytes, format_count, format_interval, signed
 
 _LOSSLESS = ("HistogramForest", "VerticalForest")
 """Learners that should give the pooled forest."""
@@ -17,7 +17,7 @@ def sentences(record: Record, summary: dict[str, Any]) -> list[str]:
     texts = (
         _outcome(summary),
         _with_noise(summary),
-        _certainty(summary),
+        _over_splits(summary),
         _chosen_on_test_rows(summary),
         _small_test_parts(summary),
         _cost(record),
@@ -46,9 +46,9 @@ def _outcome(summary: dict[str, Any]) -> str:
     metric, overall = summary["metric"], summary["overall"]
     if metric is None or overall is None or "local" not in overall["figures"]:
         return ""
-    verdicts = [site["verdict"] for site in summary["sites"]]
-    unknown = verdicts.count("unknown")
-    texts = [_sites_that_gain(verdicts)] if unknown < len(verdicts) else []
+    known = [site["certainty"] for site in summary["sites"] if site["verdict"] != "unknown"]
+    unknown = len(summary["sites"]) - len(known)
+    texts = [_sites_that_gain(known)] if known else []
     if unknown:
         where = "one site" if unknown == 1 else f"{format_count(unknown)} sites"
         texts.append(f"At {where} the {metric['title']} is not defined: no test rows, or one class only.")
@@ -83,12 +83,14 @@ def _change_of_figure(line: dict[str, Any], summary: dict[str, Any]) -> str:
     figures, digits = line["figures"], metric["digits"]
     if figures.get("local") is None or figures.get("federated") is None:
         return ""
-    where = "On average over the sites" if line is summary["mean"] else f"Over all {line['test_rows']:,} test rows"
+    mean = line is summary["mean"] or summary["repeats"]
+    where = "On average over the sites" if mean else f"Over all {line['test_rows']:,} test rows"
     pooled = figures.get("pooled")
     beside = "" if pooled is None else f"; pooled rows would give {pooled:.{digits}f}"
     text = (
         f"{where} the {metric['title']} goes from {figures['local']:.{digits}f} to "
-        f"{figures['federated']:.{digits}f} ({_change(line['gains']['federated'], metric)}){beside}."
+        f"{figures['federated']:.{digits}f} ({_change(line['gains']['federated'], metric)}{_sure(line, digits)})"
+        f"{beside}."
     )
     if line["verdict"] != "lost" and overall["verdict"] == "lost" and line is not overall:
         alone, joined = overall["figures"]["local"], overall["figures"]["federated"]
@@ -100,49 +102,64 @@ def _change_of_figure(line: dict[str, Any], summary: dict[str, Any]) -> str:
     return text
 
 
+def _sure(line: dict[str, Any], digits: int) -> str:
+    """Return how sure a gain over all sites is; nothing if there is none."""
+    if not line["gains"]["federated"]:
+        return ""
+    low, high = line["intervals"]["federated"]
+    between = "" if low is None else f", 95 % interval {format_interval(low, high, digits)}"
+    sure = line["sure"]["federated"] in ("gained", "lost")
+    return f"{between}: more than noise" if sure else f"{between}{':' if between else ','} may be noise"
+
+
 def _change(gain: float, metric: dict[str, Any]) -> str:
     if metric["higher"] or not gain:
         return signed(gain, metric["digits"])
     return f"{abs(gain):.{metric['digits']}f} {'better' if gain > 0 else 'worse'}"
 
 
-def _sites_that_gain(verdicts: list[str]) -> str:
-    """Return how many sites gain by joining."""
-    total = len(verdicts) - verdicts.count("unknown")
-    gained, level, lost = (verdicts.count(v) for v in ("gained", "level", "lost"))
-    for n, how in ((gained, "better {} than"), (level, "as well {} as"), (lost, "worse {} than")):
-        if n == total > 1:
-            return f"All {format_count(total)} sites do {how.format('with the federated forest')} alone."
-    count = format_count(gained).capitalize() if gained else "None"
-    text = f"{count} of {format_count(total)} {'site' if total == 1 else 'sites'} {_do(gained or 1)} better"
-    others = [f"{format_count(n)} {_do(n)} {how}" for n, how in ((level, "as well"), (lost, "worse")) if n]
-    return f"{', '.join([f'{text} with the federated forest than alone', *others])}."
+def _sites_that_gain(known: list[str]) -> str:
+    """Return how many sites gain by joining, by more than noise; nothing that intervals do not bear is claimed."""
+    total, n = len(known), {what: known.count(what) for what in dict.fromkeys(known)}
+    gained, lost, noise, level, few = (n.get(what, 0) for what in ("gained", "lost", "noise", "level", "few"))
+    if not gained + lost + noise + level:
+        return (
+            "No site has enough test rows to tell its gain from noise."
+            if few
+            else "How sure gains are is not known: there are no intervals."
+        )
+    if level == total:
+        who = "The site does" if total == 1 else f"All {format_count(total)} sites do"
+        return f"{who} as well with the federated forest as alone."
+    than = "with the federated forest than alone, by more than noise (95 % intervals)"
+    parts = [(count, how) for count, how in ((gained, "better"), (lost, "worse")) if count]
+    if len(parts) == 1 and parts[0][0] == total > 1:
+        return f"All {format_count(total)} sites do {parts[0][1]} {than}."
+    of = f"of {format_count(total)} {'site' if total == 1 else 'sites'}"
+    if not parts:
+        text = f"None {of} does better or worse {than}"
+    else:
+        (count, how), *more = parts
+        text = f"{format_count(count).capitalize()} {of} {_do(count)} {how} {than}"
+        text += "".join(f", {format_count(count)} {_do(count)} {how}" for count, how in more)
+    rest = [f"at {format_count(noise)} the difference may be noise"] * bool(noise)
+    rest += [f"at {format_count(level)} there is none"] * bool(level)
+    rest += [f"{format_count(few)} {'has' if few == 1 else 'have'} too few test rows to tell"] * bool(few)
+    return f"{'; '.join([text, ', '.join(rest)] if rest else [text])}."
 
 
 def _do(n: int) -> str:
     return "does" if n == 1 else "do"
 
 
-def _certainty(summary: dict[str, Any]) -> str:
-    """Return at how many sites the difference is more than noise, where intervals are known."""
-    found = [site["certainty"] for site in summary["sites"]]
-    gained, lost, noise = (found.count(what) for what in ("gained", "lost", "noise"))
-    total = gained + lost + noise
-    if not total:
-        few = "few" in found and "level" not in found
-        return "No site has enough test rows to tell its gain from noise." if few else ""
-    of = f"{format_count(total)} {'site' if total == 1 else 'sites'} with enough test rows to tell"
-    if not gained and not lost:
-        return f"Of {of}, none shows a difference that is more than noise (95 % intervals)."
-    if total > 1 and total in (gained, lost):
-        how = "better" if gained else "worse"
-        return f"All {of} are {how} off by more than noise (95 % intervals)."
-    texts = [
-        f"{format_count(n)} {'is' if n == 1 else 'are'} {how} by more than noise"
-        for n, how in ((gained, "better off"), (lost, "worse off"))
-        if n
-    ]
-    return f"Of {of}, {' and '.join(texts)} (95 % intervals)."
+def _over_splits(summary: dict[str, Any]) -> str:
+    if not summary["repeats"]:
+        return ""
+    times = "once" if summary["repeats"] == 1 else f"{format_count(summary['repeats'])} times"
+    return (
+        f"Every row was judged {times}, by models that had not seen it ({summary['splits']} splits); intervals are "
+        "corrected for splits that share rows."
+    )
 
 
 def _chosen_on_test_rows(summary: dict[str, Any]) -> str:
@@ -152,6 +169,8 @@ def _chosen_on_test_rows(summary: dict[str, Any]) -> str:
 
 
 def _small_test_parts(summary: dict[str, Any]) -> str:
+    if summary["repeats"]:
+        return ""
     sizes = [site["test_rows"] for site in summary["sites"] if site["figures"] and summary["noisy"] is None]
     if not sizes or min(sizes) >= 50 or len(sizes) < 2:
         return ""

@@ -3,12 +3,15 @@
 Sentences and tables are made from the same rounded figures, so that they never contradict each other.
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
+from silvan.algorithms.evaluation.certainty import certainty
 from silvan.federation.federation import OVERALL
 from silvan.report.sentences import sentences
 from silvan.study.run_folder import Figures, Record, Run
+from silvan.util.readable import digits_of
 
 METRICS = {
     "auc": ("AUC", "area under the ROC curve", True),
@@ -22,20 +25,15 @@ METRICS = {
 }
 """Of each metric: its title, what it is, and whether more is better. The first one present leads."""
 
-CERTAINTY = {
-    "gained": "better, by more than noise",
-    "lost": "worse, by more than noise",
-    "noise": "may be noise",
-    "level": "no difference seen",
-    "few": "too few test rows to tell",
-    "unknown": "undefined",
-}
-"""What is written about the gain of the model that a site should use."""
-
 _SEEN = {
-    "ask": "each site's answer",
-    "total": "only the sum over the sites",
+    ("ask", "trusted"): "each site's answer",
+    ("ask", "ring"): "each site's answer",
+    ("ask", "masked"): "each site's answer",
+    ("total", "trusted"): "each site's part, and adds them",
+    ("total", "ring"): "only the sum over the sites",
+    ("total", "masked"): "only the sum over the sites",
 }
+"""What the coordinator sees of an answer, by the message's verb and by how sums are formed."""
 
 
 def summarise_run(folder: str | Path) -> dict[str, Any]:
@@ -49,7 +47,7 @@ def summarise(record: Record) -> dict[str, Any]:
     metric = _leading(record)
     sites = [_site(record, site, metric, models) for site in [s.name for s in record.sites]]
     overall = _site(record, OVERALL, metric, models) if record.evaluation else None
-    mean = _mean(sites, metric, models) if record.by == "rows" else None
+    mean = _mean(sites, metric, models) if record.by == "rows" and not record.repeats else None
     summary = {
         "name": record.name,
         "made": record.made,
@@ -62,6 +60,8 @@ def summarise(record: Record) -> dict[str, Any]:
         "test_rows": _rows(record, [site.test_rows for site in record.sites]),
         "metric": metric,
         "honest": record.study.get("learner", {}).get("protocol") != "paper",
+        "repeats": record.repeats,
+        "splits": record.repeats * record.folds,
         "models": models,
         "sites": sites,
         "mean": mean,
@@ -96,7 +96,7 @@ def _leading(record: Record) -> dict[str, Any] | None:
     title, meaning, higher = METRICS[key]
     bounded = key != "rmse"
     largest = max((abs(row.figures.get(key) or 0.0) for row in record.evaluation), default=0.0)
-    digits = 3 if bounded or largest < 1 else max(0, 3 - len(str(int(largest))) + 1)
+    digits = 3 if bounded else digits_of(largest)
     ranks = key in ("auc", "pr_auc")
     return {
         "key": key,
@@ -112,17 +112,19 @@ def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list
     """Return one line of the comparison: figures, gains against the site alone, and the verdict on them."""
     note = next((site for site in record.sites if site.name == name), None)
     line: dict[str, Any] = {
-        "title": "all rows" if name == OVERALL else name,
+        "title": ("site mean" if record.repeats else "all rows") if name == OVERALL else name,
         "rows": note.rows if note else _rows(record, [s.rows for s in record.sites]),
         "test_rows": note.test_rows if note else _rows(record, [s.test_rows for s in record.sites]),
         "positives": note.positives if note else _positives(record),
         "figures": {},
     }
     by_model = {row.model: row for row in record.evaluation if row.site == name}
+    if record.repeats and by_model:
+        line["rows"] = line["test_rows"] = max(row.rows for row in by_model.values())
     if metric is not None:
         found = {model: by_model[model].figures.get(metric["key"]) for model in models if model in by_model}
         line["figures"] = {model: found.get(model) for model in models}
-    return _compared(line, metric, next((row for row in by_model.values() if row.use), None))
+    return _compared(line, metric, by_model)
 
 
 def _rows(record: Record, of_sites: list[int]) -> int:
@@ -161,15 +163,34 @@ def _mean(sites: list[dict[str, Any]], metric: dict[str, Any] | None, models: li
         "positives": None,
         "figures": {m: sum(s["exact"][m] * s["test_rows"] for s in known) / total for m in models},
     }
-    return _compared(line, metric)
+    line = _compared(line, metric, {})
+    for model, gain in line["gains"].items():
+        line["intervals"][model] = _interval_of_mean(gain, model, known, metric["digits"])
+        line["sure"][model] = certainty(gain, *line["intervals"][model])
+    return line | {"certainty": line["sure"].get("federated", "unknown")}
 
 
-def _compared(line: dict[str, Any], metric: dict[str, Any] | None, used: Figures | None = None) -> dict[str, Any]:
-    """Round a line's figures, add the gains against the site alone, and the verdict on the federated one.
+def _interval_of_mean(
+    gain: float | None, model: str, sites: list[dict[str, Any]], digits: int
+) -> tuple[float | None, float | None]:
+    """Return the interval of a mean of sites' gains, by their test rows, which differ; None unless all have one."""
+    total, ends = (
+        sum(site["test_rows"] for site in sites),
+        [site["intervals"].get(model, (None, None)) for site in sites],
+    )
+    if gain is None or any(low is None or high is None for low, high in ends):
+        return None, None
+    shares = [site["test_rows"] / total for site in sites]
+    reach = math.hypot(*(share * (high - low) / 2 for share, (low, high) in zip(shares, ends, strict=True)))
+    return round(gain - reach, digits) + 0.0, round(gain + reach, digits) + 0.0
 
-    ``used`` is the site's model, whose interval says how sure the verdict is.
+
+def _compared(line: dict[str, Any], metric: dict[str, Any] | None, rows: dict[str, Figures]) -> dict[str, Any]:
+    """Round a line's figures, add the gains against the site alone, and how sure each of them is.
+
+    ``rows`` are the models' figures at the site, by model: with intervals, and a mark at the one that it should use.
     """
-    line |= {"exact": dict(line["figures"]), "gains": {}, "verdict": "unknown"}
+    line |= {"exact": dict(line["figures"]), "gains": {}, "intervals": {}, "sure": {}, "verdict": "unknown"}
     line |= {"use": "", "low": None, "high": None, "certainty": "unknown"}
     if metric is None:
         return line
@@ -180,24 +201,20 @@ def _compared(line: dict[str, Any], metric: dict[str, Any] | None, used: Figures
         if model != "local" and local is not None and value is not None:
             gain = round(value - local if metric["higher"] else local - value, metric["digits"]) + 0.0
         line["gains"][model] = gain
+        row = rows.get(model)
+        low, high = (None, None) if row is None else (row.gain_low, row.gain_high)
+        if low is not None and high is not None:
+            low, high = (round(x, metric["digits"]) + 0.0 for x in (low, high))
+        line["intervals"][model] = low, high
+        line["sure"][model] = certainty(gain, low, high)
     line["verdict"] = verdict(line["gains"].get("federated"))
+    used = next((row for row in rows.values() if row.use), None)
     if used is not None and "local" in rounded:  # without it nothing was compared
         line["use"] = f"{used.model} ({used.same_as})" if used.same_as else used.model
-        if used.gain_low is not None and used.gain_high is not None:
-            line["low"], line["high"] = (round(x, metric["digits"]) + 0.0 for x in (used.gain_low, used.gain_high))
-        line["certainty"] = certainty(line["gains"].get(used.model), line["low"], line["high"])
+    line["low"], line["high"] = line["intervals"].get("federated", (None, None))
+    if (used is not None or line["low"] is not None) and "local" in rounded:
+        line["certainty"] = line["sure"].get("federated", "unknown")
     return line
-
-
-def certainty(gain: float | None, low: float | None, high: float | None) -> str:
-    """Return what an interval says about a gain: one of the keys of ``CERTAINTY``."""
-    if gain is None:
-        return "unknown"
-    if low is None or high is None:
-        return "few" if gain else "level"
-    if low == high == 0.0:
-        return "level"
-    return "gained" if low > 0 else "lost" if high < 0 else "noise"
 
 
 def verdict(gain: float | None) -> str:
@@ -248,7 +265,7 @@ def _traffic(record: Record) -> dict[str, Any]:
             "asks": kinds[name].asks if name in kinds else "",
             "answers": kinds[name].answers if name in kinds else "",
             "verb": kinds[name].verb if name in kinds else "",
-            "seen": _SEEN.get(kinds[name].verb if name in kinds else "", "not known"),
+            "seen": _SEEN.get((kinds[name].verb if name in kinds else "", record.sums), "not known"),
             "sent": sent[name],
             "received": received[name],
         }

@@ -25,6 +25,8 @@ _NOT_ALLOWED = {
     "site": "each site names its own table when it joins; leave site out",
     "query": "each site names its own table when it joins; leave query out",
     "memory": "how much memory a site takes is in its own site.toml; leave memory out",
+    "repeats": "between machines rows that are kept for judging are never learnt from; leave repeats out, or try it "
+    "in one process with `silvan fit`",
     "policy": "what a site lets out is the site's own policy (site.toml); leave [policy] out",
     "parties": "between machines parties are named by sites = [...], and each names its own table and column of ids "
     "(site.toml); leave [parties] out",

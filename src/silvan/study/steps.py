@@ -184,7 +184,7 @@ def judge(
     record.pooled_hash = pooled.hash if isinstance(pooled, Forest) else None
     record.evaluation = [figures(row) for row in rows]
     names = [name for name, _ in contenders]
-    record.curves = [] if counts is None else list(_curves(names, counts.scores, record.classes or []))
+    record.curves = [] if counts is None else list(curves(names, counts.scores, record.classes or []))
     record.status = "done"
     note_traffic(record, federation)
 
@@ -204,7 +204,8 @@ def figures(row: Row) -> Figures:
     return Figures(row.site, row.model, row.rows, values, *gains, between=row.between, epsilon=row.epsilon)
 
 
-def _curves(models: list[str], scores: np.ndarray, classes: list[str]) -> Iterator[Curve]:
+def curves(models: list[str], scores: np.ndarray, classes: list[str]) -> Iterator[Curve]:
+    """Yield the ROC curves of models, from counts of rows by score, for a class against the rest."""
     of = classes[1:] if len(classes) == 2 else classes[:_MOST_CLASSES]
     for model, tables in zip(models, scores, strict=True):
         for name, (negatives, positives) in zip(of, tables, strict=False):

@@ -28,6 +28,7 @@ from silvan.study.study_sections import (
     check_evaluation,
     check_learner,
     check_policy,
+    check_repeats,
     check_schema,
     check_sites,
     check_top,
@@ -50,6 +51,7 @@ class Study:
     label: str = "label"
     site: str | None = None  # the column that names the site, if there is one table
     test: float = 0.0
+    repeats: int = 0  # how often every row is judged; 0: the test rows are, once
     random_state: int = 0
     task: Any = None
     sums: Any = "trusted"
@@ -69,13 +71,15 @@ class Study:
 
     def settings(self) -> dict[str, Any]:
         """Return all settings that decide the result, as plain data."""
-        by_columns = {"id": self.id, "match": self.match, "names": self.names} if self.by_columns else {}
+        more = {"id": self.id, "match": self.match, "names": self.names} if self.by_columns else {}
+        if self.repeats:
+            more["repeats"] = self.repeats
         if self.schema is not None:
-            by_columns["schema"] = self.schema.to_json()
+            more["schema"] = self.schema.to_json()
         if self.evaluation_epsilon is not None:
-            by_columns["evaluation"] = {"epsilon": self.evaluation_epsilon}
+            more["evaluation"] = {"epsilon": self.evaluation_epsilon}
         return {
-            **by_columns,
+            **more,
             "label": self.label,
             "site": self.site,
             "test": self.test,
@@ -177,6 +181,7 @@ def read_study(path: str | Path) -> Study:
     tables = check_sites(data, path.parent, problems)
     kind, parameters = check_learner(data.get("learner", {}), "parties" in data, problems)
     evaluation_epsilon = check_evaluation(data, parameters, problems)
+    check_repeats(data, parameters, problems)
     policy = check_policy(data.get("policy", {}), problems)
     schema = check_schema(data.get("schema"), top.get("label", "label"), problems)
     problems.stop()

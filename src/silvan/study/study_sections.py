@@ -189,6 +189,21 @@ def check_schema(values: Any, label: str, problems: Problems) -> Schema | None:
     return None if problems.found else Schema.of(features, found)
 
 
+def check_repeats(data: dict[str, Any], parameters: dict[str, Any], problems: Problems) -> None:
+    """Check that a study with repeats is one of rows at sites, in memory and without noise."""
+    if "repeats" not in data:
+        return
+    why = {
+        "parties": "repeats is for [sites]; leave it out beside [parties]",
+        "memory": "repeats needs all rows in memory; leave one of repeats and memory out",
+    }
+    for key, text in why.items():
+        if key in data:
+            problems.add(("repeats",), text)
+    if parameters.get("epsilon") is not None:
+        problems.add(("repeats",), "repeats is for learners without epsilon: every split would cost the budgets anew")
+
+
 def check_evaluation(data: dict[str, Any], parameters: dict[str, Any], problems: Problems) -> float | None:
     """Check how the model is judged; return the epsilon of its figures, None if they are exact."""
     values, private = data.get("evaluation", {}), parameters.get("epsilon") is not None

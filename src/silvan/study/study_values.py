@@ -5,6 +5,7 @@ import types
 from collections.abc import Callable
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from silvan.algorithms.evaluation.repeats import MOST_REPEATS
 from silvan.data.batches import read_size
 from silvan.errors import InputError
 
@@ -37,6 +38,11 @@ def whole_number(value: Any) -> str:
     return "" if right else "must be a whole number of at least 0"
 
 
+def _repeats(value: Any) -> str:
+    right = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_REPEATS
+    return "" if right else f"must be a whole number between 1 and {MOST_REPEATS:,}"
+
+
 def _one_of(*choices: str) -> Callable[[Any], str]:
     return lambda value: "" if value in choices else f"must be one of {', '.join(map(repr, choices))}"
 
@@ -55,6 +61,7 @@ KEYS: dict[str, Callable[[Any], str]] = {
     "table": _text,
     "site": _text,
     "test": _share,
+    "repeats": _repeats,
     "random_state": whole_number,
     "task": _one_of("classification", "regression"),
     "sums": _one_of("trusted", "ring", "masked"),

@@ -62,3 +62,8 @@ def signed(value: float, digits: int) -> str:
     if round(value, digits) == 0:
         return f"±{0:.{digits}f}"
     return f"{'+' if value > 0 else '−'}{abs(value):.{digits}f}"
+
+
+def digits_of(largest: float) -> int:
+    """Return how many decimals figures have of which the largest is so large: three digits in all."""
+    return 3 if largest < 1 else max(0, 3 - len(str(int(largest))) + 1)

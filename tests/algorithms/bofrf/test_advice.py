@@ -7,8 +7,8 @@ from algorithms.bofrf.test_clusters import TOGETHER, unlike
 from helpers.studies import federate, parts, table
 
 import silvan as sv
+from silvan import datasets
 from silvan.algorithms.bofrf.clusters import find_clusters
-from silvan.data import datasets
 from silvan.errors import InputError
 
 

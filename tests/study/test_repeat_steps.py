@@ -1,0 +1,88 @@
+"""Studies that judge every row, as the command line runs and shows them."""
+
+import csv
+
+import polars as pl
+import pytest
+from helpers.runs import silvan, write_study
+from helpers.studies import parts, table
+
+import silvan as sv
+from silvan.errors import InputError
+from silvan.report.summary import summarise_run
+from silvan.study.remote_study import read_remote_study
+from silvan.study.run_folder import Run
+from silvan.study.study_file import read_study
+
+
+def study_with_repeats(folder, n=120, line="repeats = 2"):
+    study = write_study(folder, parts(table(n=n), 3))
+    study.write_text(f"{line}\n{study.read_text()}")
+    return study
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("repeats")
+    shown = silvan("fit", study_with_repeats(folder), "--output", folder / "run").stdout
+    return folder, shown
+
+
+def test_every_row_is_judged(run):
+    folder, shown = run
+    record = Run(folder / "run").read()
+    assert record.repeats == 2
+    assert {row.model for row in record.evaluation} == {"local", "federated"}
+    rows = {row.site: row.rows for row in record.evaluation}
+    assert rows == {**{name: len(part) for name, part in parts(table(n=120), 3).items()}, "all": 120}
+    assert "Every row was judged two times" in " ".join(shown.split())
+    assert "site mean" in shown
+    assert max(map(len, shown.splitlines())) <= 100
+    assert (folder / "run" / "report.html").read_text().count("Nadeau and Bengio") == 1
+
+
+def test_figures_are_those_of_compare(run):
+    folder, _ = run
+    study = read_study(folder / "study.toml")
+    fed = study.federation()
+    found = sv.compare(fed, {"joined": study.learner(fed.schema)}, repeats=2)
+    ours = [row for row in Run(folder / "run").read().evaluation if row.model == "federated"]
+    theirs = found.frame.filter(pl.col("model") == "joined")
+    assert [row.gain for row in ours] == theirs["gain"].to_list()
+    assert [row.gain_high for row in ours] == theirs["gain_high"].to_list()
+
+
+def test_a_site_should_use_what_has_the_better_mean(run):
+    for site in summarise_run(run[0] / "run")["sites"]:
+        better = site["exact"]["federated"] >= site["exact"]["local"]
+        assert site["use"].startswith("federated" if better else "local")
+        assert not (site["certainty"] == "lost" and site["use"] != "local")
+
+
+def test_judging_again_gives_the_same(run, tmp_path):
+    folder, _ = run
+    silvan("evaluate", folder / "run", "--output", tmp_path / "again.csv")
+    assert (tmp_path / "again.csv").read_bytes() == (folder / "run" / "evaluation.csv").read_bytes()
+    with (tmp_path / "again.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 8
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("repeats = 0", "repeats must be a whole number between 1 and 1,000, got 0"),
+        ("repeats = 2.5", "repeats must be a whole number"),
+        ("repeats = 'ten'", "repeats must be a whole number"),
+        ('repeats = 2\nmemory = "1GB"', "repeats needs all rows in memory"),
+    ],
+)
+def test_what_repeats_cannot_be(tmp_path, line, said):
+    with pytest.raises(InputError, match=said):
+        read_study(study_with_repeats(tmp_path, line=line))
+
+
+def test_between_machines_there_are_no_repeats(tmp_path):
+    file = tmp_path / "study.toml"
+    file.write_text('repeats = 3\n[learner]\nkind = "HistogramForest"\n')
+    with pytest.raises(InputError, match="rows that are kept for judging are never learnt from"):
+        read_remote_study(file)
