@@ -25,8 +25,9 @@ LONG = 2**53 + 1
 
 TEXTS = ["1", "1.0", " 1", "01", "1e0", "+1", "0", "0.0", "-0", "2.5", str(LONG), "9" * 20, "1e39", "inf"]
 TEXTS += ["true", "TRUE", "False", "x", " x", "nan", "", "  ", "2020-01-01", "1,5", 'a "b"\nc', "é", "=1"]
+TEXTS += ["NA", " n/a", "?", ".", "-", "null"]
 VALUES = [1, 1.0, 0, 0.0, -0.0, 2.5, 1e39, float("inf"), True, False, None, 7, -3]
-OBJECTS = [datetime.date(2020, 1, 1), b"1", [1]]
+OBJECTS = [datetime.date(2020, 1, 1), datetime.datetime(2020, 1, 1, 6), b"1", [1]]
 
 CELLS = {
     "csv": st.sampled_from(TEXTS),
@@ -37,7 +38,9 @@ CELLS = {
 }
 
 named = st.lists(
-    st.sampled_from(["1", "1.0", "01", "0", "true", "x", str(LONG), "2.5", "nan", "False"]), unique=True, max_size=5
+    st.sampled_from(["1", "1.0", "01", "0", "true", "x", str(LONG), "2.5", "nan", "False", "NA"]),
+    unique=True,
+    max_size=5,
 )
 labels = st.sampled_from(
     [
@@ -54,7 +57,8 @@ labels = st.sampled_from(
 @st.composite
 def schemas(draw):
     ward = sv.Feature("ward", "categorical", categories=tuple(draw(named)), other=draw(st.booleans()))
-    return sv.Schema.of(["i", "a", ward], draw(labels))
+    number = sv.Feature("a", date=draw(st.sampled_from([None, "days"])))
+    return sv.Schema.of(["i", number, ward], draw(labels))
 
 
 def keep(folder: Path, kind: str, rows: list) -> object:
@@ -92,7 +96,7 @@ def encoded(kind: str, rows: list, schema: sv.Schema) -> tuple:
     if kind == "arrays":
         names = ["x0", "x1", "x2"]
         features = (
-            sv.Feature(n, f.kind, categories=f.categories, other=f.other)
+            sv.Feature(n, f.kind, categories=f.categories, other=f.other, date=f.date)
             for n, f in zip(names, schema.features, strict=True)
         )
         schema = sv.Schema(tuple(features), schema.label)
@@ -130,7 +134,7 @@ def test_a_file_and_a_frame_of_its_texts_are_read_alike(words):
         frame = read_table(source, "y", schema)
         file = encode_features(frame, schema, strict=False)
         assert encode_label(frame, schema).tolist() == [1] * len(words)
-    frame = read_table(pl.DataFrame({"a": words, "y": 1}))
+    frame = read_table(pl.DataFrame({"a": words, "y": 1}), "y", schema)
     np.testing.assert_array_equal(encode_features(frame, schema, strict=False), file)
 
 
@@ -138,7 +142,8 @@ def test_what_texts_stand_for():
     words = {"1": 1, "1.0": 1.0, " 01 ": 1, "1e3": 1000.0, str(LONG): LONG, "TRUE": True, "false": False, "-.5": -0.5}
     assert numbers_of(list(words)) == list(words.values())
     assert [type(n) for n in numbers_of(list(words))] == [type(n) for n in words.values()]
-    assert numbers_of(["x", "", "1_000", "0x1", "1,5", "2020-01-01", "1 2"]) == [None] * 7
+    assert numbers_of(["x", "", "1_000", "0x1", "1,5", "2020-01-01", "1 2", "--", "unknown"]) == [None] * 9
+    assert np.isnan(numbers_of(["NA", "n/a", "#N/A", " ? ", ".", "-", "NULL", "None", "NaN", "<NA>"])).all()
 
 
 def test_places_in_batches_are_those_of_the_table(tmp_path):

@@ -59,8 +59,8 @@ def predict_table(model: Path, table: Path, output: Path | None, site: str | Non
     forest = open_forest(model, site)
     with progress.step("Reading the table"):
         frame = read_table(str(table), forest.schema.label.name, forest.schema)
-        lacking = np.array([name not in frame.columns for name in forest.schema.names])
-        absent = [name for name, lacks in zip(forest.schema.names, lacking, strict=True) if lacks]
+        lacking = np.array([name not in frame.columns for name in forest.schema.columns])
+        absent = [name for name, lacks in zip(forest.schema.columns, lacking, strict=True) if lacks]
         abstain = forest.combine == "vote" and not fill
         if absent and (lacking.all() or not (fill or abstain)):
             mend = "add these columns, or pass --fill to count them as missing"

@@ -9,7 +9,7 @@ that all rows fit, or, with a schema, those in which every cell can be read by i
 import gzip
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import narwhals as nw
 
 from silvan.data.cells import text_columns
+from silvan.data.column_types import CellTypes, Kinds, convert, kind_of, said_categorical
 from silvan.data.disk_arrays import Folder, StoredFrames
 from silvan.data.schema import Schema
 from silvan.data.sources.csv_pieces import first_end, pieces
-from silvan.data.sources.csv_types import CellTypes, convert
 from silvan.data.sources.database import read_batches
 from silvan.data.sources.query import Query
 from silvan.data.sources.unchanged_file import UnchangedFile
@@ -29,11 +29,15 @@ from silvan.data.table import (
     TypedTable,
     as_query,
     check_names,
+    complaints,
     csv_header,
+    dates_in,
     file_kind,
     not_csv,
     not_parquet,
     open_table,
+    retyped_columns,
+    text_of,
 )
 from silvan.errors import InputError, SchemaError
 
@@ -42,13 +46,20 @@ if TYPE_CHECKING:
 
 
 class Whole:
-    """A table in memory. ``refused`` says of columns without one type why they cannot be described."""
+    """A table in memory. ``refused`` says of columns without one type why they cannot be described.
 
-    def __init__(self, table: TypedTable, exclude: Sequence[str] = ()) -> None:
+    The cells of columns that ``kinds`` says are categorical are texts, if the source has them; ``dtypes`` are the
+    types without that. ``dates`` are the columns of dates.
+    """
+
+    def __init__(self, table: TypedTable, exclude: Sequence[str] = (), kinds: Kinds | None = None) -> None:
         self.excluded = [name for name in exclude if name in table.frame.columns]
+        self.kinds = kinds or {}
         self._table = table._replace(frame=table.frame.drop(*self.excluded))
-        self.frame, self.refused = self._table.frame, table.refused
-        self.names, self.dtypes = self.frame.columns, dict(self.frame.schema)
+        self.refused = {name: text for name, text in table.refused.items() if name not in self.excluded}
+        self.names, self.dtypes = self._table.frame.columns, dict(self._table.frame.schema)
+        self.frame = self._table.with_texts(said_categorical(self.kinds))
+        self.dates = frozenset(self.names) & table.dates
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -62,17 +73,28 @@ class Whole:
 class Batched:
     """A table that is read again whenever it is needed, ``room`` bytes of it at a time."""
 
-    def __init__(self, source: Any, label: str, room: int, folder: Folder = None, exclude: Sequence[str] = ()) -> None:
-        self.room, self.folder = max(room, 1), folder
+    def __init__(
+        self,
+        source: Any,
+        label: str,
+        room: int,
+        folder: Folder = None,
+        exclude: Sequence[str] = (),
+        kinds: Kinds | None = None,
+    ) -> None:
+        self.room, self.folder, self.kinds = max(room, 1), folder, kinds or {}
         self.refused: dict[str, str] = {}
+        self.dates: frozenset[str] = frozenset()
         columns, self.rows, self._read = self._open(source, label)
         check_names(list(columns), self.what)
         if not self.rows:
             raise InputError(f"{self.what} has columns but no rows; at least one row is needed")
         self.excluded = [name for name in exclude if name in columns]
         self.names = [name for name in columns if name not in self.excluded]
+        self.refused = {name: text for name, text in self.refused.items() if name in self.names}
         empty = nw.from_native(next(self._read(self.names, 1, ()))[:0], eager_only=True)
         self.dtypes = dict(empty.schema)
+        self.dates = frozenset(self.names) & (self.dates | dates_in(self.dtypes))
 
     def __len__(self) -> int:
         return self.rows
@@ -80,7 +102,8 @@ class Batched:
     def batches(self, names: Sequence[str] | None = None, schema: Schema | None = None) -> Iterator[Frame]:
         """Yield all rows in batches, in their order; only the named columns, if any are named."""
         names = self.names if names is None else list(names)
-        as_text = () if schema is None else [name for name in text_columns(schema) if name in names]
+        wanted = said_categorical(self.kinds) if schema is None else text_columns(schema)
+        as_text = [name for name in wanted if name in names]
         for frame in self._read(names, self._batch_rows(len(names)), as_text):
             yield nw.from_native(frame, eager_only=True)
 
@@ -92,15 +115,13 @@ class Batched:
         query = as_query(source)
         if query is not None:
             self.what = f"the query on {query.where}"
-            return _open_query(query, self.room, self.folder, self.refused)
+            return self._open_query(query)
         if isinstance(source, str | os.PathLike):
             path, self.what = Path(source), repr(str(source))
-            if file_kind(path) == "parquet":
-                return _open_parquet(path)
-            return _open_csv(path, self.room)
+            return self._open_parquet(path) if file_kind(path) == "parquet" else self._open_csv(path)
         self.what = "the table"
-        table = open_table(source, label)
-        self.refused |= table.refused
+        table = open_table(source, label, self.kinds)
+        self.refused, self.dates = table.refused, table.dates
 
         def read(names: Sequence[str], rows: int, as_text: Collection[str]) -> Iterator[Any]:
             some: Any = table.with_texts(as_text).select(names)
@@ -109,75 +130,96 @@ class Batched:
 
         return table.frame.columns, len(table.frame), read
 
+    def _open_parquet(self, path: Path) -> "tuple[Sequence[str], int, _Read]":
+        """Look at all cells of text once; every pass then reads the file again."""
+        import polars as pl
+
+        file = UnchangedFile(path)
+        try:
+            schema = pl.scan_parquet(path, glob=False).collect_schema()
+            n = int(pl.scan_parquet(path, glob=False).select(pl.len()).collect().item())
+        except (pl.exceptions.PolarsError, OSError):
+            raise not_parquet(path) from None
+
+        def frames(columns: Sequence[str], rows: int) -> "Iterator[pl.DataFrame]":
+            for start in range(0, n, rows):
+                file.check()
+                try:
+                    some = pl.scan_parquet(path, glob=False).select(columns).slice(start, rows).collect()
+                except (pl.exceptions.PolarsError, OSError):
+                    raise not_parquet(path) from None
+                yield some
+
+        texts = [name for name, dtype in schema.items() if dtype == pl.String]
+        found = self._look_at(frames(texts, self._batch_rows(len(texts))) if texts else (), typed=texts)
+        self.refused, self.dates = complaints(found)
+        types = {name: cells.narrowest() for name, cells in found.items() if cells.found in ("numeric", "empty")}
+
+        def read(columns: Sequence[str], rows: int, as_text: Collection[str]) -> "Iterator[pl.DataFrame]":
+            for some in frames(columns, rows):
+                yield _converted(some, types, as_text)
+
+        return schema.names(), n, read
+
+    def _open_query(self, query: Query) -> "tuple[Sequence[str], int, _Read]":
+        """Keep what the database answers, and look at all cells of text."""
+        kept, names, n = StoredFrames(self.folder), [], 0
+
+        def keep(frame: "pl.DataFrame") -> None:
+            nonlocal names, n
+            names, n = frame.columns, n + len(frame)
+            kept.append(frame)
+
+        retyped = read_batches(query, keep, self.room)
+        found = self._look_at(kept, typed=[name for name in names if name not in retyped.mixed])
+        types, self.refused, self.dates = retyped_columns(found, retyped)
+
+        def read(columns: Sequence[str], rows: int, as_text: Collection[str]) -> "Iterator[pl.DataFrame]":
+            for frame in kept:
+                yield from _converted(frame.select(columns), types, as_text).iter_slices(rows)
+
+        return names, n, read
+
+    def _open_csv(self, path: Path) -> "tuple[Sequence[str], int, _Read]":
+        """Look at all cells once, for the narrowest type that fits; every pass then reads the file again."""
+        import polars as pl
+
+        file = UnchangedFile(path)
+        check_names(csv_header(path), repr(str(path)))
+        size = max(self.room // 2, 1)
+        found = self._look_at(_csv_frames(path, size))
+        self.refused, self.dates = complaints(found)
+        types = {name: cells.narrowest() for name, cells in found.items()}
+        n = max((cells.seen for cells in found.values()), default=0)
+
+        def read(columns: Sequence[str], rows: int, as_text: Collection[str]) -> "Iterator[pl.DataFrame]":
+            file.check()
+            wanted = {name: pl.String if name in as_text else types[name] for name in columns}
+            for frame in _csv_frames(path, size):
+                for some in frame.select(columns).iter_slices(rows):
+                    yield _converted(some, wanted, ())
+
+        return list(types), n, read
+
+    def _look_at(self, frames: "Iterable[pl.DataFrame]", typed: Collection[str] = ()) -> dict[str, CellTypes]:
+        """Look at all columns of text, once."""
+        found: dict[str, CellTypes] = {}
+        for frame in frames:
+            for name, column in text_of(frame).items():
+                if name not in found:
+                    found[name] = CellTypes(kind_of(self.kinds, name), typed=name in typed)
+                found[name].add(column)
+        return found
+
 
 _Read = Callable[[Sequence[str], int, Collection[str]], "Iterator[Any]"]
 """Reads columns, so many rows at a time, some of the columns as text if their types come from all rows."""
 
 
-def _open_parquet(path: Path) -> tuple[Sequence[str], int, _Read]:
-    import polars as pl
-
-    file = UnchangedFile(path)
-    try:
-        names = pl.scan_parquet(path, glob=False).collect_schema().names()
-        n = int(pl.scan_parquet(path, glob=False).select(pl.len()).collect().item())
-    except (pl.exceptions.PolarsError, OSError):
-        raise not_parquet(path) from None
-
-    def read(columns: Sequence[str], rows: int, as_text: Collection[str]) -> "Iterator[pl.DataFrame]":
-        for start in range(0, n, rows):
-            file.check()
-            try:
-                some = pl.scan_parquet(path, glob=False).select(columns).slice(start, rows).collect()
-            except (pl.exceptions.PolarsError, OSError):
-                raise not_parquet(path) from None
-            yield some
-
-    return names, n, read
-
-
-def _open_query(query: Query, room: int, folder: Folder, refused: dict[str, str]) -> tuple[Sequence[str], int, _Read]:
-    kept, names, n = StoredFrames(folder), [], 0
-
-    def keep(frame: "pl.DataFrame") -> None:
-        nonlocal names, n
-        names, n = frame.columns, n + len(frame)
-        kept.append(frame)
-
-    retyped = read_batches(query, keep, room)
-    refused |= retyped.refused
-
-    def read(columns: Sequence[str], rows: int, as_text: Collection[str]) -> "Iterator[pl.DataFrame]":
-        types = {name: t for name, t in retyped.types.items() if name in columns and name not in as_text}
-        for frame in kept:
-            some = frame.select(columns)
-            yield from some.with_columns([convert(some[name], t) for name, t in types.items()]).iter_slices(rows)
-
-    return names, n, read
-
-
-def _open_csv(path: Path, room: int) -> tuple[Sequence[str], int, _Read]:
-    """Look at all cells once, for the narrowest type that fits; every pass then reads the file again."""
-    import polars as pl
-
-    file = UnchangedFile(path)
-    check_names(csv_header(path), repr(str(path)))
-    size, n = max(room // 2, 1), 0
-    found: dict[str, CellTypes] = {}
-    for frame in _csv_frames(path, size):
-        n += len(frame)
-        for name in frame.columns:
-            found.setdefault(name, CellTypes()).add(frame[name])
-    types = {name: cells.narrowest() for name, cells in found.items()}
-
-    def read(columns: Sequence[str], rows: int, as_text: Collection[str]) -> "Iterator[pl.DataFrame]":
-        file.check()
-        wanted = {name: pl.String if name in as_text else types[name] for name in columns}
-        for frame in _csv_frames(path, size):
-            for some in frame.select(columns).iter_slices(rows):
-                yield some.with_columns([convert(some[name], dtype) for name, dtype in wanted.items()])
-
-    return list(types), n, read
+def _converted(frame: "pl.DataFrame", types: dict[str, Any], as_text: Collection[str]) -> "pl.DataFrame":
+    """Return a frame with columns of text converted, but for some."""
+    names = [name for name in types if name in frame.columns and name not in as_text]
+    return frame.with_columns([convert(frame[name], types[name]) for name in names])
 
 
 def _csv_frames(path: Path, size: int) -> "Iterator[pl.DataFrame]":

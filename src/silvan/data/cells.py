@@ -2,13 +2,16 @@
 
 A cell is missing, or a number, true or false, or text. A text may stand for a number: the same text always stands for
 the same one, in a file where every cell is text as in a frame. So a column that one row turns to text, or one missing
-cell to floats, is read as before. Anything else (a date, a list, bytes) cannot be read.
+cell to floats, is read as before. Some texts mark missing values, as ``NA`` does. A date is read where the schema has
+one; anything else (a list, bytes) cannot be read.
 
 Work is done on distinct values; only a column of Python objects is looped over.
 """
 
 import math
+import re
 from collections.abc import Container, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from numbers import Real
 from typing import Any
@@ -17,12 +20,15 @@ import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
 
-from silvan.data.schema import Class, Schema
+from silvan.data.schema import Class, DatePart, Schema
 
 Series = nw.Series[Any]
 
 STRANGE = "\0"
 """The text of a value that is neither a number, nor true or false, nor text."""
+
+MARKERS = frozenset(("na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?", ".", "-"))
+"""Texts, in small letters, that stand for nothing wherever they are not the name of a category or a class."""
 
 MISSING = -1
 UNKNOWN = -2
@@ -69,14 +75,14 @@ def text_columns(schema: Schema) -> list[str]:
 def numbers_of(words: Sequence[str]) -> list[int | float | bool | None]:
     """Return what texts stand for: a whole number, a number, true or false; None for any other text.
 
-    Blanks around it do not count. ``nan`` is a number, as in most programs.
+    Blanks around it do not count. A marker of missing values stands for NaN.
     """
     if not words:
         return []
     import polars as pl
 
     clean = pl.Series(words, dtype=pl.String).str.strip_chars()
-    truth = {"true": True, "false": False}
+    truth = {"true": True, "false": False, **dict.fromkeys(MARKERS, math.nan)}
     found = zip(
         clean.cast(pl.Int64, strict=False).to_list(),
         clean.cast(pl.Float64, strict=False).to_list(),
@@ -187,7 +193,7 @@ def class_places(series: Series, classes: Sequence[Class]) -> NDArray[np.int64]:
 def cell_numbers(series: Series) -> tuple[NDArray[np.float64], NDArray[np.bool]]:
     """Return the number of each row, NaN where there is none, and which rows hold something that is no number.
 
-    Blank text is missing, true is 1 and false is 0.
+    Blank text and markers are missing, true is 1 and false is 0.
     """
     if is_number(series):
         numbers = series.cast(nw.Float64).to_numpy().astype(np.float64)
@@ -198,6 +204,88 @@ def cell_numbers(series: Series) -> tuple[NDArray[np.float64], NDArray[np.bool]]
     strange = [number is None and bool(str(value).strip()) for value, number in zip(values, found, strict=True)]
     numbers = np.array([np.nan if number is None else float(number) for number in [*found, None]], np.float64)
     return numbers[places], np.array([*strange, False], np.bool)[places]
+
+
+_DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:?\d{2})?)?")
+_DOTTED = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?")
+_EPOCH = datetime(1970, 1, 1)
+
+
+def days_of(words: Sequence[str], part: DatePart = "days") -> list[float | None]:
+    """Return the days since 1970 of texts such as 2020-01-31 or 31.1.2020, or a part of the date; None for others."""
+    return [_day(read_date(word.strip()), part) for word in words]
+
+
+def read_date(word: str) -> datetime | None:
+    """Return the date that a text stands for; None if it is none, or one of which day and month may be confused."""
+    if len(word) < 8 or not word[0].isdigit():
+        return None
+    if dotted := _DOTTED.fullmatch(word):
+        word = f"{dotted[3]}-{dotted[2]:0>2}-{dotted[1]:0>2}{dotted[4] or ''}"
+    elif not _DATE.fullmatch(word):
+        return None
+    try:
+        return datetime.fromisoformat(word)
+    except ValueError:
+        return None
+
+
+def _day(when: Any, part: DatePart) -> float | None:
+    """Return a date as a number; None for what is no date."""
+    if not isinstance(when, date):
+        return None
+    if part != "days":
+        return float(when.isoweekday() if part == "weekday" else getattr(when, part))
+    if not isinstance(when, datetime):
+        when = datetime(when.year, when.month, when.day)
+    elif when.tzinfo is not None:
+        when = when.astimezone(UTC).replace(tzinfo=None)
+    return (when - _EPOCH) / timedelta(days=1)
+
+
+def cell_dates(series: Series, part: DatePart) -> tuple[NDArray[np.float64], NDArray[np.bool]]:
+    """Return the days since 1970 of each row, or a part of its date, and which rows hold something that is no date.
+
+    A day begins at midnight UTC, where a time zone is known; weekdays are 1 for Monday to 7 for Sunday.
+    """
+    numbers, strange = np.full(len(series), np.nan), np.zeros(len(series), np.bool)
+    present = ~series.is_null().to_numpy().astype(bool)
+    if series.dtype in (nw.Date, nw.Datetime):
+        some: Any = series.drop_nulls()
+        if part == "days":
+            numbers[present] = some.dt.timestamp("us").to_numpy() / 86_400e6
+        else:
+            numbers[present] = getattr(some.dt, part)().to_numpy()
+        return numbers, strange
+    if not (is_text(series) or holds_objects(series)):
+        return numbers, present
+    cells = (series if holds_objects(series) else series.cast(nw.String)).to_list()
+    known: dict[Any, tuple[float, bool]] = {}
+    for row in np.flatnonzero(present).tolist():
+        cell = cells[row]
+        if not isinstance(cell, str | date):
+            strange[row] = not (isinstance(cell, float) and cell != cell)
+            continue
+        if cell not in known:
+            word = cell.strip() if isinstance(cell, str) else ""
+            day = _day(read_date(word) if isinstance(cell, str) else cell, part)
+            lost = day is None and bool(word) and word.lower() not in MARKERS
+            known[cell] = (np.nan if day is None else day, lost)
+        numbers[row], strange[row] = known[cell]
+    return numbers, strange
+
+
+def is_dates(series: Series, kind: str | None = None) -> bool:
+    """Whether a column holds dates: by its type, or by every cell of it."""
+    if kind is not None or series.dtype in (nw.Date, nw.Datetime):
+        return kind == "date" or (kind is None and not is_void(series))
+    if is_void(series) or not (series.dtype == nw.String or holds_objects(series)):
+        return False
+    some = series.drop_nulls().head(1).to_list()[0]
+    if isinstance(some, str) and read_date(some.strip()) is None and some.strip().lower() not in MARKERS:
+        return False  # most text is none: one cell is enough to know
+    days, strange = cell_dates(series, "days")
+    return not strange.any() and not np.isnan(days).all()
 
 
 def plain_numbers(series: Series) -> NDArray[Any]:

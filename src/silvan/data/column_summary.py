@@ -7,7 +7,8 @@ from numba import njit
 
 from silvan.data import grid
 from silvan.data.batches import Batched, Whole
-from silvan.data.cells import Series, is_text
+from silvan.data.cells import Series, cell_text, is_text
+from silvan.data.column_types import kind_of
 from silvan.data.encode import Task, check_few, describe_label, infer_task, label_column, numeric_or_text
 from silvan.data.grid import LARGEST
 from silvan.data.schema import Class, Label
@@ -67,18 +68,22 @@ def _add_sizes(image: np.ndarray, counts: np.ndarray, low: np.ndarray, high: np.
 
 @dataclass(frozen=True)
 class Summary:
-    """The features in their order, with the sizes of those that are numeric (None: categorical), and the label."""
+    """The features in their order, with the sizes of those that are numeric, what each is, and the label.
+
+    A column is "numeric", "categorical", "date", or "empty" if no cell of it holds anything.
+    """
 
     sizes: dict[str, Sizes | None]
+    kinds: dict[str, str]
     label: Label
 
 
 def summarise(table: Whole | Batched, label: str, task: Task | None = None) -> Summary:
     """Summarise all rows in one pass."""
     names = [name for name in table.names if name != label]
+    kinds = {name: "date" if name in table.dates else kind_of(table.kinds, name) or "empty" for name in names}
     sizes: dict[str, Sizes] = {name: Sizes() for name in names}
-    texts: set[str] = set()
-    target = _Target(label, task)
+    target = _Target(label, task, named=kind_of(table.kinds, label) == "categorical")
     start = 0
     for complaint in table.refused.values():
         raise SchemaError(complaint)
@@ -88,12 +93,12 @@ def summarise(table: Whole | Batched, label: str, task: Task | None = None) -> S
             raise SchemaError(f"no column is left to predict {label!r} from; add features or exclude less")
         for name in names:
             series = batch[name]
-            if series.null_count() == len(series):
+            if series.null_count() == len(series) or kinds[name] == "date":
                 continue
             numeric_or_text(series, name)
-            if is_text(series):
-                texts.add(name)
-            else:
+            if kinds[name] == "empty":
+                kinds[name] = "categorical" if is_text(series) else "numeric"
+            if kinds[name] == "numeric":
                 sizes[name].add(series)
         try:
             target.add(batch[label])
@@ -102,14 +107,16 @@ def summarise(table: Whole | Batched, label: str, task: Task | None = None) -> S
                 raise
             raise type(error)(f"in rows {start + 1:,} to {start + len(batch):,}: {error}") from None
         start += len(batch)
-    return Summary({name: None if name in texts else sizes[name] for name in names}, target.label())
+    found = {name: sizes[name] if kinds[name] in ("numeric", "empty") else None for name in names}
+    return Summary(found, kinds, target.label())
 
 
 class _Target:
-    """What is known of the label so far."""
+    """What is known of the label so far. ``named`` classes are texts, whatever the cells are."""
 
-    def __init__(self, name: str, task: Task | None) -> None:
-        self.name, self.asked = name, task
+    def __init__(self, name: str, task: Task | None, *, named: bool = False) -> None:
+        self.name, self.named = name, named
+        self.asked: Task | None = "classification" if named and task is None else task
         self.number = task == "regression"
         self.classes: set[Class] = set()
 
@@ -118,7 +125,7 @@ class _Target:
         self.number |= self.asked is None and infer_task(series) == "regression"
         label = describe_label(series, self.name, "regression" if self.number else "classification")
         if label.classes is not None and len(self.classes) <= _MOST:
-            self.classes.update(label.classes)
+            self.classes.update(map(cell_text, label.classes) if self.named else label.classes)
 
     def label(self) -> Label:
         """Return the label."""

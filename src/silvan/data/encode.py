@@ -22,16 +22,19 @@ from silvan.data.cells import (
     UNKNOWN,
     Series,
     category_places,
+    cell_dates,
     cell_numbers,
     cell_text,
     class_places,
     holds_objects,
+    is_dates,
     is_number,
     is_text,
     is_void,
     plain_numbers,
 )
-from silvan.data.schema import MAX_CATEGORIES, Class, Feature, Label, Schema
+from silvan.data.column_types import Kinds, date_parts, kind_of, places_text
+from silvan.data.schema import MAX_CATEGORIES, Class, DatePart, Feature, Label, Schema
 from silvan.data.table import Frame
 from silvan.errors import InputError, SchemaError
 from silvan.util.readable import format_names
@@ -51,8 +54,8 @@ def infer_schema(
 ) -> Schema:
     """Describe the columns of a table as they are.
 
-    Numbers and booleans become numeric features, text becomes categorical, in the order of the columns.
-    A column without any value is numeric.
+    Numbers and booleans become numeric features, dates the days since 1970, text becomes categorical, in the order of
+    the columns. A column without any value is numeric.
 
     Parameters
     ----------
@@ -96,11 +99,26 @@ def describe_label(target: Series, label: str, task: Task | None = None) -> Labe
     return Label(label, _infer_classes(target, label, asked=task is not None))
 
 
-def infer_features(frame: Frame, exclude: Iterable[str] = (), min_category_rows: int = 1) -> tuple[Feature, ...]:
+def infer_features(
+    frame: Frame, exclude: Iterable[str] = (), min_category_rows: int = 1, kinds: Kinds | None = None
+) -> tuple[Feature, ...]:
     """Describe all columns but some as features, in their order."""
-    left_out = set(exclude)
-    names = [name for name in frame.columns if name not in left_out]
-    return tuple(_infer_feature(frame[name], name, min_category_rows) for name in names)
+    left_out, kinds = set(exclude), kinds or {}
+    found: list[Feature] = []
+    for name in frame.columns:
+        if name in left_out:
+            continue
+        series = frame[name]
+        if is_dates(series, kind_of(kinds, name)):
+            found += date_features(name, date_parts(kinds, name))
+        else:
+            found.append(_infer_feature(series, name, min_category_rows, kind_of(kinds, name)))
+    return tuple(found)
+
+
+def date_features(name: str, parts: Iterable[DatePart]) -> list[Feature]:
+    """Return the features that are made of a column of dates."""
+    return [Feature(name if part == "days" else f"{name} ({part})", date=part) for part in parts]
 
 
 def category_texts(series: Series) -> dict[str, int]:
@@ -153,7 +171,7 @@ def encode_features(
     an infinite one is the largest there is.
     """
     present = set(frame.columns)
-    absent = [name for name in schema.names if name not in present]
+    absent = [feature.column for feature in schema.features if feature.column not in present]
     if absent and not fill_absent:
         raise SchemaError(
             f"the table lacks {format_names(absent, most=50)}; add these columns, empty if unknown, or agree on "
@@ -162,12 +180,12 @@ def encode_features(
     # filled by column and turned once: a column at a time would touch every cache line for each column
     columns = np.empty((len(schema.features), len(frame)), dtype=np.float32)
     for values, feature in zip(columns, schema.features, strict=True):
-        if feature.name not in present:
+        if feature.column not in present:
             values[:] = np.nan
         elif feature.categorical:
             values[:] = _encode_categories(frame[feature.name], feature, strict, first_row)
         else:
-            values[:] = _encode_numbers(frame[feature.name], feature.name, strict, first_row)
+            values[:] = _encode_numbers(frame[feature.column], feature, strict, first_row)
     columns += 0.0  # -0.0 becomes 0.0
     return np.ascontiguousarray(columns.T)
 
@@ -196,10 +214,10 @@ def encode_label(
     return codes.astype(np.int32)
 
 
-def _infer_feature(series: Series, name: str, min_rows: int) -> Feature:
-    if is_void(series) or is_number(series):
-        return Feature(name)
-    if not is_text(series):
+def _infer_feature(series: Series, name: str, min_rows: int, kind: str | None) -> Feature:
+    if is_void(series) or (is_number(series) and kind != "categorical"):
+        return Feature(name, "categorical", categories=()) if kind == "categorical" else Feature(name)
+    if not (is_text(series) or is_number(series)):
         raise SchemaError(_unusable(series, name))
     rows = category_texts(series)
     often = sorted((word for word in rows if rows[word] >= min_rows), key=lambda word: (-rows[word], word))
@@ -230,17 +248,19 @@ def check_few(n: int, label: str, *, asked: bool) -> None:
         )
 
 
-def _encode_numbers(series: Series, name: str, strict: bool, first_row: int) -> NDArray[np.float32]:
-    if strict:
+def _encode_numbers(series: Series, feature: Feature, strict: bool, first_row: int) -> NDArray[np.float32]:
+    name, noun = feature.column, "number" if feature.date is None else "date"
+    if strict and feature.date is None:
         _check_usable(series, name)
-    numbers, strange = cell_numbers(series)
+    numbers, strange = cell_numbers(series) if feature.date is None else cell_dates(series, feature.date)
     # by way of 64 bits, so that whole numbers and the same numbers read as floats round alike
     with np.errstate(over="ignore", under="ignore"):
         values = numbers.astype(np.float32)
     if not strict:
         return np.clip(values, -_LARGEST, _LARGEST)
-    mend = "make every cell a number or empty, or agree on it as categorical"
-    _stop_at(strange, f"column {name!r} holds text, but the schema says it is numeric,", mend, first_row, SchemaError)
+    mend = f"make every cell a {noun} or empty, or agree on it as categorical"
+    kind = "is numeric" if feature.date is None else "holds dates"
+    _stop_at(strange, f"column {name!r} holds text, but the schema says it {kind},", mend, first_row, SchemaError)
     what = f"column {name!r} is infinite, or too large for a 32-bit float,"
     _stop_at(np.isinf(values), what, "leave these cells empty or scale the column", first_row)
     return values
@@ -278,8 +298,7 @@ def _stop_at(bad: NDArray[np.bool], what: str, mend: str, first_row: int, error:
     """Raise an error that says of how many rows something is true, and which are the first of them."""
     rows = np.flatnonzero(bad)
     if len(rows):
-        places = ", ".join(f"{first_row + row:,}" for row in rows[:3].tolist())
-        which = f"row {places}" if len(rows) == 1 else f"rows {places}{', ...' if len(rows) > 3 else ''}"
+        which = places_text([first_row + row for row in rows[:3].tolist()], len(rows))
         raise error(f"{what} in {len(rows):,} of {len(bad):,} rows ({which}); {mend}")
 
 
@@ -322,6 +341,6 @@ def numeric_or_text(series: Series, name: str) -> None:
 
 def _unusable(series: Series, name: str) -> str:
     return (
-        f"column {name!r} holds {series.dtype}; only numbers, booleans and text can be used: convert it (a "
-        "date to days or years, mixed objects to one type), or leave it out"
+        f"column {name!r} holds {series.dtype}; only numbers, booleans, dates and text can be used: convert it (a "
+        "duration to hours, mixed objects to one type), or leave it out"
     )

@@ -26,6 +26,7 @@ MAX_CATEGORIES = MAX_BINS - 1
 """The most named categories of a column; one more bin is left for all others."""
 
 Kind = Literal["numeric", "categorical"]
+DatePart = Literal["days", "year", "month", "weekday"]
 Class = str | int | float | bool
 
 
@@ -57,6 +58,9 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         Whether one more code stands for all categories that are not named.
     edges
         Cut points of a numeric column, rising, in place of those that would be found; at most 254.
+    date
+        What is taken of a column of dates: "days" since 1970, or "year", "month" or "weekday" (1 for Monday) of a
+        feature that is called as the column with this in brackets, such as ``admitted (month)``.
 
     Examples
     --------
@@ -74,6 +78,12 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     categories: tuple[str, ...] | None = None
     other: bool = False
     edges: tuple[float, ...] | None = None
+    date: DatePart | None = None
+
+    @property
+    def column(self) -> str:
+        """The column of a table that the feature is read from."""
+        return self.name if self.date in (None, "days") else self.name.removesuffix(f" ({self.date})")
 
     def __post_init__(self) -> None:
         """Make numpy's values plain ones; raise ``SchemaError`` if fields contradict each other."""
@@ -86,8 +96,8 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
             self._check_numeric()
 
     def _check_categorical(self) -> None:
-        if self.bounds is not None or self.edges is not None:
-            raise SchemaError(f"feature {self.name!r} is categorical: bounds and edges are for numeric ones")
+        if self.bounds is not None or self.edges is not None or self.date is not None:
+            raise SchemaError(f"feature {self.name!r} is categorical: bounds, edges and dates are for numeric ones")
         names = self.categories
         if names is None:
             return
@@ -227,6 +237,11 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     def names(self) -> tuple[str, ...]:
         """Feature names by index."""
         return tuple(f.name for f in self.features)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that features are read from, by index: their names, but for parts of dates."""
+        return tuple(f.column for f in self.features)
 
     @property
     def n_classes(self) -> int:

@@ -5,7 +5,8 @@ narwhals frame over the caller's own library, so nothing is copied that need not
 is refused here; whether the columns mean what was agreed is checked by ``encode``.
 
 Where a source has no types of its own, a column gets the narrowest that all its cells fit, so one row can change it.
-With a schema the cells of categories and classes therefore come as the text of each.
+With a schema the cells of categories and classes therefore come as the text of each. What a column of text or objects
+is, ``column_types`` decides.
 
 The libraries behind the frames are imported where they are needed: polars alone takes longer to import than
 the rest of the package.
@@ -25,11 +26,22 @@ import narwhals as nw
 import numpy as np
 from narwhals.exceptions import DuplicateError
 
-from silvan.data.cells import STRANGE, is_text, plain_value, text_columns, value_text
+from silvan.data.cells import (
+    STRANGE,
+    cell_numbers,
+    distinct,
+    holds_objects,
+    is_dates,
+    is_text,
+    numbers_of,
+    plain_value,
+    text_columns,
+    value_text,
+)
+from silvan.data.column_types import CellTypes, Kinds, convert, kind_of
 from silvan.data.schema import Schema
-from silvan.data.sources.csv_types import convert, narrow
 from silvan.data.sources.database import read_query
-from silvan.data.sources.query import Query, is_url
+from silvan.data.sources.query import Query, Retyped, is_url
 from silvan.data.sources.unchanged_file import UnchangedFile
 from silvan.errors import InputError, SchemaError
 from silvan.util.readable import format_names
@@ -45,15 +57,16 @@ _SAMPLE_ROWS = 10_000
 
 
 class TypedTable(NamedTuple):
-    """A table, and the way back to the text of its cells where types come from all rows.
+    """A table, and the way back to its cells as they were where types come from all rows.
 
     ``refused`` says of columns without one type why: their cells are texts. ``texts`` reads the cells of columns as
-    text, those that have a type of their own left out.
+    text, or as the objects they are, those that have a type of their own left out. ``dates`` are the columns of dates.
     """
 
     frame: Frame
     refused: dict[str, str]
-    texts: "Callable[[list[str]], list[pl.Series]] | None" = None
+    texts: "Callable[[list[str]], list[Any]] | None" = None
+    dates: frozenset[str] = frozenset()
 
     def by(self, schema: Schema) -> Frame:
         """Return the table with types in which every cell can be read by itself."""
@@ -66,8 +79,12 @@ class TypedTable(NamedTuple):
             return self.frame
         texts = [nw.from_native(text, series_only=True) for text in self.texts(typed)]
         backend = self.frame.implementation
-        if not backend.is_polars():
-            texts = [nw.new_series(text.name, text.to_list(), nw.String, backend=backend) for text in texts]
+        texts = [
+            text
+            if text.implementation == backend
+            else nw.new_series(text.name, text.to_list(), nw.String, backend=backend)
+            for text in texts
+        ]
         return self.frame.with_columns(*texts)
 
 
@@ -89,10 +106,10 @@ def read_table(source: Any, label: str = "label", schema: Schema | None = None) 
     Notes
     -----
     In a CSV file an empty or blank cell is missing, and a column has the narrowest type that all of its cells
-    fit: whole numbers, numbers, ``true`` and ``false`` in any case, or text. A column without any value is
-    numeric.
+    fit: whole numbers, numbers, ``true`` and ``false`` in any case, or text. Among numbers, markers such as ``NA`` are
+    missing, and any other text is an error. A column without any value is numeric.
     """
-    table = open_table(source, label)
+    table = open_table(source, label, by_schema=schema is not None)
     if schema is not None:
         return table.by(schema)
     for complaint in table.refused.values():
@@ -100,25 +117,122 @@ def read_table(source: Any, label: str = "label", schema: Schema | None = None) 
     return table.frame
 
 
-def open_table(source: Any, label: str = "label") -> TypedTable:
-    """Read a table, with the types that all rows fit; what it cannot be without a schema is noted."""
+def open_table(source: Any, label: str = "label", kinds: Kinds | None = None, *, by_schema: bool = False) -> TypedTable:
+    """Read a table, with the types that all rows fit; what it cannot be without a schema is noted.
+
+    ``by_schema`` says that a schema decides what columns are, so that data frames are taken as they come.
+    """
+    kinds = kinds or {}
     query = as_query(source)
     if query is not None:
-        return _read_database(query)
+        return _read_database(query, kinds)
     if isinstance(source, str | os.PathLike):
-        return _read_file(Path(source))
+        return _read_file(Path(source), kinds)
     if isinstance(source, tuple):
-        return _read_pair(source, label)
+        return _read_pair(source, label, kinds)
     frame = _read_frame(source, "a table must be a path, a query, a data frame or a tuple (X, y)")
-    return TypedTable(_checked(frame, "the table"), {})
+    frame = _checked(frame, "the table")
+    return TypedTable(frame, {}) if by_schema else describe_frame(frame, kinds)
 
 
-def _read_database(query: Query) -> TypedTable:
-    raw, (types, refused) = read_query(query)
+def _read_database(query: Query, kinds: Kinds) -> TypedTable:
+    raw, retyped = read_query(query)
+    frame = _checked(nw.from_native(raw, eager_only=True), f"the query on {query.where}")
+    found: dict[str, CellTypes] = {}
+    for name, column in text_of(raw).items():
+        found[name] = CellTypes(kind_of(kinds, name), typed=name not in retyped.mixed)
+        found[name].add(column)
+    types, refused, dates = retyped_columns(found, retyped)
     typed = raw.with_columns([convert(raw[name], dtype) for name, dtype in types.items()])
-    texts = raw.select(list(types))
-    frame = _checked(nw.from_native(typed, eager_only=True), f"the query on {query.where}")
-    return TypedTable(frame, refused, lambda names: [texts[name] for name in names if name in types])
+    frame = nw.from_native(typed, eager_only=True)
+    return TypedTable(
+        frame, refused, lambda names: [raw[name] for name in names if name in types], dates | dates_in(frame.schema)
+    )
+
+
+def text_of(frame: "pl.DataFrame") -> "dict[str, pl.Series]":
+    """Return the columns of text."""
+    import polars as pl
+
+    return {column.name: column for column in frame if column.dtype == pl.String}
+
+
+def retyped_columns(
+    found: dict[str, CellTypes], retyped: Retyped
+) -> tuple[dict[str, Any], dict[str, str], frozenset[str]]:
+    """Return the types of a query's columns of text, what cannot be described, and which hold dates."""
+    import polars as pl
+
+    types, refused = dict(retyped.types), {}
+    for name, cells in found.items():
+        if name in types:
+            continue
+        cells.others.clear()  # the rows of a query have no numbers that anybody knows
+        complaint = retyped.refused.get(name) or cells.complaint(name)
+        if complaint is not None:
+            refused[name] = complaint
+        elif cells.narrowest() != pl.String:
+            types[name] = cells.narrowest()
+    return types, refused, frozenset(name for name, cells in found.items() if cells.found == "date")
+
+
+def dates_in(schema: Any) -> frozenset[str]:
+    """Return the columns of a frame that are dates by their type."""
+    return frozenset(name for name, dtype in schema.items() if dtype in (nw.Date, nw.Datetime))
+
+
+def describe_frame(frame: Frame, kinds: Kinds) -> TypedTable:
+    """Look at the columns of text and of objects: numbers with markers among them become numbers."""
+    refused: dict[str, str] = {}
+    typed: list[Any] = []
+    dates = set(dates_in(frame.schema))
+    for name in frame.columns:
+        series = frame[name]
+        objects = holds_objects(series) and series.dtype == nw.Object
+        if not objects and series.dtype != nw.String:
+            continue
+        values, rows = _counted(series, objects)
+        if STRANGE in values:
+            dates |= {name} if is_dates(series) else set()
+            continue  # what cannot be used at all is for ``encode`` to say
+        cells = CellTypes(kind_of(kinds, name), typed=True)
+        cells.add_values(values, rows)
+        if cells.found == "date":
+            dates.add(name)
+        if cells.found == "numeric" and not cells.all_numbers:
+            cells.others = (np.flatnonzero(cell_numbers(series)[1])[:3] + 1).tolist()
+        complaint = cells.complaint(name)
+        if complaint is not None:
+            refused[name] = complaint
+        new = _retyped(series, cells, objects)
+        typed += [] if new is None else [new]
+    if not typed:
+        return TypedTable(frame, refused, None, frozenset(dates))
+    names = {series.name for series in typed}
+    texts = lambda wanted: [frame[name].to_native() for name in wanted if name in names]  # noqa: E731
+    return TypedTable(frame.with_columns(*typed), refused, texts, frozenset(dates))
+
+
+def _counted(series: Any, objects: bool) -> tuple[list[Any], list[int]]:
+    """Return the distinct values of a column and how many rows have each."""
+    if objects:
+        values, places = distinct(series)
+        return values, np.bincount(places[places >= 0], minlength=len(values)).tolist()
+    counts = series.drop_nulls().alias("word").value_counts(name="rows")
+    return counts["word"].to_list(), counts["rows"].to_list()
+
+
+def _retyped(series: Any, cells: CellTypes, objects: bool) -> Any:
+    """Return a column of text or objects with the type that it should have; None if it has that."""
+    import polars as pl
+
+    backend = series.implementation
+    if cells.narrowest() == pl.String or not (cells.present or cells.markers):
+        if not objects:
+            return None
+        return nw.new_series(series.name, list(map(value_text, series.to_list())), nw.String, backend=backend)
+    numbers = [None if n != n else n for n in cell_numbers(series)[0].tolist()]
+    return nw.new_series(series.name, numbers, nw.Float64, backend=backend)
 
 
 def as_query(source: Any) -> Query | None:
@@ -172,13 +286,25 @@ def _read_frame(source: Any, wanted: str) -> Frame:
     return frame.collect() if isinstance(frame, nw.LazyFrame) else frame
 
 
-def _read_file(path: Path) -> TypedTable:
+def _read_file(path: Path, kinds: Kinds) -> TypedTable:
     what = repr(str(path))
     if file_kind(path) == "parquet":
-        return TypedTable(_checked(nw.from_native(_read_parquet(path), eager_only=True), what), {})
+        return describe_frame(_checked(nw.from_native(_read_parquet(path), eager_only=True), what), kinds)
     file = UnchangedFile(path)
-    frame = _checked(nw.from_native(_read_csv(path), eager_only=True), what)
-    return TypedTable(frame, {}, lambda names: _read_texts(file, names))
+    raw = _read_csv(path)
+    found = {name: CellTypes(kind_of(kinds, name)) for name in text_of(raw)}
+    for name, cells in found.items():
+        cells.add(raw[name])
+    typed = raw.with_columns(convert(raw[name], cells.narrowest()) for name, cells in found.items())
+    refused, dates = complaints(found)
+    frame = _checked(nw.from_native(typed, eager_only=True), what)
+    return TypedTable(frame, refused, lambda names: _read_texts(file, names), dates)
+
+
+def complaints(found: dict[str, CellTypes]) -> tuple[dict[str, str], frozenset[str]]:
+    """Return why some columns of text cannot be described, and which of them hold dates."""
+    refused = {name: text for name, cells in found.items() if (text := cells.complaint(name)) is not None}
+    return refused, frozenset(name for name, cells in found.items() if cells.found == "date")
 
 
 def file_kind(path: Path) -> Literal["csv", "parquet"]:
@@ -220,7 +346,7 @@ def _read_csv(path: Path) -> "pl.DataFrame":
             frame = pl.read_csv(path, infer_schema_length=0, glob=False)
     except (pl.exceptions.PolarsError, OSError):
         raise not_csv(path) from None
-    return frame.with_columns(narrow(column) for column in frame if column.dtype == pl.String)
+    return frame
 
 
 def _read_texts(file: UnchangedFile, names: list[str]) -> "list[pl.Series]":
@@ -257,7 +383,7 @@ def csv_header(path: Path) -> list[str]:
     return names
 
 
-def _read_pair(source: tuple[Any, ...], label: str) -> TypedTable:
+def _read_pair(source: tuple[Any, ...], label: str, kinds: Kinds) -> TypedTable:
     if len(source) != 2:
         raise InputError(f"a tuple must be (X, y); got {len(source)} parts")
     X, y = source
@@ -265,18 +391,26 @@ def _read_pair(source: tuple[Any, ...], label: str) -> TypedTable:
     refused: dict[str, str] = {}
     if isinstance(X, np.ndarray | list):
         columns = {f"x{i}": column for i, column in enumerate(_array(X, "X", 2).T)}
-        frame = _array_frame(columns, refused)
+        frame = _checked(_array_frame(columns, refused, kinds), "X")
+        dates = frozenset(name for name in frame.columns if is_dates(frame[name], kind_of(kinds, name)))
+        described = TypedTable(frame, refused, dates=dates)
     else:
-        frame = _read_frame(X, "X must be a data frame or a two-dimensional array")
-    frame = _checked(frame, "X")
+        frame = _checked(_read_frame(X, "X must be a data frame or a two-dimensional array"), "X")
+        described = describe_frame(frame, kinds)
+        refused |= described.refused
     target = _array(_without_index(y), "y", 1)
     if len(frame) != len(target):
         raise InputError(f"X has {len(frame)} rows but y has {len(target)}; they must belong to the same rows")
     if label in frame.columns:
         raise InputError(f"X already has a column {label!r}; call the label something else")
-    values = _uniform(target, label, "y", refused)
-    frame = frame.with_columns(nw.new_series(label, values, backend=frame.implementation))
-    return TypedTable(frame, refused, lambda names: _object_texts({**columns, label: target}, names))
+    values = _uniform(target, label, "y", refused, kinds)
+    made = described.frame.with_columns(nw.new_series(label, values, backend=frame.implementation))
+
+    def texts(names: list[str]) -> list[Any]:
+        own = [] if described.texts is None else described.texts([name for name in names if name != label])
+        return [*own, *_object_texts({**columns, label: target}, names)]
+
+    return TypedTable(made, refused, texts, described.dates)
 
 
 def _object_texts(columns: dict[str, Array], names: list[str]) -> "list[pl.Series]":
@@ -324,23 +458,35 @@ def _types_differ(values: Any, array: Array) -> bool:
     return len({type(value) for row in rows for value in row}) > 1
 
 
-def _array_frame(columns: dict[str, Array], refused: dict[str, str]) -> Frame:
+def _array_frame(columns: dict[str, Array], refused: dict[str, str], kinds: Kinds) -> Frame:
     import polars as pl
 
     parts = {
-        name: _uniform(column, name, f"column {i} of X", refused) for i, (name, column) in enumerate(columns.items())
+        name: _uniform(column, name, f"column {i} of X", refused, kinds)
+        for i, (name, column) in enumerate(columns.items())
     }
     return nw.from_native(pl.DataFrame(parts), eager_only=True)
 
 
-def _uniform(column: Array, name: str, what: str, refused: dict[str, str]) -> Array | list[str | None]:
+def _uniform(column: Array, name: str, what: str, refused: dict[str, str], kinds: Kinds) -> Array | list[str | None]:
     """Return a column of one type; in an array of objects each is looked at, and if they differ they become text."""
     if column.dtype.kind in "biuf":
         return np.ascontiguousarray(column)
     values = [plain_value(value) for value in column.tolist()]
-    if not any(isinstance(value, str) for value in values):
+    present = [value for value in values if value is not None]
+    if STRANGE in present:
+        refused[name] = f"{what} mixes types; make it all numbers or all text"
+        return [value_text(value) for value in values]
+    cells = CellTypes(kind_of(kinds, name), typed=True)
+    cells.add_values(present, [1] * len(present))
+    if not any(isinstance(value, str) for value in present):
         numbers = np.array([math.nan if value is None else value for value in values])
         return numbers.astype(np.float64) if numbers.dtype == object else numbers
-    if any(value == STRANGE or not isinstance(value, str | None) for value in values):
-        refused[name] = f"{what} mixes types; make it all numbers or all text"
-    return [value_text(value) for value in values]
+    texts = [value_text(value) for value in values]
+    if cells.found in ("numeric", "empty") and cells.all_numbers:
+        return np.array([math.nan if n is None else float(n) for n in numbers_of([text or "" for text in texts])])
+    known = numbers_of([text or "0" for text in texts])
+    cells.others = [row for row, number in enumerate(known, 1) if number is None][:3]
+    if (complaint := cells.complaint(name)) is not None:
+        refused[name] = complaint
+    return texts

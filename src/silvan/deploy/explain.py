@@ -179,7 +179,9 @@ def _try(study: RemoteStudy, n: int, table: pl.DataFrame, sums: Any) -> Trial | 
         sites = federation.local_sites.values()
         for site in sites:
             site.outbox.approve(federation.study, list(HANDLERS))  # type: ignore[union-attr]
-        federation.agreement = agree_on(federation, plan.label, plan.task, plan.schema, count_rows=False)
+        federation.agreement = agree_on(
+            federation, plan.label, plan.task, plan.schema, count_rows=False, kinds=plan.kinds
+        )
         model = plan.learner(federation.schema)
         announced = steps.questions_of(plan, federation, model, sampling=study.secret)
         announce(federation, announced)

@@ -162,7 +162,7 @@ def agree(federation: Federation, plan: Study) -> Agreement:
         how = Alignment(plan.label, plan.match, test=plan.test, task=plan.task, schema=plan.schema)
         return agree_on_columns(federation, how)
     # with a given schema sites may not even say how many rows they have
-    return agree_on(federation, plan.label, plan.task, plan.schema, count_rows=False)
+    return agree_on(federation, plan.label, plan.task, plan.schema, count_rows=False, kinds=plan.kinds)
 
 
 class SiteExecutor(Answering):

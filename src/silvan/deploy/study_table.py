@@ -43,9 +43,9 @@ def table_settings(member: SiteFiles, study: RemoteStudy, n_jobs: int | None = N
     """Return how a site's table is read and split for a study."""
     plan, memory = study.study, member.settings.get("memory")
     if plan.by_columns:  # parties have their columns in memory, and one of them splits the rows for all
-        return SiteSettings(label=plan.label, exclude=plan.exclude, n_jobs=n_jobs)
+        return SiteSettings(label=plan.label, exclude=plan.exclude, n_jobs=n_jobs, kinds=plan.kinds)
     room = None if memory is None else read_size(memory)
-    own = {"n_jobs": n_jobs, "memory": room, "folder": member.path, "schema": plan.schema}
+    own = {"n_jobs": n_jobs, "memory": room, "folder": member.path, "schema": plan.schema, "kinds": plan.kinds}
     return SiteSettings.of_study(plan.label, plan.exclude, plan.test, plan.random_state, **own)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Unpack
 
+from silvan.data.column_types import Kinds, check_kinds
 from silvan.data.encode import Task
 from silvan.data.schema import Schema
 from silvan.errors import InputError
@@ -28,6 +29,7 @@ def federate_columns(
     task: Task | None = None,
     schema: Schema | None = None,
     exclude: Sequence[str] = (),
+    kinds: Kinds | None = None,
     match: Match | None = None,
     names: Names = "coded",
     **options: Unpack[OptionKeywords],
@@ -58,6 +60,8 @@ def federate_columns(
         otherwise.
     exclude
         Columns that are not features.
+    kinds
+        What columns are, by name, where their cells do not tell: "numeric", "categorical" or "date".
     match
         "psi": the coordinator sees keyed digests of the ids in common, found by private set intersection. "keyed": of
         all ids, which takes less time. None: "psi".
@@ -95,7 +99,9 @@ def federate_columns(
     (2, 'bank', ('balance', 'visits'))
     """
     check_common(test, task, random_state, exclude, may_be_none=True)
-    given = read_options("federate_columns", options)
+    given, kinds = read_options("federate_columns", options), check_kinds(kinds or {})
+    if any(isinstance(kind, tuple) for kind in kinds.values()):
+        raise InputError("kinds: parts of dates are for federations by rows; of columns, a date is its days")
     _check(tables, id, match, names)
     match = match or "psi"
     if given.quorum is not None:
@@ -104,7 +110,7 @@ def federate_columns(
     if schema is not None and label is not None and schema.label.name != label:
         raise InputError(f"the schema's label is {schema.label.name!r}, got label={label!r}")
     protection = Protection([str(party) for party in tables], given, pinned_seals=True)
-    settings = SiteSettings(label=name, exclude=tuple(exclude), n_jobs=given.n_jobs)
+    settings = SiteSettings(label=name, exclude=tuple(exclude), n_jobs=given.n_jobs, kinds=kinds)
     known: dict[str, Any] = {
         "id_column": id,
         "seals": protection.seals,
@@ -119,7 +125,7 @@ def federate_columns(
     study = f"columns of {', '.join(parties)}; id {id}; label {name}; test {test}; random_state {random_state}"
     federation = protection.federation(parties, study, given)
     if given.journal is not None:
-        prints = [party.fingerprint() for party in parties.values()]
+        prints = [party.fingerprint() for party in parties.values()] + ([f"kinds {kinds}"] if kinds else [])
         federation.journal.belongs_to(
             f"{study}; exclude {list(exclude)}; match {match}; names {names}; policy {protection.policy}; {prints}"
         )

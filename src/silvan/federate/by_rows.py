@@ -11,10 +11,11 @@ from sklearn.base import clone
 
 from silvan.algorithms.bofrf.site_forest import is_unfitted, name_of, read_forest
 from silvan.data.batches import read_size
+from silvan.data.column_types import Kinds, check_kinds, said_categorical
 from silvan.data.encode import Task
 from silvan.data.holdout import Fold
 from silvan.data.schema import Schema
-from silvan.data.table import Frame, read_table
+from silvan.data.table import Frame, open_table
 from silvan.errors import InputError
 from silvan.federate.options import OptionKeywords, Options, Protection, check_common, check_excluded, read_options
 from silvan.federation.agreement.agree import agree_on
@@ -40,6 +41,7 @@ def federate_rows(
     task: Task | None = None,
     schema: Schema | None = None,
     exclude: Sequence[str] = (),
+    kinds: Kinds | None = None,
     forests: Mapping[str, Any] | None = None,
     budgets: str | Path | None = None,
     memory: int | str | None = None,
@@ -68,6 +70,9 @@ def federate_rows(
         answer with noise about no other.
     exclude
         Columns that are not features.
+    kinds
+        What columns are, by name, where their cells do not tell or sites would read them differently: "numeric",
+        "categorical", "date", or a list of what to take of a date: "days" (since 1970), "year", "month", "weekday".
     forests
         Forests that sites bring, by site: a ``Forest``, the path of one, or a forest of scikit-learn, fitted or not.
         One that is fitted must not have seen the site's test part; one that is not learns from the training part.
@@ -108,27 +113,30 @@ def federate_rows(
     ['north', 'south']
     """
     check_common(test, task, random_state, exclude)
-    given = read_options("federate_rows", options)
-    sources = _sources_by_site(tables, site, schema)
+    given, kinds = read_options("federate_rows", options), check_kinds(kinds or {})
+    sources = _sources_by_site(tables, site, schema, kinds)
     brought = _check_forests(forests, sources)
     protection = Protection(list(sources), given, pinned_seals=True)
     room = None if memory is None else read_size(memory)
     sites: dict[str, Site] = {}
     for name, source in sources.items():
         own = {"n_jobs": given.n_jobs, "forest": brought.get(name), "memory": room, "folder": folder, "schema": schema}
+        own["kinds"] = kinds
         settings = SiteSettings.of_study(label, exclude, test, random_state, **own)
         sites[name] = Site(name, source, settings, **protection.of(name, _budget(protection.policy, budgets, name)))
     study = f"rows of {', '.join(sites)}; label {label}; test {test}; random_state {random_state}"
     federation = protection.federation(sites, study, given)
     if given.journal is not None:
         prints = [_fingerprint(site) for site in sites.values()]
-        named = "".join(f"; {name} brings {name_of(forest)}" for name, forest in brought.items())
+        said = f"; kinds {kinds}" if kinds else ""
+        named = said + "".join(f"; {name} brings {name_of(forest)}" for name, forest in brought.items())
         federation.journal.belongs_to(
             f"{study}; exclude {list(exclude)}; policy {protection.policy}; sums {given.sums}; tables {prints}{named}"
         )
 
     def agree() -> Agreement:
-        agreement = agree_on(federation, label, task, schema, count_rows=protection.policy.allows_exact("CountRows"))
+        count_rows = protection.policy.allows_exact("CountRows")
+        agreement = agree_on(federation, label, task, schema, count_rows=count_rows, kinds=kinds)
         for text in agreement.differences.warnings:
             warnings.warn(text, stacklevel=4)
         check_excluded(exclude, federation.local_sites, "at any site")
@@ -191,7 +199,7 @@ def _check_forests(forests: Mapping[str, Any] | None, sites: Mapping[str, Any]) 
     return brought
 
 
-def _sources_by_site(tables: Any, site: str | None, schema: Schema | None) -> dict[str, Any]:
+def _sources_by_site(tables: Any, site: str | None, schema: Schema | None, kinds: Kinds) -> dict[str, Any]:
     if isinstance(tables, Mapping):
         if site is not None:
             raise InputError("site names a column of one table; with a dict of tables leave it out")
@@ -202,7 +210,9 @@ def _sources_by_site(tables: Any, site: str | None, schema: Schema | None) -> di
         return {str(name): table for name, table in tables.items()}
     if site is None:
         raise InputError("pass a dict of tables by site, or one table and site='the column that names it'")
-    frame = read_table(tables, schema=schema)
+    # cells as they are: what a column is each site finds out, as if it had a table of its own
+    table = open_table(tables, kinds=kinds)
+    frame = table.by(schema) if schema is not None else table.with_texts(said_categorical(kinds))
     if site not in frame.columns:
         raise InputError(f"the table has no column {site!r} to tell sites apart")
     if frame[site].null_count():

@@ -102,7 +102,7 @@ def store_parts(
     """Encode a table batch by batch: the rows to learn from, and those to judge by."""
     kind = np.int32 if schema.n_classes else np.float64
     files = [(Stored(folder, np.float32, len(schema.features)), Stored(folder, kind)) for _ in range(2)]
-    names = [name for name in (*schema.names, schema.label.name) if name in table.names]
+    names = [name for name in dict.fromkeys((*schema.columns, schema.label.name)) if name in table.names]
     start = 0
     for batch in table.batches(names, schema):
         stop = start + len(batch)

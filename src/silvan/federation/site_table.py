@@ -12,6 +12,7 @@ import numpy as np
 
 from silvan.data.batches import Batched, Whole
 from silvan.data.cells import holds_objects, value_text
+from silvan.data.column_types import Kinds
 from silvan.data.disk_arrays import Folder
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.holdout import Fold, HeldOut, hold_out
@@ -45,8 +46,8 @@ class SiteSettings:
     ``fold``, it is the rows of that fold.
     ``sampling_key`` decides which rows are in which tree; all sites have the same one, and the coordinator does not
     need it. ``forest`` is one that the site brings. ``schema`` is what the owner knows of the columns, if it was given:
-    what is answered with noise must be about that one. With ``memory``, a number of bytes, the table is read in batches
-    and its rows lie in nameless files in ``folder``.
+    what is answered with noise must be about that one. ``kinds`` says what columns are, where the table is described.
+    With ``memory``, a number of bytes, it is read in batches and its rows lie in nameless files in ``folder``.
     """
 
     label: str = "label"
@@ -60,6 +61,7 @@ class SiteSettings:
     folder: Folder = None
     schema: Schema | None = None
     fold: Fold | None = None
+    kinds: Kinds | None = None
 
     @classmethod
     def of_study(cls, label: str, exclude: Sequence[str], test: float, random_state: int, **own: Any) -> Self:
@@ -76,7 +78,7 @@ class SiteTable:
         self.label, self.exclude = settings.label, settings.exclude
         self.test, self.split_seed, self.n_jobs = settings.test, settings.split_seed, settings.n_jobs
         self.forest, self.memory, self.folder = settings.forest, settings.memory, settings.folder
-        self.schema, self.fold = settings.schema, settings.fold
+        self.schema, self.fold, self.kinds = settings.schema, settings.fold, settings.kinds or {}
         self.sampling_key = np.zeros(2, np.uint64) if settings.sampling_key is None else settings.sampling_key
         self.cache = Cache()
 
@@ -89,8 +91,9 @@ class SiteTable:
     def table(self) -> Whole | Batched:
         """The table, without the columns that are not features: in memory, or read in batches."""
         if self.memory is None:
-            return Whole(open_table(self.source, self.label), self.exclude)
-        return Batched(self.source, self.label, min(self.memory // 8, _BATCH), self.folder, self.exclude)
+            return Whole(open_table(self.source, self.label, self.kinds), self.exclude, self.kinds)
+        room = min(self.memory // 8, _BATCH)
+        return Batched(self.source, self.label, room, self.folder, self.exclude, self.kinds)
 
     @cached_property
     def frame(self) -> Frame:
@@ -172,7 +175,7 @@ class SiteTable:
     def absent(self, schema: Schema) -> np.ndarray:
         """Return which of a schema's features the table lacks as whole columns: bool (features,)."""
         present = set(self.table.names)
-        return np.array([name not in present for name in schema.names], np.bool_)
+        return np.array([name not in present for name in schema.columns], np.bool_)
 
     @property
     def n_train(self) -> int:

@@ -45,7 +45,7 @@ def as_rows(forest: ForestArrays, X: Any) -> tuple[np.ndarray, np.ndarray | None
         return as_matrix(forest.schema, X), None
     frame = read_table(X, schema=forest.schema)
     present = set(frame.columns)
-    absent = np.array([name not in present for name in forest.schema.names])
+    absent = np.array([name not in present for name in forest.schema.columns])
     return encode_features(frame, forest.schema, fill_absent=True), absent
 
 

@@ -15,7 +15,14 @@ from typing import Any
 from silvan.errors import InputError
 from silvan.federation.store import digest
 from silvan.study.study_file import Study
-from silvan.study.study_sections import COLUMN_LEARNERS, check_evaluation, check_learner, check_schema, check_top
+from silvan.study.study_sections import (
+    COLUMN_LEARNERS,
+    check_column_kinds,
+    check_evaluation,
+    check_learner,
+    check_schema,
+    check_top,
+)
 from silvan.study.study_values import KEYS, whole_number
 from silvan.study.toml_lines import Problems, key_lines
 
@@ -40,7 +47,7 @@ _NOT_OF_COLUMNS = {
     "quorum": "quorum is for studies over rows: of columns, every party is needed; leave it out",
     "sampling": "of columns, the label holder draws rows by a key that travels sealed; leave sampling out",
 }
-_SECTIONS = ("learner", "schema", "evaluation", "predict")
+_SECTIONS = ("learner", "kinds", "schema", "evaluation", "predict")
 MATCH = "psi"
 """How rows are matched between machines, unless the study says another way."""
 
@@ -142,6 +149,7 @@ def parse_remote_study(text: str, path: Path = Path("study.toml")) -> RemoteStud
         parameters.setdefault("recount", True)  # machines of others may send what they like
     schema = check_schema(rest.get("schema"), top.get("label", "label"), problems)
     evaluation_epsilon = check_evaluation(rest, parameters, problems)
+    kinds = check_column_kinds(rest.get("kinds", {}), columns, problems)
     sites, quorum, timeout = data.get("sites"), data.get("quorum"), data.get("timeout", TIMEOUT)
     if sites is not None and not (_names(sites) and len(set(sites)) == len(sites)):
         problems.add(("sites",), 'sites must be a list of names, as sites = ["north", "south"]')
@@ -158,6 +166,7 @@ def parse_remote_study(text: str, path: Path = Path("study.toml")) -> RemoteStud
     problems.stop()
     name, output = top.pop("name", "study"), top.pop("output", Path())  # not the file's name, which sites do not have
     given: dict[str, Any] = {"schema": schema, "evaluation_epsilon": evaluation_epsilon, "lines": problems.lines}
+    given["kinds"] = kinds
     study = Study(path, name, {}, kind, parameters, {}, Path(output), **given, **top)
     made = RemoteStudy(study, text, sites, quorum, float(timeout), days, sampling == "secret" and not columns)
     return replace(made, predict=predict)

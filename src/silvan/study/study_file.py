@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from silvan import learners
+from silvan.data.column_types import Kinds
 from silvan.data.schema import Schema
 from silvan.data.sources.query import Query
 from silvan.errors import InputError, SiteError
@@ -25,6 +26,7 @@ from silvan.privacy.gate.gate import Policy
 from silvan.study.study_sections import (
     COLUMN_LEARNERS,
     SECTIONS,
+    check_column_kinds,
     check_evaluation,
     check_learner,
     check_policy,
@@ -62,6 +64,7 @@ class Study:
     memory: Any = None  # how much of a site's rows may be in memory
     schema: Schema | None = None  # of the columns, if the study sets it
     evaluation_epsilon: float | None = None  # epsilon of the figures; None: they are exact
+    kinds: Kinds = field(default_factory=dict)  # what columns are, where the study says so
     lines: dict[Key, int] = field(default_factory=dict, repr=False)
 
     @property
@@ -76,6 +79,8 @@ class Study:
             more["repeats"] = self.repeats
         if self.schema is not None:
             more["schema"] = self.schema.to_json()
+        if self.kinds:
+            more["kinds"] = dict(self.kinds)
         if self.evaluation_epsilon is not None:
             more["evaluation"] = {"epsilon": self.evaluation_epsilon}
         return {
@@ -117,6 +122,7 @@ class Study:
                 "task": self.task,
                 "schema": self.schema if schema is None else schema,
                 "exclude": self.exclude,
+                "kinds": self.kinds,
                 "sums": self.sums,
                 "policy": Policy(**self.policy),
                 "journal": None if journal is None else str(journal),
@@ -184,6 +190,7 @@ def read_study(path: str | Path) -> Study:
     check_repeats(data, parameters, problems)
     policy = check_policy(data.get("policy", {}), problems)
     schema = check_schema(data.get("schema"), top.get("label", "label"), problems)
+    kinds = check_column_kinds(data.get("kinds", {}), "parties" in data, problems)
     problems.stop()
     output = path.parent / top.pop("output", Path("runs") / path.stem)
     name = top.pop("name", path.stem)
@@ -199,6 +206,7 @@ def read_study(path: str | Path) -> Study:
         Path(os.path.normpath(output)),
         schema=schema,
         evaluation_epsilon=evaluation_epsilon,
+        kinds=kinds,
         lines=problems.lines,
         **top,
     )

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from silvan import learners
+from silvan.data.column_types import Kinds, check_kinds
 from silvan.data.schema import Feature, Label, Schema
 from silvan.data.sources.query import Query
 from silvan.errors import InputError
@@ -32,7 +33,7 @@ LEARNERS = (
 COLUMN_LEARNERS = ("VerticalForest", "VerticalLinear")
 """Learners for parties that hold columns."""
 
-SECTIONS = ("sites", "parties", "schema", "learner", "evaluation", "policy")
+SECTIONS = ("sites", "parties", "kinds", "schema", "learner", "evaluation", "policy")
 
 _SUFFIXES = (".csv", ".csv.gz", ".parquet")
 
@@ -202,6 +203,22 @@ def check_repeats(data: dict[str, Any], parameters: dict[str, Any], problems: Pr
             problems.add(("repeats",), text)
     if parameters.get("epsilon") is not None:
         problems.add(("repeats",), "repeats is for learners without epsilon: every split would cost the budgets anew")
+
+
+def check_column_kinds(values: Any, columns: bool, problems: Problems) -> Kinds:
+    """Check what the study says that columns are; parts of dates are not for parties that hold columns."""
+    found: dict[str, Any] = {}
+    if not isinstance(values, dict):
+        problems.add(("kinds",), 'kinds must be a section: [kinds], with a line a column, as code = "categorical"')
+        return found
+    for name, kind in values.items():
+        try:
+            found |= check_kinds({name: kind})
+        except InputError as error:
+            problems.add(("kinds", name), str(error).removeprefix("kinds: "))
+        if columns and isinstance(kind, list):
+            problems.add(("kinds", name), f"{name}: parts of dates are not for parties that hold columns")
+    return found
 
 
 def check_evaluation(data: dict[str, Any], parameters: dict[str, Any], problems: Problems) -> float | None:

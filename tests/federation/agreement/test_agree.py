@@ -52,12 +52,26 @@ def test_columns_of_some_sites():
 
 
 def test_text_here_and_numbers_there():
-    fed = federate({"a": plain(code=["1", "2"] * 15), "b": plain(code=[1, 2] * 15), "c": plain(code=[1.0, 2.0] * 15)})
+    tables = {"a": plain(code=["1", "2"] * 15), "b": plain(code=[1, 2] * 15), "c": plain(code=[1.0, 2.0] * 15)}
+    with pytest.raises(AgreementError, match=r"'code' is read as text at a and numbers at b, c; .*kinds: code = \"cat"):
+        federate(tables)
+    fed = federate(tables, kinds={"code": "numeric"})
+    assert [f.categorical for f in fed.schema.features] == [False, True, False]
+    fed = federate(tables, kinds={"code": "categorical"})
     [code] = [f for f in fed.schema.features if f.name == "code"]
     assert code.categories == ("1", "2")
-    assert notes(fed, "code") == [("text at a, numbers at b, c", "read as categories")]
     for site in fed.sites:
         assert fed.site(site).part(fed.schema).X[:4, 2].tolist() == [0.0, 1.0, 0.0, 1.0]
+
+
+def test_a_column_without_values_has_no_kind_of_its_own():
+    tables = {"a": plain(code=["NA"] * 30), "b": plain(code=["x", "y"] * 15), "c": plain(code=[None] * 30)}
+    fed = federate(tables)
+    assert [f.categories for f in fed.schema.features][2] == ("x", "y")
+    assert notes(fed, "code")[0] == ("without any value at a, c", "counts as missing there")
+    assert np.isnan(fed.site("a").part(fed.schema).X[:, 2]).all()
+    fed = federate({**tables, "b": plain(code=[1, 2] * 15)})
+    assert not fed.schema.features[2].categorical
 
 
 def test_the_table_of_differences_is_aligned():
@@ -136,9 +150,10 @@ def test_a_number_here_and_classes_there():
         (plain().with_columns(label=pl.lit(float("inf"))), "infinite", InputError),
         (plain().select("label"), "no column is left to predict", SchemaError),
         (plain()[:0], "no rows", InputError),
-        (plain(when=pl.Series([0] * 30, dtype=pl.Date)), "column 'when' holds Date", SchemaError),
+        (plain(when=pl.Series([0] * 30, dtype=pl.Duration)), "column 'when' holds Duration", SchemaError),
+        (plain(when=["7", "8", ">9"] * 10), "column 'when' mixes numbers and text: 10 of its 30 cells", SchemaError),
     ],
-    ids=["absent", "missing", "infinite", "alone", "no rows", "dates"],
+    ids=["absent", "missing", "infinite", "alone", "no rows", "durations", "mixed"],
 )
 def test_a_table_that_cannot_be_used_names_the_site(table, text, kind):
     """Its owner is told why; what crosses the border is a fixed text."""
@@ -229,7 +244,7 @@ def test_names_of_people_are_never_told():
 def test_values_of_a_number_are_not_named_like_categories():
     """A column of numbers that is text elsewhere names only what is common at the site itself."""
     values = [86753.5 + i for i in range(15)] + [7.0] * 15
-    data, fed = sent({"a": plain(code=["7", "x"] * 15), "b": plain(code=values)})
+    data, fed = sent({"a": plain(code=["7", "x"] * 15), "b": plain(code=values)}, kinds={"code": "categorical"})
     [code] = [f for f in fed.schema.features if f.name == "code"]
     assert code.categories == ("7", "x")
     assert b"8675" not in data

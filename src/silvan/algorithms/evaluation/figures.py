@@ -114,7 +114,7 @@ def on_table(
     """Judge models on one table, as each site would, and those that all sites share also over all."""
     frame = read_table(table, schema.label.name, schema)
     X, y = encode_features(frame, schema, fill_absent=True), encode_label(frame, schema)
-    absent = np.array([name not in frame.columns for name in schema.names], np.bool_)
+    absent = np.array([name not in frame.columns for name in schema.columns], np.bool_)
     return on_rows(schema, models, sites, X, y, absent, key)
 
 

@@ -17,7 +17,7 @@ from silvan.algorithms.vertical.coded_names import code_features, code_label
 from silvan.algorithms.vertical.row_draws import draw_rows, hold_out
 from silvan.data.encode import Task, encode_features, encode_label, infer_features, infer_label
 from silvan.data.schema import Feature, Label, Schema
-from silvan.errors import AgreementError, FormatError, InputError, RefusedError
+from silvan.errors import AgreementError, FormatError, InputError, RefusedError, SchemaError
 from silvan.federation import wire
 from silvan.federation.agreement.agreement import Columns, Differences
 from silvan.federation.agreement.describe import FLOOR
@@ -87,7 +87,10 @@ def _kinds(party: Party, request: DescribeColumns) -> tuple[tuple[Feature, ...],
         own = tuple(feature for feature in party.given.features if feature.name in party.columns)
         return own, party.given.label if party.has_label else None
     frame = party.rows_at(places_of(party, request.rows))
-    features = infer_features(frame, {party.id_column, party.label}, min_category_rows=FLOOR)
+    for name, complaint in party.table.refused.items():
+        if name != party.id_column:
+            raise SchemaError(complaint)
+    features = infer_features(frame, {party.id_column, party.label}, min_category_rows=FLOOR, kinds=party.kinds)
     return tuple(features), infer_label(frame, party.label, request.task) if party.has_label else None
 
 

@@ -43,7 +43,8 @@ class Retyped(NamedTuple):
     """Columns whose type comes from all their values, so that they are passed on as the text of each."""
 
     types: dict[str, Any]  # the type that all values fit, by column
-    refused: dict[str, str]  # why there is none, by column
+    refused: dict[str, str]  # why there can be none, by column
+    mixed: frozenset[str] = frozenset()  # columns of numbers and text
 
 
 def is_url(source: Any) -> bool:

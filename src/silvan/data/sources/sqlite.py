@@ -1,8 +1,7 @@
 """Read a query from an SQLite file.
 
 SQLite has no types of columns, only of values. So a column's type is found first, over all rows: whole numbers,
-numbers, or text. Values of a column that mixes them, or holds bytes, come as the text of each: without a schema that
-says what they are it is refused.
+numbers, or text. Values of a column that mixes them, or holds bytes, come as the text of each.
 """
 
 import re
@@ -105,7 +104,7 @@ def _types(database: sqlite3.Connection, source: str, names: list[str]) -> tuple
     ]
     found = database.execute(f"SELECT {', '.join(asked)} FROM {source}").fetchone()  # noqa: S608
     types: list[Any] = []
-    retyped = Retyped({}, {})
+    retyped, mixed = Retyped({}, {}), set()
     for i, name in enumerate(names):
         whole, real, text, blob = found[len(_KINDS) * i : len(_KINDS) * (i + 1)]
         if blob:
@@ -113,9 +112,9 @@ def _types(database: sqlite3.Connection, source: str, names: list[str]) -> tuple
                 f"column {name!r} holds bytes; leave it out of the query, or say in it what you want of it"
             )
         elif text and (whole or real):
-            retyped.refused[name] = f"column {name!r} mixes numbers and text; make it one of them: CAST({name} AS REAL)"
+            mixed.add(name)
         elif whole and real and found[len(_KINDS) * len(names) + i]:
             retyped.types[name] = pl.Float64  # as floats, long whole numbers would not be what they are
         as_text = text or blob or name in retyped.types
         types.append(pl.String if as_text else pl.Int64 if whole and not real else pl.Float64)
-    return types, retyped
+    return types, retyped._replace(mixed=frozenset(mixed))

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from silvan.data.encode import Task
+from silvan.data.column_types import Kinds, date_parts
+from silvan.data.encode import Task, date_features
 from silvan.data.schema import MAX_CATEGORIES, Class, Feature, Label, Schema
 from silvan.errors import AgreementError, FormatError
 from silvan.federation.agreement.agreement import Agreement, Differences
@@ -25,29 +26,38 @@ from silvan.federation.federation import Federation
 MAX_ROWS = 1 << 40
 """No site has more, and sums of so many fit any number."""
 
+_KINDS = {"numeric": "numbers", "categorical": "text", "date": "dates", "empty": "nothing"}
+"""What is shown of the kinds of columns."""
+
 _FAR = 2
 """Medians so many powers of two apart look like other units."""
 
 
 def agree_on(
-    federation: Federation, label: str, task: Task | None, schema: Schema | None, *, count_rows: bool
+    federation: Federation,
+    label: str,
+    task: Task | None,
+    schema: Schema | None,
+    *,
+    count_rows: bool,
+    kinds: Kinds | None = None,
 ) -> Agreement:
     """Agree on a schema by asking the sites, or take the one that is given and ask at most for the number of rows."""
     if schema is None:
-        return agree(federation, label, task)
+        return agree(federation, label, task, kinds)
     return Agreement(schema, rows=ask_rows(federation) if count_rows else {}, by_asking=False)
 
 
-def agree(federation: Federation, label: str, task: Task | None = None) -> Agreement:
+def agree(federation: Federation, label: str, task: Task | None = None, kinds: Kinds | None = None) -> Agreement:
     """Find the schema that all sites' tables fit, how the tables differ, and each site's rows."""
     with federation.counted_apart():
         replies: dict[str, Description] = federation.ask(Describe(task=task), check=_check_description)
         differences = Differences()
-        kinds = _kinds(replies, differences)
+        found = _kinds(replies, differences)
         classes = _classes(replies, label, differences)
-        _suspect_units(replies, kinds, differences)
-        features = [Feature(name, "categorical" if cat else "numeric") for name, cat in kinds.items()]
-        if any(kinds.values()):
+        _suspect_units(replies, found, differences)
+        features = [feature for name, kind in found.items() for feature in _features(name, kind, kinds or {})]
+        if "categorical" in found.values():
             features = _name_categories(federation, features, differences)
     rows = {site: description.rows for site, description in replies.items()}
     return Agreement(Schema(tuple(features), Label(label, classes)), differences, rows)
@@ -69,6 +79,8 @@ def _check_description(site: str, replies: Description) -> None:
     n = len(replies.names)
     if not (n == len(replies.categorical) and replies.medians.shape == (n,) and replies.medians.dtype == np.int64):
         raise FormatError("its columns do not match")
+    if len(replies.kinds) not in (0, n) or not all(kind in _KINDS for kind in replies.kinds):
+        raise FormatError("its kinds are not kinds of columns")
     if len(set(replies.names)) < n or not all(replies.names) or not 1 <= replies.rows < MAX_ROWS:
         raise FormatError("a column without a name of its own, or no rows to learn from")
     classes = replies.classes
@@ -76,12 +88,23 @@ def _check_description(site: str, replies: Description) -> None:
         raise FormatError("its classes are not classes")
 
 
-def _kinds(replies: dict[str, Description], differences: Differences) -> dict[str, bool]:
-    """Return every column of any site, in the order of the sites, and whether it is categorical."""
-    kinds: dict[str, dict[str, bool]] = {}
+def _features(name: str, kind: str, kinds: Kinds) -> list[Feature]:
+    """Return the features that a column becomes."""
+    if kind == "date":
+        return date_features(name, date_parts(kinds, name))
+    return [Feature(name, "categorical" if kind == "categorical" else "numeric")]
+
+
+def _kinds(replies: dict[str, Description], differences: Differences) -> dict[str, str]:
+    """Return every column of any site, in the order of the sites, and what it is.
+
+    A column without values has no kind of its own. Sites that read a column differently must say what it is.
+    """
+    kinds: dict[str, dict[str, str]] = {}
     for site, description in replies.items():
-        for name, categorical in zip(description.names, description.categorical, strict=True):
-            kinds.setdefault(name, {})[site] = categorical
+        found = description.kinds or ["categorical" if text else "numeric" for text in description.categorical]
+        for name, kind in zip(description.names, found, strict=True):
+            kinds.setdefault(name, {})[site] = kind
     orders = {tuple(n for n in d.names if len(kinds[n]) == len(replies)) for d in replies.values()}
     if len(orders) > 1:
         differences.add("(all)", "columns stand in another order at some sites", "matched by name")
@@ -90,11 +113,20 @@ def _kinds(replies: dict[str, Description], differences: Differences) -> dict[st
         lacking = [site for site in replies if site not in by_site]
         if lacking:
             differences.add(name, f"absent at {', '.join(lacking)}", "counts as missing there")
-        text = [site for site, categorical in by_site.items() if categorical]
-        if text and len(text) < len(by_site):
-            numbers = [site for site in by_site if site not in text]
-            differences.add(name, f"text at {', '.join(text)}, numbers at {', '.join(numbers)}", "read as categories")
-        agreed[name] = bool(text)
+        empty = [site for site, kind in by_site.items() if kind == "empty"]
+        if empty and len(empty) < len(by_site):
+            differences.add(name, f"without any value at {', '.join(empty)}", "counts as missing there")
+        sites: dict[str, list[str]] = {}
+        for site, kind in by_site.items():
+            if kind != "empty":
+                sites.setdefault(kind, []).append(site)
+        if len(sites) > 1:
+            how = " and ".join(f"{_KINDS[kind]} at {', '.join(some)}" for kind, some in sites.items())
+            raise AgreementError(
+                f"column {name!r} is read as {how}; make the tables alike, leave the column out (exclude), or set its "
+                f'kind (kinds: {name} = "categorical", or another)'
+            )
+        agreed[name] = next(iter(sites), "numeric")
     return agreed
 
 
@@ -123,10 +155,10 @@ def _classes(replies: dict[str, Description], label: str, differences: Differenc
     return tuple(sorted(everything))
 
 
-def _suspect_units(replies: dict[str, Description], kinds: dict[str, bool], differences: Differences) -> None:
+def _suspect_units(replies: dict[str, Description], kinds: dict[str, str], differences: Differences) -> None:
     """Warn where medians are powers of two apart: the same column may be in other units."""
-    for name, categorical in kinds.items():
-        if categorical:
+    for name, kind in kinds.items():
+        if kind != "numeric":
             continue
         cells = {}
         for site, description in replies.items():

@@ -43,6 +43,7 @@ class Description(Reply, frozen=True, kw_only=True):
     medians: np.ndarray
     classes: list[Class] | None  # None: the label is a number
     rows: int
+    kinds: tuple[str, ...] = ()  # numeric, categorical, date, or empty where no cell of the column holds anything
 
 
 class Describe(Request, frozen=True, kw_only=True):
@@ -126,10 +127,11 @@ def describe(site: Site, request: Describe) -> Description:
     classes = replies.label.classes
     return Description(
         names=list(replies.sizes),
-        categorical=[sizes is None for sizes in replies.sizes.values()],
+        categorical=[kind == "categorical" for kind in replies.kinds.values()],
         medians=np.array([_median_cell(sizes) for sizes in replies.sizes.values()], np.int64),
         classes=None if classes is None else list(classes),
         rows=site.n_train,
+        kinds=tuple(replies.kinds.values()),
     )
 
 

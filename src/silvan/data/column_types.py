@@ -1,0 +1,237 @@
+"""What the cells of a column are, all together: numbers, truth values, dates or text, or a mixture that is refused.
+
+A few cells never make a column categorical: a column in which at least a tenth of the cells are numbers, or dates, is
+one of numbers or dates, and cells that are neither that nor a marker of missing values are an error. A column with
+hardly any numbers is text.
+
+Polars is imported where it is used: it takes longer to import than the rest of the package.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+from silvan.data.cells import MARKERS, days_of
+from silvan.data.schema import DatePart
+from silvan.errors import InputError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Kinds = Mapping[str, str | Sequence[DatePart]]
+"""What the study says that columns are, by name: "numeric", "categorical", "date", or the parts of a date to use."""
+
+_PARTS = get_args(DatePart)
+
+_SHARE = 0.1
+"""A column of which at least this share is numbers, or dates, is not one of text."""
+
+_UNIT = r"\s[A-Za-zµ°][\w/%°^]*|(mg|µg|ug|kg|g|cm|mm|ml|dl|mmol)(/\w+)?"
+_ALMOST = rf"^[$€£]?\s*[+-]?\d[\d.,' ]*\s*(%|‰|[$€£]|{_UNIT})?$"
+"""Texts that people read as numbers, with signs, separators or units, but no program should."""
+
+_SLASHED = r"^\d{1,4}/\d{1,2}/\d{1,4}( .*)?$"
+"""Dates of which nobody knows whether the day or the month comes first."""
+
+
+def check_kinds(kinds: Any) -> dict[str, str | tuple[DatePart, ...]]:
+    """Return what columns are said to be; raise ``InputError`` for anything that is no kind."""
+    if not isinstance(kinds, Mapping):
+        raise InputError(f"kinds must be a dict of kinds by column, got {type(kinds).__name__}")
+    found: dict[str, str | tuple[DatePart, ...]] = {}
+    for name, kind in kinds.items():
+        parts = isinstance(kind, list | tuple) and kind and all(part in _PARTS for part in kind)
+        if not parts and kind not in ("numeric", "categorical", "date"):
+            known = f"'numeric', 'categorical', 'date', or a list of {', '.join(_PARTS)}"
+            raise InputError(f"kinds: {name} must be {known}; got {kind!r}")
+        found[str(name)] = tuple(dict.fromkeys(kind)) if parts else str(kind)
+    return found
+
+
+def kind_of(kinds: Kinds, name: str) -> str | None:
+    """Return what a column is said to be; None if nothing is said."""
+    kind = kinds.get(name)
+    return kind if kind is None or isinstance(kind, str) else "date"
+
+
+def said_categorical(kinds: Kinds) -> list[str]:
+    """Return the columns that are said to be categorical."""
+    return [name for name, kind in kinds.items() if kind == "categorical"]
+
+
+def date_parts(kinds: Kinds, name: str) -> Sequence[DatePart]:
+    """Return what is taken of a column of dates: the days since 1970, if nothing is said."""
+    kind = kinds.get(name)
+    return ("days",) if kind is None or isinstance(kind, str) else kind
+
+
+class CellTypes:
+    """The types that all cells of a column fit, as far as they have been seen.
+
+    ``typed`` says that the source has types of its own: then text stays text even if all of it could be numbers,
+    unless some of it marks missing values.
+    """
+
+    def __init__(self, kind: str | None = None, *, typed: bool = False) -> None:
+        self.kind, self.typed = kind, typed
+        self.whole = self.boolean = True
+        self.seen = self.present = self.numbers = self.truths = self.dates = self.almost = self.slashed = (
+            self.markers
+        ) = 0
+        self.others: list[int] = []  # the first rows that hold neither a number nor a date
+
+    def add(self, text: "pl.Series", rows: "pl.Series | None" = None) -> None:
+        """Look at some cells; with ``rows``, at distinct texts and how many rows have each."""
+        import polars as pl
+
+        clean = _clean(text)
+        before, self.seen = self.seen, self.seen + len(clean)
+        if self.typed:  # a blank text is something else than none where there are both
+            blank = clean.is_null() & text.is_not_null()
+            self.markers += int(blank.sum() if rows is None else rows.filter(blank).sum())
+        if rows is None:
+            missing = clean.null_count()
+            if missing == len(clean):
+                return
+            if clean.cast(pl.Int64, strict=False).null_count() == missing:
+                self._count(numbers=len(clean) - missing)
+                self.boolean = False
+                return
+        words = pl.DataFrame(
+            {"word": clean, "rows": rows if rows is not None else pl.repeat(1, len(clean), eager=True)}
+        )
+        counted = words.drop_nulls().group_by("word").agg(pl.col("rows").sum())
+        usual = self._look_at(counted["word"], counted["rows"])
+        if rows is None and len(self.others) < 3:
+            strange = clean.is_not_null() & ~clean.is_in(usual.to_list())
+            self.others += [before + row + 1 for row in strange.arg_true().head(3 - len(self.others)).to_list()]
+
+    def add_values(self, values: Sequence[Any], rows: Sequence[int]) -> None:
+        """Look at distinct values of any type, and how many rows have each."""
+        import polars as pl
+
+        texts = [(value, n) for value, n in zip(values, rows, strict=True) if isinstance(value, str)]
+        if texts:
+            self.add(pl.Series([t for t, _ in texts], dtype=pl.String), pl.Series([n for _, n in texts]))
+        for value, n in zip(values, rows, strict=True):
+            if not isinstance(value, str):
+                self._count(**{"truths" if isinstance(value, bool) else "numbers": n})
+                self.whole = self.whole and isinstance(value, int)
+                self.boolean = self.boolean and isinstance(value, bool)
+
+    def _look_at(self, words: "pl.Series", rows: "pl.Series") -> "pl.Series":
+        """Count what distinct texts are; return those that are numbers, dates or markers."""
+        import polars as pl
+
+        low = words.str.to_lowercase()
+        marker = low.is_in(sorted(MARKERS))
+        truth = low.is_in(["true", "false"]) & ~marker
+        number = words.cast(pl.Float64, strict=False).is_not_null() & ~marker
+        present = int(rows.filter(~marker).sum())
+        self.markers += int(rows.sum()) - present
+        if not present:
+            return words
+        whole = words.cast(pl.Int64, strict=False).is_not_null() | marker
+        self.whole = self.whole and bool(whole.all())
+        self.boolean = self.boolean and bool((truth | marker).all())
+        date = pl.Series([day is not None for day in days_of(words.to_list())], dtype=pl.Boolean) & ~marker
+        rest = words.filter(~(number | truth | date | marker)), rows.filter(~(number | truth | date | marker))
+        self._count(
+            numbers=int(rows.filter(number).sum()),
+            truths=int(rows.filter(truth).sum()),
+            dates=int(rows.filter(date).sum()),
+            others=int(rest[1].sum()),
+        )
+        self.almost += int(rest[1].filter(rest[0].str.contains(_ALMOST)).sum())
+        self.slashed += int(rest[1].filter(rest[0].str.contains(_SLASHED)).sum())
+        return words.filter(number | truth | date | marker)
+
+    def _count(self, numbers: int = 0, truths: int = 0, dates: int = 0, others: int = 0) -> None:
+        self.present += numbers + truths + dates + others
+        self.numbers += numbers
+        self.truths += truths
+        self.dates += dates
+
+    @property
+    def found(self) -> str:
+        """What the column is: "empty", "numeric", "date", or "categorical"; a mixture is what most of it is."""
+        if not self.present:
+            return "empty"
+        if self.kind is not None:
+            return self.kind
+        if self.dates > self.numbers and self.dates >= _SHARE * self.present:
+            return "date"
+        if self.all_numbers:
+            return "categorical" if self.typed and not self.markers else "numeric"
+        many = self.numbers >= _SHARE * self.present or self.almost > 0.5 * self.present
+        return "numeric" if many else "categorical"
+
+    @property
+    def all_numbers(self) -> bool:
+        """Whether every cell that holds something is a number, or true or false."""
+        return self.numbers + self.truths == self.present
+
+    def narrowest(self) -> Any:
+        """Return the polars type of the column; a column without any value is numeric."""
+        import polars as pl
+
+        found = self.found
+        if found == "empty":
+            return pl.Float64
+        if found != "numeric" or not self.all_numbers:
+            return pl.String
+        return pl.Int64 if self.whole else pl.Boolean if self.boolean else pl.Float64
+
+    def complaint(self, name: str) -> str | None:
+        """Return why the column cannot be described; None if it can. No cell is quoted."""
+        found, mend = self.found, f'set its kind (kinds: {name} = "categorical")'
+        if found in ("empty", "categorical"):
+            if self.kind is None and self.slashed >= max(1, 0.9 * self.present):
+                return (
+                    f"column {name!r} seems to hold dates such as 01/02/2020, of which nobody knows whether the day or "
+                    f"the month comes first; write them as 2020-02-01, leave the column out (exclude), or {mend}"
+                )
+            return None
+        fitting = self.numbers + self.truths if found == "numeric" else self.dates
+        others = self.present - fitting
+        if not others:
+            return None
+        places = f" ({places_text(self.others, others)})" if self.others else ""
+        if not fitting and found == "numeric" and self.kind is None:
+            return (
+                f"the numbers of column {name!r} are written with separators, signs or units, which are not read"
+                f"{places}; write plain numbers such as 1234.5, set decimal if they have decimal commas, or {mend}"
+            )
+        what = "number" if found == "numeric" else "date"
+        are = f"is no {what}" if others == 1 else f"are no {what}s"
+        return (
+            f"column {name!r} mixes {what}s and text: {others:,} of its {self.present:,} cells{places} {are}; "
+            f"correct or empty these cells, name what stands for missing values (missing), or {mend}"
+        )
+
+
+def places_text(rows: Sequence[int], n: int) -> str:
+    """Return the first rows of n as text."""
+    places = ", ".join(f"{row:,}" for row in rows[:3])
+    return f"row {places}" if n == 1 else f"rows {places}{', ...' if n > 3 else ''}"
+
+
+def convert(text: "pl.Series", dtype: Any) -> "pl.Series":
+    """Convert a column of text to a type that all its cells fit; empty and blank cells and markers become missing."""
+    import polars as pl
+
+    clean = _clean(text)
+    if dtype == pl.String:
+        return text.set(clean.is_null(), None)
+    if dtype == pl.Boolean:
+        low = clean.str.to_lowercase()
+        return low.set(~low.is_in(["true", "false"]), None) == "true"
+    numbers = clean.cast(dtype, strict=False)
+    if dtype == pl.Float64 and numbers.null_count() > clean.null_count():
+        truth = clean.str.to_lowercase().replace_strict({"true": 1.0, "false": 0.0}, default=None, return_dtype=dtype)
+        numbers = numbers.fill_null(truth) if truth.null_count() < len(truth) else numbers
+    return numbers
+
+
+def _clean(text: "pl.Series") -> "pl.Series":
+    clean = text.str.strip_chars()
+    return clean.set(clean == "", None)
