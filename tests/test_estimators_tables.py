@@ -243,9 +243,9 @@ def test_columns_that_changed(library):
 
 
 def test_columns_that_are_neither_number_nor_text():
-    dates = pd.DataFrame({"day": pd.date_range("2020-01-01", periods=N), "age": AGE})
-    with pytest.raises(SchemaError, match="column 'day' holds Datetime"):
-        ForestClassifier(5).fit(dates, Y)
+    spans = pd.DataFrame({"stay": pd.to_timedelta(range(N), unit="h"), "age": AGE})
+    with pytest.raises(SchemaError, match="column 'stay' holds Duration"):
+        ForestClassifier(5).fit(spans, Y)
 
 
 def test_before_fit():
