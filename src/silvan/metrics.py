@@ -144,16 +144,23 @@ def mcc(matrix: np.ndarray) -> float:
 
 
 def brier(proba: np.ndarray, y: np.ndarray) -> float:
-    """Return the Brier score: the mean squared error of the second of two classes, or the sum over several classes."""
-    if proba.shape[1] == 2:
-        return float(np.mean((proba[:, 1] - y) ** 2))
-    return float(np.mean(((proba - (y[:, None] == np.arange(proba.shape[1]))) ** 2).sum(axis=1)))
+    """Return the Brier score of several classes: the mean over rows of squared errors, summed over classes."""
+    return float(np.mean(((proba - (y[:, None] == np.arange(proba.shape[1]))) ** 2).sum(axis=1))) if len(y) else np.nan
 
 
 def log_loss(proba: np.ndarray, y: np.ndarray) -> float:
     """Return the mean of minus the logarithm of the true class's probability, which counts as ``CERTAIN`` at least."""
     shares = np.clip(proba[np.arange(len(y)), y.astype(np.int64)], CERTAIN, 1.0 - CERTAIN)
-    return float(-np.log(shares).mean())
+    return float(-np.log(shares).mean()) if len(y) else np.nan
+
+
+def losses_from_counts(score: np.ndarray, negatives: np.ndarray, positives: np.ndarray) -> tuple[float, float]:
+    """Return the Brier score of two classes, the mean squared error of the second one's score, and the log loss."""
+    n, near = negatives.sum() + positives.sum(), np.clip(score, CERTAIN, 1.0 - CERTAIN)
+    if not n:
+        return np.nan, np.nan
+    square = (negatives * score**2 + positives * (1.0 - score) ** 2).sum() / n
+    return float(square), float(-(negatives * np.log1p(-near) + positives * np.log(near)).sum() / n)
 
 
 def calibration_line(score: np.ndarray, negatives: np.ndarray, positives: np.ndarray) -> tuple[float, float]:

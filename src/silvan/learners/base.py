@@ -12,6 +12,7 @@ from silvan.algorithms.baselines.in_one_place import alone, alone_at, rows_for_j
 from silvan.algorithms.baselines.pooled_forest import pooled_forest
 from silvan.algorithms.evaluation.evaluate import Judge, Tally, evaluate
 from silvan.algorithms.evaluation.figures import Row, on_rows, on_table
+from silvan.algorithms.evaluation.thresholds import Draws
 from silvan.algorithms.horizontal import merged_forest
 from silvan.algorithms.vertical.columns import with_all_columns
 from silvan.data.schema import Schema
@@ -135,6 +136,11 @@ class Learner(_Fitted):
         """Return which rows each tree of ``forest_`` drew: bool (trees, all sites' training rows); None if unknown."""
         return None
 
+    def draws(self, federation: Federation, contenders: list[tuple[str, object]]) -> dict[str, Draws]:
+        """Return which rows the trees of models drew, by the hash of the model, as far as it is known."""
+        pooled = [model for name, model in contenders if name == "pooled" and isinstance(model, Forest)]
+        return {model.hash: Draws((len(model),), bootstrap=bool(self.bootstrap)) for model in pooled}
+
     @abstractmethod
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest; sets ``forest_`` and ``forests_``."""
@@ -214,7 +220,8 @@ class Learner(_Fitted):
         if federation.columns is not None:
             return figures_frame(self._figures_on_test_rows(federation, contenders))
         with federation.working_on(f"judging {type(self).__name__}"):
-            rows, self.counts_ = evaluate(federation, self.schema_, contenders, self.feature_key())
+            draws = self.draws(federation, contenders)
+            rows, self.counts_ = evaluate(federation, self.schema_, contenders, self.feature_key(), draws)
         return figures_frame(rows)
 
     def contenders(self, federation: Federation) -> list[tuple[str, object]]:
@@ -292,10 +299,12 @@ def figures_frame(rows: list[Row]) -> "pl.DataFrame":
                 for name, pair in r.between.items()
                 for end, value in zip(_ENDS, pair, strict=True)
             },
+            **r.more,
             "gain": r.gain,
             "gain_low": r.low,
             "gain_high": r.high,
             "use": r.use,
+            "note": r.note,
         }
         for r in rows
     ]

@@ -12,6 +12,7 @@ from silvan.algorithms.bofrf.distances import Metric, check_metric
 from silvan.algorithms.bofrf.tree_messages import BringTrees, ScoreTrees
 from silvan.algorithms.bofrf.tune import as_search
 from silvan.algorithms.bofrf.weigh import ExchangeSettings, Weighted, warn_if_none, weigh
+from silvan.algorithms.evaluation.thresholds import Draws
 from silvan.algorithms.horizontal.merged_forest import check_influence
 from silvan.algorithms.shared.admission import AdmitTrees, warn_refused
 from silvan.algorithms.shared.class_counts import asks_for_classes, balance_classes
@@ -226,6 +227,26 @@ class BOFRF(Learner):
             return None
         n_trees = dict.fromkeys(federation.active, self.n_estimators)
         return rows_drawn_at_sites(federation, self.schema_, bool(self.bootstrap), n_trees)
+
+    def draws(self, federation: Federation, contenders: list[tuple[str, object]]) -> dict[str, Draws]:
+        """Return which rows the trees of models drew; not known of forests that sites brought, nor of clusters'."""
+        found = super().draws(federation, contenders)
+        if self._site_forests:
+            return found
+        for site in self.own_:
+            alone = Draws((len(self.own_[site]),), (site,), bool(self.bootstrap))
+            found |= {forest.hash: alone for forest in (self.own_[site], self._local[site])}
+        if self.forest_ is not None:
+            sites = list(dict.fromkeys(self.owners_.tolist()))
+            sizes = tuple(int((self.owners_ == site).sum()) for site in sites)
+            recounted = bool(self.recount) and len(sites) > 1
+            together = Draws(sizes, tuple(sites), bool(self.bootstrap), recounted)
+            for site, forest in {"": self.forest_, **self.forests_}.items():
+                if self.strategies_.get(site) != "own":
+                    found[forest.hash] = together
+                else:
+                    found[forest.hash] = Draws((len(forest),), (site,), bool(self.bootstrap))
+        return found
 
     def candidates(self) -> list[tuple[str, object]]:
         """Return what a site may use, by name."""

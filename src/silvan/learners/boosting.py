@@ -9,6 +9,7 @@ from silvan.algorithms.boosting import adaboost_pl, boppid, multboost
 from silvan.algorithms.boosting.adaboost import BoostStumps, local_boost, pooled_boost
 from silvan.algorithms.boosting.stumps import Boosting, check_two_classes
 from silvan.algorithms.evaluation.figures import Row
+from silvan.algorithms.evaluation.thresholds import Draws
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
@@ -58,6 +59,10 @@ class _Booster(Learner):
     def pooled_model(self, federation: Federation) -> Forest:
         """Return the model of all sites' rows in one place, in one process."""
         return pooled_boost(federation, self.schema_, self._boosting)
+
+    def draws(self, federation: Federation, contenders: list[tuple[str, object]]) -> dict[str, Draws]:
+        """Return nothing: a stump learns from all rows."""
+        return {}
 
     def figures_on_table(self, federation: Federation, contenders: list[tuple[str, object]], table: Any) -> list[Row]:
         """Return figures of models on the rows of a table, in one process."""

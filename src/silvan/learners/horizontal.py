@@ -10,6 +10,7 @@ from silvan.algorithms.baselines.pooled_forest import pooled_forest
 from silvan.algorithms.evaluation.evaluate import NO_TEST_ROWS
 from silvan.algorithms.evaluation.figures import Row
 from silvan.algorithms.evaluation.noisy_tally import NoisyTally, evaluate_with_noise
+from silvan.algorithms.evaluation.thresholds import Draws
 from silvan.algorithms.horizontal import adaptive_forest, histogram_forest, merged_forest
 from silvan.algorithms.horizontal.adaptive_messages import AdaptiveLeaves, AdaptiveLevel
 from silvan.algorithms.private.forms import check_private, fit_private, private_kinds
@@ -118,6 +119,13 @@ class HistogramForest(Learner):
             return None
         rows, key = pooled_rows(federation, self.schema_)
         return rows_of_trees(key, rows.row_keys, 0, len(self.forest_), bool(self.bootstrap))
+
+    def draws(self, federation: Federation, contenders: list[tuple[str, object]]) -> dict[str, Draws]:
+        """Return which rows the trees of models drew; those of a private forest are not known."""
+        found = super().draws(federation, contenders)
+        if self.epsilon is None and self.forest_ is not None:
+            found[self.forest_.hash] = Draws((len(self.forest_),), bootstrap=bool(self.bootstrap))
+        return found
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
@@ -405,6 +413,17 @@ class MergedForest(Learner):
         shares = {site: federation.rows[site] if self.weights == "trees" else 1 for site in federation.active}
         n_trees = merged_forest.share_out(self.n_estimators, shares)
         return rows_drawn_at_sites(federation, self.schema_, bool(self.bootstrap), n_trees)
+
+    def draws(self, federation: Federation, contenders: list[tuple[str, object]]) -> dict[str, Draws]:
+        """Return which rows the trees of models drew; not known where a site was lost on the way."""
+        found = super().draws(federation, contenders)
+        influence = merged_forest.Influence(self.weights, self.equal, self.max_trees)
+        n_trees = influence.trees_by_site(self.n_estimators, federation.active, federation.rows)
+        n_trees = {site: n for site, n in n_trees.items() if n}
+        if self.forest_ is not None and sum(n_trees.values()) == len(self.forest_):
+            recounted = bool(self.recount) and len(federation.active) > 1
+            found[self.forest_.hash] = Draws(tuple(n_trees.values()), tuple(n_trees), bool(self.bootstrap), recounted)
+        return found
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from silvan.algorithms.baselines.in_one_place import alone_at, joined, own_schema, rows_for_judging
-from silvan.algorithms.evaluation.figures import FEDERATED, LOCAL, Answer, Row, compared, figures_of
+from silvan.algorithms.evaluation.figures import FEDERATED, LOCAL, Answer, Row, compared, judged_row, with_detail
 from silvan.algorithms.evaluation.intervals import intervals
 from silvan.algorithms.label_holder.kept_predictions import keep_predictions
 from silvan.algorithms.label_holder.score_judging import judge
@@ -260,9 +260,9 @@ class VerticalLinear(FederatedEstimator):
         with federation.counted_apart():
             scores = self._scores(federation, columns.test)
         with federation.working_on(f"judging {type(self).__name__}"):
-            figures = judge(federation, columns.label_holder, model.schema, columns.test, scores)
+            figures, detail = judge(federation, columns.label_holder, model.schema, columns.test, scores)
         if not federation.local_sites:
-            return [Row(OVERALL, FEDERATED, len(columns.test), figures)]
+            return [with_detail(Row(OVERALL, FEDERATED, len(columns.test), figures), detail, model.schema)]
         rows = rows_for_judging(federation)
         judged = self.compare_on_rows(federation, rows.X, rows.y)
         return [replace(row, figures=figures) if row.model == FEDERATED else row for row in judged]
@@ -310,7 +310,7 @@ class VerticalLinear(FederatedEstimator):
 def _judged(schema: Schema, site: str, scores: dict[str, np.ndarray], y: np.ndarray) -> list[Row]:
     """Return the figures of models at a site, by their scores, with intervals of their gains."""
     answers = [Answer(found, found.argmax(axis=1)) for found in scores.values()]
-    rows = [Row(site, name, len(y), figures_of(schema, a, y)) for name, a in zip(scores, answers, strict=True)]
+    rows = [judged_row(schema, site, name, a, y) for name, a in zip(scores, answers, strict=True)]
     against = list(scores).index(LOCAL) if LOCAL in scores else -1
     between = intervals([a.scores for a in answers], against, y, schema.n_classes, make_key(0, "resamples"))
     return compared(rows, between)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from silvan.algorithms.evaluation.figures import FEDERATED, Row
+from silvan.algorithms.evaluation.figures import FEDERATED, Row, with_detail
 from silvan.algorithms.label_holder.kept_predictions import keep_predictions
 from silvan.algorithms.label_holder.score_judging import judge
 from silvan.algorithms.vertical import encoded, encrypted
@@ -259,9 +259,10 @@ class VerticalForest(Learner, _InShares):
             if self._combine == "vote":
                 decided["decided"] = self._scores(federation, leaves, votes=True).argmax(axis=1)
         with federation.working_on(f"judging {type(self).__name__}"):
-            figures = judge(federation, columns.label_holder, self._fitted().schema, columns.test, scores, **decided)
+            schema = self._fitted().schema
+            figures, detail = judge(federation, columns.label_holder, schema, columns.test, scores, **decided)
         if not federation.local_sites:
-            return [Row(OVERALL, FEDERATED, len(columns.test), figures)]
+            return [with_detail(Row(OVERALL, FEDERATED, len(columns.test), figures), detail, schema)]
         rows = self._figures_on_test_rows(federation, contenders)
         return [replace(row, figures=figures) if row.model == FEDERATED else row for row in rows]
 

@@ -11,7 +11,7 @@ import polars as pl
 
 from silvan import learners
 from silvan.algorithms.baselines.in_one_place import joined
-from silvan.algorithms.evaluation.figures import FEDERATED, Answer, Row, answer_of, figures_of
+from silvan.algorithms.evaluation.figures import FEDERATED, Answer, Row, answer_of, judged_row
 from silvan.algorithms.vertical.columns import columns_of
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.schema import Schema
@@ -146,7 +146,7 @@ def on_table(study: Study | None, run: Run, record: Record, table: Path) -> list
     else:
         scores = model.score_rows(X)
         answer = Answer(scores, scores.argmax(axis=1))
-    return [Row(OVERALL, FEDERATED, len(X), figures_of(model.schema_, answer, y))]
+    return [judged_row(model.schema_, OVERALL, FEDERATED, answer, y)]
 
 
 def predict(model: Any, record: Record, tables: dict[str, str], progress: Progress, *, fill: bool) -> pl.DataFrame:

@@ -81,7 +81,7 @@ class Figures(msgspec.Struct, frozen=True):
 
     ``gain`` is against the site alone, with its 95 % interval; ``use`` marks the model that was chosen for the site,
     which is the variant ``same_as``, if it is one. Figures with noise for ``epsilon`` have 95 % intervals,
-    noise included: ``between``.
+    noise included: ``between``. ``more`` are further figures, ``note`` says why figures are lacking (docs/figures.md).
     """
 
     site: str
@@ -95,6 +95,24 @@ class Figures(msgspec.Struct, frozen=True):
     same_as: str = ""
     between: dict[str, tuple[float, float]] = {}
     epsilon: float | None = None
+    more: dict[str, float | None] = {}
+    note: str = ""
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Test rows of a model at a site, or over all, by decision and by groups of scores (docs/figures.md).
+
+    ``confusion`` is by true and decided class, ``at_threshold`` by the threshold chosen on training rows. ``groups``,
+    by class: mean score, rows of other classes, rows of the class; of a number: mean prediction, mean number, rows.
+    ``net_benefit``: threshold, of the model, of acting on everybody.
+    """
+
+    site: str
+    model: str
+    confusion: list[list[int]] = []
+    at_threshold: list[list[int]] = []
+    groups: dict[str, list[tuple[float, float, float]]] = {}
+    net_benefit: list[tuple[float, float, float]] = []
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -138,6 +156,7 @@ class Record(msgspec.Struct, kw_only=True):
     folds: int = 0
     evaluation: list[Figures] = []
     curves: list[Curve] = []
+    counts: list[Counts] = []
     pooled_hash: str | None = None  # of the forest of all rows in one place, if it was grown
 
 
@@ -207,13 +226,16 @@ class Run:
         names = list(rows[0].figures if rows else ())
         noisy = any(row.epsilon is not None for row in rows)
         ends = [f"{name}_{end}" for name in names for end in ("low", "high")] if noisy else []
-        table: list[list[Any]] = [["site", "model", "rows", *names, *ends, *_GAINS, "use", *["epsilon"] * noisy]]
+        more = list(rows[0].more if rows else ())
+        head = ["site", "model", "rows", *names, *ends, *more, *_GAINS, "use", *["epsilon"] * noisy, "note"]
+        table: list[list[Any]] = [head]
         for row in rows:
             between = [x for name in names for x in row.between.get(name, (None, None))] if noisy else []
-            numbers = [*row.figures.values(), *between, *(getattr(row, name) for name in _GAINS)]
+            further = [row.more.get(name) for name in more]
+            numbers = [*row.figures.values(), *between, *further, *(getattr(row, name) for name in _GAINS)]
             figures = ["" if x is None else repr(x) for x in numbers]
             cost = ["" if row.epsilon is None else repr(row.epsilon)] * noisy
-            table.append([row.site, row.model, row.rows, *figures, "true" if row.use else "false", *cost])
+            table.append([row.site, row.model, row.rows, *figures, "true" if row.use else "false", *cost, row.note])
         self._write(name, csv_text(table).encode())
 
     def _write(self, name: str, data: bytes) -> None:

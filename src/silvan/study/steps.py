@@ -24,7 +24,7 @@ from silvan.study import column_steps
 from silvan.study.message_kinds import describe_kinds
 from silvan.study.progress_bars import Progress
 from silvan.study.remote_study import RemoteStudy
-from silvan.study.run_folder import Curve, Difference, Figures, Record, Run, Site, Traffic
+from silvan.study.run_folder import Counts, Curve, Difference, Figures, Record, Run, Site, Traffic
 from silvan.study.study_file import Study
 
 _MOST_CLASSES = 12
@@ -170,6 +170,7 @@ def judge(
     if federation.columns is not None:
         rows, record.pooled_hash = column_steps.judge(federation, model, progress, record.seconds)
         record.evaluation, record.status = [figures(row) for row in rows], "done"
+        record.counts = [_counts(row, record.classes) for row in rows]
         note_traffic(record, federation)
         return
     with progress.step("Growing the pooled forest to compare with", expected=record.seconds):
@@ -179,10 +180,12 @@ def judge(
     with progress.step("Judging at the sites") as step:
         step.follow(federation, 1, apart=True)
         with federation.working_on(f"judging {type(model).__name__}"):
-            rows, counts = evaluate(federation, model.schema_, contenders, model.feature_key())
+            draws = model.draws(federation, contenders)
+            rows, counts = evaluate(federation, model.schema_, contenders, model.feature_key(), draws)
     pooled = dict(contenders).get("pooled")
     record.pooled_hash = pooled.hash if isinstance(pooled, Forest) else None
     record.evaluation = [figures(row) for row in rows]
+    record.counts = [_counts(row, record.classes) for row in rows]
     names = [name for name, _ in contenders]
     record.curves = [] if counts is None else list(curves(names, counts.scores, record.classes or []))
     record.status = "done"
@@ -201,7 +204,20 @@ def figures(row: Row) -> Figures:
     """Return a line of the evaluation; NaN, which JSON does not have, becomes None."""
     values = {k: None if np.isnan(v) else float(v) for k, v in row.figures.items()}
     gains = row.gain, row.low, row.high, row.use, row.same_as
-    return Figures(row.site, row.model, row.rows, values, *gains, between=row.between, epsilon=row.epsilon)
+    more = {name: None if np.isnan(value) else float(value) for name, value in row.more.items()}
+    beside: dict[str, Any] = {"between": row.between, "epsilon": row.epsilon, "more": more, "note": row.note}
+    return Figures(row.site, row.model, row.rows, values, *gains, **beside)
+
+
+def _counts(row: Row, classes: list[str] | None) -> Counts:
+    """Return the counts behind a line of the evaluation."""
+    detail = row.detail
+    if detail is None:
+        return Counts(row.site, row.model)
+    names = [""] if classes is None else classes[1:] if len(classes) == 2 else classes
+    groups = {name: [(a, b, c) for a, b, c in g.tolist()] for name, g in zip(names, detail.groups, strict=False)}
+    tables = detail.confusion.tolist(), detail.at_threshold.tolist()
+    return Counts(row.site, row.model, *tables, groups, detail.net_benefit())
 
 
 def curves(models: list[str], scores: np.ndarray, classes: list[str]) -> Iterator[Curve]:

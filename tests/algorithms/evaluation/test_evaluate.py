@@ -11,6 +11,7 @@ from sklearn import metrics as sk
 
 import silvan as sv
 from silvan.algorithms.evaluation.contenders import Contender
+from silvan.algorithms.evaluation.details import names_of
 from silvan.algorithms.evaluation.evaluate import Figures, Judge, Tally, evaluate
 from silvan.algorithms.evaluation.figures import Row, answer_of, compared
 from silvan.algorithms.evaluation.intervals import intervals
@@ -71,7 +72,8 @@ def test_figures_of_each_site_and_of_all(task, least):
     frame = model.evaluate(fed)
     local = sv.LocalForest(n_estimators=8, max_depth=4).fit(fed).forests_
     everyone = [judged(fed, site) for site in fed.sites]
-    assert frame.columns == ["site", "model", "rows", *(["rmse", "r2"] if task == "number" else CLASSES), *GAINS]
+    first = [*(["rmse", "r2"] if task == "number" else CLASSES), *names_of(fed.schema.n_classes)]
+    assert frame.columns == ["site", "model", "rows", *first, *GAINS, "note"]
     assert frame["site"].unique(maintain_order=True).to_list() == [*fed.sites, "all"]
     for site in fed.sites:
         for name, forest in (("federated", model.forest_), ("local", local[site]), ("pooled", model.forest_)):

@@ -6,14 +6,16 @@ check. Weights of trees are the coordinator's word in any case.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from silvan.algorithms.boosting.stumps import Boosting, Stumps, check_stumps
 from silvan.algorithms.evaluation.figures import for_site
+from silvan.algorithms.evaluation.thresholds import Draws
 from silvan.algorithms.shared.requests import MAX_TREES
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, RefusedError
@@ -41,10 +43,11 @@ class Contender(msgspec.Struct, frozen=True):
     own: Settings | None = None
     boosted: Boosting | None = None
     work: str = ""
+    draws: Draws | UnsetType = UNSET  # which rows the trees that are sent drew, if that is known
 
     def alike(self) -> "Contender":
         """Return what must be alike at all sites of a sum: the model, or that it is the site's own."""
-        return msgspec.structs.replace(self, sent=None) if self.work else self
+        return msgspec.structs.replace(self, sent=None, draws=UNSET) if self.work else self
 
 
 # -- at a site
@@ -131,10 +134,13 @@ def _digests_in(work: bytes, schema: Schema) -> list[bytes]:
 
 
 def list_contenders(
-    federation: Federation, schema: Schema, models: Sequence[object]
+    federation: Federation, schema: Schema, models: Sequence[object], draws: Mapping[str, Draws]
 ) -> tuple[dict[str, list[Contender]], list[Blob]]:
-    """Return the models to judge by site, and the signed trees that they are made of."""
-    listed = {site: [_contender(federation, site, model) for model in models] for site in federation.active}
+    """Return the models to judge by site, and the signed trees that they are made of.
+
+    ``draws`` says which rows the trees of a model drew, by the model's hash.
+    """
+    listed = {site: [_contender(federation, site, model, draws) for model in models] for site in federation.active}
     needed: set[bytes] = set()
     for model in models:
         for one in model.values() if isinstance(model, dict) else [model]:
@@ -144,7 +150,7 @@ def list_contenders(
     return listed, [blob for blob in works if not needed.isdisjoint(_digests_in(federation.content(blob), schema))]
 
 
-def _contender(federation: Federation, site: str, model: object) -> Contender:
+def _contender(federation: Federation, site: str, model: object, draws: Mapping[str, Draws]) -> Contender:
     model = for_site(model, site)
     if isinstance(model, Settings):
         return Contender(own=model)
@@ -154,4 +160,4 @@ def _contender(federation: Federation, site: str, model: object) -> Contender:
         raise TypeError(f"cannot judge a {type(model).__name__}")
     blob = federation.blob(model.to_bytes())
     made = [owner.task for owner in federation.makers(blob) if owner.site == site]
-    return Contender(sent=blob, work=made[-1] if made else "")
+    return Contender(sent=blob, work=made[-1] if made else "", draws=draws.get(model.hash, UNSET))

@@ -7,17 +7,28 @@ in groups where a policy says so (``score_groups.py``), and few models are judge
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
+from msgspec import UnsetType
 
 from silvan import metrics
 from silvan.algorithms.boosting.adaboost import local_boost
 from silvan.algorithms.evaluation.contenders import Contender, check_contenders, list_contenders, model_of
-from silvan.algorithms.evaluation.figures import LOCAL, Answer, Row, answer_of, compared
+from silvan.algorithms.evaluation.details import (
+    Detail,
+    Floors,
+    check_detail,
+    detail_of,
+    detail_over_all,
+    nothing,
+)
+from silvan.algorithms.evaluation.figures import LOCAL, Answer, Row, answer_of, compared, with_detail
 from silvan.algorithms.evaluation.intervals import intervals
 from silvan.algorithms.evaluation.score_groups import in_groups
+from silvan.algorithms.evaluation.thresholds import Draws, site_threshold
 from silvan.algorithms.horizontal.merged_forest import local_forest
 from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import Schema
@@ -28,12 +39,15 @@ from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
+from silvan.forest.forest import Forest
 from silvan.privacy.gate.gate import policy_of
 
 NO_TEST_ROWS = "no site has test rows: set test=0.2 when the federation is made, or pass a table to judge on"
 
 _DIGITS = 3
 """Digits of figures that leave a site."""
+
+_DETAILS = "; counts of these rows by decision and by groups of scores, and figures of these counts"
 
 
 class Figures(Reply, frozen=True, kw_only=True):
@@ -46,6 +60,7 @@ class Figures(Reply, frozen=True, kw_only=True):
     rows: int
     figures: np.ndarray
     intervals: np.ndarray
+    details: tuple[Detail, ...] = ()
 
 
 class Judge(Request, frozen=True, kw_only=True, omit_defaults=True):
@@ -67,7 +82,7 @@ class Judge(Request, frozen=True, kw_only=True, omit_defaults=True):
             return f"figures of merit of {n:,} models on the site's own test rows"
         return (
             f"{reply.figures.shape[1]} figures of merit of {n:,} models on the site's own test rows, how many these "
-            "are, and intervals of gains"
+            f"are, and intervals of gains{_DETAILS if reply.details else ''}"
         )
 
     def course(self) -> Course:
@@ -125,7 +140,11 @@ def judge(site: Site, request: Judge) -> Figures:
     if not policy_of(site).allows_figures(y, schema.n_classes):
         # not refused: a site with few rows would end everybody's evaluation
         figures, between = np.full_like(figures, np.nan if schema.n_classes else 0.0), np.full_like(between, np.nan)
-    return Figures(rows=len(y), figures=figures, intervals=between)
+        return Figures(rows=len(y), figures=figures, intervals=between, details=(nothing(),) * len(given))
+    floors = Floors.of(policy_of(site))
+    thresholds = [_threshold(site, schema, contender, request.feature_key) for contender in request.contenders]
+    details = [detail_of(*a, y, schema.n_classes, floors, t) for a, t in zip(given, thresholds, strict=True)]
+    return Figures(rows=len(y), figures=figures, intervals=between, details=tuple(details))
 
 
 @answers(Tally)
@@ -151,20 +170,39 @@ def _answer(site: Site, schema: Schema, contender: Contender, feature_key: np.nd
     """Score the test part in groups of rows; scores are kept, since both rounds need them."""
     key = ("scores", msgspec.json.encode(contender), feature_key.tobytes(), schema.hash)
     if key not in site.cache:
-        if contender.own is not None:
-            forest = local_forest(site, schema, contender.own, feature_key, contender.own.n_estimators)
-        elif contender.boosted is not None:
-            forest = local_boost(site, schema, contender.boosted)
-        elif contender.sent is not None:
-            forest = model_of(site, schema, contender.sent)
-        else:
-            raise RefusedError("the question names no model for this site")
+        forest = _forest(site, schema, contender, feature_key)
         part, absent = site.part(schema, test=True), site.absent(schema)
         pieces = [answer_of(forest, piece.X, absent, site.n_jobs) for piece in part.pieces()]
         whole = Answer(*map(np.concatenate, zip(*pieces, strict=True))) if len(pieces) > 1 else pieces[0]
         site.cache[key] = in_groups(whole, schema.n_classes, policy_of(site).score_groups)
     answer: Answer = site.cache[key]
     return answer
+
+
+def _forest(site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray) -> Forest:
+    """Read or grow a model; one that is grown is kept."""
+    if contender.sent is not None and contender.own is None and contender.boosted is None:
+        return model_of(site, schema, contender.sent)
+    key = ("own model", msgspec.json.encode(contender), feature_key.tobytes(), schema.hash)
+    if key not in site.cache:
+        if contender.own is not None:
+            site.cache[key] = local_forest(site, schema, contender.own, feature_key, contender.own.n_estimators)
+        elif contender.boosted is not None:
+            site.cache[key] = local_boost(site, schema, contender.boosted)
+        else:
+            raise RefusedError("the question names no model for this site")
+    forest: Forest = site.cache[key]
+    return forest
+
+
+def _threshold(site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray) -> float:
+    """Choose the threshold of a model for two classes on training rows; NaN where it is not known what trees saw."""
+    if schema.n_classes != 2:
+        return np.nan
+    draws = None if isinstance(contender.draws, UnsetType) else contender.draws
+    if contender.own is not None:
+        draws = Draws((contender.own.n_estimators,), (site.name,), bool(contender.own.bootstrap))
+    return site_threshold(site, schema, _forest(site, schema, contender, feature_key), draws)
 
 
 def rounded(figures: np.ndarray, between: np.ndarray, classes: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -188,19 +226,24 @@ def rounded(figures: np.ndarray, between: np.ndarray, classes: bool) -> tuple[np
 
 
 def evaluate(
-    federation: Federation, schema: Schema, contenders: list[tuple[str, object]], feature_key: np.ndarray
+    federation: Federation,
+    schema: Schema,
+    contenders: list[tuple[str, object]],
+    feature_key: np.ndarray,
+    draws: Mapping[str, Draws] | None = None,
 ) -> tuple[list[Row], Counts | None]:
     """Judge models at all sites.
 
-    A model is a ``Forest``, a dict of them by site, or ``Settings`` or ``Boosting`` for sites' own. Return the rows of
-    the table of figures, and the summed counts behind the overall ones, for curves; None for regression.
+    A model is a ``Forest``, a dict of them by site, or ``Settings`` or ``Boosting`` for sites' own. ``draws`` says
+    which rows the trees of a forest drew, by its hash, so that sites can choose thresholds. Return the rows of the
+    table of figures, and the summed counts behind the overall ones, for curves; None for regression.
 
     Counts are summed of models that all sites judge alike; of one that differs by site there are none, and its overall
     figures are the mean of the sites', by their test rows.
     """
     names = [name for name, _ in contenders]
     against = names.index(LOCAL) if LOCAL in names else -1
-    listed, trees = list_contenders(federation, schema, [model for _, model in contenders])
+    listed, trees = list_contenders(federation, schema, [model for _, model in contenders], draws or {})
     shared: dict[str, Any] = {
         "schema": federation.blob(schema.to_json().encode()),
         "feature_key": feature_key,
@@ -218,7 +261,10 @@ def evaluate(
             counts = _total_counts(federation, schema, {site: listed[site] for site in federation.active}, shared)
     rows = []
     for site, reply in replies.items():
-        judged = [Row(site, name, reply.rows, _site_figures(schema, reply, i)) for i, name in enumerate(names)]
+        judged = [
+            with_detail(Row(site, name, reply.rows, _site_figures(schema, reply, i)), _detail(reply, i), schema)
+            for i, name in enumerate(names)
+        ]
         rows += compared(judged, reply.intervals, [msgspec.json.encode(one) for one in listed[site]])
     overall = []
     for i, name in enumerate(names):
@@ -229,8 +275,15 @@ def evaluate(
             figures = metrics.from_counts(list(counts.scores[i]), counts.confusion[i], counts.bands[i])
         else:
             n, figures = _mean_figures([row for row in rows if row.model == name])
-        overall.append(Row(OVERALL, name, n, figures))
+        told = [(reply.rows, _detail(reply, i)) for reply in replies.values()]
+        scores, matrix = (None, None) if counts is None else (counts.scores[i], counts.confusion[i])
+        detail = detail_over_all(schema.n_classes, scores, matrix, told)
+        overall.append(with_detail(Row(OVERALL, name, n, figures), detail, schema))
     return [*rows, *compared(overall)], counts
+
+
+def _detail(reply: Figures, i: int) -> Detail:
+    return reply.details[i] if reply.details else nothing()
 
 
 def _total_counts(
@@ -282,6 +335,10 @@ def _check_figures(schema: Schema, n_models: int) -> Check:
         most = 1.0 if schema.n_classes else np.finfo(np.float64).max
         if not ((known[:, 0] <= known[:, 1]).all() and (np.abs(known) <= most).all()):
             raise FormatError("its intervals are not possible")
+        if len(reply.details) not in (0, n_models):
+            raise FormatError("its details are not those asked for")
+        for detail in reply.details:
+            check_detail(detail, schema.n_classes, reply.rows)
 
     return check
 

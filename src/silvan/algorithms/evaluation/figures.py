@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from silvan import metrics
+from silvan.algorithms.evaluation.details import Detail, Floors, detail_of
 from silvan.algorithms.evaluation.intervals import intervals
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.schema import Schema
@@ -58,7 +59,8 @@ class Row:
     ``gain`` is how much better the first figure is than that of the site's own model, ``low`` and ``high`` are its 95 %
     interval; None where it is not known. ``use`` marks the model that the learner chose for the site; ``same_as`` names
     the variant of the model that it is equal to, if there is one. Figures with noise for ``epsilon`` lie ``between``
-    two numbers each.
+    two numbers each. ``more`` and ``detail`` are what is told beside the figures (``details.py``); ``note`` says why
+    figures are lacking.
     """
 
     site: str
@@ -72,6 +74,30 @@ class Row:
     same_as: str = ""
     between: dict[str, tuple[float, float]] = field(default_factory=dict)
     epsilon: float | None = None
+    more: dict[str, float] = field(default_factory=dict)
+    detail: Detail | None = None
+    note: str = ""
+
+
+def with_detail(row: Row, detail: Detail, schema: Schema) -> Row:
+    """Add details to a line of the table of figures, and a word where figures are lacking."""
+    return replace(row, more=detail.by_name(schema.n_classes), detail=detail, note=_note(row, schema))
+
+
+def judged_row(schema: Schema, site: str, name: str, answer: Answer, y: np.ndarray) -> Row:
+    """Return the line of a model on rows that are at hand, with its details."""
+    detail = detail_of(answer.scores, answer.decided, y, schema.n_classes, Floors())
+    return with_detail(Row(site, name, len(y), figures_of(schema, answer, y)), detail, schema)
+
+
+def _note(row: Row, schema: Schema) -> str:
+    if not row.rows:
+        return "no test rows"
+    if all(np.isnan(value) for value in row.figures.values()):
+        return "too few test rows for the site's policy, or columns are lacking that all trees need"
+    if np.isnan(row.figures.get("auc", 0.0)):
+        return "no AUC: all test rows are of one class" if schema.n_classes <= 2 else "no AUC: a class has no test rows"
+    return ""
 
 
 def compared(
@@ -135,7 +161,7 @@ def on_rows(
             if forest.hash not in answers:
                 answers[forest.hash] = answer_of(forest, X, absent)
         names, given = [name for name, _ in of], [answers[forest.hash] for _, forest in of]
-        listed = [Row(site, name, len(y), figures_of(schema, a, y)) for name, a in zip(names, given, strict=True)]
+        listed = [judged_row(schema, site, name, a, y) for name, a in zip(names, given, strict=True)]
         against = names.index(LOCAL) if LOCAL in names else -1
         between = intervals([a.scores for a in given], against, y, schema.n_classes, key)
         return compared(listed, between, [forest.hash for _, forest in of])

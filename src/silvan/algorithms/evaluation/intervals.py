@@ -61,7 +61,12 @@ def intervals(
 def _enough(y: np.ndarray, n_classes: int) -> bool:
     if not n_classes:
         return len(y) >= FEWEST_NUMBERS
-    return len(y) >= FEWEST_ROWS and int(np.bincount(y, minlength=n_classes).min()) >= FEWEST_OF_A_CLASS
+    return enough_rows(np.bincount(y, minlength=n_classes))
+
+
+def enough_rows(by_class: np.ndarray) -> bool:
+    """Return whether there are rows enough for an interval, given how many are of each class."""
+    return int(by_class.sum()) >= FEWEST_ROWS and int(by_class.min()) >= FEWEST_OF_A_CLASS
 
 
 # -- two classes

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from silvan import metrics
+from silvan.algorithms.evaluation.details import Detail, Floors, check_detail, detail_of, nothing
 from silvan.algorithms.vertical.coded_names import named_label
 from silvan.algorithms.vertical.columns import encode_labels, rows_blob
 from silvan.data.schema import Label, Schema
@@ -26,6 +27,7 @@ class Judgement(Reply, frozen=True, kw_only=True):
     """Figures of merit, in the order of ``metrics.CLASSIFICATION``, or moments where a number is predicted."""
 
     figures: np.ndarray
+    detail: Detail | None = None
 
 
 class JudgeScores(Request, frozen=True, kw_only=True):
@@ -60,13 +62,15 @@ def judge_scores(site: Site, request: JudgeScores) -> Judgement:
             "the rows kept for judging are fewer than the party's policy lets figures of merit leave for"
         )
     if request.label.classes is None:
-        return Judgement(figures=metrics.moments(scores[:, 0], y))
+        moments, decided = metrics.moments(scores[:, 0], y), np.zeros(len(y), np.int64)
+        return Judgement(figures=moments, detail=detail_of(scores, decided, y, 0, Floors.of(policy_of(site))))
     if ((scores < 0) | (scores > 1)).any():
         raise FormatError("the scores are no shares")
     decided = scores.argmax(axis=1) if isinstance(request.decided, UnsetType) else request.decided
     if decided.shape != y.shape or decided.dtype != np.int64 or ((decided < 0) | (decided >= width)).any():
         raise FormatError("the decisions do not match the rows")
-    return Judgement(figures=np.array(list(metrics.classification(scores, y, decided).values()), np.float64))
+    figures = np.array(list(metrics.classification(scores, y, decided).values()), np.float64)
+    return Judgement(figures=figures, detail=detail_of(scores, decided, y, width, Floors.of(policy_of(site))))
 
 
 # -- at the coordinator
@@ -79,18 +83,21 @@ def judge(
     digests: np.ndarray,
     scores: np.ndarray,
     decided: np.ndarray | UnsetType = UNSET,
-) -> dict[str, float]:
-    """Ask the label holder for figures of merit of scores; the round is not counted as training."""
+) -> tuple[dict[str, float], Detail]:
+    """Ask the label holder for figures of merit of scores, and details; the round is not counted as training."""
     width = len(metrics.CLASSIFICATION) if schema.n_classes else 4
 
     def check(site: str, reply: Judgement) -> None:
         figures = reply.figures
         if figures.shape != (width,) or figures.dtype != np.float64 or np.isinf(figures).any():
             raise FormatError("its figures are not those asked for")
+        if reply.detail is not None:
+            check_detail(reply.detail, schema.n_classes, len(digests))
 
     request = JudgeScores(rows=rows_blob(federation, digests), label=schema.label, scores=scores, decided=decided)
     with federation.counted_apart():
         reply: Judgement = federation.ask(request, to=[label_holder], check=check)[label_holder]
+    detail = nothing() if reply.detail is None else reply.detail
     if schema.n_classes:
-        return dict(zip(metrics.CLASSIFICATION, reply.figures.tolist(), strict=True))
-    return metrics.from_moments(reply.figures)
+        return dict(zip(metrics.CLASSIFICATION, reply.figures.tolist(), strict=True)), detail
+    return metrics.from_moments(reply.figures), detail

@@ -1,0 +1,85 @@
+"""Thresholds chosen at a site on training rows: every row is scored by the trees of a model that did not learn from it.
+
+No test row takes part. Rows are scored in groups as the site's policy says, so that a threshold tells of no single row.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from silvan import metrics
+from silvan.algorithms.evaluation.figures import Answer
+from silvan.algorithms.evaluation.score_groups import in_groups
+from silvan.algorithms.shared.drawn_rows import drawn_by_place
+from silvan.data.schema import Schema
+from silvan.federation.agreement.describe import FLOOR
+from silvan.federation.part import StoredPart
+from silvan.federation.site import Site
+from silvan.forest.forest import Forest
+from silvan.forest.predict import tally, voting_weights
+from silvan.privacy.gate.gate import policy_of
+
+_MOST_ROWS = 20_000
+"""Training rows that a threshold is chosen on; of more, evenly spread ones are taken."""
+
+
+class Draws(msgspec.Struct, frozen=True):
+    """Which rows the trees of a model drew, as far as sites can tell by their keys.
+
+    ``sizes`` are numbers of trees, one site's after the other's, and ``owners`` these sites; without owners the trees
+    were grown from sums and drew rows of all sites. After a recount the i-th tree of every site drew rows as the i-th
+    of each.
+    """
+
+    sizes: tuple[int, ...]
+    owners: tuple[str, ...] = ()
+    bootstrap: bool = True
+    recounted: bool = False
+
+
+class Unseen(NamedTuple):
+    """Training rows, scored by trees that did not see them, and their labels."""
+
+    answer: Answer
+    y: np.ndarray
+
+
+def unseen_rows(site: Site, schema: Schema, forest: Forest, draws: Draws | None) -> Unseen | None:
+    """Score training rows by the trees that did not see them, in groups; None if that is not known or not allowed."""
+    part = site.part(schema)
+    if draws is None or forest.combine not in ("mean", "vote") or sum(draws.sizes) != len(forest):
+        return None
+    weights = voting_weights(forest, site.absent(schema))
+    if isinstance(part, StoredPart) or not weights.any():
+        return None  # rows beyond memory would all be scored again
+    places = np.concatenate([np.arange(size) for size in draws.sizes])
+    owner = np.repeat(np.arange(len(draws.sizes)), draws.sizes)
+    mine = draws.owners.index(site.name) if site.name in draws.owners else -1
+    everywhere = not draws.owners or draws.recounted
+    n_own = draws.sizes[0] if not draws.owners else draws.sizes[mine] if mine >= 0 else 0
+    drawn = drawn_by_place(site, part, draws.bootstrap, n_own, max(draws.sizes))
+    taken = np.arange(len(part))
+    if len(part) > _MOST_ROWS:
+        taken = np.linspace(0, len(part) - 1, _MOST_ROWS).astype(np.int64)
+    skipping = np.where(everywhere | (owner == mine), places, -1)
+    rows = np.ascontiguousarray(part.X[taken])
+    votes = forest.combine == "vote" and bool(schema.n_classes)
+    total = tally(
+        forest, rows, weights, site.n_jobs, votes=votes, skip=np.ascontiguousarray(drawn[:, taken]), skipping=skipping
+    )
+    known = total.weight > 0
+    scores, y = total.means()[known], part.y[taken][known]
+    if len(y) < FLOOR or not policy_of(site).allows_figures(y, schema.n_classes):
+        return None
+    decided = total.votes[known].argmax(axis=1) if votes else scores.argmax(axis=1)
+    return Unseen(in_groups(Answer(scores, decided), schema.n_classes, policy_of(site).score_groups), y)
+
+
+def site_threshold(site: Site, schema: Schema, forest: Forest, draws: Draws | None) -> float:
+    """Return the score from which on the second of two classes is decided on, by Youden's index; NaN if unknown."""
+    unseen = unseen_rows(site, schema, forest, draws) if schema.n_classes == 2 else None
+    if unseen is None:
+        return np.nan
+    counts = metrics.count_scores(unseen.answer.scores, unseen.y, exact=True)[0]
+    return metrics.best_threshold(np.unique(unseen.answer.scores[:, 1])[::-1], *counts)
