@@ -12,7 +12,7 @@ from silvan.algorithms.baselines.in_one_place import alone, alone_at, rows_for_j
 from silvan.algorithms.baselines.pooled_forest import pooled_forest
 from silvan.algorithms.evaluation.evaluate import Judge, Tally, evaluate
 from silvan.algorithms.evaluation.figures import Row, on_rows, on_table
-from silvan.algorithms.evaluation.thresholds import Draws
+from silvan.algorithms.evaluation.site_thresholds import Draws
 from silvan.algorithms.horizontal import merged_forest
 from silvan.algorithms.vertical.columns import with_all_columns
 from silvan.data.schema import Schema

@@ -12,7 +12,7 @@ from silvan.algorithms.bofrf.distances import Metric, check_metric
 from silvan.algorithms.bofrf.tree_messages import BringTrees, ScoreTrees
 from silvan.algorithms.bofrf.tune import as_search
 from silvan.algorithms.bofrf.weigh import ExchangeSettings, Weighted, warn_if_none, weigh
-from silvan.algorithms.evaluation.thresholds import Draws
+from silvan.algorithms.evaluation.site_thresholds import Draws
 from silvan.algorithms.horizontal.merged_forest import check_influence
 from silvan.algorithms.shared.admission import AdmitTrees, warn_refused
 from silvan.algorithms.shared.class_counts import asks_for_classes, balance_classes

@@ -9,7 +9,7 @@ from silvan.algorithms.boosting import adaboost_pl, boppid, multboost
 from silvan.algorithms.boosting.adaboost import BoostStumps, local_boost, pooled_boost
 from silvan.algorithms.boosting.stumps import Boosting, check_two_classes
 from silvan.algorithms.evaluation.figures import Row
-from silvan.algorithms.evaluation.thresholds import Draws
+from silvan.algorithms.evaluation.site_thresholds import Draws
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation

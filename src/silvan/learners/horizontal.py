@@ -10,7 +10,7 @@ from silvan.algorithms.baselines.pooled_forest import pooled_forest
 from silvan.algorithms.evaluation.evaluate import NO_TEST_ROWS
 from silvan.algorithms.evaluation.figures import Row
 from silvan.algorithms.evaluation.noisy_tally import NoisyTally, evaluate_with_noise
-from silvan.algorithms.evaluation.thresholds import Draws
+from silvan.algorithms.evaluation.site_thresholds import Draws
 from silvan.algorithms.horizontal import adaptive_forest, histogram_forest, merged_forest
 from silvan.algorithms.horizontal.adaptive_messages import AdaptiveLeaves, AdaptiveLevel
 from silvan.algorithms.private.forms import check_private, fit_private, private_kinds

@@ -12,7 +12,7 @@ import silvan as sv
 from silvan import metrics
 from silvan.algorithms.evaluation.details import Floors, check_detail, class_groups, detail_of, nothing
 from silvan.algorithms.evaluation.figures import answer_of
-from silvan.algorithms.evaluation.thresholds import Draws, site_threshold, unseen_rows
+from silvan.algorithms.evaluation.site_thresholds import Draws, site_threshold, unseen_rows
 from silvan.errors import FormatError
 from silvan.forest.predict import scores as score_rows
 from silvan.tree.draw import rows_of_trees

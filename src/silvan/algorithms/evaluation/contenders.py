@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from silvan.algorithms.boosting.stumps import Boosting, Stumps, check_stumps
 from silvan.algorithms.evaluation.figures import for_site
-from silvan.algorithms.evaluation.thresholds import Draws
+from silvan.algorithms.evaluation.site_thresholds import Draws
 from silvan.algorithms.shared.requests import MAX_TREES
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, RefusedError

@@ -28,7 +28,7 @@ from silvan.algorithms.evaluation.details import (
 from silvan.algorithms.evaluation.figures import LOCAL, Answer, Row, answer_of, compared, with_detail
 from silvan.algorithms.evaluation.intervals import intervals
 from silvan.algorithms.evaluation.score_groups import in_groups
-from silvan.algorithms.evaluation.thresholds import Draws, site_threshold
+from silvan.algorithms.evaluation.site_thresholds import Draws, site_threshold
 from silvan.algorithms.horizontal.merged_forest import local_forest
 from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import Schema
