@@ -227,15 +227,15 @@ class Run:
         noisy = any(row.epsilon is not None for row in rows)
         ends = [f"{name}_{end}" for name in names for end in ("low", "high")] if noisy else []
         more = list(rows[0].more if rows else ())
-        head = ["site", "model", "rows", *names, *ends, *more, *_GAINS, "use", *["epsilon"] * noisy, "note"]
+        head = ["site", "model", "rows", *names, *ends, *more, *_GAINS, "use", "epsilon" if noisy else "note"]
         table: list[list[Any]] = [head]
         for row in rows:
             between = [x for name in names for x in row.between.get(name, (None, None))] if noisy else []
             further = [row.more.get(name) for name in more]
             numbers = [*row.figures.values(), *between, *further, *(getattr(row, name) for name in _GAINS)]
             figures = ["" if x is None else repr(x) for x in numbers]
-            cost = ["" if row.epsilon is None else repr(row.epsilon)] * noisy
-            table.append([row.site, row.model, row.rows, *figures, "true" if row.use else "false", *cost, row.note])
+            last = row.note if not noisy else "" if row.epsilon is None else repr(row.epsilon)
+            table.append([row.site, row.model, row.rows, *figures, "true" if row.use else "false", last])
         self._write(name, csv_text(table).encode())
 
     def _write(self, name: str, data: bytes) -> None:
