@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from silvan.deploy.hub import Hub
-from silvan.deploy.jobs import Coordinator
+from silvan.deploy.jobs.coordinator_job import Coordinator
 from silvan.federation import wire
 from silvan.federation.transports.chunks import MOST, Chunk, ping
 from silvan.federation.transports.flare import WAIT, JobFolders

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -20,7 +21,7 @@ from silvan.errors import SilvanError
 from silvan.federation.federation import Federation
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.sampling_key import share_sampling_key
-from silvan.study.study_file import Study
+from silvan.study import study_file
 
 SCHEMA = sv.Schema.of([sv.Feature("age", bounds=(0, 100))], sv.Label("label", ("no", "yes")))
 TEXT = """
@@ -107,11 +108,11 @@ def _spent(fed: Federation, before: float = 0.0) -> float:
 def _federations() -> Iterator[list[Federation]]:
     """Keep the federations that studies make, with the books of their sites."""
     made: list[Federation] = []
-    make = Study.federation
+    make = study_file.make_federation
 
-    def kept(self: Study, *given: object, **named: object) -> Federation:
-        made.append(make(self, *given, **named))  # type: ignore[arg-type]
+    def kept(*given: Any, **named: Any) -> Federation:
+        made.append(make(*given, **named))
         return made[-1]
 
-    with mock.patch.object(Study, "federation", kept):
+    with mock.patch.object(study_file, "make_federation", kept):
         yield made

@@ -30,13 +30,23 @@ def every_kind():
 
 
 @pytest.mark.parametrize(
-    "module", ["silvan.algorithms", "silvan.deploy.jobs", "silvan.federate.by_columns", "silvan.federate.by_rows"]
+    "module",
+    ["silvan.algorithms", "silvan.deploy.jobs.site_job", "silvan.federate.by_columns", "silvan.federate.by_rows"],
 )
 def test_all_messages_are_known(module, every_kind):
-    if module == "silvan.deploy.jobs" and find_spec("nvflare") is None:
+    if module == "silvan.deploy.jobs.site_job" and find_spec("nvflare") is None:
         pytest.skip("needs nvflare")
     assert len(every_kind) > 50
     assert printed(f"import {module}\n{KINDS}") == every_kind
+
+
+@pytest.mark.skipif(find_spec("nvflare") is None, reason="needs nvflare")
+def test_a_sites_job_loads_no_learner():
+    """Every site starts a process for every study, and scikit-learn takes longer to import than all the rest."""
+    loaded = "import sys; print(*sys.modules)"
+    names = printed(f"from silvan.deploy.jobs import SiteExecutor\n{loaded}")
+    assert "silvan.deploy.jobs.site_job" in names
+    assert not {"sklearn", "silvan.learners", "silvan.deploy.jobs.coordinator_job"} & set(names)
 
 
 def test_estimators_and_the_command_line_load_no_algorithms():

@@ -154,3 +154,17 @@ def test_approvals_of_version_0_1_0(tmp_path):
     (tmp_path / APPROVALS).write_bytes(msgspec.json.encode([{"study": "a"}, {"study": "b", "messages": ["Describe"]}]))
     approvals = Approvals(tmp_path / APPROVALS)
     assert [approvals.find(study).messages for study in "ab"] == [["*"], ["Describe"]]
+
+
+@pytest.mark.parametrize("line", ["n_estimators = 'many'", "epsilon = [1]", "trees = 3", "max_depth = -1"])
+def test_a_learner_with_wrong_parameters_is_shown_as_such(member, line):
+    """A site's process does not know parameters; its owner is told, and other studies are shown as ever."""
+    plan = study(f'kind = "HistogramForest"\n{line}', schema=SCHEMA)
+    member.note_study(plan)
+    shown = explain(member, plan)
+    assert (shown.asked, shown.leaves) == (None, [])
+    assert "It cannot run" in shown.lines[0]
+    assert line.split()[0] in shown.lines[1]
+    assert "It cannot run" in silvan("site", "approve", member.path).output
+    with pytest.raises(InputError, match="a trial of the study fails"):
+        approve_study(member, plan)

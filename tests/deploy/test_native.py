@@ -21,8 +21,9 @@ from typer.testing import CliRunner
 
 import silvan as sv
 from silvan.cli.main import app
-from silvan.deploy import jobs
 from silvan.deploy.certificates import Authority, make_key, make_request, pem
+from silvan.deploy.jobs.coordinator_job import Coordinator
+from silvan.deploy.jobs.site_job import SiteExecutor
 from silvan.deploy.member import Member
 from silvan.deploy.native.flare_folder import FlareSite
 from silvan.deploy.native.introductions import Credentials, Introduction, read_roster
@@ -32,6 +33,7 @@ from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.keys import Key
 from silvan.federation.question import UnreachedError
 from silvan.federation.transports.chunks import send_in_chunks
+from silvan.federation.transports.flare import AbortedError
 from silvan.study.remote_study import parse_remote_study
 from silvan.study.run_folder import JOURNAL, Run
 
@@ -112,8 +114,8 @@ class Federation:
         """Run a job of a study; return the folder of its results."""
         arguments = job_arguments(plan, plan.sites)
         here = [site for site in SITES if site not in self.away]
-        servers = {site: jobs.SiteExecutor(**arguments).make_server(self.folders(site)) for site in here}
-        coordinator = jobs.Coordinator(**arguments)
+        servers = {site: SiteExecutor(**arguments).make_server(self.folders(site)) for site in here}
+        coordinator = Coordinator(**arguments)
         coordinator.takes_part = lambda site: site in servers
         coordinator.carry = lambda site, data, wait: self.carry(servers, site, data)
         coordinator.work(self.folders(SERVER))
@@ -123,7 +125,7 @@ class Federation:
         if self.left is not None:
             self.left -= 1
             if self.left < 0:
-                raise jobs.AbortedError("the job is ended")
+                raise AbortedError("the job is ended")
         if site not in servers:
             raise UnreachedError("it is not there")
         return servers[site].take(data)
@@ -170,7 +172,7 @@ def test_a_study_gives_the_forest_of_one_process_in_the_results_of_the_job(feder
 
 def test_a_job_that_is_submitted_again_goes_on_and_then_asks_nothing(federation):
     federation.left = 20
-    with pytest.raises(jobs.AbortedError):
+    with pytest.raises(AbortedError):
         federation.run(study())
     [kept] = (federation.state(SERVER) / "runs").glob(f"*/{JOURNAL}")
     federation.left, federation.job = None, "job-2"
@@ -199,7 +201,7 @@ def test_a_site_that_is_away(federation):
     assert sv.Forest.load(run.file("model.silvan")).hash == expected(federation, ("north", "south"))
     federation.away, federation.left = set(), 20
     plan = study("quorum = 2\nrandom_state = 3")
-    with pytest.raises(jobs.AbortedError):
+    with pytest.raises(AbortedError):
         federation.run(plan)
     federation.away, federation.left = {"west"}, None
     assert federation.run(plan).read().status == "done"
@@ -357,7 +359,7 @@ def test_a_site_with_a_foreign_certificate_takes_no_part(federation, provisioned
 def test_keys_are_the_same_for_the_whole_of_a_study(federation):
     """A site refuses a coordinator, or others, with new keys; so does the coordinator."""
     federation.left = 20
-    with pytest.raises(jobs.AbortedError):
+    with pytest.raises(AbortedError):
         federation.run(study())
     federation.left = None
     coordinator = federation.state(SERVER) / "coordinator.key"
@@ -374,7 +376,7 @@ def test_keys_are_the_same_for_the_whole_of_a_study(federation):
 
 def test_no_message_is_answered_before_the_introductions(federation):
     plan = study()
-    server = jobs.SiteExecutor(**job_arguments(plan, plan.sites)).make_server(federation.folders("north"))
+    server = SiteExecutor(**job_arguments(plan, plan.sites)).make_server(federation.folders("north"))
     with pytest.raises(FormatError, match="before the introductions"):
         send_in_chunks(server.take, b"a message", "ask")
 
@@ -400,7 +402,7 @@ def test_a_site_that_has_joined_is_never_taken_for_one_of_flares(tmp_path, feder
     kit = member.path / "kit"
     (kit / "local" / "silvan.toml").write_text(f"table = '{tmp_path}/table.csv'\n[policy]\napprove = false\n")
     plan = study()
-    jobs.SiteExecutor(**job_arguments(plan, plan.sites)).make_server(job_folders(kit, "north"))
+    SiteExecutor(**job_arguments(plan, plan.sites)).make_server(job_folders(kit, "north"))
     assert [one.id for one in member.studies()] == [plan.id]
     assert not (kit / "silvan").exists()
 

@@ -16,14 +16,17 @@ from helpers.joining import make_hub, serving
 from helpers.parties import HOLDER, PARTIES, in_process, load_with_shares, read_predictions, set_up, study
 
 from silvan.algorithms.vertical import encrypted_labels
-from silvan.deploy import jobs
 from silvan.deploy.by_columns.new_rows import next_prediction, what_was_predicted
 from silvan.deploy.explain import approve_study, explain
+from silvan.deploy.jobs import coordinator_job
+from silvan.deploy.jobs.site_job import make_site
 from silvan.deploy.member import Member
+from silvan.deploy.study_table import check_study_table
 from silvan.errors import FederationError, InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
 from silvan.federation.signed import SignedMessage, Signer
+from silvan.federation.transports.flare import AbortedError
 from silvan.federation.transports.transport import Transport
 from silvan.report.summary import summarise
 from silvan.study.run_folder import REPORT, Run
@@ -53,15 +56,15 @@ class Carrier(Transport):
         self.sites, self.spent, self.carried, self.stop_after = {}, Counter(), [], None
         for party, member in members.items():
             member = Member(member.path)
-            site = jobs.make_site(member, plan, member.roster())
-            jobs.check_study_table(member, plan, site)
+            site = make_site(member, plan, member.roster())
+            check_study_table(member, plan, site)
             site.signer = Signer(member.name, member.folder.key, member.roster())
             self.sites[party] = site
 
     def deliver(self, messages, verb, timeout):
         for party, data in messages.items():
             if self.stop_after is not None and len(self.carried) > self.stop_after:
-                raise jobs.AbortedError("the machine was switched off")
+                raise AbortedError("the machine was switched off")
             answer = self.sites[party].receive(data, verb)
             self.carried += [wire.decode(one, SignedMessage).body for one in (data, answer)]
             yield party, answer
@@ -71,13 +74,13 @@ class Carrier(Transport):
 def run_study(joined, monkeypatch):
     """Run a study as the server's job does; returns the run and what was carried."""
     hub, members, *_ = joined
-    monkeypatch.setattr(jobs, "remove_old_jobs", lambda *_, **__: None)
+    monkeypatch.setattr(coordinator_job, "remove_old_jobs", lambda *_, **__: None)
 
     def run(plan, stop_after=None):
         carrier = Carrier(members, plan)
         carrier.stop_after = stop_after
-        monkeypatch.setattr(jobs, "FlareTransport", lambda *_: carrier)
-        job = jobs.Coordinator(plan.text, list(PARTIES), {}, version("silvan"))
+        monkeypatch.setattr(coordinator_job, "FlareTransport", lambda *_: carrier)
+        job = coordinator_job.Coordinator(plan.text, list(PARTIES), {}, version("silvan"))
         job.work(SimpleNamespace(root=hub.path / "server", job="job"))
         return Run(hub.path / "runs" / plan.folder), carrier
 
@@ -100,7 +103,7 @@ def test_the_same_model_as_in_one_process_and_predictions_that_stay(joined, run_
     if name == "encrypted":
         pytest.importorskip("gmpy2", reason="gmpy2 is not installed: pip install 'silvan[vertical]'")
         monkeypatch.setattr(encrypted_labels, "TESTING", True)
-    with pytest.raises(jobs.AbortedError):
+    with pytest.raises(AbortedError):
         run_study(plan, stop_after=30)
     run, _ = run_study(plan)
     record = run.read()
@@ -174,7 +177,7 @@ def test_a_prediction_is_of_the_model_that_was_approved(joined, run_study):
     for plan in plans:
         run_study(plan)
     asked, other = (next_prediction(hub, plan) for plan in plans)
-    site = jobs.make_site(Member(members["shop"].path), asked)
+    site = make_site(Member(members["shop"].path), asked)
     site.check_model(asked.predict.model)
     with pytest.raises(RefusedError, match="another model"):
         site.check_model(other.predict.model)
@@ -233,7 +236,7 @@ def test_a_site_that_cannot_be_a_party_says_why(joined, more, said):
     try:
         set_up(shop, paths["shop"], **more)
         with pytest.raises(FederationError, match=said):
-            jobs.make_site(Member(shop.path), STUDIES["forest"])
+            make_site(Member(shop.path), STUDIES["forest"])
     finally:
         set_up(shop, paths["shop"], joined[3]["shop"])
 

@@ -11,7 +11,7 @@ from helpers.flare_jobs import job_folders
 from helpers.joining import make_hub, serving, write_table
 
 from silvan.deploy.explain import approve_study
-from silvan.deploy.jobs import SiteExecutor
+from silvan.deploy.jobs.site_job import SiteExecutor
 from silvan.deploy.member import Member
 from silvan.deploy.study_table import remember_table
 from silvan.errors import FederationError, SiteError

@@ -11,7 +11,7 @@ from helpers.runs import silvan
 from typer.testing import CliRunner
 
 from silvan.cli.main import app
-from silvan.deploy.jobs import SiteExecutor, make_site
+from silvan.deploy.jobs.site_job import SiteExecutor, make_site
 from silvan.deploy.member import SETTINGS, Member
 from silvan.deploy.study_table import check_study_table, freeze, frozen_file
 from silvan.errors import FederationError, InputError

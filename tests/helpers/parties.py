@@ -12,6 +12,7 @@ from silvan.deploy.member import SETTINGS, Member
 from silvan.forest.forest_shares import Share
 from silvan.study.remote_study import parse_remote_study
 from silvan.study.run_folder import SHARES
+from silvan.study.study_file import make_learner
 
 PARTIES, HOLDER = ("bank", "lab", "shop"), "bank"
 IDS = {"bank": ID, "lab": ID, "shop": "client"}
@@ -60,7 +61,7 @@ def in_process(made, plan=None, **settings):
     if plan is None:
         return sv.federate_columns(named, id=ID, **settings)
     fed = sv.federate_columns(named, id=ID, label="label", test=0.25, **settings)
-    return plan.study.learner(fed.schema).fit(fed), fed
+    return make_learner(plan.study, fed.schema).fit(fed), fed
 
 
 def load_with_shares(run, plan, members):

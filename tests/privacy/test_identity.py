@@ -7,6 +7,9 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import ECB
 from helpers.column_studies import ID, Recorded, federate, split, wide
 from helpers.stores import kept_by
 from hypothesis import given
@@ -17,7 +20,7 @@ from silvan.algorithms.baselines.in_one_place import joined, list_rows, row_key_
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Blob, Envelope
-from silvan.federation.party import Party
+from silvan.federation.party import Party, derived_key
 from silvan.federation.site import Site
 from silvan.federation.store import MemoryStore, digest
 from silvan.federation.transports.in_process import InProcess
@@ -32,8 +35,11 @@ from silvan.privacy.identity import (
     check_digests,
     common_digests,
     digest_ids,
+    encrypt_words,
     find_digests,
+    id_words,
     places_of,
+    row_digests,
 )
 from silvan.privacy.seal import pair_key, public_key, seal, secret_key
 
@@ -206,9 +212,10 @@ def test_digests_need_the_key_and_hide_the_order():
     assert len(replies) == 2
     assert np.array_equal(replies[0].digests, replies[1].digests)  # whatever the order of their tables
     text = str(fed.party("party 0").frame[ID].to_list()[0])
-    key = fed.party("party 1").key
-    word = hmac.new(key, b"whole numbers\0" + text.encode(), "sha256").digest()[:16]
-    assert np.frombuffer(word, ">u8").tolist() in replies[0].digests.tolist()
+    key, words = fed.party("party 1").key, digest_ids(derived_key(0, "parties"), "whole numbers", [text])
+    [word] = encrypt_words(fed.party("party 1").key_for("digests of rows")[:32], words)
+    assert word.tolist() in replies[0].digests.tolist()
+    assert words[0].tolist() not in replies[0].digests.tolist()
     # every federation has a key of its own, whatever its seed
     other = federate(split(wide(n=50), 2))
     assert other.party("party 0").key != key
@@ -366,10 +373,42 @@ def test_lists_of_digests_are_checked(digests):
     with pytest.raises(FormatError):
         check_digests(digests)
     data = wire.encode(Rows(digests))
-    store = MemoryStore()
-    store.put(f"blob {digest(data)}", data)
+    party = Party("p", wide(n=20), id_column=ID, store=MemoryStore())
+    party.store.put(party.key_name, bytes(32))
+    party.store.put(f"blob {digest(data)}", data)
     with pytest.raises(FormatError):
-        places_of(Party("p", wide(n=20), id_column=ID, store=store), Blob(digest(data)))
+        places_of(party, Blob(digest(data)))
+
+
+def test_a_list_that_names_a_row_twice_is_refused():
+    """Whether the party has the row or not: one that stands twice would count twice."""
+    party = Party("p", wide(n=20), id_column=ID, store=MemoryStore())
+    party.store.put(party.key_name, bytes(32))
+    own, foreign = row_digests(party), np.array([[5, 1], [4, 2], [5, 3]], np.uint64)
+
+    def places(*digests):
+        data = wire.encode(Rows(np.concatenate(digests)))
+        party.store.put(f"blob {digest(data)}", data)
+        return places_of(party, Blob(digest(data)))
+
+    assert places(own[[7, 3]], foreign, own[[11]]).tolist() == [7, 3, -1, -1, -1, 11]
+    for twice in ((own, own[:1]), (own, foreign, foreign[:1])):
+        with pytest.raises(FormatError):
+            places(*twice)
+
+
+def test_digests_of_rows_are_encrypted_by_the_shared_key():
+    """The same rows have other digests under another key, and the same words to draw by under the same seed."""
+    parties = [Party("p", wide(n=20), id_column=ID, seed=1, store=MemoryStore()) for _ in range(2)]
+    for i, party in enumerate(parties):
+        party.store.put(party.key_name, bytes([i] * 32))
+    one, other = map(row_digests, parties)
+    assert not np.isin(one, other).any()
+    assert np.array_equal(*map(id_words, parties))
+    cipher = Cipher(AES256(parties[0].key_for("digests of rows")[:32]), ECB())  # noqa: S305
+    block = cipher.decryptor().update(one.astype(">u8").tobytes())
+    key = derived_key(1, "parties")
+    assert block == b"".join(hmac.digest(key, f"whole numbers\0{i}".encode(), "sha256")[:16] for i in wide(n=20)[ID])
 
 
 def test_digests_that_parties_send_rise():

@@ -3,7 +3,8 @@
 import pytest
 
 from silvan.errors import InputError
-from silvan.study.remote_study import TIMEOUT, parse_remote_study, read_remote_study
+from silvan.study.remote_study import TIMEOUT, parse_remote_study
+from silvan.study.study_file import read_remote_study
 
 GOOD = 'name = "heart"\nlabel = "x"\n[learner]\nkind = "HistogramForest"\n'
 

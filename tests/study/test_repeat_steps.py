@@ -10,9 +10,8 @@ from helpers.studies import parts, table
 import silvan as sv
 from silvan.errors import InputError
 from silvan.report.summary import summarise_run
-from silvan.study.remote_study import read_remote_study
 from silvan.study.run_folder import Run
-from silvan.study.study_file import read_study
+from silvan.study.study_file import make_federation, make_learner, read_remote_study, read_study
 
 
 def study_with_repeats(folder, n=120, line="repeats = 2"):
@@ -44,8 +43,8 @@ def test_every_row_is_judged(run):
 def test_figures_are_those_of_compare(run):
     folder, _ = run
     study = read_study(folder / "study.toml")
-    fed = study.federation()
-    found = sv.compare(fed, {"joined": study.learner(fed.schema)}, repeats=2)
+    fed = make_federation(study)
+    found = sv.compare(fed, {"joined": make_learner(study, fed.schema)}, repeats=2)
     ours = [row for row in Run(folder / "run").read().evaluation if row.model == "federated"]
     theirs = found.frame.filter(pl.col("model") == "joined")
     assert [row.gain for row in ours] == theirs["gain"].to_list()

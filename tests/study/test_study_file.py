@@ -7,7 +7,7 @@ import pytest
 
 import silvan as sv
 from silvan import learners
-from silvan.study.study_file import read_study
+from silvan.study.study_file import make_learner, read_study
 from silvan.study.study_sections import COLUMN_LEARNERS, LEARNERS
 from silvan.study.study_values import KEYS, parameters_of
 from silvan.study.toml_lines import key_lines
@@ -36,7 +36,7 @@ def test_the_documented_example_is_read(tmp_path):
     assert study.exclude == ("patient", "visit")
     assert study.policy == {"min_leaf": 5, "min_sites": 3}
     schema = sv.Schema.of(["x"], sv.Label("disease", ("no", "yes")))
-    learner = study.learner(schema)
+    learner = make_learner(study, schema)
     assert learner.n_estimators == 200
     assert learner.class_weight == {"no": 1.0, "yes": 2.0}
 
@@ -55,13 +55,13 @@ def test_defaults(tmp_path):
     assert (study.name, study.label, study.test, study.kind) == ("s", "label", 0.0, "HistogramForest")
     assert study.output == tmp_path / "runs" / "s"
     schema = sv.Schema.of(["x"], sv.Label("label", (0, 1)))
-    assert study.learner(schema).get_params() == sv.HistogramForest().get_params()
+    assert make_learner(study, schema).get_params() == sv.HistogramForest().get_params()
 
 
 def test_none_and_the_study_random_state(tmp_path):
     text = 'random_state = 7\n[sites]\na = "a.csv"\n[learner]\nmax_depth = "none"\nclass_weight = { 0 = 2 }\n'
     study = read_study(written(tmp_path, text))
-    learner = study.learner(sv.Schema.of(["x"], sv.Label("label", (0, 1))))
+    learner = make_learner(study, sv.Schema.of(["x"], sv.Label("label", (0, 1))))
     assert learner.max_depth is None
     assert learner.random_state == 7
     assert learner.class_weight == {0: 2}

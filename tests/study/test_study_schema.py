@@ -6,8 +6,9 @@ from helpers.runs import silvan, write_study
 from helpers.studies import parts, table
 
 from silvan.errors import InputError
+from silvan.study import study_file
 from silvan.study.run_folder import Run
-from silvan.study.study_file import Study, read_study
+from silvan.study.study_file import read_study
 
 SCHEMA = """
 [schema]
@@ -65,13 +66,13 @@ def private_study(folder, evaluation="[evaluation]\nepsilon = 1.0\n", policy="ep
 @pytest.fixture
 def federations(monkeypatch):
     """The federations that studies make, with the books of their sites."""
-    made, make = [], Study.federation
+    made, make = [], study_file.make_federation
 
-    def kept(self, *given, **named):
-        made.append(make(self, *given, **named))
+    def kept(*given, **named):
+        made.append(make(*given, **named))
         return made[-1]
 
-    monkeypatch.setattr(Study, "federation", kept)
+    monkeypatch.setattr(study_file, "make_federation", kept)
     return made
 
 

@@ -7,7 +7,7 @@ from helpers.studies import table
 
 from silvan.data.sources.query import Query
 from silvan.errors import InputError
-from silvan.study.study_file import read_study
+from silvan.study.study_file import make_federation, read_study
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ d = "postgresql://reader@db.example/records?table=visits"
     )
     assert isinstance(study.tables["d"], Query)
     del study.tables["d"]
-    fed = study.federation()
+    fed = make_federation(study)
     assert fed.rows["b"] == fed.rows["c"] == 80 > fed.rows["a"]
     assert fed.limited
     before = study.fingerprint("1")
@@ -53,7 +53,7 @@ d = "postgresql://reader@db.example/records?table=visits"
 
 def test_one_table_of_all_sites(folder):
     text = 'table = "sqlite:///a.db"\nquery = "select *, sex as hospital from visits"\nsite = "hospital"\n'
-    fed = read_study(write(folder, text)).federation()
+    fed = make_federation(read_study(write(folder, text)))
     assert sorted(fed.sites) == ["f", "m"]
 
 

@@ -32,7 +32,7 @@ def advise(
     from silvan.algorithms.bofrf.distances import Metric
     from silvan.cli import terminal
     from silvan.study.progress_bars import Progress
-    from silvan.study.study_file import read_study
+    from silvan.study.study_file import make_federation, read_study
     from silvan.util.csv_text import csv_text
     from silvan.util.files import write_whole
 
@@ -41,7 +41,7 @@ def advise(
     if plan.id is not None:
         raise InputError(f"{study}: advise compares sites that hold the same columns; [parties] hold different ones")
     with progress.step("Reading tables and agreeing on columns"):
-        federation = plan.federation()
+        federation = make_federation(plan)
     with plan.pointing(), progress.step("Comparing the sites") as step:
         step.follow(federation, 2)
         advised = advice.advise(

@@ -8,8 +8,8 @@ import typer
 from silvan.errors import InputError, SilvanError
 
 if TYPE_CHECKING:
+    from silvan.study.plan import Study
     from silvan.study.run_folder import Run
-    from silvan.study.study_file import Study
 
 NAMES = (
     "Alder",
@@ -70,7 +70,7 @@ def demo(
     from silvan.study import steps
     from silvan.study.progress_bars import Progress
     from silvan.study.run_folder import EVALUATION, MODEL, REPORT, RUN, Run
-    from silvan.study.study_file import read_study
+    from silvan.study.study_file import make_federation, make_learner, read_study
 
     console, progress = Console(), Progress()
     n_rows, n_columns = write_sites(output, sites)
@@ -78,9 +78,9 @@ def demo(
     study, run = read_study(output / "study.toml"), Run(output)
     record = fit_command.start_run(study, run, resume=is_same(study, run))
     with progress.step("Reading tables and agreeing on columns"):
-        federation = study.federation()
+        federation = make_federation(study)
         steps.note_agreement(record, federation)
-    model = study.learner(federation.schema)
+    model = make_learner(study, federation.schema)
     seconds = steps.train(federation, model, progress)
     steps.note_training(record, run, federation, model, seconds)
     run.write(record)

@@ -8,9 +8,9 @@ import typer
 from silvan.errors import InputError
 
 if TYPE_CHECKING:
+    from silvan.study.plan import Study
     from silvan.study.progress_bars import Progress
     from silvan.study.run_folder import Figures, Record, Run
-    from silvan.study.study_file import Study
 
 
 def evaluate(
@@ -95,6 +95,7 @@ def restore_run(study: "Study", run: "Run", record: "Record") -> tuple[Any, Any]
     """Return the federation and the fitted learner of a run."""
     from silvan.study import column_steps
     from silvan.study.run_folder import JOURNAL
+    from silvan.study.study_file import make_federation, make_learner
 
     if record.by == "columns":
         return column_steps.restore_run(study, run, record)
@@ -102,13 +103,13 @@ def restore_run(study: "Study", run: "Run", record: "Record") -> tuple[Any, Any]
     if not by_site:
         raise InputError(f"{str(run.folder)!r} has no model yet; run `silvan fit` again to finish it")
     schema = next(iter(by_site.values())).schema
-    model = study.learner(schema)
+    model = make_learner(study, schema)
     if not model.restorable:
         # judging needs more of the learner than its forests; with the journal, sites need not answer again
         journal = run.file(JOURNAL)
-        federation = study.federation(journal if journal.is_file() else None)
+        federation = make_federation(study, journal if journal.is_file() else None)
         return federation, model.fit(federation)
-    federation = study.federation(schema=schema)
+    federation = make_federation(study, schema=schema)
     model.schema_, model.forest_ = schema, by_site.get("")
     model.forests_ = {site: by_site.get(site, by_site.get("")) for site in federation.sites}
     return federation, model

@@ -11,8 +11,8 @@ from silvan.cli.plain_text import clean
 from silvan.errors import InputError, SilvanError
 
 if TYPE_CHECKING:
+    from silvan.study.plan import Study
     from silvan.study.run_folder import Record, Run
-    from silvan.study.study_file import Study
 
 
 def fit(
@@ -36,14 +36,14 @@ def fit(
     from silvan.study.progress_bars import Progress
     from silvan.study.repeat_steps import judge_repeatedly
     from silvan.study.run_folder import EVALUATION, JOURNAL, MODEL, REPORT, RUN, Run
-    from silvan.study.study_file import read_study
+    from silvan.study.study_file import make_federation, make_learner, read_study
 
     console, progress = Console(), Progress()
     plan = read_study(study)
     run = Run(plan.output if output is None else output)
     record = start_run(plan, run, resume=resume)
     with progress.step("Reading tables and agreeing on columns"):
-        federation = plan.federation(run.file(JOURNAL))
+        federation = make_federation(plan, run.file(JOURNAL))
         steps.note_agreement(record, federation)
     run.write(record)
     who = "sites" if plan.id is None else "parties"
@@ -51,7 +51,7 @@ def fit(
     terminal.print_parts(console, clean(title), terminal.differences(summarise(record)))
 
     with plan.pointing():
-        model = plan.learner(federation.schema)
+        model = make_learner(plan, federation.schema)
         steps.check_with_sites(plan, federation, model)
         seconds = steps.train(federation, model, progress)
     steps.note_training(record, run, federation, model, seconds)

@@ -208,7 +208,7 @@ def run(
 ) -> None:
     """Run a study over the sites, whatever happens to them; run again after an interruption, and it goes on."""
     from silvan.deploy.hub import Hub
-    from silvan.study.remote_study import read_remote_study
+    from silvan.study.study_file import read_remote_study
 
     show_run(run_study(Hub(folder), read_remote_study(study)))
 
@@ -232,7 +232,7 @@ def job(
 ) -> None:
     """Write a study as a FLARE job, to be submitted to a federation that FLARE's own provisioning made."""
     from silvan.deploy.native.study_job import job_name, write_study_job
-    from silvan.study.remote_study import read_remote_study
+    from silvan.study.study_file import read_remote_study
 
     plan = read_remote_study(study)
     write_study_job(plan, folder)
@@ -249,7 +249,7 @@ def predict(
     """Predict new rows by a model of columns; predictions are written at the party that holds the label."""
     from silvan.deploy.by_columns.new_rows import next_prediction, what_was_predicted
     from silvan.deploy.hub import Hub
-    from silvan.study.remote_study import read_remote_study
+    from silvan.study.study_file import read_remote_study
 
     hub = Hub(folder)
     made = next_prediction(hub, read_remote_study(study / "study.toml" if study.is_dir() else study))
@@ -266,7 +266,7 @@ def cancel(
     """End a study that runs or waits; if it is run again, it goes on where it stopped."""
     from silvan.deploy.hub import Hub
     from silvan.deploy.process import require_flare
-    from silvan.study.remote_study import read_remote_study
+    from silvan.study.study_file import read_remote_study
 
     require_flare()
     from silvan.deploy.supervise import Supervisor
@@ -323,7 +323,8 @@ def local(
     """Set up a whole federation on this machine, in processes of their own with mutual TLS, and run a study on it."""
     from silvan.deploy.one_machine import make_local
     from silvan.deploy.services import process_of, processes_of, stop_all
-    from silvan.study.remote_study import parse_remote_study, read_remote_study
+    from silvan.study.remote_study import parse_remote_study
+    from silvan.study.study_file import read_remote_study
 
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder}: it is not empty; name a new folder")

@@ -34,6 +34,8 @@ def _make_plain(struct: msgspec.Struct, *names: str) -> None:
     """Put plain Python values in place of numpy's, which JSON does not know, and tuples in place of other sequences."""
     for name in names:
         value = getattr(struct, name)
+        if value is None:
+            continue
         plain: Any = value.item() if isinstance(value, np.generic) else value
         if isinstance(value, tuple | list | np.ndarray):
             plain = tuple(item.item() if isinstance(item, np.generic) else item for item in value)

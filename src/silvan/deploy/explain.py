@@ -23,9 +23,12 @@ from silvan.privacy.gate.gate import Policy
 from silvan.privacy.gate.site_folder import Approval
 from silvan.privacy.sampling_key import share_sampling_key
 from silvan.study import steps
+from silvan.study.learner_section import check_parameters
 from silvan.study.message_kinds import describe_kinds
 from silvan.study.remote_study import RemoteStudy
 from silvan.study.run_folder import Kind
+from silvan.study.study_file import make_learner
+from silvan.study.toml_lines import Problems
 
 _ROWS = 90
 _SITES = 3, 12  # fewest and most in a trial
@@ -53,7 +56,10 @@ class Explanation(NamedTuple):
 def explain(member: SiteFiles, study: RemoteStudy) -> Explanation:
     """Describe what a study asks of a site."""
     plan, sites = study.study, member.sites_of(study)
-    lost = study.losses(sites)
+    lost, found = study.losses(sites), member.folder.approvals.find(study.id)
+    if wrong := _wrong_parameters(study):
+        lines = ["It cannot run: its text is wrong.", *wrong]
+        return Explanation(study.id, study.digest, found, lines, [], study.text, None)
     lines = lines_for_party(study, sites) if plan.by_columns else _lines(study, sites)
     if plan.kind != "VerticalForest":  # which has none
         lines.append(f"Sums are {_SUMS[plan.sums]}.")
@@ -71,8 +77,15 @@ def explain(member: SiteFiles, study: RemoteStudy) -> Explanation:
         if closed:
             lines.append(f"Your policy does not allow {', '.join(closed)}: the site would refuse.")
     leaves = describe_kinds([] if trial is None else trial.kinds)
-    found = member.folder.approvals.find(study.id)
     return Explanation(study.id, study.digest, found, lines, leaves, study.text, asked)
+
+
+def _wrong_parameters(study: RemoteStudy) -> list[str]:
+    """Return what is wrong with the learner's parameters, which a site's process does not check."""
+    plan = study.study
+    problems = Problems(plan.path, plan.lines)
+    check_parameters(plan.kind, plan.parameters, problems)
+    return [text for _, text in problems.found]
 
 
 def _lines(study: RemoteStudy, sites: list[str]) -> list[str]:
@@ -182,7 +195,7 @@ def _try(study: RemoteStudy, n: int, table: pl.DataFrame, sums: Any) -> Trial | 
         federation.agreement = agree_on(
             federation, plan.label, plan.task, plan.schema, count_rows=False, kinds=plan.kinds
         )
-        model = plan.learner(federation.schema)
+        model = make_learner(plan, federation.schema)
         announced = steps.questions_of(plan, federation, model, sampling=study.secret)
         announce(federation, announced)
         small = {"n_estimators": 2, "max_depth": 2}

@@ -1,14 +1,13 @@
 """Entity alignment: find the rows that all parties have, without showing an id to anybody.
 
 Parties share a key that the coordinator does not have (``agree_key``): one of them draws it and seals it for the
-others, by the keys that it knows them by and no others. They name a row by HMAC-SHA-256 of its id. Two ways lead to the
-rows in common. ``keyed``: every party sends its digests and the coordinator intersects them; it learns how many rows
-there are where, and which of them are the same person's, not who that is. ``psi``: the label holder finds the ids in
-common by private set intersection with each other party (``psi.py``) and sends the digests of these alone, so that rows
-in no other table stay unknown to everybody.
+others, by the keys that it knows them by and no others. They name a row by HMAC-SHA-256 of its id, encrypted by that
+key (``row_digests``). Two ways lead to the rows in common. ``keyed``: every party sends its digests and the coordinator
+intersects them; it learns how many rows there are where, and which of them are the same person's, not who that is.
+``psi``: the label holder finds the ids in common by private set intersection with each other party (``psi.py``) and
+sends the digests of these alone, so that rows in no other table stay unknown to everybody.
 
-A list of digests is a blob that later requests refer to;
-every party finds its own rows for it.
+A list of digests is a blob that later requests refer to; every party finds its own rows for it.
 """
 
 import hashlib
@@ -18,13 +17,16 @@ from typing import ClassVar, Literal
 
 import msgspec
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import ECB
 
 from silvan.errors import AgreementError, FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.agreement.agree import MAX_ROWS
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Request, Verb
-from silvan.federation.party import KEY_BYTES, Party, party_of
+from silvan.federation.party import KEY_BYTES, Party, derived_key, party_of
 from silvan.federation.site import Site, answers
 from silvan.privacy.seal import pair_key, public_key, seal, secret_key, unseal
 
@@ -171,18 +173,41 @@ def introduce(site: Site, request: Introduce) -> Introduction:
         kind=ids.kind,
         missing=ids.missing,
         repeated=ids.repeated,
-        digests=digests[np.lexsort(digests.T[::-1])],
+        digests=digests[rising_order(digests)],
     )
+
+
+def id_words(party: Party) -> np.ndarray:
+    """Return the words by which a party's rows are drawn, keyed digests of ids that a seed repeats: uint64 (rows, 2).
+
+    Whoever knows the seed can work them out for an id, so they stay with the parties.
+    """
+    key = party.key_for("words of rows") if party.seed is None else derived_key(party.seed, "parties")
+    cached = ("words of ids", key)
+    if cached not in party.cache:
+        party.cache[cached] = digest_ids(key, party.ids.kind, party.ids.texts)
+    words: np.ndarray = party.cache[cached]
+    return words
 
 
 def row_digests(party: Party, key: bytes | None = None) -> np.ndarray:
     """Return the digest of every row of a party's table, by the shared key or by another: uint64 (rows, 2)."""
-    key = party.key if key is None else key
+    key = party.key_for("digests of rows")[:KEY_BYTES] if key is None else key
     cached = ("digests", key)
     if cached not in party.cache:
-        party.cache[cached] = digest_ids(key, party.ids.kind, party.ids.texts)
+        party.cache[cached] = encrypt_words(key, id_words(party))
     digests: np.ndarray = party.cache[cached]
     return digests
+
+
+def encrypt_words(key: bytes, words: np.ndarray) -> np.ndarray:
+    """Encrypt digests of ids, each by itself, by AES-256: uint64 (rows, 2) again.
+
+    Digests are one block and no two are the same, so that without the key their ciphertexts look drawn at random.
+    """
+    blocks = words.astype(">u8").tobytes()
+    encrypted = Cipher(AES256(key), ECB()).encryptor().update(blocks)  # noqa: S305  for each block is another
+    return np.frombuffer(encrypted, ">u8").astype(np.uint64).reshape(-1, WORDS)
 
 
 def digest_ids(key: bytes, kind: str, texts: Iterable[str]) -> np.ndarray:
@@ -208,23 +233,31 @@ def places_of(party: Party, blob: Blob) -> np.ndarray:
     """Find a party's own rows for a list of digests: row numbers of its table, -1 where it lacks a row."""
     key = ("places", blob.hash)
     if key not in party.cache:
-        wanted = digests_of(party, blob)
-        own = row_digests(party)
-        order = np.lexsort(own.T[::-1])
-        at = find_digests(own[order], wanted)
-        party.cache[key] = np.where(at >= 0, order[at], -1)
+        wanted = wire.decode(party.blob(blob.hash), Rows).digests
+        _check_size(wanted)
+        if not len(wanted):
+            raise FormatError("there are no rows in question")
+        own, order = _own_in_order(party)
+        at = find_digests(own, wanted)
+        found = np.where(at >= 0, order[at], -1)
+        if np.bincount(found[at >= 0], minlength=1).max() > 1:
+            raise FormatError("a row stands more than once in the list")
+        lacking = wanted[at < 0]
+        check_digests(lacking[rising_order(lacking)])  # each of these once, too
+        party.cache[key] = found
     places: np.ndarray = party.cache[key]
     return places
 
 
-def digests_of(party: Party, blob: Blob) -> np.ndarray:
-    """Read the digests that a request refers to."""
-    digests = wire.decode(party.blob(blob.hash), Rows).digests
-    _check_size(digests)
-    if not len(digests):
-        raise FormatError("there are no rows in question")
-    check_digests(digests[np.lexsort(digests.T[::-1])])
-    return digests
+def _own_in_order(party: Party) -> tuple[np.ndarray, np.ndarray]:
+    """Return a party's own digests in ascending order, and the row of its table that each is of."""
+    key = ("digests in order", party.key)
+    if key not in party.cache:
+        digests = row_digests(party)
+        order = rising_order(digests)
+        party.cache[key] = digests[order], order
+    own, order = party.cache[key]
+    return own, order
 
 
 # -- both sides
@@ -239,6 +272,18 @@ def check_digests(digests: np.ndarray) -> None:
         raise FormatError("the digests must rise")
 
 
+def rising_order(digests: np.ndarray) -> np.ndarray:
+    """Return the order in which digests rise: indices."""
+    order = np.argsort(digests[:, 0])
+    if _repeats(digests[order, 0]):
+        order = np.lexsort(digests.T[::-1])  # takes twice as long
+    return order
+
+
+def _repeats(rising: np.ndarray) -> bool:
+    return bool((rising[1:] == rising[:-1]).any())
+
+
 def _check_size(digests: np.ndarray) -> None:
     if digests.ndim != 2 or digests.shape[1] != WORDS or digests.dtype != np.uint64:
         raise FormatError("the digests are of another size")
@@ -248,6 +293,10 @@ def find_digests(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Find digests in a sorted list: their indices, -1 for those that are not there."""
     if not len(known):
         return np.full(len(wanted), -1)
+    first = known[:, 0].copy()
+    if not _repeats(first):  # as it is with digests that nobody has made up
+        at = np.minimum(np.searchsorted(first, wanted[:, 0]), len(known) - 1)
+        return np.where((known[at] == wanted).all(axis=1), at, -1)
     joined = np.concatenate([known, wanted])
     order = np.lexsort((np.arange(len(joined)), joined[:, 1], joined[:, 0]))
     # a digest that is known comes just before those that are wanted and equal to it

@@ -20,11 +20,11 @@ from silvan.federation import wire
 from silvan.federation.agreement.agree import MAX_ROWS
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
-from silvan.federation.party import Party, party_of
+from silvan.federation.party import KEY_BYTES, Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import CONDUCT, digest
 from silvan.privacy.curve25519 import POINT, cut_points, hash_to_points, multiply_points
-from silvan.privacy.identity import WORDS, check_digests, row_digests
+from silvan.privacy.identity import WORDS, check_digests, rising_order, row_digests
 from silvan.privacy.seal import seal, unseal
 from silvan.util.threads import thread_count
 
@@ -155,7 +155,7 @@ def intersect(site: Site, request: Intersect) -> Common:
         common &= found
     _note_once(party, request.kind(), b"".join(setups[name] + responses[name] for name in sorted(others)))
     digests = row_digests(party)[order[common]]
-    return Common(digests=digests[np.lexsort(digests.T[::-1])], shared=shared)
+    return Common(digests=digests[rising_order(digests)], shared=shared)
 
 
 _FIRST, _SECOND = "hides ids first", "hides ids second"
@@ -179,8 +179,7 @@ def _key_of_response(party: Party, name: str) -> bytes:
 
 def _order(party: Party) -> np.ndarray:
     """Return the party's rows in an order that only it knows, the same after a restart."""
-    order: np.ndarray = np.lexsort(row_digests(party, party.secret_for("order of hidden ids")[:POINT]).T[::-1])
-    return order
+    return rising_order(row_digests(party, party.secret_for("order of hidden ids")[:KEY_BYTES]))
 
 
 def _texts(party: Party, order: np.ndarray | None = None) -> list[bytes]:

@@ -19,9 +19,10 @@ from silvan.data.table import read_table
 from silvan.errors import FormatError, InputError
 from silvan.federate.by_columns import federate_columns
 from silvan.federation.federation import OVERALL, Federation
+from silvan.study.plan import Study
 from silvan.study.progress_bars import Progress
 from silvan.study.run_folder import RUN, SHARES, Model, Record, Run, Site
-from silvan.study.study_file import Study
+from silvan.study.study_file import make_federation
 from silvan.util.readable import format_names
 
 
@@ -112,7 +113,7 @@ def judge(federation: Federation, model: Any, progress: Progress, expected: floa
 def restore_run(study: Study, run: Run, record: Record) -> tuple[Federation, Any]:
     """Return the federation and the fitted learner of a run."""
     model = read_model(run, record)
-    return study.federation(schema=_known_schema(model)), model
+    return make_federation(study, schema=_known_schema(model)), model
 
 
 def read_model(run: Run, record: Record) -> Any:

@@ -3,12 +3,13 @@
 import inspect
 from collections.abc import Iterable, Iterator
 
+import silvan.algorithms  # noqa: F401  so that all kinds are known
 from silvan.federation.message import Request
 from silvan.study.run_folder import Kind
 
 
 def all_requests(kind: type[Request] = Request) -> Iterator[type[Request]]:
-    """Yield all kinds of requests whose modules have been imported."""
+    """Yield all kinds of requests."""
     for one in kind.__subclasses__():
         yield one
         yield from all_requests(one)

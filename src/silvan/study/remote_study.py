@@ -7,21 +7,21 @@ the text of such a study, makes it one of new rows.
 """
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from silvan.errors import InputError
 from silvan.federation.store import digest
-from silvan.study.study_file import Study
+from silvan.study.plan import Study
 from silvan.study.study_sections import (
     COLUMN_LEARNERS,
     check_column_kinds,
     check_evaluation,
-    check_learner,
     check_schema,
     check_top,
+    read_learner,
 )
 from silvan.study.study_values import KEYS, whole_number
 from silvan.study.toml_lines import Problems, key_lines
@@ -53,6 +53,9 @@ MATCH = "psi"
 
 TIMEOUT = 3600.0
 """Seconds after which a site that does not answer is given up, unless the study sets another number."""
+
+Check = Callable[[str, dict[str, Any], Problems], None]
+"""What checks a learner's parameters: given its kind, the parameters, and where to note what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -111,18 +114,11 @@ class RemoteStudy:
         return 0 if self.quorum is None else max(0, len(sites) - self.quorum)
 
 
-def read_remote_study(path: Path) -> RemoteStudy:
-    """Read a study file."""
-    try:
-        return parse_remote_study(path.read_bytes().decode(), path)
-    except FileNotFoundError:
-        raise InputError(f"there is no study file {str(path)!r}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not UTF-8 text; save it as such") from None
+def parse_remote_study(text: str, path: Path = Path("study.toml"), check: Check | None = None) -> RemoteStudy:
+    """Parse a study's text; raise one error that lists all that is wrong with it.
 
-
-def parse_remote_study(text: str, path: Path = Path("study.toml")) -> RemoteStudy:
-    """Parse a study's text; raise one error that lists all that is wrong with it."""
+    The learner's parameters are for the coordinator, who uses them: ``check`` checks them, given the learner's kind.
+    """
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -138,7 +134,9 @@ def parse_remote_study(text: str, path: Path = Path("study.toml")) -> RemoteStud
     for key in rest.keys() - KEYS.keys() - set(_SECTIONS):
         problems.unknown((key,), [*KEYS, *_MORE_KEYS, *_SECTIONS])
     top = check_top({key: value for key, value in rest.items() if key in KEYS}, problems)
-    kind, parameters = check_learner(learner, columns, problems)
+    kind, parameters = read_learner(learner, columns, problems)
+    if check is not None:
+        check(kind, parameters, problems)
     if columns:
         top.setdefault("match", MATCH)
         if isinstance(parameters.get("class_weight"), dict) and top.get("names") != "shown":

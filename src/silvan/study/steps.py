@@ -22,10 +22,10 @@ from silvan.privacy.gate.announce import Questions, announce
 from silvan.privacy.sampling_key import OfferSampling, TakeSampling
 from silvan.study import column_steps
 from silvan.study.message_kinds import describe_kinds
+from silvan.study.plan import Study
 from silvan.study.progress_bars import Progress
 from silvan.study.remote_study import RemoteStudy
 from silvan.study.run_folder import Counts, Curve, Difference, Figures, Record, Run, Site, Traffic
-from silvan.study.study_file import Study
 
 _MOST_CLASSES = 12
 """Curves are kept for so many classes."""

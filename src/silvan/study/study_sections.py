@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 
-from silvan import learners
 from silvan.data.column_types import Kinds, check_kinds
 from silvan.data.schema import Feature, Label, Schema
 from silvan.data.sources.query import Query
@@ -15,9 +14,8 @@ from silvan.federation.federation import OVERALL
 from silvan.privacy.gate.gate import Policy
 from silvan.privacy.noise.laplace import check_epsilon
 from silvan.study.message_kinds import all_requests
-from silvan.study.study_values import KEYS, NONE, describe_type, fits, parameters_of, whole_number
+from silvan.study.study_values import KEYS, NONE, describe_type, fits, parameters_of
 from silvan.study.toml_lines import Key, Problems
-from silvan.tree.fit import Settings
 
 LEARNERS = (
     "HistogramForest",
@@ -131,8 +129,8 @@ def _misplaced(name: str) -> str:
     return f"; if {name} was meant for the study, put it before the first [section]" if name in KEYS else ""
 
 
-def check_learner(values: Any, columns: bool, problems: Problems) -> tuple[str, dict[str, Any]]:
-    """Check the learner's parameters by its signature and its own rules; return its kind and the parameters."""
+def read_learner(values: Any, columns: bool, problems: Problems) -> tuple[str, dict[str, Any]]:
+    """Check that a learner for rows or columns is named; return its kind, and the parameters as they are given."""
     if not isinstance(values, dict):
         problems.add(("learner",), "learner must be a section: [learner]")
         return "", {}
@@ -144,27 +142,7 @@ def check_learner(values: Any, columns: bool, problems: Problems) -> tuple[str, 
             text = f"{kind} is not for {'[parties]' if columns else '[sites]'}"
         problems.unknown(("learner", "kind"), known, text, kind)
         return "", {}
-    hints = parameters_of(getattr(learners, kind))
-    found = {}
-    for key, given in values.items():
-        if key == "kind":
-            continue
-        if key not in hints:
-            problems.unknown(("learner", key), ["kind", *hints], f"unknown key {key!r} in [learner], a {kind}")
-            continue
-        value = None if given == NONE and fits(None, hints[key]) else given
-        if not fits(value, hints[key]):
-            problems.add(("learner", key), f"{key} must be {describe_type(hints[key])}, got {value!r}")
-            continue
-        found[key] = value
-        if key == "random_state" and (wrong := whole_number(value)):
-            problems.add(("learner", key), f"{key} {wrong}, got {value!r}")
-        if key in Settings.__dataclass_fields__ and value is not None and not isinstance(value, dict):
-            try:
-                Settings(**{key: value}).n_drawn(1)
-            except InputError as error:
-                problems.add(("learner", key), str(error))
-    return kind, found
+    return kind, {key: None if value == NONE else value for key, value in values.items() if key != "kind"}
 
 
 def check_schema(values: Any, label: str, problems: Problems) -> Schema | None:

@@ -60,11 +60,7 @@ def check_contenders(site: Site, schema: Schema, contenders: Sequence[Contender]
     """
     if not 1 <= len(contenders) <= MOST:
         raise RefusedError(f"the site judges at most {MOST} models at a time")
-    signed: set[bytes] = set()
-    for blob in trees:
-        if not site.owners(blob.hash):
-            raise RefusedError("the site judges models of trees that a site made and signed in this study")
-        signed.update(_digests_in(site.blob(blob.hash), schema))
+    signed = _signed_trees(site, schema, trees)
     unsigned = set()
     for one in contenders:
         if one.sent is None:
@@ -75,6 +71,17 @@ def check_contenders(site: Site, schema: Schema, contenders: Sequence[Contender]
         elif not signed.issuperset(tree_digests(model_of(site, schema, one.sent))):
             unsigned.add(one.sent.hash)
     _count_models(site, unsigned)
+
+
+def _signed_trees(site: Site, schema: Schema, works: Sequence[Blob]) -> set[bytes]:
+    """Return the digests of all trees that sites made and signed; they are kept for the next question."""
+    if not all(site.owners(blob.hash) for blob in works):
+        raise RefusedError("the site judges models of trees that a site made and signed in this study")
+    key = ("signed trees", schema.hash, *(blob.hash for blob in works))
+    if key not in site.cache:
+        site.cache[key] = {one for blob in works for one in _digests_in(site.blob(blob.hash), schema)}
+    signed: set[bytes] = site.cache[key]
+    return signed
 
 
 def _count_models(site: Site, unsigned: set[str]) -> None:

@@ -43,7 +43,7 @@ from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
-from silvan.privacy.identity import digests_of
+from silvan.privacy.identity import places_of
 from silvan.util.threads import algebra_threads
 
 HISTORY = 1 << 28
@@ -146,7 +146,7 @@ def offer_direction(site: Site, request: OfferDirection) -> Offer:
     if not request.steps:
         raise FormatError("there is no step to follow")
     if party.has_label:
-        rows = len(digests_of(party, terms.rows))
+        rows = len(places_of(party, terms.rows))
         step = open_step(party, request.steps[-1].hash, rows, len(request.steps) - 1)
         width = step.residuals.shape[1]
         column, products = pads(party, [blob.hash for blob in request.steps], rows, width)

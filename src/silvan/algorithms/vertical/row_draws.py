@@ -15,19 +15,18 @@ from silvan.data.encode import encode_features, encode_label
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, RefusedError
 from silvan.federation.message import Blob
-from silvan.federation.party import KEY_BYTES, Party, derived_key
-from silvan.privacy.identity import places_of, row_digests
+from silvan.federation.party import KEY_BYTES, Party
+from silvan.privacy.identity import id_words, places_of, rising_order
 from silvan.privacy.seal import seal, unseal
 from silvan.privacy.sums.counters import offsets
 
 
 def row_words(party: Party, rows: Blob) -> np.ndarray:
-    """Return the words by which rows are drawn, keyed digests of their ids that a seed repeats: uint64 (rows, 2)."""
+    """Return the words by which rows are drawn, which follow from their ids: uint64 (rows, 2)."""
     places = places_of(party, rows)
     if (places < 0).any():
         raise RefusedError("the party lacks some of the rows")
-    key = party.key_for("words of rows") if party.seed is None else derived_key(party.seed, "parties")
-    words: np.ndarray = row_digests(party, key)[places]
+    words: np.ndarray = id_words(party)[places]
     return words
 
 
@@ -42,7 +41,7 @@ def hold_out(party: Party, rows: Blob, share: float) -> np.ndarray:
 def draw_rows(party: Party, schema: Schema, rows: Blob) -> tuple[bytes, np.ndarray]:
     """Return the key by which trees draw rows, sealed for all parties, and the order in which rows are to stand."""
     words = row_words(party, rows)
-    order = np.lexsort(words.T[::-1])  # the same in every federation, other than that of the digests
+    order = rising_order(words)  # the same in every federation, other than that of the digests
     key = _key_of_draws(party, schema, places_of(party, rows)[order], words[order])
     shuffled = order[np.argsort(offsets(hmac.digest(key, b"order of rows", "sha256"), len(order)), kind="stable")]
     return seal(party.key_for("row draws"), key), shuffled

@@ -16,8 +16,9 @@ from silvan.federation.federation import Federation
 from silvan.federation.site import HANDLERS
 from silvan.privacy.gate.gate import Policy
 from silvan.study import column_steps
+from silvan.study.plan import Study
 from silvan.study.remote_study import RemoteStudy
-from silvan.study.study_file import Study
+from silvan.study.study_file import make_learner
 from silvan.tree.fit import Settings
 
 _ROWS = 90
@@ -126,7 +127,7 @@ def _try(study: RemoteStudy, tables: dict[str, pl.DataFrame]) -> tuple[list[str]
     plan = study.study
     try:
         federation = _federate(plan, tables, plan.test)
-        model = plan.learner(federation.schema)
+        model = make_learner(plan, federation.schema)
         # predicting asks the same whatever became of the labels
         small = {**_SMALL, "labels": "encoded"} if study.predict is not None else _SMALL
         model.set_params(**{key: value for key, value in small.items() if key in model.get_params()})

@@ -5,9 +5,10 @@ from pathlib import Path
 from nvflare.job_config.api import FedJob
 from nvflare.recipe.spec import Recipe
 
-from silvan.deploy.jobs import Coordinator, SiteExecutor
+from silvan.deploy.jobs.coordinator_job import Coordinator
+from silvan.deploy.jobs.site_job import SiteExecutor
 from silvan.deploy.native.study_job import job_arguments, job_name, sites_of
-from silvan.study.remote_study import read_remote_study
+from silvan.study.study_file import read_remote_study
 
 
 class StudyRecipe(Recipe):

@@ -1,0 +1,154 @@
+"""A site's side of a study, in the site's process of a FLARE job.
+
+Every site starts such a process for every study: nothing that only a coordinator needs is imported here, neither
+learners nor scikit-learn.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from silvan.deploy.by_columns.party_folder import make_party
+from silvan.deploy.member import MEMBER, Member, SiteFiles
+from silvan.deploy.native.flare_folder import SETTINGS, FlareSite
+from silvan.deploy.native.introductions import IntroducedSite, Introduction, Ready, Receive
+from silvan.deploy.operations.notice import notify
+from silvan.deploy.operations.tidy import mark_in_use, remove_old_jobs
+from silvan.deploy.study_table import check_study_table, study_source, table_settings
+from silvan.errors import FederationError, InputError, SilvanError
+from silvan.federate.options import make_sums
+from silvan.federation.keys import Roster
+from silvan.federation.signed import Signer
+from silvan.federation.site import Site
+from silvan.federation.transports.chunks import ChunkReply, ChunkServer
+from silvan.federation.transports.flare import Answering, JobFolders
+from silvan.privacy.sampling_key import restore_sampling_key
+from silvan.study.remote_study import RemoteStudy, parse_remote_study
+
+log = logging.getLogger("silvan.jobs")
+
+
+class SiteExecutor(Answering):
+    """A site's side of a study, in the site's process of a job."""
+
+    __module__ = "silvan.deploy.jobs"  # as jobs name it
+
+    def __init__(self, study: str, sites: list[str], without: dict[str, str], version: str) -> None:
+        super().__init__(study)
+        self.sites, self.version = sites, version
+
+    def make_server(self, folders: JobFolders) -> ChunkServer:
+        """Make the site from its folder; it answers when its owner agrees, and reads its table only then."""
+        try:
+            study = parse_remote_study(self.study)
+            _check_version(self.version)
+            if not (folders.root.parent / MEMBER).is_file() and (folders.local / SETTINGS).is_file():
+                return self._serve_flare_site(FlareSite.of_job(folders.root, folders.name), study, folders)
+            return self._serve_member(_member_at(folders.root.parent), study, folders)
+        except Exception as error:  # FLARE would write it to a log that it may send to the server
+            refusal = _refusal(error)
+            return ChunkServer(lambda data, verb: b"", lambda: refusal)
+
+    def _serve_member(self, member: Member, study: RemoteStudy, folders: JobFolders) -> ChunkServer:
+        """Serve a study at a site that has joined."""
+        remove_old_jobs(folders.root, but=folders.job)
+        member.note_study(study)
+        if (member.roster() or member.pin_roster()) is None:
+            raise InputError("not all sites have joined")
+        member.note_sites(study, self.sites)
+        return ChunkServer(*_answering(member, study, member.roster, folders))
+
+    def _serve_flare_site(self, site: FlareSite, study: RemoteStudy, folders: JobFolders) -> ChunkServer:
+        """Serve a study at a site of a federation that FLARE provisioned: first all introduce themselves."""
+        site.note_study(study)
+
+        def begin(everybody: Sequence[Introduction]) -> tuple[Receive, Ready]:
+            roster = site.pin_roster(study, everybody)
+            return _answering(site, study, lambda: roster, folders)
+
+        introduced = IntroducedSite(site.introduction(study), begin, _plain)
+        return ChunkServer(introduced.receive, introduced.ready)
+
+
+def _member_at(folder: Path) -> Member:
+    try:
+        return Member(folder)
+    except SilvanError as error:
+        log.error("%s", error)
+        raise FederationError("its folder is gone or damaged; its owner must put it back") from None
+
+
+def _answering(
+    files: SiteFiles, study: RemoteStudy, roster: Callable[[], Roster | None], folders: JobFolders
+) -> tuple[Receive, Ready]:
+    """Return what answers at a site that knows everybody's keys, and what says why it does not yet."""
+    waits = _waits(files, study)
+    if waits is not None and waits.what == "waiting":
+        notify(files, study)
+    opened: list[Site] = []
+
+    def ready() -> ChunkReply | None:
+        mark_in_use(folders.root / folders.job)
+        try:
+            waits = _waits(files, study)
+            if waits is None and not opened:
+                opened.append(_open_site(files, study, roster()))
+        except SilvanError as error:
+            return _refusal(error)
+        return waits
+
+    return lambda data, verb: opened[0].receive(data, verb), ready
+
+
+def _waits(member: SiteFiles, study: RemoteStudy) -> ChunkReply | None:
+    """Return what a site says while its owner has not approved a study, or has declined it; None if it answers."""
+    why = member.declined(study)
+    if why is not None:
+        return ChunkReply("declined", text=f"its owner declined the study: {why}")
+    if member.policy.approve and member.folder.approvals.find(study.id) is None:
+        return ChunkReply("waiting", text="its owner has not approved the study yet")
+    return None
+
+
+def _open_site(files: SiteFiles, study: RemoteStudy, roster: Roster | None) -> Site:
+    """Make a site that answers, if its table is the one that it was."""
+    if roster is None:
+        raise InputError("there is no list of keys any more; without one nothing is answered")
+    site = make_site(files, study, roster)
+    check_study_table(files, study, site)
+    site.signer = Signer(files.name, files.folder.key, roster)
+    if study.secret:
+        restore_sampling_key(site, study.id)
+    return site
+
+
+def _refusal(error: Exception) -> ChunkReply:
+    log.error("%s", error, exc_info=not isinstance(error, SilvanError))
+    return ChunkReply("refused", text=_plain(error))
+
+
+def _plain(error: Exception) -> str:
+    """Return what others may know of an error."""
+    return str(error) if isinstance(error, FederationError) else "it cannot take part; its own log says why"
+
+
+def _check_version(theirs: str) -> None:
+    ours = version("silvan")
+    if ours != theirs:
+        raise FederationError(f"it has silvan {ours}, the coordinator {theirs}; install the same")
+
+
+def make_site(member: SiteFiles, study: RemoteStudy, roster: Roster | None = None, n_jobs: int | None = None) -> Site:
+    """Make a site, or a party, from its folder, a study and everybody's keys, if they are known."""
+    if study.study.by_columns:
+        return make_party(member, study, roster, n_jobs)
+    _, cover = make_sums(study.study.sums, None if roster is None else roster.seals)
+    return Site(
+        member.name,
+        study_source(member, study),
+        table_settings(member, study, n_jobs),
+        store=member.store,
+        outbox=member.gate(study),
+        cover=cover,
+    )

@@ -1,0 +1,110 @@
+"""What a study is: its tables, what is predicted, the learner by name, and all other settings; as plain data.
+
+Sites read studies too. They need neither learners nor federations in one process, so nothing of these is imported here.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from silvan.data.column_types import Kinds
+from silvan.data.schema import Schema
+from silvan.data.sources.query import Query
+from silvan.errors import InputError, SiteError
+from silvan.study.study_sections import COLUMN_LEARNERS
+from silvan.study.toml_lines import Key
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study file, read and checked."""
+
+    path: Path
+    name: str
+    tables: dict[str, Path | Query]  # by site or party, or the one table under ""
+    kind: str
+    parameters: dict[str, Any]
+    policy: dict[str, Any]
+    output: Path
+    label: str = "label"
+    site: str | None = None  # the column that names the site, if there is one table
+    test: float = 0.0
+    repeats: int = 0  # how often every row is judged; 0: the test rows are, once
+    random_state: int = 0
+    task: Any = None
+    sums: Any = "trusted"
+    exclude: tuple[str, ...] = ()
+    id: str | None = None  # the column that tells rows apart, if parties hold columns of the same rows
+    match: Any = None
+    names: Any = "coded"  # whether the coordinator is told names of columns
+    memory: Any = None  # how much of a site's rows may be in memory
+    kinds: Kinds = field(default_factory=dict)  # what columns are, where the study says so
+    schema: Schema | None = None  # of the columns, if the study sets it
+    evaluation_epsilon: float | None = None  # epsilon of the figures; None: they are exact
+    lines: dict[Key, int] = field(default_factory=dict, repr=False)
+
+    @property
+    def by_columns(self) -> bool:
+        """Whether parties hold columns of the same rows."""
+        return self.kind in COLUMN_LEARNERS
+
+    def settings(self) -> dict[str, Any]:
+        """Return all settings that decide the result, as plain data."""
+        more = {"id": self.id, "match": self.match, "names": self.names} if self.by_columns else {}
+        if self.repeats:
+            more["repeats"] = self.repeats
+        if self.kinds:
+            more["kinds"] = dict(self.kinds)
+        if self.schema is not None:
+            more["schema"] = self.schema.to_json()
+        if self.evaluation_epsilon is not None:
+            more["evaluation"] = {"epsilon": self.evaluation_epsilon}
+        return {
+            **more,
+            "label": self.label,
+            "site": self.site,
+            "test": self.test,
+            "random_state": self.random_state,
+            "task": self.task,
+            "sums": self.sums,
+            "exclude": list(self.exclude),
+            "learner": {"kind": self.kind, **self.parameters},
+            "policy": self.policy,
+        }
+
+    def fingerprint(self, version: str) -> str:
+        """Return a hash of all that decides the result: settings, the bytes of the tables, the program's version.
+
+        Of a table in a database it covers the address and the query; the journal knows the rows.
+        """
+        text = json.dumps([version, self.settings(), list(self.tables)], sort_keys=True)
+        digest = hashlib.sha256(text.encode())
+        for path in self.tables.values():
+            if not isinstance(path, Path):
+                digest.update(repr(path).encode())
+                continue
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        return digest.hexdigest()
+
+    @contextmanager
+    def pointing(self) -> Iterator[None]:
+        """Add the line of the study file to errors that are about something it sets."""
+        try:
+            yield
+        except SiteError as error:
+            section, who = ("sites", "site") if self.id is None else ("parties", "party")
+            line = self.lines.get((section, error.site), self.lines.get(("table",)))
+            cause = error.__cause__
+            text = str(cause) if isinstance(cause, InputError) else str(error).split(": ", 1)[-1]
+            raise InputError(f"{self.path}:{line}: {who} {error.site!r}: {text}") from cause
+        except InputError as error:
+            word = str(error).split(" ", 1)[0].strip("'\",:")
+            keys = [key for key in self.lines if key[-1] == word and key[0] not in ("sites", "parties")]
+            if not keys or str(error).startswith(f"{self.path}:"):
+                raise
+            raise InputError(f"{self.path}:{self.lines[keys[0]]}: {error}") from error
