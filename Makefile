@@ -43,7 +43,7 @@ docs: setup ## bring docs/architecture.md up to date with the docstrings
 	$(BIN)/python tools/write_architecture.py
 
 faults: setup ## 10,000 studies in which everything goes wrong, see docs/faults.md
-	SILVAN_FAULTS=10000 $(PYTEST) tests/test_faults.py tests/test_slow_link.py
+	SILVAN_FAULTS=10000 $(PYTEST) tests/test_faults.py tests/test_slow_link.py tests/test_kills.py
 
 $(PEERS)/.ready: pyproject.toml constraints.txt benchmarks/peers.txt
 	$(PYTHON) -m venv $(PEERS)

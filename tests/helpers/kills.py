@@ -1,0 +1,305 @@
+"""Kills processes of a real federation at random moments of studies, over rows and over columns.
+
+    PYTHONPATH=tests python tests/helpers/kills.py --n 100 --seed 0 --results kills.jsonl
+
+Every study is of its own and loses two processes, one after the other, to SIGKILL; whatever was killed is started
+again, as an init system would. It must end with the forest that one process grows. A study has a line of results; one
+that has a line already is not run again.
+"""
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from helpers import parties
+from helpers.column_studies import ID
+from helpers.parties import PARTIES, set_up
+from helpers.studies import table
+
+import silvan as sv
+from silvan.deploy import one_machine
+from silvan.deploy.member import SETTINGS, Member
+from silvan.deploy.process import Background
+from silvan.deploy.services import process_of, processes_of, start_hub, start_site, stop_all
+from silvan.errors import SilvanError
+from silvan.study.remote_study import RemoteStudy, parse_remote_study
+from silvan.study.run_folder import Run
+
+KILLS = 2
+"""Processes that a study loses."""
+
+PATIENCE = 600.0
+"""Seconds after which a study will never end."""
+
+STUDIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "rows": ("HistogramForest", {"n_estimators": 200, "max_depth": 9}),
+    "masked": ("HistogramForest", {"n_estimators": 30, "max_depth": 6}),
+    "sites' trees": ("BOFRF", {"n_estimators": 30, "max_depth": 5, "recount": True}),
+    "columns": ("VerticalForest", {"n_estimators": 150, "max_depth": 7}),
+    "encrypted": ("VerticalForest", {"labels": "encrypted", "n_estimators": 2, "max_depth": 2}),
+}
+
+VICTIMS = ("command", "server", "server alone", "server's job", "site", "site alone", "site's job", "joining service")
+"""What is killed; a server or a site with all that it started, or alone."""
+
+
+class Killed(msgspec.Struct):
+    """What was killed, and when: seconds after the study began, and where the study was."""
+
+    victim: str
+    at: float
+    stage: str
+
+
+class Line(msgspec.Struct):
+    """What came of a study."""
+
+    number: int
+    study: str
+    killed: list[Killed]
+    seconds: float
+    jobs: int
+    same: bool
+    said: str = ""
+
+
+class Federation:
+    """Three sites on this machine, which bring rows to some studies and columns to others."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        rows = table("binary", n=600)
+        self.columns = parties.write_tables(folder / "columns", parties.tables())
+        self.rows = parties.write_tables(folder / "rows", {site: rows[i::3] for i, site in enumerate(PARTIES)})
+        self.hub, members = one_machine.make_local(folder, self.rows)
+        self.members = dict(zip(PARTIES, members, strict=True))
+        self.expected: dict[str, str] = {}
+        self.length = dict.fromkeys(STUDIES, 12.0)  # seconds that a study takes if nothing is killed
+
+    def close(self) -> None:
+        """Stop all processes."""
+        stop_all([*map(process_of, self.members.values()), *processes_of(self.hub)])
+
+    def plan(self, name: str, number: int) -> RemoteStudy:
+        """Return a study that was never run before, and have the sites bring the tables for it."""
+        kind, parameters = STUDIES[name]
+        by_columns = kind == "VerticalForest"
+        for site, member in self.members.items():
+            if by_columns:
+                set_up(member, self.columns[site])
+            else:
+                (member.path / SETTINGS).write_text(f'table = "{self.rows[site]}"\n[policy]\n')
+        top = {"name": f"{name} {number}", "sites": PARTIES, "test": 0.25}
+        top |= {"task": "classification"} if by_columns else {"sampling": "published"}
+        top |= {"sums": "masked"} if name in ("masked", "sites' trees") else {}
+        text = "\n".join(f"{key} = {_toml(value)}" for key, value in top.items())
+        learner = "\n".join(f"{key} = {_toml(value)}" for key, value in {"kind": kind, **parameters}.items())
+        return parse_remote_study(f"{text}\n[learner]\n{learner}\n")
+
+    def hash_in_one_process(self, name: str) -> str:
+        """Return the hash of the forest that one process grows."""
+        if name not in self.expected:
+            kind, parameters = STUDIES[name]
+            if kind == "VerticalForest":
+                fed = sv.federate_columns(
+                    {party: t.rename({parties.IDS[party]: ID}) for party, t in parties.tables().items()},
+                    id=ID,
+                    label="label",
+                    test=0.25,
+                )
+            else:
+                fed = sv.federate_rows(self.rows, test=0.25)
+            self.expected[name] = getattr(sv, kind)(**parameters).fit(fed).forest_.hash
+        return self.expected[name]
+
+    def hash_of(self, run: Run, plan: RemoteStudy) -> str:
+        """Return the hash of a study's forest."""
+        if plan.study.by_columns:
+            return str(parties.load_with_shares(run, plan, self.members).forest_.hash)
+        return next(model.hash for model in run.read().models if not model.site)
+
+
+class Command:
+    """``silvan study run`` in a process of its own."""
+
+    def __init__(self, federation: Federation, plan: RemoteStudy) -> None:
+        path = federation.folder / f"{plan.folder}.toml"
+        path.write_text(plan.text)
+        self._arguments = ["-m", "silvan.cli.main", "study", "run", str(path), "--in", str(federation.hub.path)]
+        self.said: list[str] = []
+        self.start()
+
+    def start(self) -> None:
+        """Start it, for the first time or again."""
+        self.process = subprocess.Popen(  # noqa: S603  our own interpreter
+            [sys.executable, *self._arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        output = self.process.stdout
+        assert output is not None
+        self._reader = threading.Thread(target=lambda: self.said.extend(output), daemon=True)
+        self._reader.start()
+
+    def wait(self, seconds: float) -> int | None:
+        """Return how it ended; None if it has not."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self.process.wait(seconds)
+            self._reader.join()
+            return code
+        return None
+
+    def kill(self) -> None:
+        """Kill it, and start it again."""
+        self.process.kill()
+        self.wait(10)
+        self.start()
+
+
+class Killer:
+    """Runs studies and kills what belongs to them."""
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+
+    def run(self, number: int, seed: int) -> Line:
+        """Run the study of a number, in which what is killed and when follows from the seed."""
+        pick = random.Random(f"{seed} {number}")  # noqa: S311
+        name = list(STUDIES)[number % len(STUDIES)]
+        plan = self.federation.plan(name, number)
+        begun, killed = time.monotonic(), []
+        command = Command(self.federation, plan)
+        code = None
+        for _ in range(KILLS):
+            victim, wait = pick.choice(VICTIMS), pick.uniform(0.0, self.federation.length[name])
+            code = command.wait(wait)
+            if code is not None:
+                break
+            stage = command.said[-1].strip() if command.said else ""
+            if self._kill(victim, command, pick):
+                killed.append(Killed(victim, round(time.monotonic() - begun, 2), stage))
+        if code is None:
+            code = command.wait(PATIENCE)
+        seconds = round(time.monotonic() - begun, 1)
+        jobs = sum("handed in" in line for line in command.said)
+        made = Line(number, name, killed, seconds, jobs, same=False, said="".join(command.said[-6:]))
+        if code is None:
+            command.process.kill()
+        if code == 0:
+            run = Run(self.federation.hub.path / "runs" / plan.folder)
+            made.same = self.federation.hash_of(run, plan) == self.federation.hash_in_one_process(name)
+        if not killed and code == 0:
+            self.federation.length[name] = seconds
+        made.said = "" if made.same else made.said
+        return made
+
+    def _kill(self, victim: str, command: Command, pick: random.Random) -> bool:
+        """Kill what is meant, and start it again; return whether there was anything to kill."""
+        hub, member = self.federation.hub, pick.choice(list(self.federation.members.values()))
+        server, enrol = processes_of(hub)
+        if victim == "command":
+            command.kill()
+            return True
+        if victim.endswith("job"):
+            return _kill_one(server if victim.startswith("server") else process_of(member), pick)
+        process = {"server": server, "site": process_of(member), "joining": enrol}[victim.split()[0]]
+        if victim.endswith("alone"):
+            _kill_alone(process)
+        else:
+            process.kill()
+        time.sleep(pick.uniform(0.0, 2.0))
+        if victim.startswith("site"):
+            start_site(Member(member.path))
+        else:
+            _start_hub(hub)
+        return True
+
+
+def _start_hub(hub: Any) -> None:
+    """Start a coordinator as an init system does, which tries again."""
+    for _ in range(5):
+        with contextlib.suppress(SilvanError):
+            start_hub(hub)
+            return
+    start_hub(hub)
+
+
+def _kill_alone(process: Background) -> None:
+    pid = process.pid
+    if pid is not None:
+        _end(pid)
+
+
+def _kill_one(process: Background, pick: random.Random) -> bool:
+    """Kill one process that another has started."""
+    children = sorted(set(process.with_children()) - {process.pid})
+    if children:
+        _end(pick.choice(children))
+    return bool(children)
+
+
+def _end(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _toml(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def run(n: int, seed: int, results: Path | None, report: Any = print) -> list[Line]:
+    """Run studies until so many processes were killed in all; return the lines."""
+    lines = [] if results is None or not results.exists() else _read(results)
+    with tempfile.TemporaryDirectory(prefix="silvan-kills-") as folder:
+        federation = Federation(Path(folder))
+        try:
+            killer = Killer(federation)
+            number = max((line.number for line in lines), default=-1) + 1
+            while sum(len(line.killed) for line in lines) < n:
+                lines.append(killer.run(number, seed))
+                report(msgspec.json.encode(lines[-1]).decode())
+                if results is not None:
+                    with results.open("ab") as file:
+                        file.write(msgspec.json.encode(lines[-1]) + b"\n")
+                number += 1
+        finally:
+            federation.close()
+    return lines
+
+
+def _read(results: Path) -> list[Line]:
+    return [msgspec.json.decode(line, type=Line) for line in results.read_bytes().splitlines()]
+
+
+def summary(lines: list[Line]) -> str:
+    """Describe what came of all studies, in a line."""
+    victims = Counter(killed.victim for line in lines for killed in line.killed)
+    kills = ", ".join(f"{n} {victim}" for victim, n in sorted(victims.items()))
+    same = sum(line.same for line in lines)
+    return f"{same} of {len(lines)} studies with the same forest; {victims.total()} kills: {kills}"
+
+
+def main() -> None:
+    """Run as a program."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--n", type=int, default=100, help="how many processes to kill")
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--results", type=Path, help="a file with a line a study")
+    given = options.parse_args()
+    lines = run(given.n, given.seed, given.results, lambda line: print(line, flush=True))
+    print(summary(lines))
+    if not all(line.same for line in lines):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
