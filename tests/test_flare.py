@@ -6,14 +6,12 @@ processes, so one study is asked about several things.
 
 import contextlib
 import dataclasses
-import json
 import socket
 import ssl
 import subprocess
 import sys
 import threading
 import time
-from unittest import mock
 
 import msgspec
 import polars as pl
@@ -22,6 +20,7 @@ import pytest
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install '.[flare]' to test real sites")
 
 from helpers import postgres
+from helpers.hasty_sites import hasty_sites
 from helpers.studies import table
 from typer.testing import CliRunner
 
@@ -116,22 +115,13 @@ def federation(tmp_path_factory, server):
         sources[site] = str(path)
     if server is not None:
         sources["west"] = put_into(server, everything[2::3])
-    with mock.patch.object(flare_kit, "write_site", write_hasty_site):
+    with hasty_sites():
         hub, members = one_machine.make_local(folder, sources)
     try:
         process_of(members[-1]).stop()
         yield hub, dict(zip(SITES, members[:-1], strict=True)), sources
     finally:
         stop_all([*map(process_of, members), *processes_of(hub)])
-
-
-def write_hasty_site(folder, *given, write=flare_kit.write_site):
-    """Write a site's folder, with a second where FLARE waits for half a minute to see that a server was killed."""
-    write(folder, *given)
-    path = folder / "local" / "resources.json"
-    resources = json.loads(path.read_text())
-    resources["client"]["maint_msg_timeout"] = 1.0
-    path.write_text(json.dumps(resources))
 
 
 def put_into(server, frame):

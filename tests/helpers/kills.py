@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 from helpers import parties
 from helpers.column_studies import ID
+from helpers.hasty_sites import hasty_sites
 from helpers.parties import PARTIES, set_up
 from helpers.studies import table
 
@@ -82,7 +83,8 @@ class Federation:
         rows = table("binary", n=600)
         self.columns = parties.write_tables(folder / "columns", parties.tables())
         self.rows = parties.write_tables(folder / "rows", {site: rows[i::3] for i, site in enumerate(PARTIES)})
-        self.hub, members = one_machine.make_local(folder, self.rows)
+        with hasty_sites():
+            self.hub, members = one_machine.make_local(folder, self.rows)
         self.members = dict(zip(PARTIES, members, strict=True))
         self.expected: dict[str, str] = {}
         self.length = dict.fromkeys(STUDIES, 12.0)  # seconds that a study takes if nothing is killed
@@ -295,6 +297,7 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--results", type=Path, help="a file with a line a study")
     given = options.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by the way out: it stops all that it started
     lines = run(given.n, given.seed, given.results, lambda line: print(line, flush=True))
     print(summary(lines))
     if not all(line.same for line in lines):
