@@ -265,6 +265,20 @@ def test_same_forest_as_in_one_process(federation, quiet, learner):
         assert any(line.study == quiet.plans[learner].id for line in member.folder.ledger.lines())
 
 
+def test_every_site_has_the_model(federation, quiet, tmp_path):
+    """Signed by the coordinator, with the site's own figures."""
+    _, members, _ = federation
+    for learner, run in quiet.runs.items():
+        assert run.read().received == list(SITES)
+        for site, member in members.items():
+            written = tmp_path / f"{learner} {site}.silvan"
+            said = CliRunner().invoke(app, ["site", "model", str(member.path), learner, "-o", str(written)])
+            assert said.exit_code == 0, said.output
+            assert sv.Forest.load(written).hash in {model.hash for model in run.read().models}
+            figures = Run(member.results_folder(quiet.plans[learner])).read().evaluation
+            assert {row.site for row in figures} == {site, "all"}
+
+
 def test_a_site_whose_owner_must_approve(quiet):
     """The study waits, is shown in plain words, and goes on when the owner agrees."""
     assert quiet.shown.approved is None

@@ -20,6 +20,7 @@ from silvan.deploy.member import Member
 from silvan.deploy.services import process_of, processes_of, start_site, stop_all
 from silvan.deploy.supervise import Supervisor
 from silvan.privacy.gate.site_folder import Approval
+from silvan.study.run_folder import Run
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,9 @@ def test_a_forest_of_columns_whose_party_is_killed_and_its_predictions(federatio
     model, _ = in_process(parties.tables(), plan)
     assert load_with_shares(run, plan, members).forest_.hash == model.forest_.hash
     assert [row.model for row in run.read().evaluation] == ["federated"]
+    assert run.read().received == list(PARTIES)
+    kept = {party: Run(member.results_folder(plan)).read() for party, member in members.items()}
+    assert {party for party, record in kept.items() if record.evaluation} == {HOLDER}
 
     path = tmp_path / "encoded.toml"
     path.write_text(plan.text)

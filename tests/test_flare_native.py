@@ -146,3 +146,6 @@ def test_a_job_that_flares_own_client_submits(workspaces, tmp_path):
         own = open_site(workspaces / site)
         [study] = own.studies()
         assert any(line.study == study.id for line in own.folder.ledger.lines())
+        kept = Run(own.results_folder(study))
+        assert kept.forest().hash == forest.hash
+        assert {row.site for row in kept.read().evaluation} == {site}  # of two sites, over both would tell the other's

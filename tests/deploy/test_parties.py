@@ -2,8 +2,6 @@
 
 import re
 from collections import Counter
-from importlib.metadata import version
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +9,7 @@ import pytest
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'silvan[flare]' to test jobs")
 
 from helpers import parties
+from helpers.carried_jobs import run_job
 from helpers.column_studies import ID
 from helpers.joining import make_hub, serving
 from helpers.parties import HOLDER, PARTIES, in_process, load_with_shares, read_predictions, set_up, study
@@ -18,18 +17,15 @@ from helpers.parties import HOLDER, PARTIES, in_process, load_with_shares, read_
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.deploy.by_columns.new_rows import next_prediction, what_was_predicted
 from silvan.deploy.explain import approve_study, explain
-from silvan.deploy.jobs import coordinator_job
 from silvan.deploy.jobs.site_job import make_site
 from silvan.deploy.member import Member
-from silvan.deploy.study_table import check_study_table
+from silvan.deploy.results.send_results import read_results
 from silvan.errors import FederationError, InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
-from silvan.federation.signed import SignedMessage, Signer
 from silvan.federation.transports.flare import AbortedError
-from silvan.federation.transports.transport import Transport
 from silvan.report.summary import summarise
-from silvan.study.run_folder import REPORT, Run
+from silvan.study.run_folder import REPORT
 
 SMALL = {"n_estimators": 4, "max_depth": 3}
 
@@ -49,42 +45,11 @@ def joined(tmp_path_factory):
     return hub, members, paths, new
 
 
-class Carrier(Transport):
-    """Carries messages to sites that the coordinator knows nothing else of, each made as its job makes it."""
-
-    def __init__(self, members, plan):
-        self.sites, self.spent, self.carried, self.stop_after = {}, Counter(), [], None
-        for party, member in members.items():
-            member = Member(member.path)
-            site = make_site(member, plan, member.roster())
-            check_study_table(member, plan, site)
-            site.signer = Signer(member.name, member.folder.key, member.roster())
-            self.sites[party] = site
-
-    def deliver(self, messages, verb, timeout):
-        for party, data in messages.items():
-            if self.stop_after is not None and len(self.carried) > self.stop_after:
-                raise AbortedError("the machine was switched off")
-            answer = self.sites[party].receive(data, verb)
-            self.carried += [wire.decode(one, SignedMessage).body for one in (data, answer)]
-            yield party, answer
-
-
 @pytest.fixture
-def run_study(joined, monkeypatch):
+def run_study(joined):
     """Run a study as the server's job does; returns the run and what was carried."""
     hub, members, *_ = joined
-    monkeypatch.setattr(coordinator_job, "remove_old_jobs", lambda *_, **__: None)
-
-    def run(plan, stop_after=None):
-        carrier = Carrier(members, plan)
-        carrier.stop_after = stop_after
-        monkeypatch.setattr(coordinator_job, "FlareTransport", lambda *_: carrier)
-        job = coordinator_job.Coordinator(plan.text, list(PARTIES), {}, version("silvan"))
-        job.work(SimpleNamespace(root=hub.path / "server", job="job"))
-        return Run(hub.path / "runs" / plan.folder), carrier
-
-    return run
+    return lambda plan, stop_after=None: run_job(hub, members, plan, stop_after)
 
 
 STUDIES = {
@@ -122,6 +87,12 @@ def test_the_same_model_as_in_one_process_and_predictions_that_stay(joined, run_
     assert (record.status, record.by, run.file(REPORT).exists()) == ("done", "columns", True)
     assert {site.test_rows for site in record.sites} == {int(fed.columns.held_out.sum())}
     assert summarise(record)["by"] == "columns"
+    assert record.received == list(PARTIES)
+    for party, member in members.items():  # only who holds the label is sent figures
+        own = Member(member.path)
+        kept = read_results(own.results_folder(plan), own.coordinator_key(plan), plan.id, party)
+        assert (kept.record.evaluation, kept.model) == (record.evaluation if party == HOLDER else [], None)
+        assert list(kept.record.bytes) == [party]
 
     asked = next_prediction(hub, plan)
     run, carrier = run_study(asked)

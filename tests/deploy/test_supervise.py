@@ -9,7 +9,8 @@ from silvan.deploy import supervise
 from silvan.deploy.job_progress import INTERRUPTED, PROGRESS, Progress
 from silvan.deploy.supervise import MOST_TRIES, Attempts, Supervisor
 from silvan.errors import FederationError
-from silvan.study.run_folder import Run
+from silvan.study.remote_study import parse_remote_study
+from silvan.study.run_folder import Record, Run
 from silvan.util.folder_lock import lock_folder
 
 
@@ -88,3 +89,51 @@ def test_a_job_without_a_process_is_ended(tmp_path, stage, said):
     assert followed._follow("job").stage == stage
     assert followed.ended == ["job"]
     assert any("the job is gone" in line for line in followed.said) == said
+
+
+class Bringing(Supervisor):
+    """Brings results to sites of a study that is done; each job hands them to those of its sites that take them."""
+
+    def __init__(self, folder, connected, away=(), refusing=()):
+        self.run, self.study, self.said, self.jobs = Run(folder), parse_remote_study("[learner]\n"), [], []
+        self.sites, self._away, self._here, self._refusing = ["a", "b", "c"], set(away), connected, refusing
+        self._last_line, self._report = "", self.said.append
+        self.run.write(Record(name="done", status="done", received=["a"]))
+
+    def _connected(self):
+        return self._here.pop(0) if len(self._here) > 1 else self._here[0]
+
+    def _submit(self, without):
+        self.jobs.append([site for site in self.sites if site not in without])
+        return "job"
+
+    def _follow(self, job):
+        record = self.run.read()
+        record.received += [site for site in self.jobs[-1] if site not in self._refusing]
+        self.run.write(record)
+        return Progress(job, final=True)
+
+
+@pytest.mark.parametrize(
+    ("connected", "away", "jobs", "said"),
+    [
+        ([["a", "b", "c"]], [], [["b", "c"]], ""),
+        ([["a"], ["a"], ["b", "c"]], [], [["b", "c"]], "waiting for sites b, c to connect"),
+        ([["b"]], ["c"], [["b"]], "site c did not get the results: run it again"),
+        ([["a"]], ["b", "c"], [], "sites b, c did not get the results"),
+    ],
+)
+def test_results_are_brought_to_who_is_there(tmp_path, monkeypatch, connected, away, jobs, said):
+    """Who took part has a moment to come back; who was away all along is not waited for."""
+    monkeypatch.setattr(supervise.time, "sleep", lambda seconds: None)
+    bringing = Bringing(tmp_path, connected, away)
+    assert bringing._bring_results() is bringing.run
+    assert bringing.jobs == jobs
+    assert any(said in line for line in bringing.said) or not said
+
+
+def test_a_site_that_takes_no_results_is_asked_once(tmp_path):
+    bringing = Bringing(tmp_path, [["a", "b", "c"]], refusing=["b"])
+    bringing._bring_results()
+    assert bringing.jobs == [["b", "c"]]
+    assert "site b did not get the results" in bringing.said[-1]

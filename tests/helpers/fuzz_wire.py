@@ -37,6 +37,7 @@ from helpers.studies import Recorded, federate, parts, table
 import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.data.schema import Schema
+from silvan.deploy.results.send_results import send_results
 from silvan.errors import SilvanError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
@@ -48,6 +49,9 @@ from silvan.forest.forest import Forest
 from silvan.privacy.sampling_key import share_sampling_key
 from silvan.privacy.sums.masked_site import Turn
 from silvan.privacy.sums.ring import Hop
+from silvan.study.remote_study import parse_remote_study
+from silvan.study.run_folder import Record, Run
+from silvan.study.run_folder import Site as RunSite
 
 SLOW, STUCK = 20.0, 900.0
 """Seconds of work after which a message counts as one that hangs, and seconds after which the program gives up."""
@@ -131,6 +135,8 @@ def _by_rows(signed: bool) -> list[Federation]:
         for learner in learners:
             learner.fit(fed)
         learners[0].evaluate(fed)
+        if signed:
+            _send_results(learners[0], fed)
         made.append(fed)
     numbers = parts(table(n=60).select("dose", "noise", "label"), 3)  # what adaptive bins can take
     fed = federate(numbers, Recorded, signed=signed, policy=sv.Policy(messages=("*", "AdaptiveLevel")))
@@ -170,6 +176,19 @@ def _by_columns(signed: bool) -> list[Federation]:
         model.predict(fed)
         _send_predictions(model, fed)
     return [*made, fed]
+
+
+def _send_results(model: Any, fed: Federation) -> None:
+    """Have all sites keep a model, in a folder that is removed when the program ends."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    run = Run(folder.name)
+    record = Record(name="results", status="done", fingerprint=fed.study, models=run.save_models({"": model.forest_}))
+    record.sites = [RunSite(name, 0) for name in fed.sites]
+    run.write(record)
+    for name in fed.sites:
+        fed.site(name).results = run.file(name)
+    assert send_results(fed, parse_remote_study("[learner]\n"), run) == {}
 
 
 def _send_predictions(model: Any, fed: Federation) -> None:

@@ -2,9 +2,9 @@
 
     PYTHONPATH=tests python tests/helpers/kills.py --n 100 --seed 0 --results kills.jsonl
 
-Every study is of its own and loses two processes, one after the other, to SIGKILL; whatever was killed is started
-again, as an init system would. It must end with the forest that one process grows. A study has a line of results; one
-that has a line already is not run again.
+Every study is of its own and loses up to four processes, one after the other, to SIGKILL; whatever was killed is
+started again, as an init system would. It must end with the forest that one process grows. A study has a line of
+results; one that has a line already is not run again.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from silvan.errors import SilvanError
 from silvan.study.remote_study import RemoteStudy, parse_remote_study
 from silvan.study.run_folder import Run
 
-KILLS = 2
+KILLS = 4
 """Processes that a study loses."""
 
 PATIENCE = 600.0
@@ -144,7 +144,7 @@ class Command:
 
     def start(self) -> None:
         """Start it, for the first time or again."""
-        self.process = subprocess.Popen(  # noqa: S603  our own interpreter
+        self.process = subprocess.Popen(
             [sys.executable, *self._arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         output = self.process.stdout

@@ -22,6 +22,7 @@ import silvan.algorithms.linear.linear_shares
 import silvan.algorithms.private.noisy_levels
 import silvan.algorithms.private.noisy_rows
 import silvan.algorithms.private.tables_messages
+import silvan.algorithms.results.kept_results
 import silvan.algorithms.shared.admission
 import silvan.algorithms.shared.class_counts
 import silvan.algorithms.shared.recount

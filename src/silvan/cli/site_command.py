@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from silvan.cli.plain_text import clean, print_lines
-from silvan.errors import InputError
+from silvan.errors import InputError, SilvanError
 
 if TYPE_CHECKING:
     from silvan.deploy.member import Member, SiteFiles
+    from silvan.deploy.results.send_results import KeptResults
     from silvan.study.remote_study import RemoteStudy
 
 app = typer.Typer(no_args_is_help=True, help="A site's own side: its ledger, and the studies its owner approves.")
@@ -210,6 +211,83 @@ def freeze(
         print_lines("Removed." if thaw(member, plan) else "The rows of this study are not frozen.")
     else:
         print_lines(f"Frozen: {freeze_table(member, plan)}")
+
+
+@app.command()
+def model(
+    folder: Folder,
+    study: Annotated[
+        str | None, typer.Argument(metavar="STUDY", help="The study's name; without one, all results are listed.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")] = None,
+) -> None:
+    """Write the model of a finished study to a file, after its signature was checked; or list what has come."""
+    from silvan.deploy.native.flare_folder import open_site
+    from silvan.util.files import write_whole
+
+    member = open_site(folder)
+    if study is None:
+        _list_results(member)
+        return
+    kept = _results_of(member, study)
+    if kept.model is None:
+        raise InputError(
+            "the model of a study over columns is in shares: this party's is in its store, and new rows are predicted "
+            "together (`silvan study predict`)"
+        )
+    if output is None:
+        raise InputError("name the file to write the model to: -o FILE")
+    write_whole(output, kept.model)
+    print_lines(f"Written: {output}. Signed by the coordinator for this study and site.")
+
+
+@app.command()
+def report(
+    folder: Folder,
+    study: Annotated[
+        str | None, typer.Argument(metavar="STUDY", help="The study's name; without one, all results are listed.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")] = None,
+) -> None:
+    """Write the report of a finished study, with the site's own figures, after its signature was checked."""
+    from silvan.deploy.native.flare_folder import open_site
+    from silvan.report.html import write_report
+    from silvan.util.files import write_whole
+
+    member = open_site(folder)
+    if study is None:
+        _list_results(member)
+        return
+    kept = _results_of(member, study)
+    kept.run.write_evaluation(kept.record.evaluation)
+    page = write_report(kept.run)
+    if output is not None:
+        write_whole(output, page.read_bytes())
+    print_lines(f"Written: {output or page}. Signed by the coordinator for this study and site.")
+
+
+def _results_of(member: "SiteFiles", study: str) -> "KeptResults":
+    from silvan.deploy.results.send_results import read_results
+
+    plan = _study_of(member, study)
+    return read_results(member.results_folder(plan), member.coordinator_key(plan), plan.id, member.name)
+
+
+def _list_results(member: "SiteFiles") -> None:
+    """Show which studies' results have come, and whether they are as they came."""
+    from silvan.deploy.results.send_results import read_results
+
+    found = [plan for plan in member.studies() if member.results_folder(plan).is_dir()]
+    if not found:
+        print_lines("No results have come yet.")
+    for plan in found:
+        try:
+            kept = read_results(member.results_folder(plan), member.coordinator_key(plan), plan.id, member.name)
+            state = "; ".join(f"{one.trees:,} trees, {one.hash[:12]}" for one in kept.record.models if one.trees)
+            state = f"{state or 'a model in shares'}; in {kept.run.folder}"
+        except SilvanError as error:
+            state = str(error)
+        print_lines(clean(f"{plan.study.name} ({plan.digest[:12]}): {state}"))
 
 
 @app.command()

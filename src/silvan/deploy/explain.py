@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from silvan.algorithms.results.kept_results import KeepResults
 from silvan.deploy.by_columns.explain_parties import lines_for_party, random_rows, try_parties
 from silvan.deploy.member import SiteFiles
+from silvan.deploy.results.site_copy import LEAST
 from silvan.errors import InputError, SilvanError
 from silvan.federate.by_rows import federate_rows
 from silvan.federation.agreement.agree import agree_on
@@ -68,11 +70,14 @@ def explain(member: SiteFiles, study: RemoteStudy) -> Explanation:
         lines.append(f"Columns left out: {', '.join(plan.exclude)}.")
     lines += _cost(member, plan.parameters.get("epsilon"), plan.evaluation_epsilon)
     trial, asked = try_out(study, len(sites)), None
+    if trial is not None and study.predict is None:
+        trial = Trial([*trial.kinds, KeepResults.kind()], trial.tasks)
     if trial is None:
         lines.append("What would leave cannot be told: a trial of the study fails. It can only be approved by kind.")
     else:
         asked = Approval(study=study.id, messages=trial.kinds, tasks=trial.tasks, sites=sites, losses=lost)
         lines.append(f"Models and judgements: {trial.tasks} in all.")
+        lines += [] if study.predict is not None else [_results(study, len(sites))]
         closed = [kind for kind in trial.kinds if not member.policy.allows(kind)]
         if closed:
             lines.append(f"Your policy does not allow {', '.join(closed)}: the site would refuse.")
@@ -99,6 +104,16 @@ def _lines(study: RemoteStudy, sites: list[str]) -> list[str]:
         if plan.test
         else "No rows are kept for judging.",
     ]
+
+
+def _results(study: RemoteStudy, n_sites: int) -> str:
+    """Describe what sites are sent at the end."""
+    if study.study.by_columns:
+        return "At the end every party has its share of the model, and the label holder is sent the figures."
+    if study.figures == "all":
+        return "At the end every site is sent the model and the figures of all sites, yours too."
+    both = "your own figures and those over all sites" if n_sites >= LEAST else "your own figures"
+    return f"At the end you are sent the model, {both}; no other site is sent yours."
 
 
 def approve_study(

@@ -11,6 +11,7 @@
     roster.json        everybody's public keys, as first seen
     asked/             studies that came in, as they were sent
     frozen/            copies of the table that studies go on with
+    results/           results of finished studies: the signed model, and the site's own figures
     predictions/       predictions of new rows, if the site holds the label of a study over columns
     kit/               FLARE's folder
 """
@@ -169,6 +170,17 @@ class SiteFiles:
     def undo_decline(self, study: RemoteStudy) -> None:
         """Forget that the owner declined a study."""
         self._asked(study, "declined").unlink(missing_ok=True)
+
+    def results_folder(self, study: RemoteStudy) -> Path:
+        """Return the folder that the results of a study are kept in."""
+        return self.path / "results" / study.folder
+
+    def coordinator_key(self, study: RemoteStudy) -> bytes:
+        """Return the public key of the coordinator that a study is of."""
+        roster = self.roster()
+        if roster is None:
+            raise InputError("there is no list of keys, so nobody can tell whose the results are")
+        return roster.coordinator
 
     def _asked(self, study: RemoteStudy, ending: str) -> Path:
         return self.path / "asked" / f"{study.digest}.{ending}"

@@ -29,6 +29,10 @@ FROZEN = "frozen"
 """The folder of frozen tables in a site's folder."""
 
 
+class ChangedTableError(FederationError):
+    """A site's table is another one than when the study began."""
+
+
 def study_source(member: SiteFiles, study: RemoteStudy) -> Any:
     """Return what a site's rows for a study are read from: its table, or the frozen copy."""
     frozen = frozen_file(member, study)
@@ -42,19 +46,24 @@ def study_source(member: SiteFiles, study: RemoteStudy) -> Any:
 def table_settings(member: SiteFiles, study: RemoteStudy, n_jobs: int | None = None) -> SiteSettings:
     """Return how a site's table is read and split for a study."""
     plan, memory = study.study, member.settings.get("memory")
+    results = member.results_folder(study)
     if plan.by_columns:  # parties have their columns in memory, and one of them splits the rows for all
-        return SiteSettings(label=plan.label, exclude=plan.exclude, n_jobs=n_jobs, kinds=plan.kinds)
+        return SiteSettings(label=plan.label, exclude=plan.exclude, n_jobs=n_jobs, kinds=plan.kinds, results=results)
     room = None if memory is None else read_size(memory)
     own = {"n_jobs": n_jobs, "memory": room, "folder": member.path, "schema": plan.schema, "kinds": plan.kinds}
+    own["results"] = results
     return SiteSettings.of_study(plan.label, plan.exclude, plan.test, plan.random_state, **own)
 
 
 def check_study_table(member: SiteFiles, study: RemoteStudy, table: SiteTable) -> None:
-    """Remember a site's table for a study that begins; raise ``FederationError`` if another one is remembered."""
+    """Remember a site's table for a study that begins; raise ``FederationError`` if another one is remembered.
+
+    It is a ``ChangedTableError`` if the study has begun with the other one.
+    """
     found, known = _fingerprint(member, study, table), member.store.get(_key(study))
     if known is not None and not hmac.compare_digest(known, found):
         if _has_begun(member, study):
-            raise FederationError(
+            raise ChangedTableError(
                 "its table has changed since the study began; its owner can put the old rows back, or begin the study "
                 "anew and freeze them (`silvan site freeze`)"
             )

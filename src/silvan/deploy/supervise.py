@@ -15,6 +15,7 @@ from silvan.deploy import flare_kit
 from silvan.deploy.hub import Hub
 from silvan.deploy.job_progress import INTERRUPTED, PROGRESS, Progress, line_of, read_progress
 from silvan.deploy.native.study_job import check_number_of_sites, job_arguments, job_name
+from silvan.deploy.results.send_results import sites_without_results
 from silvan.errors import FederationError
 from silvan.federation.transports.flare import Session
 from silvan.study.remote_study import RemoteStudy
@@ -85,6 +86,7 @@ class Supervisor:
         hub.roster(self.sites)
         check_number_of_sites(study, len(self.sites))
         self._session: Session | None = None
+        self._away: set[str] = set()  # sites that the study goes on without
         self._last_line = ""
 
     def run_to_end(self) -> Run:
@@ -93,12 +95,14 @@ class Supervisor:
         write_whole(self.run.file("study.toml"), self.study.text.encode())
         write_whole(self.run.file(_SITES), msgspec.json.encode(self.sites))
         self.run.file(_CANCELLED).unlink(missing_ok=True)
-        if self._done():
+        if self._done() and not self._lacking():
             return self.run
         try:
             job = self._running_job()
             attempts = Attempts()
             while True:
+                if job is None and self._done():
+                    return self._bring_results()
                 if job is None:
                     without = self._wait_for_sites()
                     job = self._submit(without)
@@ -106,9 +110,9 @@ class Supervisor:
                 if progress is not None and progress.final:
                     if progress.error:
                         raise FederationError(progress.error)
-                    return self.run
+                    return self._bring_results()
                 if self._done():  # the job was ended after the study was
-                    return self.run
+                    return self._bring_results()
                 seconds = attempts.next(self._answers(), "" if progress is None else progress.error)
                 again = f" in {seconds:g} s" if seconds else ""
                 self._tell(f"the job ended before the study did; it is handed in again{again} and goes on")
@@ -116,6 +120,38 @@ class Supervisor:
                 job = None
         finally:
             self._close()
+
+    def _bring_results(self) -> Run:
+        """Bring the results of a study that is done to sites that lack them and are there; return the run."""
+        for _ in range(MOST_TRIES):
+            here = self._wait_for_lacking()
+            if not here:
+                break
+            progress = self._follow(self._submit(dict.fromkeys(set(self.sites) - set(here), "is not there")))
+            if progress is not None and progress.final:  # who has not got them now does not take them
+                break
+        lacking = self._lacking()
+        if lacking:
+            self._tell(
+                f"the study is done; {_listed(lacking)} did not get the results: run it again when they are there"
+            )
+        return self.run
+
+    def _lacking(self) -> list[str]:
+        return sites_without_results(self.run, self.study, self.sites)
+
+    def _wait_for_lacking(self) -> list[str]:
+        """Return the sites that are connected and lack the results; one that took part has some time to come back."""
+        start = time.monotonic()
+        while True:
+            lacking = self._lacking()
+            connected = self._connected() if lacking else []
+            here = [site for site in lacking if site in connected]
+            expected = [site for site in lacking if site not in connected and site not in self._away]
+            if here or not expected or time.monotonic() - start > RECENT:
+                return here
+            self._tell(f"the study is done; waiting for {_listed(expected)} to connect, and get the results")
+            time.sleep(0.25)
 
     def _first_sites(self) -> list[str]:
         """Return the sites that the study began with; none if it has not."""
@@ -183,6 +219,7 @@ class Supervisor:
                 why = f"was not there for {self.study.timeout:g} s"
                 if self.study.quorum is None or left < self.study.quorum:
                     raise FederationError(f"{_listed(missing)} {why}; start it (`silvan site start`) and run again")
+                self._away.update(missing)
                 return dict.fromkeys(missing, why)
             self._tell(f"waiting for {_listed(missing)} to connect")
             time.sleep(0.25)

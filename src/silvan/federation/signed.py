@@ -152,6 +152,11 @@ def is_owned(roster: Roster, owner: Owner, study: str, work: str) -> bool:
     return key is not None and is_signed(key, owner.signature, _work_bytes(owner.site, study, owner.task, work))
 
 
+def is_by_coordinator(key: bytes, study: str, task: str, work: str, signature: bytes) -> bool:
+    """Check whether a coordinator, by its public key, signed that it made something for a study."""
+    return is_signed(key, signature, _work_bytes(COORDINATOR, study, task, work))
+
+
 def _work_bytes(site: str, study: str, task: str, work: str) -> bytes:
     return b"silvan work\0" + msgspec.msgpack.encode([site, study, task, work])
 

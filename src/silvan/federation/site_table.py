@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Self
 
 import msgspec
@@ -48,6 +49,7 @@ class SiteSettings:
     need it. ``forest`` is one that the site brings. ``schema`` is what the owner knows of the columns, if it was given:
     what is answered with noise must be about that one. ``kinds`` says what columns are, where the table is described.
     With ``memory``, a number of bytes, it is read in batches and its rows lie in nameless files in ``folder``.
+    ``results`` is the folder for the results of a study, if the site takes any.
     """
 
     label: str = "label"
@@ -62,6 +64,7 @@ class SiteSettings:
     schema: Schema | None = None
     fold: Fold | None = None
     kinds: Kinds | None = None
+    results: Path | None = None
 
     @classmethod
     def of_study(cls, label: str, exclude: Sequence[str], test: float, random_state: int, **own: Any) -> Self:
@@ -79,6 +82,7 @@ class SiteTable:
         self.test, self.split_seed, self.n_jobs = settings.test, settings.split_seed, settings.n_jobs
         self.forest, self.memory, self.folder = settings.forest, settings.memory, settings.folder
         self.schema, self.fold, self.kinds = settings.schema, settings.fold, settings.kinds or {}
+        self.results = settings.results
         self.sampling_key = np.zeros(2, np.uint64) if settings.sampling_key is None else settings.sampling_key
         self.cache = Cache()
 

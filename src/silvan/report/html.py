@@ -44,6 +44,7 @@ def render(summary: dict[str, Any]) -> str:
     models = summary["models"]
     return environment.get_template("report.html.jinja").render(
         run=summary,
+        own=" at this site" if len(summary["among"]) > len(summary["sites"]) else "",
         who="party" if summary["by"] == "columns" else "site",
         linear=any(not forest["trees"] for forest in summary["forests"]),
         kind=dict(summary["settings"]).get("learner.kind", "forest"),

@@ -14,8 +14,9 @@ _LOSSLESS = ("HistogramForest", "VerticalForest")
 
 def sentences(record: Record, summary: dict[str, Any]) -> list[str]:
     """Return sentences that describe a run."""
+    own = len(record.among) > len(record.sites)
     texts = (
-        _outcome(summary),
+        _own_outcome(record, summary) if own else _outcome(summary),
         _with_noise(summary),
         _over_splits(summary),
         _chosen_on_test_rows(summary),
@@ -53,6 +54,25 @@ def _outcome(summary: dict[str, Any]) -> str:
         where = "one site" if unknown == 1 else f"{format_count(unknown)} sites"
         texts.append(f"At {where} the {metric['title']} is not defined: no test rows, or one class only.")
     texts.append(_change_of_figure(summary["lead"], summary))
+    return " ".join(filter(None, texts))
+
+
+def _own_outcome(record: Record, summary: dict[str, Any]) -> str:
+    """Return what a site gains, for a copy that has no figures of single other sites."""
+    metric, lines = summary["metric"], [line for line in summary["sites"] if line["title"] == record.copy_for]
+    if metric is None:
+        return ""
+    texts = []
+    for line in lines:
+        figures, digits = line["figures"], metric["digits"]
+        if figures.get("local") is not None and figures.get("federated") is not None:
+            texts.append(
+                f"At {line['title']} the {metric['title']} goes from {figures['local']:.{digits}f} alone to "
+                f"{figures['federated']:.{digits}f} with the federated forest "
+                f"({_change(line['gains']['federated'], metric)})."
+            )
+    if summary["overall"] is not None and "local" in summary["overall"]["figures"]:
+        texts.append(_change_of_figure(summary["overall"], summary))
     return " ".join(filter(None, texts))
 
 
@@ -185,8 +205,9 @@ def _cost(record: Record) -> str:
     sent = sum(ways["sent"] for ways in record.bytes.values()) / n
     received = sum(ways["received"] for ways in record.bytes.values()) / n
     rounds = "one round" if record.rounds == 1 else f"{record.rounds} rounds"
+    who = "this site" if record.copy_for else "on average a site"
     return (
-        f"Training took {rounds}; on average a site sent {format_bytes(sent)} and received "
+        f"Training took {rounds}; {who} sent {format_bytes(sent)} and received "
         f"{format_bytes(received)}. No row left its site."
     )
 

@@ -46,7 +46,8 @@ def summarise(record: Record) -> dict[str, Any]:
     models = list(dict.fromkeys(row.model for row in record.evaluation))
     metric = _leading(record)
     sites = [_site(record, site, metric, models) for site in [s.name for s in record.sites]]
-    overall = _site(record, OVERALL, metric, models) if record.evaluation else None
+    known = any(row.site == OVERALL for row in record.evaluation)
+    overall = _site(record, OVERALL, metric, models) if known else None
     mean = _mean(sites, metric, models) if record.by == "rows" and not record.repeats else None
     summary = {
         "name": record.name,
@@ -56,6 +57,8 @@ def summarise(record: Record) -> dict[str, Any]:
         "classes": record.classes,
         "features": record.features,
         "by": record.by,
+        "copy_for": record.copy_for,
+        "among": record.among or [site.name for site in record.sites],
         "rows": _rows(record, [site.rows for site in record.sites]),
         "test_rows": _rows(record, [site.test_rows for site in record.sites]),
         "metric": metric,
@@ -66,7 +69,7 @@ def summarise(record: Record) -> dict[str, Any]:
         "sites": sites,
         "mean": mean,
         "overall": overall,
-        "lead": mean or overall,
+        "lead": mean or overall or (sites[0] if record.copy_for and sites and record.evaluation else None),
         "noisy": _noisy(record, metric),
         "figures": _figures(record, models),
         "curves": [{"model": c.model, "of": c.of, "points": c.points} for c in record.curves],
@@ -111,6 +114,7 @@ def _leading(record: Record) -> dict[str, Any] | None:
 def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list[str]) -> dict[str, Any]:
     """Return one line of the comparison: figures, gains against the site alone, and the verdict on them."""
     note = next((site for site in record.sites if site.name == name), None)
+    by_model = {row.model: row for row in record.evaluation if row.site == name}
     line: dict[str, Any] = {
         "title": ("site mean" if record.repeats else "all rows") if name == OVERALL else name,
         "rows": note.rows if note else _rows(record, [s.rows for s in record.sites]),
@@ -118,9 +122,10 @@ def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list
         "positives": note.positives if note else _positives(record),
         "figures": {},
     }
-    by_model = {row.model: row for row in record.evaluation if row.site == name}
     if record.repeats and by_model:
         line["rows"] = line["test_rows"] = max(row.rows for row in by_model.values())
+    if note is None and len(record.among) > len(record.sites):  # rows of other sites are not known here
+        line |= {"rows": None, "test_rows": max((row.rows for row in by_model.values()), default=0), "positives": None}
     if metric is not None:
         found = {model: by_model[model].figures.get(metric["key"]) for model in models if model in by_model}
         line["figures"] = {model: found.get(model) for model in models}

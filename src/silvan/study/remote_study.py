@@ -1,9 +1,9 @@
 """Reads study files for sites on other machines; tables and policies are set by each site itself.
 
-The same file as for ``silvan fit``, without tables and policy, and with five more keys: ``sites`` (a list; all that
-have joined otherwise), ``quorum``, ``timeout``, ``approval_days`` and ``sampling``. With a learner for columns the
-sites are parties, each of which names its column of ids itself. ``[predict]``, which `silvan study predict` adds to
-the text of such a study, makes it one of new rows.
+The same file as for ``silvan fit``, without tables and policy, and with six more keys: ``sites`` (a list; all that
+have joined otherwise), ``quorum``, ``timeout``, ``approval_days``, ``sampling`` and ``figures``. With a learner for
+columns the sites are parties, each of which names its column of ids itself. ``[predict]``, which
+`silvan study predict` adds to the text of such a study, makes it one of new rows.
 """
 
 import tomllib
@@ -26,7 +26,7 @@ from silvan.study.study_sections import (
 from silvan.study.study_values import KEYS, whole_number
 from silvan.study.toml_lines import Problems, key_lines
 
-_MORE_KEYS = ("sites", "quorum", "timeout", "approval_days", "sampling")
+_MORE_KEYS = ("sites", "quorum", "timeout", "approval_days", "sampling", "figures")
 _NOT_ALLOWED = {
     "table": "each site names its own table when it joins; leave table out",
     "site": "each site names its own table when it joins; leave site out",
@@ -78,6 +78,7 @@ class RemoteStudy:
     timeout: float
     approval_days: float | None = None  # how long sites' owners may take to approve it; None: any time
     secret: bool = True  # whether sites of rows share a key, so that only they know which rows are in which tree
+    figures: str = "own"  # whose figures a site is sent at the end, beside those over all sites: "own" or "all"
     predict: Predict | None = None  # what is predicted, if nothing is learnt
 
     @property
@@ -161,13 +162,16 @@ def parse_remote_study(text: str, path: Path = Path("study.toml"), check: Check 
     sampling = data.get("sampling", "secret")
     if sampling not in ("secret", "published"):
         problems.add(("sampling",), f"sampling must be 'secret' or 'published', got {sampling!r}")
+    figures = data.get("figures", "own")
+    if figures not in ("own", "all"):
+        problems.add(("figures",), f"figures must be 'own' or 'all', got {figures!r}")
     problems.stop()
     name, output = top.pop("name", "study"), top.pop("output", Path())  # not the file's name, which sites do not have
     given: dict[str, Any] = {"schema": schema, "evaluation_epsilon": evaluation_epsilon, "lines": problems.lines}
     given["kinds"] = kinds
     study = Study(path, name, {}, kind, parameters, {}, Path(output), **given, **top)
     made = RemoteStudy(study, text, sites, quorum, float(timeout), days, sampling == "secret" and not columns)
-    return replace(made, predict=predict)
+    return replace(made, predict=predict, figures=figures)
 
 
 def _check_predict(values: Any, problems: Problems) -> Predict | None:

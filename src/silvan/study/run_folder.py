@@ -158,6 +158,9 @@ class Record(msgspec.Struct, kw_only=True):
     curves: list[Curve] = []
     counts: list[Counts] = []
     pooled_hash: str | None = None  # of the forest of all rows in one place, if it was grown
+    received: list[str] = []  # sites that have got the results
+    copy_for: str = ""  # the site that this is a copy for: figures of other sites are left out
+    among: list[str] = []  # the sites of the study that it is a copy of
 
 
 class Run:
@@ -180,14 +183,9 @@ class Run:
         if not path.is_file():
             raise InputError(f"{str(self.folder)!r} is no run: there is no {RUN} in it; `silvan fit` makes one")
         try:
-            head = msgspec.json.decode(path.read_bytes(), type=_Head)
-            if head.format != FORMAT:
-                raise FormatError(f"{path}: it does not say format {FORMAT!r}")
-            if head.version > VERSION:
-                raise VersionError(f"{path}: of version {head.version}, this silvan reads {VERSION}; upgrade silvan")
-            return msgspec.json.decode(path.read_bytes(), type=Record)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise FormatError(f"{path}: damaged, or not of a run ({error})") from None
+            return read_record(path.read_bytes())
+        except FormatError as error:
+            raise type(error)(f"{path}: {error}") from None
 
     def save_models(self, forests: dict[str, Forest]) -> list[Model]:
         """Write the global forest, under "", each site's, or both; a site's name is no file name."""
@@ -241,6 +239,19 @@ class Run:
     def _write(self, name: str, data: bytes) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.file(name), data)
+
+
+def read_record(data: bytes) -> Record:
+    """Read the content of ``run.json``, checking all of it."""
+    try:
+        head = msgspec.json.decode(data, type=_Head)
+        if head.format != FORMAT:
+            raise FormatError(f"it does not say format {FORMAT!r}")
+        if head.version > VERSION:
+            raise VersionError(f"of version {head.version}, this silvan reads {VERSION}; upgrade silvan")
+        return msgspec.json.decode(data, type=Record)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FormatError(f"damaged, or not of a run ({error})") from None
 
 
 class _Head(msgspec.Struct):

@@ -10,6 +10,7 @@ from silvan.deploy.hub import HUB, Hub
 from silvan.deploy.job_progress import INTERRUPTED, ProgressWriter
 from silvan.deploy.native.flare_folder import FOLDER, FlareServer, Parties, copy_results, is_done
 from silvan.deploy.operations.tidy import remove_journal, remove_old_jobs
+from silvan.deploy.results.send_results import send_results, sites_without_results
 from silvan.errors import SilvanError
 from silvan.federate.alignment import Alignment, agree_on_columns
 from silvan.federate.options import make_sums
@@ -20,9 +21,10 @@ from silvan.federation.journal import Journal
 from silvan.federation.keys import COORDINATOR
 from silvan.federation.signed import Signer
 from silvan.federation.transports.flare import AbortedError, Controlling, FlareTransport, JobFolders
+from silvan.federation.transports.transport import Transport
 from silvan.privacy.sampling_key import share_sampling_key
 from silvan.report.html import write_report
-from silvan.study import steps
+from silvan.study import column_steps, steps
 from silvan.study.plan import Study
 from silvan.study.progress_bars import Progress as Bars
 from silvan.study.remote_study import RemoteStudy, parse_remote_study
@@ -65,8 +67,7 @@ class Coordinator(Controlling):
         server = FlareServer(folders.root)
         run = server.run(study)
         try:
-            if not is_done(run):
-                self._work(study, run, folders, lambda run: server.meet(self, study, run))
+            self._work(study, run, folders, lambda run: server.meet(self, study, run))
         finally:
             copy_results(run, folders.results / FOLDER)
 
@@ -76,7 +77,16 @@ class Coordinator(Controlling):
             write_whole(run.file("study.toml"), study.text.encode())
             progress_file = ProgressWriter(run, folders.job, folders.root / folders.job)
             try:
-                self._run(meet(run), study, run, progress_file)
+                if not is_done(run):
+                    self._run(meet(run), study, run, progress_file)
+                elif sites_without_results(run, study, self.sites):
+                    progress_file.stage("sending the results")
+                    parties = meet(run)
+                    transport = FlareTransport(self, parties.sites, parties.without)
+                    try:
+                        send_to_all(transport, parties, study, run)
+                    finally:
+                        transport.close()
                 remove_journal(run)
                 progress_file.now.final = True
                 progress_file.stage("done")
@@ -142,8 +152,25 @@ class Coordinator(Controlling):
             record.status = "done"
             run.write(record)
             write_report(run)
+            progress_file.stage("sending the results")
+            send_to_all(transport, parties, study, run)
         finally:
             federation.close()
+
+
+def send_to_all(transport: Transport, parties: Parties, study: RemoteStudy, run: Run) -> None:
+    """Send all sites the results that they lack; raise ``AbortedError`` if a site left the job before it had them."""
+    sums, _ = make_sums(study.study.sums)
+    holder = ""
+    if study.study.by_columns:
+        holder = column_steps.coordinators_part(column_steps.read_model(run, run.read())).label_holder
+    # a federation of its own: the study is over, and no journal of it is needed for this
+    federation = Federation(
+        transport, parties.sites, sums, study=study.id, timeout=study.timeout, patience=0.0, signer=parties.signer
+    )
+    for error in send_results(federation, study, run, holder).values():
+        if isinstance(error, AbortedError):
+            raise error
 
 
 def agree(federation: Federation, plan: Study) -> Agreement:

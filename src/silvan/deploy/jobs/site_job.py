@@ -15,7 +15,7 @@ from silvan.deploy.native.flare_folder import SETTINGS, FlareSite
 from silvan.deploy.native.introductions import IntroducedSite, Introduction, Ready, Receive
 from silvan.deploy.operations.notice import notify
 from silvan.deploy.operations.tidy import mark_in_use, remove_old_jobs
-from silvan.deploy.study_table import check_study_table, study_source, table_settings
+from silvan.deploy.study_table import ChangedTableError, check_study_table, study_source, table_settings
 from silvan.errors import FederationError, InputError, SilvanError
 from silvan.federate.options import make_sums
 from silvan.federation.keys import Roster
@@ -23,6 +23,7 @@ from silvan.federation.signed import Signer
 from silvan.federation.site import Site
 from silvan.federation.transports.chunks import ChunkReply, ChunkServer
 from silvan.federation.transports.flare import Answering, JobFolders
+from silvan.privacy.gate.gate import Gate
 from silvan.privacy.sampling_key import restore_sampling_key
 from silvan.study.remote_study import RemoteStudy, parse_remote_study
 
@@ -93,7 +94,7 @@ def _answering(
         try:
             waits = _waits(files, study)
             if waits is None and not opened:
-                opened.append(_open_site(files, study, roster()))
+                opened.append(open_site_of(files, study, roster()))
         except SilvanError as error:
             return _refusal(error)
         return waits
@@ -111,12 +112,18 @@ def _waits(member: SiteFiles, study: RemoteStudy) -> ChunkReply | None:
     return None
 
 
-def _open_site(files: SiteFiles, study: RemoteStudy, roster: Roster | None) -> Site:
+def open_site_of(files: SiteFiles, study: RemoteStudy, roster: Roster | None) -> Site:
     """Make a site that answers, if its table is the one that it was."""
     if roster is None:
         raise InputError("there is no list of keys any more; without one nothing is answered")
     site = make_site(files, study, roster)
-    check_study_table(files, study, site)
+    try:
+        check_study_table(files, study, site)
+    except ChangedTableError as error:
+        if not isinstance(site.outbox, Gate):
+            raise
+        log.error("%s", error)
+        site.outbox.close_rows(str(error))  # it may still take the results of a study that is over
     site.signer = Signer(files.name, files.folder.key, roster)
     if study.secret:
         restore_sampling_key(site, study.id)

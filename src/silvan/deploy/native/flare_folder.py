@@ -106,6 +106,13 @@ class FlareSite(SiteFiles):
         roster.save(path)
         return roster
 
+    def coordinator_key(self, study: RemoteStudy) -> bytes:
+        """Return the public key of the coordinator, as it was when the study began."""
+        path = self.path / _ROSTERS / f"{study.digest}.json"
+        if not path.exists():
+            raise InputError("the study has not begun here, so its coordinator is not known")
+        return Roster.load(path).coordinator
+
     def keep_log(self) -> None:
         """Write silvan's own log lines to the site's folder only: FLARE may send its logs to the server."""
         logger, path = logging.getLogger("silvan"), self.path / _LOG

@@ -192,6 +192,7 @@ class Gate(Outbox):
         self.terms = Terms() if terms is None else terms
         self.marks = FileMarks(self.ledger, self.budget, store)
         self.marks.check()
+        self._rows_closed = ""
         self._admitted: tuple[Envelope, CheckedQuestion] | None = None
         self._thread = threading.local()
 
@@ -200,6 +201,10 @@ class Gate(Outbox):
         """The sites in the sum that was last admitted in this thread, which is at work on the answer."""
         over: list[str] = getattr(self._thread, "over", [])
         return over
+
+    def close_rows(self, why: str) -> None:
+        """Answer nothing of the table from now on; whoever asks is told why."""
+        self._rows_closed = why
 
     def approve(self, study: str, messages: Iterable[str], **what: Any) -> Approval:
         """Approve a study, as the site's owner; ``messages`` and ``what`` limit it, see ``Approval``."""
@@ -231,6 +236,8 @@ class Gate(Outbox):
             self.approvals.check(study, kind, over if kind.verb == "total" else ())
         if not kind.of_rows:
             return
+        if self._rows_closed:
+            raise RefusedError(self._rows_closed)
         if not self.policy.allows(kind.kind()):
             raise RefusedError(f"the site's policy does not allow {kind.kind()}")
         if not issubclass(kind, Noisy) and not self.policy.allows_exact(kind.kind()):

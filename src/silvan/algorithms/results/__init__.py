@@ -1,0 +1,1 @@
+"""What sites keep of a finished study."""

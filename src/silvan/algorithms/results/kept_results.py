@@ -1,0 +1,83 @@
+"""The results of a finished study at a site: the model and the site's own figures, signed by the coordinator.
+
+A site gets data and makes its report of them itself: no page of somebody else's is opened there.
+"""
+
+from typing import ClassVar
+
+import msgspec
+
+from silvan.errors import FormatError, RefusedError
+from silvan.federation.federation import Federation
+from silvan.federation.message import Reply, Request, Verb
+from silvan.federation.signed import is_by_coordinator
+from silvan.federation.site import Site, answers
+from silvan.federation.store import digest
+from silvan.forest.forest import Forest
+from silvan.util.files import write_whole
+
+RECORD, MODEL, OWN_MODEL, SIGNATURE = "run.json", "model.silvan", "model-own.silvan", "signature"
+"""Files of results: the site's copy of the record, the common model, the site's own, the coordinator's signature."""
+
+_TASK = "results"
+
+# -- messages
+
+
+class ResultsKept(Reply, frozen=True, kw_only=True):
+    """That the results are kept."""
+
+
+class KeepResults(Request, frozen=True, kw_only=True):
+    """Keep the finished model and the figures that this site is sent, in the site's own folder."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = ResultsKept
+    of_rows: ClassVar[bool] = False
+
+    record: bytes  # the site's copy of the record of the run, as JSON
+    models: dict[str, bytes]  # files by name
+    signature: bytes = b""  # the coordinator's, of all of it
+
+    def name_for(self, site: str) -> str:
+        """Name the results for a site by all that they hold."""
+        files = {RECORD: self.record, **self.models}
+        return digest(msgspec.json.encode([site, sorted((name, digest(data)) for name, data in files.items())]))
+
+
+# -- at a site
+
+
+@answers(KeepResults)
+def keep_results(site: Site, request: KeepResults) -> ResultsKept:
+    """Check the signature and the models, and write all of it to the site's folder."""
+    folder, keys = site.results, site.keys
+    if folder is None or keys is None:
+        raise RefusedError("the site takes no results of this study")
+    check_signature(keys.roster.coordinator, site.study, site.name, request)
+    if not set(request.models) <= {MODEL, OWN_MODEL}:
+        raise FormatError("results have other files")
+    for data in request.models.values():
+        Forest.from_bytes(data)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, data in {**request.models, SIGNATURE: request.signature, RECORD: request.record}.items():
+        write_whole(folder / name, data)
+        (folder / name).chmod(0o600)
+    return ResultsKept()
+
+
+def check_signature(coordinator: bytes, study: str, site: str, results: KeepResults) -> None:
+    """Raise ``FormatError`` if a coordinator, by its public key, did not sign results for a study and a site."""
+    if not is_by_coordinator(coordinator, study, _TASK, results.name_for(site), results.signature):
+        raise FormatError("the results are not signed by the coordinator that the site knows")
+
+
+# -- at the coordinator
+
+
+def send(federation: Federation, site: str, results: KeepResults) -> None:
+    """Sign results for a site, and have it keep them."""
+    if federation.signer is None:
+        raise RefusedError("results are sent over signed messages only")
+    signature = federation.signer.sign_work(federation.study, _TASK, results.name_for(site))
+    federation.ask(msgspec.structs.replace(results, signature=signature), to=[site])

@@ -1,0 +1,54 @@
+"""A site's own copy of a run's record: its own figures and those over all sites, and nothing of other sites alone."""
+
+import msgspec
+
+from silvan.algorithms.results.kept_results import OWN_MODEL
+from silvan.federation.federation import OVERALL
+from silvan.study.remote_study import RemoteStudy
+from silvan.study.run_folder import MODEL, Figures, Model, Record
+
+LEAST = 3
+"""Fewest sites whose figures over all of them a site is sent: of two, it could take its own off."""
+
+
+def copy_for(record: Record, study: RemoteStudy, site: str, holder: str = "") -> Record:
+    """Return the copy for a site; in a study over columns only the label's ``holder`` gets figures."""
+    everything = study.figures == "all"
+    return msgspec.structs.replace(
+        record,
+        copy_for=site,
+        among=[one.name for one in record.sites],
+        received=[],
+        sites=[one for one in record.sites if everything or record.by == "columns" or one.name == site],
+        differences=record.differences if everything else [],
+        warnings=record.warnings if everything else [],
+        models=[_renamed(model, site) for model in record.models if model.site in ("", site)],
+        bytes={name: n for name, n in record.bytes.items() if name == site},
+        traffic=[line for line in record.traffic if line.site == site],
+        evaluation=[row for row in record.evaluation if _may_see(record, study, site, holder, row)],
+        curves=record.curves if everything or _sees_overall(record, site, holder) else [],
+    )
+
+
+def files_of(record: Record, study: RemoteStudy, site: str) -> dict[str, str]:
+    """Return the model files that a site gets: how each is called at the site, and in the run folder."""
+    if study.study.by_columns:
+        return {}  # each party has its share since training
+    return {_renamed(model, site).file: model.file for model in record.models if model.site in ("", site)}
+
+
+def _renamed(model: Model, site: str) -> Model:
+    """Return a model as a site's copy names it: the number in a file's name tells of other sites."""
+    return msgspec.structs.replace(model, file=OWN_MODEL if model.site == site and site else MODEL)
+
+
+def _may_see(record: Record, study: RemoteStudy, site: str, holder: str, row: Figures) -> bool:
+    if record.by == "columns":
+        return site == holder
+    if study.figures == "all" or row.site == site:
+        return True
+    return row.site == OVERALL and (row.epsilon is not None or _sees_overall(record, site, holder))
+
+
+def _sees_overall(record: Record, site: str, holder: str) -> bool:
+    return site == holder if record.by == "columns" else len(record.sites) >= LEAST

@@ -1,0 +1,176 @@
+"""What sites get at the end of a study: the signed model, their own figures, and nothing of other sites alone."""
+
+import msgspec
+import pytest
+
+pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'silvan[flare]' to test jobs")
+
+from helpers.carried_jobs import run_job
+from helpers.joining import make_hub, serving
+from helpers.studies import table
+from typer.testing import CliRunner
+
+import silvan as sv
+from silvan.algorithms.results.kept_results import OWN_MODEL, SIGNATURE
+from silvan.cli.main import app
+from silvan.deploy.explain import explain
+from silvan.deploy.member import Member
+from silvan.deploy.results.send_results import read_results
+from silvan.errors import FormatError, InputError, RefusedError
+from silvan.federation.transports.flare import AbortedError
+from silvan.study import steps
+from silvan.study.remote_study import parse_remote_study
+from silvan.study.run_folder import EVALUATION, JOURNAL, MODEL, RUN, Run
+
+SITES = ["north", "south", "west"]
+
+
+def study(name, more="", sites=SITES):
+    top = (
+        f'name = "{name}"\nsampling = "published"\ntest = 0.3\nsites = {msgspec.json.encode(sites).decode()}\n{more}\n'
+    )
+    return parse_remote_study(f'{top}[learner]\nkind = "HistogramForest"\nn_estimators = 4\nmax_depth = 3\n')
+
+
+@pytest.fixture(scope="module")
+def joined(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("joined")
+    hub, rows = make_hub(folder, SITES), table("binary", n=300)
+    members = {}
+    with serving(hub):
+        for i, site in enumerate(SITES):
+            path = folder / f"{site}.csv"
+            rows[i::3].write_csv(path)
+            members[site] = Member.join(folder / site, hub.invite(site), str(path), None, {"approve": False})
+        for member in members.values():
+            member.pin_roster()
+    return hub, members
+
+
+def results(members, plan, site):
+    own = Member(members[site].path)
+    return read_results(own.results_folder(plan), own.coordinator_key(plan), plan.id, site)
+
+
+def silvan(*words):
+    return CliRunner().invoke(app, list(map(str, words)), env={"COLUMNS": "200"})
+
+
+def test_every_site_has_the_model_its_own_figures_and_those_over_all(joined, tmp_path):
+    hub, members = joined
+    plan = study("forest")
+    run, _ = run_job(hub, members, plan)
+    record = run.read()
+    assert record.received == SITES
+    assert not run.file(JOURNAL).exists()
+    for site, member in members.items():
+        kept = results(members, plan, site)
+        assert kept.record.copy_for == site
+        assert {row.site for row in kept.record.evaluation} == {site, "all"}
+        assert [row for row in record.evaluation if row.site in (site, "all")] == kept.record.evaluation
+        assert ([one.name for one in kept.record.sites], kept.record.among) == ([site], SITES)
+        assert (set(kept.record.bytes), {line.site for line in kept.record.traffic}) == ({site}, {site})
+        assert (kept.record.differences, kept.record.received) == ([], [])
+        line = member.folder.ledger.lines()[-1]
+        assert (line.study, line.kind, line.outcome) == (plan.id, "KeepResults", "answered")
+        assert "keep the finished model" in line.describe()
+        assert all(path.stat().st_mode & 0o077 == 0 for path in kept.run.folder.iterdir())
+    written = tmp_path / "model.silvan"
+    said = silvan("site", "model", members["north"].path, "forest", "-o", written)
+    assert said.exit_code == 0, said.output
+    assert sv.Forest.load(written).hash == record.models[0].hash
+    said = silvan("site", "report", members["north"].path, "forest")
+    assert said.exit_code == 0, said.output
+    page = results(members, plan, "north").run.file("report.html").read_text()
+    assert "copy for north" in page
+    assert "3 sites" in page
+    assert "south" not in page.replace("north, south, west", "")  # the study's own text names all sites
+    assert "south" not in results(members, plan, "north").run.file(EVALUATION).read_text()
+    assert "forest (" in silvan("site", "model", members["north"].path).output
+    assert "At the end you are sent the model, your own figures and those over all" in " ".join(
+        explain(members["north"], plan).lines
+    )
+
+
+def test_of_two_sites_none_can_take_its_own_figures_off(joined):
+    """Over both less its own are the other's: only where the study says so."""
+    hub, members = joined
+    pair = {site: members[site] for site in SITES[:2]}
+    quiet, shared = (study(name, more, sites=SITES[:2]) for name, more in (("two", ""), ("open", 'figures = "all"')))
+    for plan, seen in ((quiet, {"north"}), (shared, {"north", "south", "all"})):
+        run_job(hub, pair, plan)
+        kept = results(members, plan, "north")
+        assert {row.site for row in kept.record.evaluation} == seen
+        assert bool(kept.record.curves) == ("all" in seen)
+        assert silvan("site", "report", members["north"].path, plan.study.name).exit_code == 0
+    assert "the figures of all sites, yours too" in " ".join(explain(members["north"], shared).lines)
+    assert "you are sent the model, your own figures; no other" in " ".join(explain(members["north"], quiet).lines)
+
+
+@pytest.mark.parametrize("common", [True, False])
+def test_a_site_gets_its_own_model_and_the_common_one(joined, monkeypatch, common):
+    """Where sites use models of their own; south uses the common one if there is one."""
+    hub, members = joined
+    plan = study(f"personal {common}")
+    trees = [sv.MergedForest(n).fit(sv.federate_rows({"a": table("binary", n=60)})).forest_ for n in (1, 2, 3)]
+    given = dict(zip(["", "north", "west"] if common else SITES, trees, strict=True))
+    monkeypatch.setattr(steps, "forests_to_keep", lambda model: given)
+    run_job(hub, members, plan)
+    for site in SITES:
+        kept = results(members, plan, site)
+        assert set(kept.models) == {name for name, one in ((MODEL, ""), (OWN_MODEL, site)) if one in given}
+        assert sv.Forest.from_bytes(kept.model).hash == given.get(site, trees[0]).hash
+        assert [model.site for model in kept.record.models] == [name for name in ("", site) if name in given]
+
+
+def test_a_site_that_was_away_gets_them_when_the_study_is_run_again(joined):
+    """Nothing else is asked then, and who has them is not sent them again; a changed table does not matter."""
+    hub, members = joined
+    _, carrier = run_job(hub, members, study("nobody is away"))
+    run, again = run_job(hub, members, study("nobody is away"))
+    assert (run.read().received, again.carried) == (SITES, [])
+    plan = study("away")
+    with pytest.raises(AbortedError):
+        run_job(hub, members, plan, stop_after=len(carrier.carried) - 5)
+    assert Run(run.folder.parent / plan.folder).read().status == "done"
+    run, _ = run_job(hub, members, plan, away=["south"])
+    assert run.read().received == ["north", "west"]
+    assert not members["south"].results_folder(plan).exists()
+    path = members["south"].path.parent / "south.csv"
+    before = path.read_bytes()
+    path.write_bytes(before + before.splitlines(keepends=True)[-1])
+    try:
+        run, carrier = run_job(hub, members, plan)
+        run.file(RUN).unlink()
+        with pytest.raises(RefusedError, match="its table has changed since the study began"):
+            run_job(hub, members, plan)
+    finally:
+        path.write_bytes(before)
+    assert len(carrier.carried) == 2
+    assert results(members, plan, "south").record.copy_for == "south"
+
+
+def test_what_is_not_the_coordinators_is_not_used(joined, tmp_path):
+    hub, members = joined
+    plan = study("signed")
+    run_job(hub, members, plan)
+    folder = members["north"].results_folder(plan)
+    assert folder.parent.name == "results"
+    other = members["south"].results_folder(plan)
+    for name, data in (
+        (MODEL, sv.MergedForest(2).fit(sv.federate_rows({"a": table("binary", n=60)})).forest_.to_bytes()),
+        (RUN, (folder / RUN).read_bytes().replace(b'"rounds"', b'"rounds "')),
+        (RUN, (other / RUN).read_bytes()),
+        (SIGNATURE, b""),
+    ):
+        before = (folder / name).read_bytes()
+        (folder / name).write_bytes(data)
+        with pytest.raises(FormatError, match="not signed by the coordinator"):
+            results(members, plan, "north")
+        said = silvan("site", "model", members["north"].path, "signed", "-o", tmp_path / "no.silvan")
+        assert said.exit_code != 0
+        assert "not signed by the coordinator" in silvan("site", "model", members["north"].path).output
+        (folder / name).write_bytes(before)
+    assert not (tmp_path / "no.silvan").exists()
+    with pytest.raises(InputError, match="have not come yet"):
+        results(members, study("never run"), "north")
