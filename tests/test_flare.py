@@ -319,7 +319,7 @@ epsilon = 1.0
 epsilon = 0.5
 """
 NOISY = {"CountPeople", "CountColumns", "CountTables", "CountScores", "NoisyTally"}
-FREE = {"Announce", "OfferSampling", "TakeSampling"}
+FREE = {"Announce", "OfferSampling", "TakeSampling", "KeepResults"}
 
 
 def test_a_private_study(federation):

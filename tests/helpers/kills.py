@@ -30,6 +30,7 @@ from helpers.studies import table
 
 import silvan as sv
 from silvan.deploy import one_machine
+from silvan.deploy.job_progress import PROGRESS, read_progress
 from silvan.deploy.member import SETTINGS, Member
 from silvan.deploy.process import Background
 from silvan.deploy.services import process_of, processes_of, start_hub, start_site, stop_all
@@ -53,6 +54,13 @@ STUDIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 VICTIMS = ("command", "server", "server alone", "server's job", "site", "site alone", "site's job", "joining service")
 """What is killed; a server or a site with all that it started, or alone."""
+
+
+STAGES = ("", "agreeing on columns", "training", "training", "judging", "sending the results")
+"""Stages after whose beginning something is killed, in their order; training is the longest."""
+
+LONGEST = 4.0
+"""Seconds that pass after the beginning of a stage, at most."""
 
 
 class Killed(msgspec.Struct):
@@ -87,7 +95,6 @@ class Federation:
             self.hub, members = one_machine.make_local(folder, self.rows)
         self.members = dict(zip(PARTIES, members, strict=True))
         self.expected: dict[str, str] = {}
-        self.length = dict.fromkeys(STUDIES, 12.0)  # seconds that a study takes if nothing is killed
 
     def close(self) -> None:
         """Stop all processes."""
@@ -179,14 +186,16 @@ class Killer:
         name = list(STUDIES)[number % len(STUDIES)]
         plan = self.federation.plan(name, number)
         begun, killed = time.monotonic(), []
+        run = Run(self.federation.hub.path / "runs" / plan.folder)
         command = Command(self.federation, plan)
         code = None
         for _ in range(KILLS):
-            victim, wait = pick.choice(VICTIMS), pick.uniform(0.0, self.federation.length[name])
-            code = command.wait(wait)
+            victim, stage, delay = pick.choice(VICTIMS), pick.choice(STAGES), pick.uniform(0.0, LONGEST)
+            code = self._wait_for(stage, command, run)
+            code = command.wait(delay) if code is None else code
             if code is not None:
                 break
-            stage = command.said[-1].strip() if command.said else ""
+            stage = _stage(run)
             if self._kill(victim, command, pick):
                 killed.append(Killed(victim, round(time.monotonic() - begun, 2), stage))
         if code is None:
@@ -197,12 +206,18 @@ class Killer:
         if code is None:
             command.process.kill()
         if code == 0:
-            run = Run(self.federation.hub.path / "runs" / plan.folder)
             made.same = self.federation.hash_of(run, plan) == self.federation.hash_in_one_process(name)
-        if not killed and code == 0:
-            self.federation.length[name] = seconds
         made.said = "" if made.same else made.said
         return made
+
+    def _wait_for(self, stage: str, command: Command, run: Run) -> int | None:
+        """Wait until a study has come to a stage, or further; return how it ended, if it did."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            code = command.wait(0.05)
+            if code is not None or not stage or _stage(run) in STAGES[STAGES.index(stage) :]:
+                return code
+        return None
 
     def _kill(self, victim: str, command: Command, pick: random.Random) -> bool:
         """Kill what is meant, and start it again; return whether there was anything to kill."""
@@ -224,6 +239,13 @@ class Killer:
         else:
             _start_hub(hub)
         return True
+
+
+def _stage(run: Run) -> str:
+    """Return the stage that a study is in; empty before its job has begun."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        return read_progress(run.file(PROGRESS)).stage
+    return ""
 
 
 def _start_hub(hub: Any) -> None:
