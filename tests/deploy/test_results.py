@@ -71,6 +71,8 @@ def test_every_site_has_the_model_its_own_figures_and_those_over_all(joined, tmp
         assert ([one.name for one in kept.record.sites], kept.record.among) == ([site], SITES)
         assert (set(kept.record.bytes), {line.site for line in kept.record.traffic}) == ({site}, {site})
         assert (kept.record.differences, kept.record.received) == ([], [])
+        assert {counts.site for counts in kept.record.counts} <= {site, "all"}
+        assert b'"south"' not in msgspec.json.encode(msgspec.structs.replace(kept.record, among=[])) or site == "south"
         line = member.folder.ledger.lines()[-1]
         assert (line.study, line.kind, line.outcome) == (plan.id, "KeepResults", "answered")
         assert "keep the finished model" in line.describe()

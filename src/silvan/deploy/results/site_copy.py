@@ -5,20 +5,27 @@ import msgspec
 from silvan.algorithms.results.kept_results import OWN_MODEL
 from silvan.federation.federation import OVERALL
 from silvan.study.remote_study import RemoteStudy
-from silvan.study.run_folder import MODEL, Figures, Model, Record
+from silvan.study.run_folder import MODEL, Counts, Figures, Model, Record
 
 LEAST = 3
 """Fewest sites whose figures over all of them a site is sent: of two, it could take its own off."""
 
 
+_SHARED = (
+    *("format", "version", "name", "status", "by", "made", "seconds", "versions", "study_file", "study", "fingerprint"),
+    *("schema_hash", "features", "label", "classes", "sums", "rounds", "agreement_rounds", "kinds", "importances"),
+    *("repeats", "folds"),
+)
+"""Fields of the record that tell of no single site. What is not named here or below is left out of copies."""
+
+
 def copy_for(record: Record, study: RemoteStudy, site: str, holder: str = "") -> Record:
     """Return the copy for a site; in a study over columns only the label's ``holder`` gets figures."""
     everything = study.figures == "all"
-    return msgspec.structs.replace(
-        record,
+    return Record(
+        **{name: getattr(record, name) for name in _SHARED},
         copy_for=site,
         among=[one.name for one in record.sites],
-        received=[],
         sites=[one for one in record.sites if everything or record.by == "columns" or one.name == site],
         differences=record.differences if everything else [],
         warnings=record.warnings if everything else [],
@@ -26,6 +33,7 @@ def copy_for(record: Record, study: RemoteStudy, site: str, holder: str = "") ->
         bytes={name: n for name, n in record.bytes.items() if name == site},
         traffic=[line for line in record.traffic if line.site == site],
         evaluation=[row for row in record.evaluation if _may_see(record, study, site, holder, row)],
+        counts=[counts for counts in record.counts if _may_see(record, study, site, holder, counts)],
         curves=record.curves if everything or _sees_overall(record, site, holder) else [],
     )
 
@@ -42,12 +50,13 @@ def _renamed(model: Model, site: str) -> Model:
     return msgspec.structs.replace(model, file=OWN_MODEL if model.site == site and site else MODEL)
 
 
-def _may_see(record: Record, study: RemoteStudy, site: str, holder: str, row: Figures) -> bool:
+def _may_see(record: Record, study: RemoteStudy, site: str, holder: str, row: Figures | Counts) -> bool:
     if record.by == "columns":
         return site == holder
     if study.figures == "all" or row.site == site:
         return True
-    return row.site == OVERALL and (row.epsilon is not None or _sees_overall(record, site, holder))
+    noisy = isinstance(row, Figures) and row.epsilon is not None
+    return row.site == OVERALL and (noisy or _sees_overall(record, site, holder))
 
 
 def _sees_overall(record: Record, site: str, holder: str) -> bool:
