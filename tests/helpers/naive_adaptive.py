@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from helpers.naive_split import best_split
 
-from silvan.tree.draw import child_seeds, draw_features, make_feature_order, root_seeds, rows_of_trees
+from silvan.tree.draw import Ties, child_seeds, draw_features, make_feature_order, root_seeds, rows_of_trees, tie_rank
 
 
 def summarise_naive(values: list[float], y: list[int], most: int) -> list[tuple[float, int, int]]:
@@ -57,9 +57,12 @@ def pooled_bins(sites, rows, f, most):
     return histogram
 
 
-def find(sites, node, features, schema, rule, most):
-    """The best split of a node: (feature, threshold, categories that go left, whether missing go left), child stats."""
-    best = None
+def find(sites, node, features, schema, rule, most, ties):
+    """The best split of a node: (feature, threshold, categories that go left, whether missing go left), child stats.
+
+    Also whether any feature varies there.
+    """
+    best, varies = None, False
     for f in features:
         feature = schema.features[f]
         if feature.categorical:
@@ -72,15 +75,19 @@ def find(sites, node, features, schema, rule, most):
             bins = pooled_bins(sites, node.rows, f, most)
             hist = [[0, 0], *([n, p] for _, p, n in bins)]
         found = best_split(hist, rule, feature.categorical)
-        if found is None or (best is not None and found.value <= best[0]):
+        varies |= sum(sum(stats) > 0 for stats in hist) > 1
+        if found is None:
+            continue
+        worth = found.value, -int(tie_rank(ties, 0, f))
+        if best is not None and worth <= best[0]:
             continue
         threshold = 0.0
         if not feature.categorical:
             threshold = np.float32(0.5 * (bins[found.bin - 1][0] + bins[found.bin][0]))
         total = np.sum(hist, axis=0).tolist()
         sides = [found.left, [t - s for t, s in zip(total, found.left, strict=True)]]
-        best = found.value, (int(f), threshold, found.left_set, found.missing_left), sides
-    return best
+        best = worth, (int(f), threshold, found.left_set, found.missing_left), sides
+    return best, varies
 
 
 def goes_left(X, i, split, schema):
@@ -113,10 +120,11 @@ def grow_naive(sites, schema, settings, key, feature_key):
             if sum(stats) < rule.min_split or min(stats) == 0:
                 continue
             features = drawn[: draw_features(node.seed, node.attempt, order, drawn)].tolist()
-            best = find(sites, node, features, schema, rule, settings.max_bins)
+            ties = Ties(feature_key, np.array([node.seed]))
+            best, varies = find(sites, node, features, schema, rule, settings.max_bins, ties)
             if best is None:
                 node.attempt += 1
-                if more and node.attempt < plan.n_draws and sum(stats) >= 2 * rule.min_leaf:
+                if not varies and more and node.attempt < plan.n_draws and sum(stats) >= 2 * rule.min_leaf:
                     again.append(node)
                 continue
             _, node.split, sides = best

@@ -6,6 +6,7 @@ import numpy as np
 
 from silvan.data.bins import make_bins
 from silvan.data.schema import Feature, Label, Schema
+from silvan.tree.draw import Ties
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.level import choose_level, draw_level
@@ -55,15 +56,15 @@ def take(table: Binned, rows: np.ndarray) -> Binned:
 class Sites:
     """Rows at several places: histograms are summed, splits are applied everywhere."""
 
-    def __init__(self, parts: Sequence[Rows], plan: Plan, rule: Rule) -> None:
-        self.parts, self.plan, self.rule = parts, plan, rule
+    def __init__(self, parts: Sequence[Rows], plan: Plan, rule: Rule, tie_key: np.ndarray) -> None:
+        self.parts, self.plan, self.rule, self.tie_key = parts, plan, rule, tie_key
         self.asked = 0
 
     def find(self, frontier: Frontier) -> Splits:
         self.asked += 1
         features = draw_level(frontier, self.plan)
         hist = sum(part.fill(frontier.node, features, 2) for part in self.parts)
-        return choose_level(hist, features, self.parts[0].table.bins, self.rule)
+        return choose_level(hist, features, self.parts[0].table.bins, self.rule, Ties(self.tie_key, frontier.seed))
 
     def apply(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> None:
         for part in self.parts:

@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from silvan.tree import rows as rows_module
-from silvan.tree.draw import child_seeds, draw_features, make_feature_order, make_key, root_seeds, rows_of_trees
+from silvan.tree.draw import (
+    Ties,
+    child_seeds,
+    draw_features,
+    make_feature_order,
+    make_key,
+    root_seeds,
+    rows_of_trees,
+    tie_rank,
+)
 from silvan.tree.fit import assemble
 from silvan.tree.gain import ENTROPY, GINI, SQUARED_ERROR, Rule
 from silvan.tree.grow import Plan, grow
@@ -63,7 +72,7 @@ def plots(draw):
 
 def grow_here(table, plan, rule, trees=range(N_TREES)):
     rows = Rows.of_trees(table, ROWS, trees, True)
-    return grow(np.array(trees), FEATURES, plan, rule, lambda f: rows.find(f, plan, rule), rows.apply)
+    return grow(np.array(trees), FEATURES, plan, rule, lambda f: rows.find(f, plan, rule, FEATURES), rows.apply)
 
 
 def forest_hash(grown, table, target, schema):
@@ -84,18 +93,20 @@ def naive_tree(table, plan, rule, rows, seed, depth=0):
     small = rows_of(stats, rule) < max(rule.min_split, 2 * rule.min_leaf)
     if pure or small or depth == plan.max_depth:
         return (stats,)
-    best = None
+    best, varies, ties = None, False, Ties(FEATURES, np.array([seed]))
     for attempt in range(1 if plan.by_tree else math.ceil(plan.n_features / plan.n_drawn)):
         drawn = np.zeros(plan.n_drawn, np.int64)
         for f in drawn[: draw_features(seed, attempt, make_feature_order(plan.n_features), drawn)].tolist():
-            found = best_split(hists[f], rule, bins.categorical[f])
-            if found is not None and (best is None or found.value > best[1].value):
-                best = f, found
-        if best is not None:
+            occupied = sum(rows_of(stats, rule) > 0 for stats in hists[f])
+            varies |= occupied > 1
+            found, rank = best_split(hists[f], rule, bins.categorical[f]), tie_rank(ties, 0, f)
+            if found is not None and (best is None or (found.value, -int(rank)) > (best[1].value, -int(best[2]))):
+                best = f, found, rank
+        if varies:
             break
     if best is None:
         return (stats,)
-    f, found = best
+    f, found, _ = best
     splits = Splits.empty(1, table.n_stats)
     splits.feature[0], splits.bin[0], splits.missing_left[0] = f, found.bin, found.missing_left
     splits.words[0] = [found.left_set >> 64 * w & (2**64 - 1) for w in range(4)]
@@ -140,7 +151,7 @@ def test_several_sites_grow_the_same_forest(plot, n_sites, max_rounds):
     plan = replace(plan, tries=1, max_rounds=max_rounds)
     owner = np.random.default_rng(0).integers(0, n_sites, len(table))
     parts = [Rows.of_trees(take(table, np.flatnonzero(owner == s)), ROWS, range(N_TREES), True) for s in range(n_sites)]
-    sites = Sites(parts, plan, rule)
+    sites = Sites(parts, plan, rule, FEATURES)
     apart = grow(np.arange(N_TREES), FEATURES, plan, rule, sites.find, sites.apply)
     together = grow_here(table, plan, rule)
     for name in apart.__dataclass_fields__:

@@ -102,8 +102,8 @@ def test_fused_search_and_search_from_sums(search):
     table, plan, rule = search
     rows, frontier, _ = begin(table)
     for _ in range(3):
-        splits = Sites([rows], plan, rule).find(frontier)
-        assert_same(rows.find(frontier, plan, rule), splits)
+        splits = Sites([rows], plan, rule, KEY).find(frontier)
+        assert_same(rows.find(frontier, plan, rule, KEY), splits)
         found = np.flatnonzero(splits.feature >= 0)
         if not len(found):
             break
@@ -129,7 +129,7 @@ def test_total_of_a_node_without_a_split():
     table, target, _ = binned(0, n_classes=3)
     rule = Rule(GINI, target.measure.lead, 1000, 1, 0, np.array(target.measure.class_weight))
     rows, frontier, drawn = begin(table)
-    splits = rows.find(frontier, Plan(5, 2), rule)
+    splits = rows.find(frontier, Plan(5, 2), rule, KEY)
     np.testing.assert_array_equal(splits.total, [np.bincount(table.target[t], minlength=3) for t in drawn])
     assert (splits.feature == -1).all()
 
@@ -156,6 +156,6 @@ def test_a_node_draws_until_it_finds_a_split(n_classes):
     )
     for tries in (1, 9):
         rows, frontier, _ = begin(table, n_trees=20)
-        found = rows.find(frontier, Plan(9, 1, tries=tries), rule).feature[1:]
+        found = rows.find(frontier, Plan(9, 1, tries=tries), rule, KEY).feature[1:]
         assert set(found) <= {-1, 7}
         assert (found == 7).all() == (tries == 9)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from helpers.tables import random_table
 
+from silvan.algorithms.vertical.coordinator import best_offers
 from silvan.data.bins import find_bins
-from silvan.tree.draw import make_key
+from silvan.tree.draw import Ties, make_key, root_seeds, tie_ranks
 from silvan.tree.fit import Settings
 from silvan.tree.gain import gain
 from silvan.tree.level import choose_level, find_listed, finish_splits, split_gains
@@ -14,6 +15,7 @@ from silvan.tree.rows import Rows
 from silvan.tree.split import Splits
 
 KEY = make_key(0, "rows")
+TIES = Ties(KEY, root_seeds(KEY, np.arange(6)))
 
 
 def case(n_classes, seed):
@@ -36,9 +38,9 @@ def test_one_list_gives_what_a_level_gives(n_classes, seed):
         row[:n] = np.sort(rng.choice(7, n, replace=False))
     nodes = np.arange(n_trees)
     rows = Rows.of_trees(table, KEY, range(n_trees), True)
-    expected = choose_level(rows.fill(nodes, features, 1), features, table.bins, rule, 1)
+    expected = choose_level(rows.fill(nodes, features, 1), features, table.bins, rule, TIES, 1)
     for threads in (1, 2):
-        found = find_listed(NodeRows.draw(table, KEY, n_trees, True), nodes, features, rule, threads)
+        found = find_listed(NodeRows.draw(table, KEY, n_trees, True), nodes, features, rule, TIES, threads)
         finish_splits(found, rule)
         for name, a, b in zip(Splits._fields, found, expected, strict=True):
             np.testing.assert_array_equal(a, b, err_msg=name)
@@ -49,11 +51,11 @@ def test_one_list_gives_what_a_level_gives(n_classes, seed):
 def test_the_best_of_parties_is_the_best_of_all(n_classes, seed):
     table, rule = case(n_classes, seed)
     rows, nodes = NodeRows.draw(table, KEY, 6, True), np.arange(6)
-    whole = find_listed(rows, nodes, np.tile(np.arange(7, dtype=np.int32), (6, 1)), rule)
+    whole = find_listed(rows, nodes, np.tile(np.arange(7, dtype=np.int32), (6, 1)), rule, TIES)
     parts = [np.tile(np.array(own, np.int32), (6, 1)) for own in ([0, 1], [2], [3, 4, 5, 6])]
-    found = [find_listed(rows, nodes, own, rule) for own in parts]
+    found = [find_listed(rows, nodes, own, rule, TIES) for own in parts]
     offers = np.stack([np.where(f.feature >= 0, f.gain, -np.inf) for f in found])
-    best = offers.argmax(axis=0)
+    best = best_offers(offers, np.stack([tie_ranks(TIES, f.feature) for f in found]))
     for node in range(6):
         assert found[best[node]].feature[node] == whole.feature[node]
         assert found[best[node]].bin[node] == whole.bin[node]

@@ -24,7 +24,7 @@ def random_splits(rng, table, n):
     bins = np.where(by_set, 0, rng.integers(0, table.bins.n_bins[feature])).astype(np.int32)
     missing_left = np.where(by_set, words[:, 0] & np.uint64(1), rng.integers(0, 2, n)).astype(np.bool_)
     stats = np.zeros((n, table.n_stats), np.int64)
-    return Splits(feature, bins, missing_left, words, stats, stats, np.zeros(n))
+    return Splits(feature, bins, missing_left, words, stats, stats, np.zeros(n), np.ones(n, np.bool_))
 
 
 def descend_naive(table, roots, rounds):

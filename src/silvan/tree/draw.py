@@ -14,7 +14,7 @@ from numba import njit
 
 U = np.uint64
 
-ROWS, FEATURES, FOLDS, RESAMPLES, VALIDATION = 1, 2, 3, 4, 5
+ROWS, FEATURES, FOLDS, RESAMPLES, VALIDATION, TIES = 1, 2, 3, 4, 5, 6
 """Purposes of a hash, in the top byte of every hashed message; draws for different purposes are independent."""
 
 _SHARE = 41427
@@ -29,6 +29,7 @@ class DrawKeys(NamedTuple):
 
     rows: np.ndarray
     features: np.ndarray
+    ties: np.ndarray | None = None  # None: that of the features
 
 
 def make_key(seed: int, purpose: str) -> np.ndarray:
@@ -124,6 +125,33 @@ def root_seeds(key: np.ndarray, trees: np.ndarray) -> np.ndarray:
     return seeds
 
 
+class Ties(NamedTuple):
+    """What decides between splits of equal gain: the order of features is drawn for every node, by a keyed hash."""
+
+    key: np.ndarray
+    seeds: np.ndarray  # of the nodes, uint64
+    first: int = 0  # the number, among those of all parties, of the first feature here
+
+    def take(self, which: slice | np.ndarray) -> "Ties":
+        """Return what decides at some of the nodes."""
+        return Ties(self.key, self.seeds[which], self.first)
+
+
+@njit(nogil=True, cache=True)
+def tie_rank(ties: Ties, node: int, feature: int) -> np.uint64:
+    """Return a feature's rank at a node: of equal gains, that of the lowest rank is taken."""
+    return siphash(ties.key, (U(TIES) << U(56)) | U(ties.first + feature), ties.seeds[node])
+
+
+@njit(nogil=True, cache=True)
+def tie_ranks(ties: Ties, features: np.ndarray) -> np.ndarray:
+    """Return the rank of each node's feature, the highest of all where that is -1."""
+    ranks = np.empty(features.shape[0], np.uint64)
+    for node in range(features.shape[0]):
+        ranks[node] = tie_rank(ties, node, features[node]) if features[node] >= 0 else ~U(0)
+    return ranks
+
+
 @njit(nogil=True, cache=True, inline="always")
 def mix(x: np.uint64) -> np.uint64:
     """Scramble 64 bits, one to one: the finisher of splitmix64."""
@@ -175,7 +203,7 @@ def draw_features(seed: np.uint64, attempt: int, feature_order: FeatureOrder, ou
         swaps[i] = j
         features[i], features[j] = features[j], features[i]
     for i in range(start, stop):
-        # insertion keeps them ascending, so that the first of equal gains has the lowest index
+        # insertion keeps them ascending: one draw has one form
         feature, j = features[i], i - start
         while j > 0 and out[j - 1] > feature:
             out[j] = out[j - 1]

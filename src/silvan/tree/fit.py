@@ -194,7 +194,7 @@ def grow_forest(
         rows = Rows.of_trees(table, keys.rows, trees, settings.bootstrap)
 
         def find(frontier: Frontier) -> Splits:
-            return rows.find(frontier, plan, rule)
+            return rows.find(frontier, plan, rule, keys.features if keys.ties is None else keys.ties)
 
         return grow(np.arange(trees.start, trees.stop), keys.features, plan, rule, find, rows.apply)
 

@@ -4,8 +4,8 @@ Centralised, horizontal and vertical forests differ only in who finds the splits
 applies them; ``grow`` is given both as functions and keeps track of the nodes. A node is known by a number: roots are
 0, 1, ... in the order of their trees; the k-th split of a round makes the next two numbers, left then right.
 
-A node whose drawn features offer no split stays open and draws the next ones, as long as there are rounds: a
-constant column does not end a branch.
+A node in which all drawn features are constant stays open and draws the next ones, as long as there are rounds: a
+constant column does not end a branch. One whose features vary and offer no split is a leaf.
 """
 
 from collections.abc import Callable
@@ -138,7 +138,7 @@ def _join(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
 
 
 def _draw_again(frontier: Frontier, splits: Splits, plan: Plan, rule: Rule) -> Frontier:
-    """Return the nodes without a split that have features left to draw."""
-    stuck = frontier.take(np.flatnonzero((splits.feature < 0) & rule.open_nodes(splits.total)))
+    """Return the nodes whose features were all constant and that have others left to draw."""
+    stuck = frontier.take(np.flatnonzero(~splits.varies & rule.open_nodes(splits.total)))
     stuck = replace(stuck, attempt=stuck.attempt + plan.tries)
     return stuck.take(np.flatnonzero(stuck.attempt < plan.n_draws))

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from numba.cpython.unsafe.numbers import trailing_zeros
 
-from silvan.tree.draw import FeatureOrder, draw_features
+from silvan.tree.draw import FeatureOrder, Ties, draw_features
 from silvan.tree.gain import SQUARED_ERROR, Rule, is_closed
 from silvan.tree.split import Scratch, Splits, consider, finish_split, occupied_bins
 
@@ -138,13 +138,14 @@ def find_splits(
     drawn: np.ndarray,
     feature_order: FeatureOrder,
     rule: Rule,
+    ties: Ties,
     splits: Splits,
     scratch: Scratch,
 ) -> None:
     """Decide every open node where all rows are at hand: histograms are made, read and cleared node by node.
 
-    A node that finds no split draws other features, up to ``tries`` times. ``categorical`` is None if no feature
-    is. ``hist`` is zero before and after.
+    A node in which all features drawn are constant draws others, up to ``tries`` times. ``categorical`` is None if no
+    feature is. ``hist`` is zero before and after.
     """
     size = hist.shape[1]
     for node in range(seeds.shape[0]):
@@ -179,6 +180,7 @@ def find_splits(
                         occupied,
                         rule,
                         node,
+                        ties,
                         splits,
                         scratch,
                     )
@@ -187,7 +189,7 @@ def find_splits(
                 for i in range(occupied):
                     for s in range(size):
                         hist[base + scratch.occupied[i], s] = 0
-            if closed or splits.feature[node] >= 0:
+            if closed or splits.varies[node]:
                 break
             if rule.criterion == SQUARED_ERROR and _all_alike(target, rows):
                 break

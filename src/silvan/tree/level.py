@@ -9,7 +9,7 @@ from numba import njit
 
 from silvan.data.bins import Bins
 from silvan.errors import InputError
-from silvan.tree.draw import FeatureOrder, draw_features, make_feature_order
+from silvan.tree.draw import FeatureOrder, Ties, draw_features, make_feature_order
 from silvan.tree.gain import Rule, gain, is_closed
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.histogram import fill
@@ -85,17 +85,21 @@ def _fill(
         fill(codes, target, order[starts[node] : stops[node]], features[node], bases[node], n, hist)
 
 
-def choose_level(hist: np.ndarray, features: np.ndarray, bins: Bins, rule: Rule, n_jobs: int | None = None) -> Splits:
+def choose_level(
+    hist: np.ndarray, features: np.ndarray, bins: Bins, rule: Rule, ties: Ties, n_jobs: int | None = None
+) -> Splits:
     """Decide every open node from its histograms."""
     width = fill_bases(features, bins.n_bins)[-1, 0]
     if hist.shape != (width, rule.lead + len(rule.class_weight)):
         raise InputError(f"histograms of shape {hist.shape}, the nodes ask for {width} bins")
-    splits = choose_listed(hist, features, bins.n_bins, bins.categorical, rule, thread_count(n_jobs))
+    splits = choose_listed(hist, features, bins.n_bins, bins.categorical, rule, ties, thread_count(n_jobs))
     finish_splits(splits, rule)
     return splits
 
 
-def find_listed(rows: NodeRows, nodes: np.ndarray, features: np.ndarray, rule: Rule, threads: int = 1) -> Splits:
+def find_listed(
+    rows: NodeRows, nodes: np.ndarray, features: np.ndarray, rule: Rule, ties: Ties, threads: int = 1
+) -> Splits:
     """Find the best split of every node; ``features`` is (nodes, most), ascending, -1 after the last."""
     table, bins = rows.table, rows.table.bins
     splits = Splits.empty(len(nodes), table.n_stats)
@@ -116,6 +120,7 @@ def find_listed(rows: NodeRows, nodes: np.ndarray, features: np.ndarray, rule: R
             np.zeros((features.shape[1] * widest, table.n_stats), table.count_type),
             np.arange(features.shape[1]) * widest,
             rule,
+            ties.take(here),
             Splits(*(column[here] for column in splits)),
             make_scratch(table.n_stats),
         )
@@ -137,6 +142,7 @@ def _find_listed(
     hist: np.ndarray,
     bases: np.ndarray,
     rule: Rule,
+    ties: Ties,
     splits: Splits,
     scratch: Scratch,
 ) -> None:
@@ -158,7 +164,7 @@ def _find_listed(
                 closed = is_closed(total, rule)
             if not closed:
                 occupied = occupied_bins(hist, base, width, rule.lead, scratch.occupied)
-                consider(feature, categorical, hist, base, width, occupied, rule, node, splits, scratch)
+                consider(feature, categorical, hist, base, width, occupied, rule, node, ties, splits, scratch)
             for b in range(width):
                 for s in range(size):
                     hist[base + b, s] = 0
@@ -170,6 +176,7 @@ def choose_listed(
     n_bins: np.ndarray,
     categorical: np.ndarray,
     rule: Rule,
+    ties: Ties,
     threads: int = 1,
 ) -> Splits:
     """Find the best split of every node from the histograms of a level."""
@@ -179,7 +186,7 @@ def choose_listed(
     def some(here: slice) -> None:
         part = Splits(*(column[here] for column in splits))
         scratch = make_scratch(hist.shape[1])
-        _choose_listed(hist, features[here], bases[here], n_bins, kinds, rule, part, scratch)
+        _choose_listed(hist, features[here], bases[here], n_bins, kinds, rule, ties.take(here), part, scratch)
 
     thread_map(some, split_evenly(np.ones(len(features), np.int64), threads), threads)
     return splits
@@ -193,6 +200,7 @@ def _choose_listed(
     n_bins: np.ndarray,
     categorical: np.ndarray | None,
     rule: Rule,
+    ties: Ties,
     splits: Splits,
     scratch: Scratch,
 ) -> None:
@@ -209,7 +217,7 @@ def _choose_listed(
                 if is_closed(splits.total[node], rule):
                     break
             occupied = occupied_bins(hist, base, width, rule.lead, scratch.occupied)
-            consider(feature, categorical, hist, base, width, occupied, rule, node, splits, scratch)
+            consider(feature, categorical, hist, base, width, occupied, rule, node, ties, splits, scratch)
 
 
 def add_nodes(rows: NodeRows, nodes: np.ndarray) -> np.ndarray:

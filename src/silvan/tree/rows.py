@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from silvan.tree.draw import list_rows, make_feature_order, rows_of_trees
+from silvan.tree.draw import Ties, list_rows, make_feature_order, rows_of_trees
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.histogram import find_splits
@@ -54,25 +54,26 @@ class Rows:
         """How many nodes there are so far."""
         return len(self.starts if self.places is None else self.made.child)
 
-    def find(self, frontier: Frontier, plan: Plan, rule: Rule) -> Splits:
-        """Decide every open node with the rows at hand."""
+    def find(self, frontier: Frontier, plan: Plan, rule: Rule, tie_key: np.ndarray) -> Splits:
+        """Decide every open node with the rows at hand; ``tie_key`` decides between equal gains."""
+        ties = Ties(tie_key, frontier.seed)
         if self.places is None or frontier.attempt.any():
-            return self._find_sorted(frontier, plan, rule)
+            return self._find_sorted(frontier, plan, rule, ties)
         features = draw_level(frontier, plan)
         bases = fill_bases(features, self.table.bins.n_bins)
         if not self._streams(bases):
-            return self._find_sorted(frontier, plan, rule)
-        splits = choose_level(self.fill(frontier.node, features, 1), features, self.table.bins, rule, 1)
-        stuck = np.flatnonzero((splits.feature < 0) & rule.open_nodes(splits.total))
+            return self._find_sorted(frontier, plan, rule, ties)
+        splits = choose_level(self.fill(frontier.node, features, 1), features, self.table.bins, rule, ties, 1)
+        stuck = np.flatnonzero(~splits.varies & rule.open_nodes(splits.total))
         if len(stuck) and plan.tries > 1:
             again = frontier.take(stuck)
             again = replace(again, attempt=again.attempt + 1)
-            found = self._find_sorted(again, replace(plan, tries=plan.tries - 1), rule)
+            found = self._find_sorted(again, replace(plan, tries=plan.tries - 1), rule, ties.take(stuck))
             for column, some in zip(splits, found, strict=True):
                 column[stuck] = some
         return splits
 
-    def _find_sorted(self, frontier: Frontier, plan: Plan, rule: Rule) -> Splits:
+    def _find_sorted(self, frontier: Frontier, plan: Plan, rule: Rule, ties: Ties) -> Splits:
         self.sort()
         table, bins = self.table, self.table.bins
         splits = Splits.empty(len(frontier), table.n_stats)
@@ -93,6 +94,7 @@ class Rows:
             np.zeros(plan.n_drawn, np.int64),
             make_feature_order(plan.n_features),
             rule,
+            ties,
             splits,
             make_scratch(table.n_stats),
         )

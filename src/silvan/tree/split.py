@@ -1,7 +1,8 @@
 """Find the best split of a node from its histograms.
 
-Every cut of every feature drawn is tried and valued by ``gain.py``. Equal gains go to the lowest feature, then
-the lowest bin (or, for category sets, the lowest set read as a number).
+Every cut of every feature drawn is tried and valued by ``gain.py``. Equal gains go to the feature that comes first in
+an order drawn for the node, so that no column is favoured, then to the lowest bin (or, for category sets, the lowest
+set read as a number).
 
 A split also has a side for missing values: both are tried where the node has any, and where it has none they
 follow the larger side. Categories that the node has not seen follow the missing values.
@@ -13,6 +14,7 @@ import numpy as np
 from numba import njit
 
 from silvan.forest.category_set import SET_WORDS, in_set
+from silvan.tree.draw import Ties, tie_rank
 from silvan.tree.gain import GINI, LOG_SCALE, SQUARED_ERROR, Rule, gain, n_log_n
 
 
@@ -219,6 +221,7 @@ class Splits(NamedTuple):
     total: np.ndarray  # int64 (nodes, statistics) of the node
     left: np.ndarray  # int64 (nodes, statistics) of its left side
     gain: np.ndarray  # float64, impurity decrease times mass
+    varies: np.ndarray  # bool, whether any feature tried has two values there; if none has, others may be drawn
 
     @classmethod
     def empty(cls, n_nodes: int, n_stats: int) -> "Splits":
@@ -231,6 +234,7 @@ class Splits(NamedTuple):
             np.zeros((n_nodes, n_stats), np.int64),
             np.zeros((n_nodes, n_stats), np.int64),
             np.zeros(n_nodes, np.float64),
+            np.zeros(n_nodes, np.bool_),
         )
 
 
@@ -266,15 +270,20 @@ def consider(
     n_occupied: int,
     rule: Rule,
     node: int,
+    ties: Ties,
     splits: Splits,
     scratch: Scratch,
 ) -> None:
     """Try one feature at a node and keep its best split if it beats what the node has.
 
-    Features come in ascending order, so only a higher gain replaces. ``categorical`` is None if no feature is: then
-    nothing about categories is compiled.
+    ``categorical`` is None if no feature is: then nothing about categories is compiled.
     """
-    total = splits.total[node]
+    missing_rows, total = 0, splits.total[node]
+    for s in range(total.shape[0] if rule.lead == 0 else 1):
+        missing_rows += hist[base, s]
+    if n_occupied + (missing_rows > 0) < 2:
+        return
+    splits.varies[node] = True
     by_category, value = False, -np.inf
     if categorical is not None:
         by_category = categorical[feature]
@@ -284,8 +293,11 @@ def consider(
         value = _best_numeric(hist, base, n_bins, n_occupied, total, rule, scratch)
     if value == -np.inf or (rule.criterion == SQUARED_ERROR and value <= 0.0):
         return
-    if splits.feature[node] >= 0 and value <= splits.gain[node]:
-        return
+    if splits.feature[node] >= 0:
+        if value < splits.gain[node]:
+            return
+        if value == splits.gain[node] and tie_rank(ties, node, feature) >= tie_rank(ties, node, splits.feature[node]):
+            return
     splits.feature[node] = feature
     splits.gain[node] = value
     splits.bin[node] = scratch.cut[0]

@@ -320,12 +320,17 @@ def test_splitting_a_node_for_which_there_is_no_split():
     fed = federate(tables)
     sv.VerticalForest(n_estimators=2, max_depth=1, max_features=None).fit(fed)
     [descent] = [v for k, v in fed.party("b").cache.items() if k[0] == "descent"]
-    assert (descent.find(np.zeros(1, np.int32), np.zeros((1, 1), np.int32)).feature == -1).all()
+    seeds = np.zeros(1, np.uint64)
+    assert (descent.find(np.zeros(1, np.int32), np.zeros((1, 1), np.int32), seeds).feature == -1).all()
     recorded = federate(tables, Recorded)
     sv.VerticalForest(n_estimators=2, max_depth=1, max_features=None).fit(recorded)
     ground = next(r.ground for site, r in asked(recorded, FindValues) if site == "b")
     request = SplitNodes(
-        ground=ground, nodes=np.zeros(1, np.int32), features=np.zeros((1, 1), np.int32), deeper=np.ones(1, np.bool_)
+        ground=ground,
+        nodes=np.zeros(1, np.int32),
+        features=np.zeros((1, 1), np.int32),
+        seeds=seeds,
+        deeper=np.ones(1, np.bool_),
     )
     with pytest.raises(sv.RefusedError, match="the party has no split for a node"):
         recorded.ask({"b": request})

@@ -21,4 +21,6 @@ def pooled_forest(federation: Federation, schema: Schema, settings: Settings, fe
     threads = thread_count(federation.site(federation.active[0]).n_jobs)
     table = binned(rows, bins, measure, threads)
     plan = settings.federated_plan(len(schema.features))
-    return grow_forest(table, measure, schema, settings, plan, DrawKeys(row_key, feature_key), threads)
+    # between parties, only they know what decides between equal gains
+    keys = DrawKeys(row_key, feature_key, feature_key if federation.columns is None else row_key)
+    return grow_forest(table, measure, schema, settings, plan, keys, threads)

@@ -16,9 +16,10 @@ from silvan.federation.part import Part
 from silvan.forest.predict import tally
 from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings, assemble
-from silvan.tree.grow import grow
+from silvan.tree.grow import Frontier, grow
 from silvan.tree.node_rows import Binned
 from silvan.tree.rows import Rows
+from silvan.tree.split import Splits
 from silvan.tree.target import Measure, class_target, number_target
 
 ROWS_AT_ONCE = 1 << 21
@@ -77,7 +78,11 @@ class Folds:
         rows = Rows(self.table, np.concatenate([drawn & (self.of_row != k) for k in folds]))
         rule, plan = settings.rule(self.measure), settings.plan(len(self.schema.features))
         numbers = np.tile(np.arange(trees.start, trees.stop), len(folds))
-        grown = grow(numbers, feature_key, plan, rule, lambda frontier: rows.find(frontier, plan, rule), rows.apply)
+
+        def find(frontier: Frontier) -> Splits:
+            return rows.find(frontier, plan, rule, feature_key)
+
+        grown = grow(numbers, feature_key, plan, rule, find, rows.apply)
         forest = assemble([(grown, self.table.bins.cut(grown.feature, grown.bin))], self.schema, self.measure)
         for i, k in enumerate(folds):
             held = np.flatnonzero(self.of_row == k)

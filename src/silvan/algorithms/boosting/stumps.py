@@ -19,6 +19,7 @@ from silvan.federation.part import Part
 from silvan.federation.site import Site
 from silvan.forest.category_set import SET_WORDS, is_category_split, set_bits
 from silvan.forest.forest import Forest
+from silvan.tree.draw import Ties
 from silvan.tree.fit import Settings
 from silvan.tree.gain import CRITERIA, Rule
 from silvan.tree.histogram import fill
@@ -226,7 +227,8 @@ _Split = tuple[int, int, bool, np.ndarray, list[int]]
 def _purest(hist: np.ndarray, features: np.ndarray, bins: Bins, settings: Boosting, total: np.ndarray) -> _Split:
     """Return the split that a forest would choose; each side votes for its larger class."""
     rule = Rule(CRITERIA[settings.criterion], 1, 2, int(settings.min_samples_leaf), 0, np.ones(2, np.int64))
-    splits = choose_level(hist, features[None], bins, rule, 1)
+    ties = Ties(np.zeros(2, np.uint64), np.zeros(1, np.uint64))
+    splits = choose_level(hist, features[None], bins, rule, ties, 1)
     left = splits.left[0, 1:]
     vote = [int(side[1] > side[0]) for side in (left, total - left)]
     return int(splits.feature[0]), int(splits.bin[0]), bool(splits.missing_left[0]), splits.words[0], vote

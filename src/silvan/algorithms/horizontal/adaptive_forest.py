@@ -36,7 +36,7 @@ from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.federation.sums import TrustedSums
 from silvan.forest.forest import Forest
-from silvan.tree.draw import rows_of_trees
+from silvan.tree.draw import Ties, rows_of_trees
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.grow import Frontier, Grown, grow
 from silvan.tree.level import choose_level, draw_level
@@ -167,7 +167,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
         )
         bins = [(reply.sizes, reply.means, reply.counts) for reply in replies.values()]
         means, counts = pool_bins(bins, features, schema, layout, settings.max_bins)
-        splits = choose_level(counts, features, layout, rule)
+        splits = choose_level(counts, features, layout, rule, Ties(feature_key, frontier.seed))
         pending["threshold"] = midpoints(means, features, splits, layout)
         return splits
 

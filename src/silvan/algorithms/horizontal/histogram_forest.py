@@ -30,6 +30,7 @@ from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
+from silvan.tree.draw import Ties
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.grow import Frontier, Grown, grow
 from silvan.tree.level import choose_level, draw_level
@@ -196,7 +197,8 @@ def _rounds(request: GrowLevel) -> list[tuple[bytes, tuple[np.ndarray, Splits]]]
     rounds, start = [], 0
     for size in request.round_sizes.tolist():
         node, feature, bin_, missing_left, words = (c[start : start + size] for c in columns)
-        splits = Splits(feature, bin_, missing_left, words, *(np.zeros((size, 0), np.int64),) * 2, np.zeros(size))
+        stats = np.zeros((size, 0), np.int64)
+        splits = Splits(feature, bin_, missing_left, words, stats, stats, np.zeros(size), np.ones(size, np.bool_))
         fingerprint = b"".join(c[start : start + size].tobytes() for c in columns)
         rounds.append((fingerprint, (node, splits)))
         start += size
@@ -261,7 +263,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
     schema_blob = federation.blob(schema.to_json().encode())
     history = SplitHistory(settings.n_estimators, int(label.sum()))
 
-    def find_splits(nodes: np.ndarray, features: np.ndarray) -> Splits:
+    def find_splits(nodes: np.ndarray, features: np.ndarray, ties: Ties) -> Splits:
         reply: Histograms = federation.total(
             GrowLevel(
                 schema=schema_blob,
@@ -277,12 +279,13 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
             check=lambda site, reply: check_histograms(reply.sums, features, bins, measure),
             most=None if measure.scale else int(history.rows[nodes].max()),
         )
-        return choose_level(reply.sums, features, bins, rule)
+        return choose_level(reply.sums, features, bins, rule, ties)
 
     def find(frontier: Frontier) -> Splits:
         nodes, features = frontier.node.astype(np.int32), draw_level(frontier, plan)
+        ties, messages = Ties(feature_key, frontier.seed), _messages(features, bins, measure)
         with federation.one_round():
-            parts = [find_splits(nodes[some], features[some]) for some in _messages(features, bins, measure)]
+            parts = [find_splits(nodes[some], features[some], ties.take(some)) for some in messages]
         return Splits(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     trees = np.arange(settings.n_estimators)

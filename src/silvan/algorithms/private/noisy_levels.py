@@ -41,6 +41,7 @@ from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.noise.laplace import Noise
 from silvan.privacy.noise.noisy_request import Noisy
+from silvan.tree.draw import Ties
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.grow import Frontier, grow
 from silvan.tree.level import choose_level, draw_level
@@ -185,7 +186,7 @@ class PublicPlan:
             asked: dict[str, Any] = {**same, **history.columns()}
             level = GrowLevel(nodes=frontier.node.astype(np.int32), features=features, **asked)
             size = int(bins.n_bins[features[features >= 0]].sum())
-            return choose_level(ask(level, size), features, bins, rule)
+            return choose_level(ask(level, size), features, bins, rule, Ties(key, frontier.seed))
 
         trees = np.arange(settings.n_estimators)
         grown = grow(trees, key, plan, rule, find, history.add)

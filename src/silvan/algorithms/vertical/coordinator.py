@@ -51,7 +51,7 @@ class VerticalCoordinator(ABC):
         self.rows, self.draws = rows_blob(federation, columns.training), columns.draws
         self.rounds: list[Blob] = []
         self.level = np.zeros(0, np.bool_), np.zeros(0, np.uint8)  # of the splits just found: needed, bits
-        self.made: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {party: [] for party in self.parties}
+        self.made: dict[str, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {party: [] for party in self.parties}
         self.levels = 0
         self.contexts: dict[str, GrowingContext] = {}
 
@@ -66,6 +66,7 @@ class VerticalCoordinator(ABC):
                 n_columns=len(self.schema.features),
                 settings=replace(self.settings, class_weight=None),
                 draws=self.draws,
+                first_column=own.start,
                 **labels,
             )
 
@@ -86,7 +87,7 @@ class VerticalCoordinator(ABC):
         """Return the rule by which nodes may be split, given the statistics that ``decide`` returns."""
 
     @abstractmethod
-    def decide(self, nodes: np.ndarray, drawn: Drawn, deeper: np.ndarray) -> Splits:
+    def decide(self, nodes: np.ndarray, seeds: np.ndarray, drawn: Drawn, deeper: np.ndarray) -> Splits:
         """Return a split for every open node; ``feature`` is the winning party's number, -1 where there is none."""
 
     @abstractmethod
@@ -99,9 +100,11 @@ class VerticalCoordinator(ABC):
         more = self.plan.max_rounds is None or self.levels < self.plan.max_rounds
         limit = np.inf if self.plan.max_depth is None else self.plan.max_depth
         drawn = {party: own_columns(features, self.owners[party]) for party in self.parties}
-        return self.decide(frontier.node.astype(np.int32), drawn, more & (frontier.depth + 1 < limit))
+        return self.decide(frontier.node.astype(np.int32), frontier.seed, drawn, more & (frontier.depth + 1 < limit))
 
-    def won(self, nodes: np.ndarray, drawn: Drawn, splits: Splits) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    def won(
+        self, nodes: np.ndarray, seeds: np.ndarray, drawn: Drawn, splits: Splits
+    ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Return, by party, which nodes of a level it won and by which of its columns it may split them."""
         found = {}
         for k, party in enumerate(self.parties):
@@ -110,7 +113,7 @@ class VerticalCoordinator(ABC):
                 which, features = drawn[party]
                 own = features[np.searchsorted(which, place)]
                 found[party] = place, own
-                self.made[party].append((nodes[place], own))
+                self.made[party].append((nodes[place], own, seeds[place]))
         return found
 
     def join_bits(
@@ -185,9 +188,9 @@ class VerticalCoordinator(ABC):
     def _keep(self, structure: Structure, party: str, place: np.ndarray, fields: dict[str, Any]) -> Keeping:
         """Return the question that tells a party where in the forest its splits are."""
         made = self.made[party]
-        width = max((features.shape[1] for _, features in made), default=1)
-        padded = [np.pad(f, ((0, 0), (0, width - f.shape[1])), constant_values=-1) for _, f in made]
-        nodes = np.concatenate([np.zeros(0, np.int32), *(n for n, _ in made)])
+        width = max((features.shape[1] for _, features, _ in made), default=1)
+        padded = [np.pad(f, ((0, 0), (0, width - f.shape[1])), constant_values=-1) for _, f, _ in made]
+        nodes = np.concatenate([np.zeros(0, np.int32), *(n for n, _, _ in made)])
         first, past = structure.spans
         node = place[nodes]
         return self.keeping(
@@ -202,6 +205,13 @@ class VerticalCoordinator(ABC):
             last=past[node],
             **fields,
         )
+
+
+def best_offers(offers: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """Return which party has the best split of each node, of equal ones that of the lowest rank; (parties, nodes)."""
+    behind = np.where(offers == offers.max(axis=0), ranks, ~np.uint64(0))
+    best: np.ndarray = behind.argmin(axis=0)
+    return best
 
 
 def own_columns(features: np.ndarray, own: range) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from silvan.algorithms.vertical.coordinator import Drawn, VerticalCoordinator, check_leaf_values
+from silvan.algorithms.vertical.coordinator import Drawn, VerticalCoordinator, best_offers, check_leaf_values
 from silvan.algorithms.vertical.encoded_labels import EncodedLabels, EncodeLabels, LeafCode, check_measure
 from silvan.algorithms.vertical.party_rows import Descent, Growing, descend
 from silvan.data.schema import Schema
@@ -23,6 +23,7 @@ from silvan.federation.message import Reply
 from silvan.federation.party import party_of
 from silvan.federation.site import Site, answers
 from silvan.forest.forest_shares import Structure
+from silvan.tree.draw import tie_ranks
 from silvan.tree.fit import Settings
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Grown
@@ -39,6 +40,8 @@ class Values(Reply, frozen=True, kw_only=True):
 
     values: np.ndarray
     totals: np.ndarray
+    ranks: np.ndarray  # uint64: of equal values that of the lowest rank wins; only parties know whose column it is
+    varies: np.ndarray  # bool, whether any column drawn has two values there
 
 
 class FindValues(Growing, frozen=True, kw_only=True):
@@ -46,6 +49,7 @@ class FindValues(Growing, frozen=True, kw_only=True):
 
     reply: ClassVar[type[Reply]] = Values
 
+    seeds: np.ndarray  # uint64, of the nodes: by them, and a key of their own, parties decide between equal gains
     totals: bool
 
 
@@ -61,6 +65,7 @@ class SplitNodes(Growing, frozen=True, kw_only=True):
 
     reply: ClassVar[type[Reply]] = Sides
 
+    seeds: np.ndarray
     deeper: np.ndarray  # bool, whether a node's children may be split again
 
 
@@ -71,13 +76,15 @@ class SplitNodes(Growing, frozen=True, kw_only=True):
 def find_values(site: Site, request: FindValues) -> Values:
     """Return how good the party's best split of each node is."""
     descent = descend(party_of(site), request.ground)
-    splits = descent.find(request.nodes, request.features)
+    splits = descent.find(request.nodes, request.features, request.seeds)
     descent.found = (request.nodes, request.features, splits)
     if request.totals and request.nodes.max(initial=0) >= request.ground.settings.n_estimators:
         raise RefusedError("the party tells the statistics of roots alone")
     return Values(
         values=np.where(splits.feature >= 0, splits.gain, -np.inf),
         totals=splits.total if request.totals else splits.total[:0],
+        ranks=tie_ranks(descent.ties(request.seeds, len(request.nodes)), splits.feature),
+        varies=splits.varies,
     )
 
 
@@ -107,7 +114,7 @@ def _found(descent: Descent, request: SplitNodes) -> Splits:
         if (at >= 0).all() and np.array_equal(features[at], request.features):
             splits = Splits(*(column[at] for column in known))
     if splits is None:
-        splits = descent.find(request.nodes, request.features)
+        splits = descent.find(request.nodes, request.features, request.seeds)
     if (splits.feature < 0).any():
         raise RefusedError("the party has no split for a node")
     return splits
@@ -152,23 +159,28 @@ class EncodedCoordinator(VerticalCoordinator):
         """Return the rule by which nodes may be split, given their statistics."""
         return self._rule
 
-    def decide(self, nodes: np.ndarray, drawn: Drawn, deeper: np.ndarray) -> Splits:
+    def decide(self, nodes: np.ndarray, seeds: np.ndarray, drawn: Drawn, deeper: np.ndarray) -> Splits:
         """Ask all parties for their best values, and the winners for the sides."""
-        offers = self._offers(nodes, drawn)
         splits = Splits.empty(len(nodes), self.measure.n_stats)
+        offers, ranks = self._offers(nodes, seeds, drawn, splits.varies)
         splits.total[:] = self.stats[nodes]
-        best = offers.argmax(axis=0)  # the first of equal ones: its features come first
+        best = best_offers(offers, ranks)
         splits.gain[:] = offers[best, np.arange(len(nodes))]
         splits.feature[:] = np.where(splits.gain > -np.inf, best, -1)
-        self._split(nodes, drawn, deeper, splits)
+        self._split(nodes, seeds, drawn, deeper, splits)
         finish_splits(splits, self._rule)
         found = splits.feature >= 0
         sides = np.stack([splits.left, splits.total - splits.left], axis=1)[found]
         self.stats = np.concatenate([self.stats, sides.reshape(-1, self.measure.n_stats)])
         return splits
 
-    def _offers(self, nodes: np.ndarray, drawn: Drawn) -> np.ndarray:
-        """Ask how good each party's best split is: (parties, nodes)."""
+    def _offers(
+        self, nodes: np.ndarray, seeds: np.ndarray, drawn: Drawn, varies: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Ask how good each party's best split is, and its rank: both (parties, nodes).
+
+        ``varies`` receives at which nodes any column varies.
+        """
         asked = {party: which for party, (which, _) in drawn.items() if len(which)}
         first = self.levels == 1
 
@@ -178,21 +190,36 @@ class EncodedCoordinator(VerticalCoordinator):
                 raise FormatError("its values are not as many as the nodes")
             if np.isnan(reply.values).any() or (reply.values == np.inf).any():
                 raise FormatError("its values are not numbers")
+            if reply.ranks.shape != (n,) or reply.ranks.dtype != np.uint64:
+                raise FormatError("its ranks are not as many as the nodes")
+            if reply.varies.shape != (n,) or reply.varies.dtype != np.bool_:
+                raise FormatError("it does not tell of every node whether its columns vary")
+            if (reply.values[~reply.varies] > -np.inf).any():
+                raise FormatError("it splits by a column without two values")
             shape = (n if first else 0, self.measure.n_stats)
             if reply.totals.shape != shape or reply.totals.dtype != np.int64 or self._impossible(reply.totals):
                 raise FormatError("its statistics are not possible")
 
         requests = {
-            party: FindValues(ground=self.context(party), nodes=nodes[which], features=drawn[party][1], totals=first)
+            party: FindValues(
+                ground=self.context(party),
+                nodes=nodes[which],
+                features=drawn[party][1],
+                seeds=seeds[which],
+                totals=first,
+            )
             for party, which in asked.items()
         }
         replies: dict[str, Values] = self.federation.ask(requests, check=check)
         if first:
             self.stats = self._roots(len(nodes), asked, replies)
         offers = np.full((len(self.parties), len(nodes)), -np.inf)
-        for party, reply in replies.items():
-            offers[self.parties.index(party), asked[party]] = reply.values
-        return offers
+        ranks = np.zeros(offers.shape, np.uint64)
+        for k, party in enumerate(self.parties):
+            if party in replies:
+                offers[k, asked[party]], ranks[k, asked[party]] = replies[party].values, replies[party].ranks
+                varies[asked[party]] |= replies[party].varies
+        return offers, ranks
 
     def _roots(self, n: int, asked: dict[str, np.ndarray], replies: dict[str, Values]) -> np.ndarray:
         """Return the roots' statistics; raise ``FederationError`` if parties count differently."""
@@ -207,11 +234,17 @@ class EncodedCoordinator(VerticalCoordinator):
             stats[which], known[which] = reply.totals, True
         return stats
 
-    def _split(self, nodes: np.ndarray, drawn: Drawn, deeper: np.ndarray, splits: Splits) -> None:
+    def _split(self, nodes: np.ndarray, seeds: np.ndarray, drawn: Drawn, deeper: np.ndarray, splits: Splits) -> None:
         """Ask the winners for the sides of the nodes they won."""
-        won = self.won(nodes, drawn, splits)
+        won = self.won(nodes, seeds, drawn, splits)
         requests = {
-            party: SplitNodes(ground=self.context(party), nodes=nodes[place], features=own, deeper=deeper[place])
+            party: SplitNodes(
+                ground=self.context(party),
+                nodes=nodes[place],
+                features=own,
+                seeds=seeds[place],
+                deeper=deeper[place],
+            )
             for party, (place, own) in won.items()
         }
 
@@ -259,9 +292,13 @@ class EncodedCoordinator(VerticalCoordinator):
         return drew
 
     def keeping_fields(self, grown: Grown, nodes: np.ndarray) -> dict[str, dict[str, Any]]:
-        """Return the leaves' statistics for the label holder, who decodes them."""
-        code = LeafCode(self.schema.label, self.settings.class_weight, grown.stats[nodes])
-        return {self.holder: {"leaves": code}}
+        """Return the seeds of the nodes that a party split; for the label holder also the leaves, in code."""
+        seeds = {party: [of for _, _, of in self.made[party]] for party in self.parties}
+        fields: dict[str, dict[str, Any]] = {
+            party: {"seeds": np.concatenate([np.zeros(0, np.uint64), *own])} for party, own in seeds.items()
+        }
+        fields[self.holder]["leaves"] = LeafCode(self.schema.label, self.settings.class_weight, grown.stats[nodes])
+        return fields
 
     def check_values(self, value: np.ndarray, structure: Structure, site: str) -> None:
         """Check that leaf values come from the label holder, and only from it."""

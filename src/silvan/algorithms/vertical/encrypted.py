@@ -87,15 +87,16 @@ class EncryptedCoordinator(VerticalCoordinator):
         """Return the rule that goes by what the label holder says."""
         return _HolderRule()
 
-    def decide(self, nodes: np.ndarray, drawn: Drawn, deeper: np.ndarray) -> Splits:
+    def decide(self, nodes: np.ndarray, seeds: np.ndarray, drawn: Drawn, deeper: np.ndarray) -> Splits:
         """Ask parties for encrypted sums, the label holder for decisions, and the winners for the sides."""
-        decisions = self._decisions(nodes, drawn, deeper, self._sums(nodes, drawn))
+        decisions = self._decisions(nodes, seeds, drawn, deeper, self._sums(nodes, drawn))
         splits = Splits.empty(len(nodes), 2)
         splits.feature[:], splits.gain[:] = decisions.winner, decisions.gain
         splits.total[:, 0], splits.total[:, 1] = decisions.rows, decisions.is_open.sum(axis=1)
         splits.left[:, 1] = decisions.is_open[:, 0]
+        splits.varies[:] = decisions.winner >= 0  # where there is no split, the label holder knows whether to go on
         self.notes.append(decisions.note)
-        self._split(nodes, drawn, decisions, splits)
+        self._split(nodes, seeds, drawn, decisions, splits)
         return splits
 
     def _sums(self, nodes: np.ndarray, drawn: Drawn) -> dict[str, Offer]:
@@ -111,9 +112,14 @@ class EncryptedCoordinator(VerticalCoordinator):
             check_ciphertexts(self.public, reply.sums)  # here, where it is known who sent them
 
         replies: dict[str, EncryptedSums] = self.federation.ask(requests, check=check_sums) if requests else {}
-        return {party: Offer(*drawn[party], reply.layout, reply.sums) for party, reply in replies.items()}
+        return {
+            party: Offer(*drawn[party], reply.layout, reply.sums, self.owners[party].start)
+            for party, reply in replies.items()
+        }
 
-    def _decisions(self, nodes: np.ndarray, drawn: Drawn, deeper: np.ndarray, offers: dict[str, Offer]) -> Decisions:
+    def _decisions(
+        self, nodes: np.ndarray, seeds: np.ndarray, drawn: Drawn, deeper: np.ndarray, offers: dict[str, Offer]
+    ) -> Decisions:
         which, features = drawn[self.holder]
 
         def check(site: str, reply: Decisions) -> None:
@@ -126,6 +132,7 @@ class EncryptedCoordinator(VerticalCoordinator):
             encryption=self.encryption,
             parties=self.parties,
             nodes=nodes,
+            seeds=seeds,
             deeper=deeper,
             which=which,
             features=features,
@@ -154,9 +161,9 @@ class EncryptedCoordinator(VerticalCoordinator):
         if decisions.winner.min(initial=-1) < -1:
             raise FormatError("its decisions are not possible")
 
-    def _split(self, nodes: np.ndarray, drawn: Drawn, decisions: Decisions, splits: Splits) -> None:
+    def _split(self, nodes: np.ndarray, seeds: np.ndarray, drawn: Drawn, decisions: Decisions, splits: Splits) -> None:
         """Ask the winners for the sides of the nodes whose children may be split again."""
-        won = self.won(nodes, drawn, splits)
+        won = self.won(nodes, seeds, drawn, splits)
         found = decisions.winner >= 0
         needed = found & decisions.is_open.any(axis=1)
         requests = {}

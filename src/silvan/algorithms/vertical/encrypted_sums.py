@@ -1,12 +1,13 @@
 """Encrypted sums of labels by bin: parties add up ciphertexts, the label holder reads them and decides every node."""
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
 
 from silvan.algorithms.shared.level_checks import check_nodes
+from silvan.algorithms.vertical.coordinator import best_offers
 from silvan.algorithms.vertical.encrypted_labels import (
     Encryption,
     Truth,
@@ -29,6 +30,7 @@ from silvan.federation.store import digest
 from silvan.privacy.paillier.cipher import Ciphertexts
 from silvan.privacy.paillier.packing import AskedHistograms, RowsByNode, read_sums, sum_rows
 from silvan.privacy.seal import seal, unseal
+from silvan.tree.draw import Ties, tie_ranks
 from silvan.tree.level import add_nodes, choose_listed, find_listed, finish_splits
 from silvan.tree.node_rows import NodeRows
 from silvan.tree.split import Splits
@@ -66,6 +68,7 @@ class Offer(msgspec.Struct, frozen=True):
     features: np.ndarray
     layout: bytes
     sums: Ciphertexts
+    first_column: int  # the number of the party's first column among those of all parties
 
 
 class Decisions(Reply, frozen=True, kw_only=True):
@@ -91,6 +94,7 @@ class DecideNodes(Request, frozen=True, kw_only=True):
     encryption: Encryption
     parties: list[str]
     nodes: np.ndarray
+    seeds: np.ndarray  # of the nodes: by them, and a key of its own, the label holder decides between equal gains
     deeper: np.ndarray  # whether a node's children may be split again
     which: np.ndarray  # nodes with columns of the label holder's own
     features: np.ndarray
@@ -100,6 +104,14 @@ class DecideNodes(Request, frozen=True, kw_only=True):
     def min_leaf(self) -> int:
         """Rows a leaf has at least, for the party's policy to judge."""
         return self.ground.settings.min_samples_leaf
+
+
+class Found(NamedTuple):
+    """A party's best splits of some nodes, and what decides between equal gains there."""
+
+    which: np.ndarray
+    splits: Splits
+    ties: Ties
 
 
 # -- at a party
@@ -143,20 +155,20 @@ def decide_nodes(site: Site, request: DecideNodes) -> Decisions:
         raise FormatError("the nodes do not match")
     table = replace(descent.rows.table, target=truth.target, n_stats=truth.measure.n_stats)
     rows = replace(descent.rows, table=table)
-    totals = add_nodes(rows, nodes)
-    found: dict[str, tuple[np.ndarray, Splits]] = {}
+    totals, ties = add_nodes(rows, nodes), descent.ties(request.seeds, n)
+    found: dict[str, Found] = {}
     if len(request.which):
         which = _check_places(request.which, n)
         descent.check(nodes[which], request.features)
-        found[party.name] = which, find_listed(rows, nodes[which], request.features, truth.rule, descent.threads)
+        own = find_listed(rows, nodes[which], request.features, truth.rule, ties.take(which), descent.threads)
+        found[party.name] = Found(which, own, ties.take(which))
     for name, offer in request.offers.items():
         if name not in request.parties or name == party.name:
             raise FormatError("an offer of nobody")
         which = _check_places(offer.which, n)
-        found[name] = (
-            which,
-            _splits_of(party, request, offer, truth, rows, totals[which], nodes[which], descent.threads),
-        )
+        theirs = Ties(ties.key, ties.seeds[which], offer.first_column)
+        splits = _splits_of(party, request, offer, truth, rows, totals[which], theirs, descent.threads)
+        found[name] = Found(which, splits, theirs)
     return _decide(party, request, truth, found, totals, (rows.stops - rows.starts)[nodes])
 
 
@@ -175,10 +187,13 @@ def _splits_of(
     truth: Truth,
     rows: NodeRows,
     totals: np.ndarray,
-    nodes: np.ndarray,
+    ties: Ties,
     threads: int,
 ) -> Splits:
     """Decrypt a party's sums and return its best splits."""
+    nodes = request.nodes[offer.which]
+    if not 0 <= offer.first_column <= request.ground.n_columns:
+        raise FormatError("the columns of a party are not possible")
     key = private_key(party, request.encryption.lanes.bits, offer.sums.key)
     layout = wire.decode(unseal(party.key_for("layout of sums"), offer.layout), Layout)
     n_bins, categorical = layout.n_bins, layout.categorical
@@ -199,23 +214,26 @@ def _splits_of(
         party.n_jobs,
     )
     hist = truth.histograms(layout.counts.astype(np.int64), sums)
-    return choose_listed(hist, offer.features, n_bins, categorical, truth.rule, threads)
+    return choose_listed(hist, offer.features, n_bins, categorical, truth.rule, ties, threads)
 
 
 def _decide(
     party: Party,
     request: DecideNodes,
     truth: Truth,
-    found: dict[str, tuple[np.ndarray, Splits]],
+    found: dict[str, "Found"],
     totals: np.ndarray,
     sizes: np.ndarray,
 ) -> Decisions:
     """Choose between the parties' best splits, and seal for each winner how to split."""
     n = len(totals)
-    offers = np.full((len(request.parties), n), -np.inf)
-    for name, (which, splits) in found.items():
+    offers, varies = np.full((len(request.parties), n), -np.inf), np.zeros(n, np.bool_)
+    ranks = np.zeros(offers.shape, np.uint64)
+    for name, (which, splits, ties) in found.items():
         offers[request.parties.index(name), which] = np.where(splits.feature >= 0, splits.gain, -np.inf)
-    best = offers.argmax(axis=0)  # the first of equal ones: its features come first
+        ranks[request.parties.index(name), which] = tie_ranks(ties, splits.feature)
+        varies[which] |= splits.varies
+    best = best_offers(offers, ranks)
     winner = np.where(offers[best, np.arange(n)] > -np.inf, best, -1).astype(np.int32)
     chosen = Splits.empty(n, totals.shape[1])
     choices = {}
@@ -223,7 +241,7 @@ def _decide(
         place = np.flatnonzero(winner == k)
         if not len(place):
             continue
-        which, splits = found[name]
+        which, splits, _ = found[name]
         at = np.searchsorted(which, place)
         for column, known in zip(chosen, splits, strict=True):
             column[place] = known[at]
@@ -240,7 +258,7 @@ def _decide(
     sides = np.stack([chosen.left, totals - chosen.left], axis=1)
     is_open = truth.rule.open_nodes(sides.reshape(-1, totals.shape[1])).reshape(-1, 2) & request.deeper[:, None]
     alone = winner < 0
-    is_open[alone, 0], is_open[alone, 1] = truth.rule.open_nodes(totals[alone]), False
+    is_open[alone, 0], is_open[alone, 1] = truth.rule.open_nodes(totals[alone]) & ~varies[alone], False
     roots = totals if not request.ground.rounds and n == request.ground.settings.n_estimators else totals[:0]
     note = Note(roots, sides[~alone].reshape(-1, totals.shape[1]))
     return Decisions(

@@ -23,6 +23,7 @@ from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.message import Blob, Course, Request, Verb
 from silvan.federation.party import Party
 from silvan.federation.store import digest
+from silvan.tree.draw import Ties
 from silvan.tree.fit import Settings
 from silvan.tree.gain import Rule
 from silvan.tree.level import find_listed
@@ -44,6 +45,7 @@ class GrowingContext(msgspec.Struct, frozen=True):
     measure: Measure | None = None
     rounds: list[Blob] = []  # the partitions so far
     draws: bytes = b""  # the key by which trees draw rows, sealed for the parties
+    first_column: int = 0  # the number of the party's first column among those of all parties
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -86,6 +88,8 @@ class Descent:
     given_rule: Rule | None
     threads: int
     is_split: np.ndarray  # by node
+    tie_key: np.ndarray  # known to parties alone
+    first_column: int
     done: list[str] = field(default_factory=list)
     found: tuple[np.ndarray, np.ndarray, Splits] | None = None  # of the last question: nodes, features, splits
     made: list[tuple[np.ndarray, Splits]] = field(default_factory=list)
@@ -101,10 +105,16 @@ class Descent:
             raise RefusedError("the party has no labels to judge splits by")
         return self.given_rule
 
-    def find(self, nodes: np.ndarray, features: np.ndarray) -> Splits:
+    def ties(self, seeds: np.ndarray, n: int) -> Ties:
+        """Return what decides between equal gains at nodes with these seeds."""
+        if seeds.shape != (n,) or seeds.dtype != np.uint64:
+            raise FormatError("the seeds do not match the nodes")
+        return Ties(self.tie_key, seeds, self.first_column)
+
+    def find(self, nodes: np.ndarray, features: np.ndarray, seeds: np.ndarray) -> Splits:
         """Find the best split of each node; feature -1 where there is none."""
         self.check(nodes, features)
-        return find_listed(self.rows, nodes, features, self.rule, self.threads)
+        return find_listed(self.rows, nodes, features, self.rule, self.ties(seeds, len(nodes)), self.threads)
 
     def apply(self, level: Round) -> None:
         """Send rows left or right by a round's bits."""
@@ -146,7 +156,7 @@ def _begin(party: Party, ground: GrowingContext) -> Descent:
     schema = named_columns(party, ground.schema)
     if not 1 <= settings.n_estimators <= MAX_TREES or settings.class_weight is not None:
         raise FormatError(f"the trees must be 1 to {MAX_TREES}, and classes without weights of their own")
-    if not len(schema.features) <= ground.n_columns <= 1 << 24:
+    if not 0 <= ground.first_column <= ground.n_columns - len(schema.features) <= 1 << 24:
         raise FormatError("the columns are not possible")
     threads = thread_count(party.n_jobs)
     X = encode_rows(party, schema, ground.rows)
@@ -159,4 +169,4 @@ def _begin(party: Party, ground: GrowingContext) -> Descent:
     row_key, words = row_draws(party, ground.draws, ground.rows)
     table = Binned(codes, target, words, bins, n_stats)
     rows = NodeRows.draw(table, row_key, settings.n_estimators, settings.bootstrap, threads)
-    return Descent(rows, rule, threads, np.zeros(settings.n_estimators, np.bool_))
+    return Descent(rows, rule, threads, np.zeros(settings.n_estimators, np.bool_), row_key, ground.first_column)

@@ -49,6 +49,7 @@ class Keeping(Growing, frozen=True, kw_only=True):
 class KeepShare(Keeping, frozen=True, kw_only=True):
     """Keep the details of the splits that the party made; the label holder says what the leaves are worth."""
 
+    seeds: np.ndarray  # of the nodes, to find again the splits that the party has forgotten
     leaves: LeafCode | None = None  # for the label holder
 
 
@@ -115,6 +116,7 @@ def _own_splits(party: Party, request: KeepShare) -> Splits:
     """Return the splits that the party made; those it does not remember are found again."""
     descent = descend(party, request.ground)
     descent.check(request.nodes, request.features)
+    descent.ties(request.seeds, len(request.nodes))
     out = Splits.empty(len(request.nodes), descent.rows.table.n_stats)
     at = np.full(len(descent.is_split), -1)
     at[request.nodes] = np.arange(len(request.nodes))
@@ -124,7 +126,7 @@ def _own_splits(party: Party, request: KeepShare) -> Splits:
             column[at[nodes[asked]]] = known[asked]
     lacking = np.flatnonzero(out.feature < 0)
     if len(lacking):
-        found = descent.find(request.nodes[lacking], request.features[lacking])
+        found = descent.find(request.nodes[lacking], request.features[lacking], request.seeds[lacking])
         if (found.feature < 0).any():
             raise RefusedError("the party has no split for a node")
         for column, again in zip(out, found, strict=True):
