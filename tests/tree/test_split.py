@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from silvan.data.bins import make_bins
 from silvan.data.schema import Feature, Schema
 from silvan.errors import InputError
-from silvan.tree.draw import Ties
+from silvan.tree.draw import Ties, tie_rank
 from silvan.tree.gain import CRITERIA, ENTROPY, GINI, LOG_SCALE, SQUARED_ERROR, Rule, gain, is_closed, n_log_n
 from silvan.tree.level import choose_level
 
