@@ -16,12 +16,14 @@ from typing import NamedTuple
 
 from silvan.errors import FormatError
 from silvan.federation.store import CONDUCT, LASTING, MemoryStore
+from silvan.tree.grow import FIRST_RULES, RULES
 from silvan.util.sqlite_file import open_database
 
 _APPLICATION = 0x53494C56  # how SQLite files say whose they are: "SILV"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS study (name TEXT PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS growing (rules INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS reply (
     question TEXT NOT NULL,
     site TEXT NOT NULL,
@@ -80,12 +82,20 @@ class Journal:
         if self._db is None:
             return
         with self._using() as db:
-            db.execute("INSERT INTO study SELECT ? WHERE NOT EXISTS (SELECT * FROM study)", (study,))
+            if db.execute("SELECT * FROM study").fetchone() is None:
+                db.execute("INSERT INTO study VALUES (?)", (study,))
+                db.execute("INSERT INTO growing VALUES (?)", (RULES,))
             row = db.execute("SELECT name FROM study").fetchone()
+            rules = db.execute("SELECT rules FROM growing").fetchone() or (FIRST_RULES,)
         if row[0] != study:
             raise FormatError(
                 f"{self.path}: the journal belongs to another study (tables, parameters or sites differ); "
                 "name another file to start afresh"
+            )
+        if rules[0] != RULES:
+            raise FormatError(
+                f"{self.path}: the study was begun by another version of silvan, which grows other trees; let that "
+                "version end it, or start afresh"
             )
 
     def find(self, question: str) -> dict[str, Entry]:
