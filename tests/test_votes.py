@@ -82,10 +82,10 @@ def test_columns(labels, tmp_path, monkeypatch):
 def test_one_table():
     frame = table(classes=2)
     X, y = frame.drop("id", "label").to_numpy(), frame["label"].to_numpy()
-    model = sv.ForestClassifier(8, vote="hard", oob_score=True).fit(X, y)
+    model = sv.ForestClassifier(9, vote="hard", oob_score=True).fit(X, y)
     votes = vote_answers(model.forest_, X.astype(np.float32))[1]
     assert (model.predict(X) == votes.argmax(axis=1)).all()
-    soft = sv.ForestClassifier(8, oob_score=True).fit(X, y)
+    soft = sv.ForestClassifier(9, oob_score=True).fit(X, y)
     assert (model.predict_proba(X) == soft.predict_proba(X)).all()
     assert model.oob_score_ != soft.oob_score_
 
