@@ -7,6 +7,7 @@ import pytest
 from experiments.attacks import approval_collision
 from helpers.runs import silvan
 
+from silvan import learners
 from silvan.deploy.explain import approve_study, explain, try_out
 from silvan.deploy.member import Member
 from silvan.errors import InputError, RefusedError
@@ -168,3 +169,16 @@ def test_a_learner_with_wrong_parameters_is_shown_as_such(member, line):
     assert "It cannot run" in silvan("site", "approve", member.path).output
     with pytest.raises(InputError, match="a trial of the study fails"):
         approve_study(member, plan)
+
+
+@pytest.mark.parametrize(
+    ("learner", "models"),
+    [('kind = "HistogramForest"', 1), ('kind = "BOFRF"', 2), ('kind = "BOFRF"\npersonal = true', 3)],
+)
+def test_how_many_models_are_judged_is_the_texts_word(member, learner, models):
+    plan = study(learner, "test = 0.25")
+    member.note_study(plan)
+    assert member.gate(plan).most_models() == models
+    assert f"Models of others that your test rows judge: {models} at most." in explain(member, plan).lines
+    assert member.gate(study(learner)).most_models() == 0
+    assert getattr(learners, plan.study.kind).models_judged(plan.study.parameters) == models

@@ -78,6 +78,8 @@ def explain(member: SiteFiles, study: RemoteStudy) -> Explanation:
         asked = Approval(study=study.id, messages=trial.kinds, tasks=trial.tasks, sites=sites, losses=lost)
         lines.append(f"Models and judgements: {trial.tasks} in all.")
         lines += [] if study.predict is not None else [_results(study, len(sites))]
+        if plan.models_judged:
+            lines.append(f"Models of others that your test rows judge: {plan.models_judged} at most.")
         closed = [kind for kind in trial.kinds if not member.policy.allows(kind)]
         if closed:
             lines.append(f"Your policy does not allow {', '.join(closed)}: the site would refuse.")

@@ -48,7 +48,7 @@ from silvan.util.files import write_whole
 KEY_FILE = Path("kit", "startup", "client.key")
 MEMBER, SETTINGS, ROSTER, STORE, BUDGET = "member.json", "site.toml", "roster.json", "store.sqlite", "budget.sqlite"
 
-BETWEEN_MACHINES = {"models": 8, "score_groups": 5}
+BETWEEN_MACHINES = {"score_groups": 5}
 """What a site's policy says of judging unless its owner says otherwise: in one process a coordinator sees all rows."""
 
 _COMMENT = """# What the site brings, and what it lets out. Restart the site after a change.
@@ -137,7 +137,7 @@ class SiteFiles:
     def gate(self, study: RemoteStudy) -> Gate:
         """Return the gate that every answer in a study passes on its way out."""
         sites = self.sites_of(study)
-        terms = Terms(study.id, sites, study.losses(sites))
+        terms = Terms(study.id, sites, study.losses(sites), study.study.models_judged)
         return Gate(self.policy, self.budget(), self.folder.ledger, self.folder.approvals, terms, self.store)
 
     @property

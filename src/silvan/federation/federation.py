@@ -173,10 +173,6 @@ class Federation:
             known.append(owner)
         return blob
 
-    def works(self) -> list[Blob]:
-        """List what sites made and signed in this study."""
-        return [Blob(name) for name in self._makers]
-
     def makers(self, blob: Blob) -> list[Owner]:
         """Return the sites that made and signed what a blob holds."""
         return self._makers.get(blob.hash, [])

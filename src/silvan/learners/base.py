@@ -1,6 +1,7 @@
 """Base classes of learners on federations: parameters, ``fit``, ``predict``, ``evaluate``."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -126,7 +127,14 @@ class Learner(_Fitted):
 
     def questions_of_judging(self, federation: Federation) -> Questions:
         """Return what ``evaluate`` asks of sites."""
-        return Questions((Judge, Tally) if federation.schema.n_classes else (Judge,), settings="judging")
+        kinds = (Judge, Tally) if federation.schema.n_classes else (Judge,)
+        models = self.models_judged(self.get_params(deep=False)) + bool(federation.local_sites)  # one of pooled rows
+        return Questions(kinds, settings="judging", models=models)
+
+    @classmethod
+    def models_judged(cls, parameters: Mapping[str, Any]) -> int:
+        """Return how many models ``evaluate`` sends to a site, given the learner's parameters: those not its own."""
+        return 1
 
     def train(self, federation: Federation) -> None:
         """Check the parameters and grow the forest."""

@@ -1,5 +1,6 @@
 """The learner BOFRF: base, personalised or clustered."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -247,6 +248,11 @@ class BOFRF(Learner):
                 else:
                     found[forest.hash] = Draws((len(forest),), (site,), bool(self.bootstrap))
         return found
+
+    @classmethod
+    def models_judged(cls, parameters: Mapping[str, Any]) -> int:
+        """Return how many models a site judges: of its own trees, of all, and at its own threshold if personal."""
+        return 2 + bool(parameters.get("personal"))
 
     def candidates(self) -> list[tuple[str, object]]:
         """Return what a site may use, by name."""

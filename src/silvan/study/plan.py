@@ -15,7 +15,7 @@ from silvan.data.column_types import Kinds
 from silvan.data.schema import Schema
 from silvan.data.sources.query import Query
 from silvan.errors import InputError, SiteError
-from silvan.study.study_sections import COLUMN_LEARNERS
+from silvan.study.study_sections import COLUMN_LEARNERS, MODELS_JUDGED
 from silvan.study.toml_lines import Key
 
 
@@ -51,6 +51,13 @@ class Study:
     def by_columns(self) -> bool:
         """Whether parties hold columns of the same rows."""
         return self.kind in COLUMN_LEARNERS
+
+    @property
+    def models_judged(self) -> int:
+        """How many models a site is sent to judge at most, if the study does what its learner does."""
+        if self.by_columns or not self.test or self.evaluation_epsilon is not None:
+            return 0
+        return MODELS_JUDGED.get(self.kind, 1) + bool(self.parameters.get("personal"))
 
     def settings(self) -> dict[str, Any]:
         """Return all settings that decide the result, as plain data."""

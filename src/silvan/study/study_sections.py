@@ -31,6 +31,9 @@ LEARNERS = (
 COLUMN_LEARNERS = ("VerticalForest", "VerticalLinear")
 """Learners for parties that hold columns."""
 
+MODELS_JUDGED = {"BOFRF": 2}
+"""How many models a site is sent to judge, where that is not one."""
+
 SECTIONS = ("sites", "parties", "kinds", "schema", "learner", "evaluation", "policy")
 
 _SUFFIXES = (".csv", ".csv.gz", ".parquet")

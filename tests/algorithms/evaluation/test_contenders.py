@@ -7,11 +7,12 @@ import pytest
 from helpers.studies import Recorded, federate, parts, table
 
 import silvan as sv
-from silvan.algorithms.evaluation.contenders import MOST, Contender, tree_digests
+from silvan.algorithms.evaluation.contenders import MOST, Contender
 from silvan.algorithms.evaluation.evaluate import Judge, Tally, evaluate
 from silvan.errors import FederationError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
+from silvan.privacy.gate.announce import announce
 
 SMALL = {"n_estimators": 3, "max_depth": 3}
 
@@ -37,24 +38,43 @@ def test_few_models_in_a_judgement():
         fed.ask(Judge(contenders=models[:MOST], **shared(fed)))
 
 
-@pytest.mark.parametrize("learner", [sv.BOFRF, sv.MergedForest, sv.BOPPID, sv.AdaBoostPL])
-def test_models_of_signed_trees_do_not_count(learner):
-    fed = federate(parts(table(), 3), Recorded, test=0.3, policy=sv.Policy(models=1))
-    sizes = {} if learner in (sv.BOPPID, sv.AdaBoostPL) else {"max_depth": 3}
-    models = [learner(n_estimators=n, **sizes).fit(fed) for n in (6, 9, 12)]
-    for model in models:
-        with fed.working_on("judging without the pooled one"):
-            judged = {site: model.forests_[site] for site in fed.sites}
-            rows = evaluate_alone(fed, model, judged)
-        assert len(rows) == len(fed.sites) + 1
-    assert all(question.trees for question in asked(fed, "Judge"))
+LEARNERS = {
+    "HistogramForest": {},
+    "MergedForest": {},
+    "LocalForest": {},
+    "BOFRF": {},
+    "BOFRF personal": {"personal": True},
+    "BOFRF recount": {"personal": True, "recount": True},
+    "BOFRF validation": {"validation": 0.3},
+    "BOPPID": {"max_depth": None},
+    "AdaBoostPL": {"max_depth": None},
+    "MultBoost": {"max_depth": None},
+}
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_study_has_as_many_models_judged_as_its_learner_needs(name):
+    fed = federate(parts(table(), 3), Recorded, test=0.3)
+    parameters = {key: value for key, value in {**SMALL, **LEARNERS[name]}.items() if value is not None}
+    learner = getattr(sv, name.split()[0])
+    model = learner(**parameters).fit(fed)
+    model.evaluate(fed)
+    pooled = fed.blob(dict(model.contenders(fed))["pooled"].to_bytes()).hash
+    for site in fed.sites:
+        sent = {one.sent.hash for one in judged_at(fed, site) if one.sent is not None and not one.work}
+        assert len(sent - {pooled}) <= learner.models_judged(parameters)
+
+
+def judged_at(fed, site):
+    sent = [wire.decode(data, Envelope) for to, way, data in fed.transport.record if way == "received" and to == site]
+    return [one for e in sent if e.kind == "Judge" for one in wire.decode(e.body, Judge).contenders]
 
 
 def evaluate_alone(fed, model, judged):
     return evaluate(fed, model.schema_, [("federated", judged)], np.zeros(2, np.uint64))[0]
 
 
-def test_other_models_are_counted_over_a_study():
+def test_models_are_counted_over_a_study():
     """Also if the site was restarted, and in any task: what they tell adds up."""
     fed = federate(parts(table(), 2), test=0.3, cold=True, policy=sv.Policy(models=2))
     forest = sv.HistogramForest(**SMALL).fit(fed).forest_
@@ -62,35 +82,26 @@ def test_other_models_are_counted_over_a_study():
     for again in (models[:1], models[:2], models[1:2]):
         with fed.working_on("judging"):
             fed.ask(Judge(contenders=again, **shared(fed)))
-    with fed.working_on("judging"), pytest.raises(RefusedError, match="lets a study have 2 models judged"):
+    with fed.working_on("judging"), pytest.raises(RefusedError, match="in a study: 2 at most"):
         fed.ask(Judge(contenders=models[2:], **shared(fed)))
 
 
-def test_a_changed_leaf_is_not_signed():
-    fed = federate(parts(table(), 2), Recorded, test=0.3, policy=sv.Policy(models=1))
+def test_weights_make_another_model():
+    """Trees that sites signed, weighted as a coordinator likes, score rows as it likes."""
+    fed = federate(parts(table(), 2), test=0.3, policy=sv.Policy(models=1))
     model = sv.MergedForest(**SMALL).fit(fed)
     with fed.working_on("judging"):
         evaluate_alone(fed, model, model.forest_)
-    assert not counted(fed)
-    value = model.forest_.value.copy()
-    value[0] = value[0][::-1]
-    forged = replace(model.forest_, value=value)
-    assert len(set(tree_digests(forged)) - set(tree_digests(model.forest_))) == 1
-    with fed.working_on("judging"):
-        evaluate_alone(fed, model, forged)
-    assert len(counted(fed)) == 1
+    weights = model.forest_.weights * np.linspace(1.0, 2.0, len(model.forest_))
+    with fed.working_on("judging"), pytest.raises(RefusedError, match="in a study: 1 at most"):
+        evaluate_alone(fed, model, replace(model.forest_, weights=weights))
 
 
-def counted(fed):
-    return [key for key in fed.site("site 0").store._values if key.startswith("conduct models")]
-
-
-def test_trees_that_nobody_signed_are_no_proof():
-    fed = federate(parts(table(), 2), test=0.3)
-    forest = sv.HistogramForest(**SMALL).fit(fed).forest_
-    blob = fed.blob(forest.bare().to_bytes())
-    with fed.working_on("judging"), pytest.raises(RefusedError, match="made and signed in this study"):
-        fed.ask(Judge(contenders=[Contender(sent=blob)], trees=(blob,), **shared(fed)))
+def test_a_study_that_needs_more_is_refused_first():
+    fed = federate(parts(table(), 3), test=0.3, policy=sv.Policy(models=2))
+    announce(fed, sv.HistogramForest(**SMALL).questions_of_judging(fed))  # its own, and that of pooled rows
+    with pytest.raises(RefusedError, match="in a study: 2 at most"):
+        announce(fed, sv.BOFRF(**SMALL).questions_of_judging(fed))
 
 
 @pytest.mark.parametrize("sums", ["ring", "masked"])

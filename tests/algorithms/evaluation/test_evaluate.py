@@ -38,15 +38,15 @@ def judged(fed, site):
     return fed.site(site).part(fed.schema, test=True)
 
 
-def grouped(forest, part, least=1):
-    """What a forest answers to the rows of a site, in groups: scores and decisions."""
-    return in_groups(answer_of(forest, part.X, np.zeros(part.X.shape[1], bool)), forest.schema.n_classes, least)
+def answered(forest, part):
+    """What a forest answers to the rows of a site: scores and decisions."""
+    return answer_of(forest, part.X, np.zeros(part.X.shape[1], bool))
 
 
 def by_sklearn(forest, parts_, least=1):
-    """Judge a forest on the rows themselves, which each site scores in groups."""
-    y = np.concatenate([p.y for p in parts_])
-    scores, votes = (np.concatenate(both) for both in zip(*(grouped(forest, p, least) for p in parts_), strict=True))
+    """Judge a forest on the rows themselves, which each site scores and counts in groups."""
+    found = [in_groups(answered(forest, p), p.y, forest.schema.n_classes, least) for p in parts_]
+    scores, votes, y = (np.concatenate(all_) for all_ in zip(*((*answer, y) for answer, y in found), strict=True))
     if not forest.schema.n_classes:
         return {"rmse": sk.root_mean_squared_error(y, scores[:, 0]), "r2": sk.r2_score(y, scores[:, 0])}
     two = forest.schema.n_classes == 2
@@ -94,7 +94,7 @@ def test_overall_figures_of_the_sites_own_models():
     fed, model = fitted("binary")
     local = sv.LocalForest(n_estimators=8, max_depth=4).fit(fed).forests_
     y = np.concatenate([judged(fed, s).y for s in fed.sites])
-    answers = [grouped(local[s], judged(fed, s)) for s in fed.sites]
+    answers = [answered(local[s], judged(fed, s)) for s in fed.sites]
     scores, decided = (np.concatenate(both) for both in zip(*answers, strict=True))
     row = figures(model.evaluate(fed), "all", "local")
     assert row["accuracy"] == pytest.approx(sk.accuracy_score(y, decided))
@@ -140,7 +140,7 @@ def test_gains_over_what_a_site_has_alone(task):
         better = alone[first] - joined[first] if task == "number" else joined[first] - alone[first]
         assert joined["gain"] == pytest.approx(better)  # of figures that are rounded
         part, at = judged(fed, site), fed.site(site)
-        answers = [grouped(forest, part).scores for forest in (local[site], model.forest_)]
+        answers = [answered(forest, part).scores for forest in (local[site], model.forest_)]
         between = intervals(answers, 0, part.y, fed.schema.n_classes, at.sampling_key)[1]
         assert [joined["gain_low"], joined["gain_high"]] == pytest.approx(list(between), **DIGITS[task])
         assert joined["use"]
@@ -180,13 +180,13 @@ def test_votes_decide_classes_and_scores_rank():
     model.forest_ = voting
     frame = model.evaluate(fed)
     row = figures(frame, "site 0", "federated")
-    scores, decided = grouped(voting, part)
+    scores, decided = answered(voting, part)
     assert (decided != scores.argmax(axis=1)).any()
     assert row["accuracy"] == pytest.approx(sk.accuracy_score(part.y, decided), abs=5e-4)
     assert row["mcc"] == pytest.approx(sk.matthews_corrcoef(part.y, decided), abs=5e-4)
     assert row["auc"] == pytest.approx(sk.roc_auc_score(part.y, scores[:, 1]), abs=5e-4)
     everyone = [judged(fed, site) for site in fed.sites]
-    right = sum((grouped(voting, p).decided == p.y).sum() for p in everyone)
+    right = sum((answered(voting, p).decided == p.y).sum() for p in everyone)
     assert figures(frame, "all", "federated")["accuracy"] == pytest.approx(right / sum(map(len, everyone)))
 
 
@@ -215,7 +215,7 @@ def test_a_site_that_lacks_columns(task):
 
     model.forest_, model.forests_ = mixed, dict.fromkeys(fed.sites, mixed)
     part, y = judged(fed, "site 1"), judged(fed, "site 1").y
-    scores = grouped(voting, part).scores
+    scores = answered(voting, part).scores
     expected = sk.root_mean_squared_error(y, scores[:, 0]) if task == "number" else sk.roc_auc_score(y, scores[:, 1])
     assert figures(model.evaluate(fed), "site 1", "federated")[first] == pytest.approx(expected, rel=5e-3)
 
@@ -371,6 +371,21 @@ def test_a_question_without_a_model_is_refused():
                 fed.ask(question)
         else:
             assert len(fed.ask(question)) == 3
+
+
+def test_rows_of_one_class_have_no_figures_in_groups():
+    """Nor those with one row of another class: groups do not tell the two apart. All rows are counted in sums."""
+    frames = parts(table(), 2)
+    for rest in (0, 1):
+        one = frames[0].sort("label")
+        few = one.with_columns(label=pl.lit(one["label"][0]))
+        few[0, "label"] = one["label"][-1]
+        fed = federate([few if rest else few[1:], frames[1]], test=0.5, policy=sv.Policy(score_groups=5))
+        frame = sv.HistogramForest(n_estimators=3, max_depth=3).fit(fed).evaluate(fed)
+        assert np.isnan(figures(frame, "site 0", "federated")["auc"])
+        assert np.isnan(figures(frame, "site 0", "federated")["accuracy"])
+        assert np.isfinite(figures(frame, "site 1", "federated")["auc"])
+        assert figures(frame, "all", "federated")["rows"] == sum(len(judged(fed, site)) for site in fed.sites)
 
 
 def test_which_variant_it_is_that_a_site_should_use():

@@ -1,4 +1,7 @@
-"""Rows in groups that share a score: how large they are, what they keep, and what a model made to single out tells."""
+"""Rows in groups that share a score: how large they are, what they keep, and that no row's label is told."""
+
+from collections import defaultdict
+from itertools import product
 
 import numpy as np
 import pytest
@@ -7,7 +10,9 @@ from hypothesis import strategies as st
 
 import silvan as sv
 from silvan.algorithms.evaluation.figures import Answer
-from silvan.algorithms.evaluation.score_groups import in_groups
+from silvan.algorithms.evaluation.intervals import delong
+from silvan.algorithms.evaluation.score_groups import arrange, in_groups, one_class
+from silvan.errors import InputError
 from silvan.metrics import classification
 
 
@@ -17,55 +22,138 @@ def answer(n, n_classes, seed=0, levels=50):
     return Answer(scores, scores.argmax(axis=1))
 
 
+def of_two(score):
+    return Answer(np.column_stack([1 - score, score]), (score > 0.5).astype(int))
+
+
+def told(answer, labels):
+    """What is counted: labels by score and decision, in no order."""
+    columns = np.column_stack([answer.scores, answer.decided, labels])
+    return columns[np.lexsort(columns.T)].tobytes()
+
+
 @given(
-    st.integers(1, 60), st.sampled_from([0, 2, 3, 5]), st.integers(2, 7), st.integers(0, 99), st.sampled_from([2, 50])
+    st.integers(3, 60), st.sampled_from([0, 2, 3, 5]), st.integers(3, 7), st.integers(0, 99), st.sampled_from([2, 50])
 )
 def test_groups_are_large_enough_and_in_order(n, n_classes, least, seed, levels):
     before = answer(n, n_classes, seed, levels)
-    after = in_groups(before, n_classes, least)
+    y = np.random.default_rng(seed).integers(0, n_classes or 9, n)
+    after, labels = in_groups(before, y, n_classes, least)
+    if n < least:
+        assert after.silent
+        return
     _, sizes = np.unique(np.column_stack([after.scores, after.decided]), axis=0, return_counts=True)
-    assert sizes.min() >= min(least, n)
+    assert sizes.min() >= least
     np.testing.assert_allclose(after.scores.mean(axis=0), before.scores.mean(axis=0), atol=1e-8)
-    if n_classes != 0:
+    if n_classes:
         assert set(after.decided) <= set(before.decided)
+        # nothing but a row of another class where there was none
+        change = np.bincount(labels, minlength=n_classes) - np.bincount(y, minlength=n_classes)
+        assert np.abs(change).sum() <= 2 * n_classes
+    else:
+        np.testing.assert_array_equal(labels, y)
     if n_classes in (0, 2):
         order = np.argsort(before.scores[:, -1], kind="stable")
         assert (np.diff(after.scores[order, -1]) >= 0).all()
 
 
 def test_every_row_by_itself():
-    before = answer(30, 2)
-    assert in_groups(before, 2, 1) is before
-    silent = Answer(np.full((9, 2), np.nan), np.zeros(9, int))
-    assert in_groups(silent, 2, 5) is silent
+    before, y = answer(30, 2), np.arange(30) % 2
+    assert in_groups(before, y, 2, 1)[0] is before
+    assert in_groups(before, y, 2, 1)[1] is y
+    silent = Answer(np.full((30, 2), np.nan), np.zeros(30, int))
+    assert in_groups(silent, y, 2, 5)[0] is silent
+
+
+@pytest.mark.parametrize(
+    ("n", "n_classes", "least", "levels"),
+    [(5, 2, 5, 50), (10, 2, 5, 50), (9, 2, 3, 50), (10, 2, 5, 3), (9, 2, 4, 2), (6, 3, 3, 50), (6, 3, 4, 2)],
+)
+def test_no_row_has_its_label_told(n, n_classes, least, levels):
+    """Of all labels that there could be, those that are told alike leave every row at least two classes."""
+    for seed in range(2):
+        before = answer(n, n_classes, seed, levels)
+        alike = defaultdict(list)
+        for labels in product(range(n_classes), repeat=n):
+            y = np.array(labels)
+            alike[told(*in_groups(before, y, n_classes, least))].append(y)
+        for found in alike.values():
+            assert all(len(np.unique(row)) > 1 for row in np.array(found).T)
+        assert len(alike) > n // least  # and something is told
+
+
+def test_labels_to_count_by_follow_from_what_is_told():
+    """Also in which order they are within a group, since models are compared row by row."""
+    before, seen = answer(8, 2, levels=50), {}
+    for labels in product(range(2), repeat=8):
+        after, counted = in_groups(before, np.array(labels), 2, 3)
+        assert seen.setdefault(told(after, counted), counted.tobytes()) == counted.tobytes()
 
 
 def test_one_row_set_apart_is_not_seen():
     """Whatever its label, a row that scores unlike all others changes nothing."""
-    scores = np.zeros((40, 2))
-    scores[7] = [0.0, 1.0]
-    scores[:, 0] = 1.0 - scores[:, 1]
-    y = np.arange(40) % 2
+    score, y = np.zeros(40), np.arange(40) % 2
+    score[7] = 1.0
     figures = []
     for label in (0, 1):
         y[7] = label
-        grouped = in_groups(Answer(scores, scores.argmax(axis=1)), 2, 5)
-        figures.append(classification(grouped.scores, y, grouped.decided))
+        grouped, labels = in_groups(of_two(score), y, 2, 5)
+        figures.append(classification(grouped.scores, labels, grouped.decided))
     assert figures[0]["auc"] == figures[1]["auc"] == 0.5
     assert np.unique(grouped.scores, axis=0).shape == (1, 2)
 
 
-@pytest.mark.parametrize("n", [100, 1000])
-def test_an_honest_models_figures_hardly_change(n):
-    rng = np.random.default_rng(0)
+def honest(n, seed=0, signal=1.5, sure=1.0):
+    """Scores of a model that ranks rows well, and may be more or less sure than it should be; and labels."""
+    rng = np.random.default_rng(seed)
     y = rng.integers(0, 2, n)
-    score = 1 / (1 + np.exp(-(1.5 * y + rng.normal(size=n))))
-    before = Answer(np.column_stack([1 - score, score]), (score > 0.5).astype(int))
-    after = in_groups(before, 2, 5)
-    for name, value in classification(before.scores, y, before.decided).items():
-        assert classification(after.scores, y, after.decided)[name] == pytest.approx(value, abs=5 / n), name
+    return 1 / (1 + np.exp(-sure * signal * (signal * (y - 0.5) + rng.normal(size=n)))), y
+
+
+@pytest.mark.parametrize("n", [170, 1000])
+@pytest.mark.parametrize("signal", [0.7, 1.5, 3.0])
+@pytest.mark.parametrize("sure", [0.4, 1.0, 2.0])
+def test_an_honest_models_figures_hardly_change(n, signal, sure):
+    """Far less than they do by chance: with other rows, the AUC of these varies by 0.5 / sqrt(n) or so."""
+    change = defaultdict(list)
+    for seed in range(20):
+        score, y = honest(n, seed, signal, sure)
+        before = of_two(score)
+        after, labels = in_groups(before, y, 2, 5)
+        for name, value in classification(before.scores, y, before.decided).items():
+            change[name].append(classification(after.scores, labels, after.decided)[name] - value)
+    for name in ("auc", "accuracy", "f1"):
+        assert abs(np.mean(change[name])) < 0.06 / n**0.5, name
+        assert np.std(change[name]) < 0.15 / n**0.5, name
+
+
+def test_a_model_that_is_always_right_seems_to_err_once_a_class():
+    y = np.arange(100) % 2
+    after, labels = in_groups(of_two(0.1 + 0.8 * y), y, 2, 5)
+    assert (labels != y).sum() == 2
+    assert classification(after.scores, labels, after.decided)["accuracy"] == 0.98
+
+
+def test_intervals_of_gains_are_about_as_wide():
+    for seed in range(5):
+        score, y = honest(300, seed)
+        other = np.clip(score + np.random.default_rng(seed).normal(size=300) / 8, 0, 1)
+        (one, labels), (base, base_labels) = (in_groups(of_two(s), y, 2, 5) for s in (score, other))
+        exact = np.diff(delong(score, other, y == 1))
+        arranged = arrange(one, labels, base_labels)
+        assert told(one, arranged) == told(one, labels)
+        assert np.diff(delong(one.scores[:, 1], base.scores[:, 1], arranged == 1)) == pytest.approx(exact, rel=0.3)
+
+
+def test_rows_of_one_class():
+    assert one_class(np.array([0, 0, 1, 0]), 2)
+    assert not one_class(np.array([0, 1, 1, 0]), 2)
+    assert not one_class(np.array([0.0, 0.0]), 0)
+    assert not one_class(np.array([0, 1, 2]), 3)
 
 
 def test_of_fewer_rows_than_a_group_there_are_no_figures():
     assert not sv.Policy(score_groups=5).allows_figures(np.array([0, 1, 0, 1]), 2)
     assert sv.Policy(score_groups=5).allows_figures(np.array([0, 1, 0, 1, 1]), 2)
+    with pytest.raises(InputError, match="score_groups must be 1, or at least 3"):
+        sv.Policy(score_groups=2)

@@ -17,7 +17,7 @@ import numpy as np
 from silvan.algorithms.bofrf.weigh import Weighted
 from silvan.algorithms.evaluation.figures import Answer
 from silvan.algorithms.evaluation.intervals import placements
-from silvan.algorithms.evaluation.score_groups import in_groups
+from silvan.algorithms.evaluation.score_groups import in_groups, one_class
 from silvan.algorithms.horizontal.merged_forest import equal_site_weights
 from silvan.algorithms.shared.drawn_rows import drawn_by_place
 from silvan.algorithms.shared.recount import places_of, read_recount
@@ -247,7 +247,8 @@ def decide(
     Of equals a cautious site takes a global one; another takes its own trees, as published (Eq. 3.11: the global ones
     only if they are better). Then it is the one with a tau near the agreed one. Figures of fewer than ``FLOOR`` rows
     say more about single rows than about ensembles: they do not leave the site, and a cautious site does not choose by
-    them. Figures that leave are of rows scored in ``groups`` of so many.
+    them. Figures that leave are of rows scored in ``groups`` of so many; then rows of one class, or all but one, are
+    too few as well.
     """
     figures = np.full((len(taus), len(STRATEGIES)), np.nan)
     agreed = next((at for at in ((0, 0), (0, 1)) if at in scores), min(scores, default=(0, 0)))
@@ -256,13 +257,13 @@ def decide(
     measure: Measure = ""
     for at in [agreed, *(at for at in scores if at != agreed)]:
         rows = known[at] & known[agreed] if scores else np.zeros(0, np.bool_)
-        few = rows.sum() < FLOOR
+        few = rows.sum() < FLOOR or (groups > 1 and one_class(y[rows], n_classes))
         if not rows.any() or (few and cautious):
             continue
         mine, other = (judge(scores[one][rows], y[rows], n_classes) for one in (at, agreed))
         measure = measure or mine.measure
         if mine.measure == measure:
-            shown = judge(_in_groups(scores[at][rows], n_classes, groups), y[rows], n_classes).figure
+            shown = judge(*_in_groups(scores[at][rows], y[rows], n_classes, groups), n_classes).figure
             figures[at] = np.nan if few else float(f"{shown:.{_DIGITS}g}")
             if not cautious or mine.beats(other):
                 ahead[at] = mine.value - other.value
@@ -272,8 +273,9 @@ def decide(
     return Chosen(tau=tau, strategy=STRATEGIES[strategy], measure=measure, rows=n, figures=figures)
 
 
-def _in_groups(scores: np.ndarray, n_classes: int, least: int) -> np.ndarray:
-    return in_groups(Answer(scores, scores.argmax(axis=1)), n_classes, least).scores
+def _in_groups(scores: np.ndarray, y: np.ndarray, n_classes: int, least: int) -> tuple[np.ndarray, np.ndarray]:
+    answer, labels = in_groups(Answer(scores, scores.argmax(axis=1)), y, n_classes, least)
+    return answer.scores, labels
 
 
 @dataclass(frozen=True)

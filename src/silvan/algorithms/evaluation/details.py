@@ -74,15 +74,16 @@ class Detail(msgspec.Struct, frozen=True):
 
 
 class Floors(NamedTuple):
-    """Fewest rows in a group, and of a class in it."""
+    """Fewest rows in a group, and of a class in it; and whether means of rows with the same number are left out."""
 
     rows: int = FLOOR
     of_class: int = 1
+    numbers_differ: bool = False
 
     @classmethod
     def of(cls, policy: Policy) -> "Floors":
         """Return what a site's policy asks for."""
-        return cls(max(FLOOR, policy.score_groups, policy.min_test), policy.min_class)
+        return cls(max(FLOOR, policy.score_groups, policy.min_test), policy.min_class, policy.score_groups > 1)
 
 
 def names_of(n_classes: int) -> tuple[str, ...]:
@@ -181,7 +182,16 @@ def _number_groups(predicted: np.ndarray, y: np.ndarray, floors: Floors) -> np.n
     means = [np.add.reduceat(values[order], starts) / sizes for values in (predicted, y)]
     spread = float(y.std())
     digits = _DIGITS - 1 - math.floor(math.log10(spread)) if spread > 0 else _DIGITS
-    return np.stack([*(np.round(mean, digits) for mean in means), sizes], axis=1)
+    groups = np.stack([*(np.round(mean, digits) for mean in means), sizes], axis=1)
+    return groups[
+        [not floors.numbers_differ or _differ(y[order[a : a + n]]) for a, n in zip(starts, sizes, strict=True)]
+    ]
+
+
+def _differ(numbers: np.ndarray) -> bool:
+    """Whether more than one of the numbers is another than most: otherwise their mean may tell each of them."""
+    _, times = np.unique(numbers, return_counts=True)
+    return bool(len(numbers) - times.max() > 1)
 
 
 # -- at the coordinator

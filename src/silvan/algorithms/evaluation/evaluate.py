@@ -27,7 +27,7 @@ from silvan.algorithms.evaluation.details import (
 )
 from silvan.algorithms.evaluation.figures import LOCAL, Answer, Row, answer_of, compared, with_detail
 from silvan.algorithms.evaluation.intervals import intervals
-from silvan.algorithms.evaluation.score_groups import in_groups
+from silvan.algorithms.evaluation.score_groups import arrange, hides_one_class, in_groups
 from silvan.algorithms.evaluation.site_thresholds import Draws, site_threshold
 from silvan.algorithms.horizontal.merged_forest import local_forest
 from silvan.algorithms.shared.requests import schema_of
@@ -73,7 +73,6 @@ class Judge(Request, frozen=True, kw_only=True, omit_defaults=True):
     contenders: list[Contender]
     feature_key: np.ndarray
     against: int = -1  # the one that gains are measured against, if any
-    trees: tuple[Blob, ...] = ()  # what the models that are sent are made of, signed by the sites that made it
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
@@ -107,7 +106,6 @@ class Tally(Request, frozen=True, kw_only=True, omit_defaults=True):
     schema: Blob
     contenders: list[Contender]
     feature_key: np.ndarray
-    trees: tuple[Blob, ...] = ()
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
@@ -127,23 +125,23 @@ def judge(site: Site, request: Judge) -> Figures:
     if not -1 <= request.against < len(request.contenders):
         raise FormatError("gains are measured against a model that is not there")
     schema = schema_of(site, request.schema)
-    check_contenders(site, schema, request.contenders, request.trees)
+    check_contenders(site, request.contenders)
     y = site.part(schema, test=True).y
     given = [_answer(site, schema, contender, request.feature_key) for contender in request.contenders]
     if schema.n_classes:
-        rows = [list(metrics.classification(a.scores, y, a.decided).values()) for a in given]
+        rows = [list(_classification(*one).values()) for one in given]
     else:
-        rows = [metrics.moments(a.scores[:, 0], y).tolist() for a in given]
-    between = intervals([a.scores for a in given], request.against, y, schema.n_classes, site.sampling_key, site.n_jobs)
+        rows = [metrics.moments(answer.scores[:, 0], labels).tolist() for answer, labels in given]
+    between = _intervals(site, given, request.against, schema.n_classes)
     figures = np.array(rows, np.float64).reshape(len(given), -1)
     figures, between = rounded(figures, between, bool(schema.n_classes))
-    if not policy_of(site).allows_figures(y, schema.n_classes):
-        # not refused: a site with few rows would end everybody's evaluation
-        figures, between = np.full_like(figures, np.nan if schema.n_classes else 0.0), np.full_like(between, np.nan)
-        return Figures(rows=len(y), figures=figures, intervals=between, details=(nothing(),) * len(given))
-    floors = Floors.of(policy_of(site))
-    thresholds = [_threshold(site, schema, contender, request.feature_key) for contender in request.contenders]
-    details = [detail_of(*a, y, schema.n_classes, floors, t) for a, t in zip(given, thresholds, strict=True)]
+    policy, details = policy_of(site), [nothing()] * len(given)
+    for i, ((answer, labels), contender) in enumerate(zip(given, request.contenders, strict=True)):
+        if policy.allows_figures(y, schema.n_classes) and not hides_one_class(policy, labels, schema.n_classes):
+            threshold = _threshold(site, schema, contender, request.feature_key)
+            details[i] = detail_of(*answer, labels, schema.n_classes, Floors.of(policy), threshold)
+        else:  # not refused: a site with few rows would end everybody's evaluation
+            figures[i], between[i] = np.nan if schema.n_classes else 0.0, np.nan
     return Figures(rows=len(y), figures=figures, intervals=between, details=tuple(details))
 
 
@@ -151,11 +149,10 @@ def judge(site: Site, request: Judge) -> Figures:
 def tally(site: Site, request: Tally) -> Counts:
     """Count the site's test rows on the grid of scores; a model whose trees all abstain counts no rows."""
     schema = schema_of(site, request.schema)
-    check_contenders(site, schema, request.contenders, request.trees)
-    y = site.part(schema, test=True).y
+    check_contenders(site, request.contenders)
     scores, confusion, bands = [], [], []
     for contender in request.contenders:
-        answer = _answer(site, schema, contender, request.feature_key)
+        answer, y = _answer(site, schema, contender, request.feature_key)
         scored = slice(0, 0) if answer.silent else slice(None)
         found, labels = answer.scores[scored], y[scored]
         scores.append(metrics.count_scores(found, labels, exact=False))
@@ -166,17 +163,41 @@ def tally(site: Site, request: Tally) -> Counts:
     )
 
 
-def _answer(site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray) -> Answer:
-    """Score the test part in groups of rows; scores are kept, since both rounds need them."""
+def _answer(site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray) -> tuple[Answer, np.ndarray]:
+    """Score the test part in groups of rows; return the scores and the labels to count by, kept for both rounds."""
     key = ("scores", msgspec.json.encode(contender), feature_key.tobytes(), schema.hash)
     if key not in site.cache:
         forest = _forest(site, schema, contender, feature_key)
         part, absent = site.part(schema, test=True), site.absent(schema)
         pieces = [answer_of(forest, piece.X, absent, site.n_jobs) for piece in part.pieces()]
         whole = Answer(*map(np.concatenate, zip(*pieces, strict=True))) if len(pieces) > 1 else pieces[0]
-        site.cache[key] = in_groups(whole, schema.n_classes, policy_of(site).score_groups)
-    answer: Answer = site.cache[key]
-    return answer
+        site.cache[key] = in_groups(whole, part.y, schema.n_classes, policy_of(site).score_groups)
+    found: tuple[Answer, np.ndarray] = site.cache[key]
+    return found
+
+
+def _classification(answer: Answer, labels: np.ndarray) -> dict[str, float]:
+    return metrics.classification(answer.scores, labels, answer.decided)
+
+
+def _intervals(site: Site, given: list[tuple[Answer, np.ndarray]], against: int, n_classes: int) -> np.ndarray:
+    """Return intervals of gains, (models, 2), from what figures are made of and nothing else.
+
+    Where each model has labels of its own to count by, two at a time are compared by those of the one, with rows of a
+    group so arranged that they agree with the other's as far as can be. The middle is the difference of the figures.
+    """
+    scores, labels = [answer.scores for answer, _ in given], [one for _, one in given]
+    key, jobs = site.sampling_key, site.n_jobs
+    if against < 0 or policy_of(site).score_groups == 1 or not n_classes:
+        return intervals(scores, against, labels[0], n_classes, key, jobs)
+    base, found = given[against], np.full((len(given), 2), np.nan)
+    for i, one in enumerate(given):
+        if i != against and not base[0].silent and not one[0].silent:
+            arranged = arrange(*one, base[1])
+            shift = _classification(base[0], arranged)["auc"] - _classification(*base)["auc"]
+            pair = intervals([scores[against], scores[i]], 0, arranged, n_classes, key, jobs)[1]
+            found[i] = np.clip(pair + shift, -1.0, 1.0)
+    return found
 
 
 def _forest(site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray) -> Forest:
@@ -243,11 +264,10 @@ def evaluate(
     """
     names = [name for name, _ in contenders]
     against = names.index(LOCAL) if LOCAL in names else -1
-    listed, trees = list_contenders(federation, schema, [model for _, model in contenders], draws or {})
+    listed = list_contenders(federation, [model for _, model in contenders], draws or {})
     shared: dict[str, Any] = {
         "schema": federation.blob(schema.to_json().encode()),
         "feature_key": feature_key,
-        "trees": tuple(trees),
     }
     with federation.counted_apart():
         replies: dict[str, Figures] = federation.ask(

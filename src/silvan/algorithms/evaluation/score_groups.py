@@ -1,27 +1,40 @@
-"""Rows scored in groups: as many rows as a site's policy says share one score and one decision, before all else.
+"""Rows and labels as figures and counts of models see them: in groups, none of which tells the label of a row.
 
 Whoever may choose a model can have it score one row unlike all others, and would read the row's label from any figure
-or count. In groups of rows that score about alike, figures of an honest model hardly change, since what it tells apart
-within a group is little; and of a model made to single out a row nothing is seen but the labels of a group together.
+or count. So before anything is counted, as many rows as a site's policy says share one score and one decision, in
+groups that follow from the scores alone. A group with rows of several classes tells no row's label. Of one in which all
+rows are of one class, or all but one, it is not told which of the two it is: in all such groups of a class together,
+rows of other classes are counted, at least one, and put where the model is least sure. So any row may be of another
+class than its group, whatever the model and the labels are, and figures move by a row a class at most.
 """
 
 import numpy as np
 
 from silvan.algorithms.evaluation.figures import Answer
+from silvan.privacy.gate.gate import Policy
+
+_SURE = 1e-6, 1.0 - 1e-6
+"""The least and the most that a score counts as a probability."""
+
+_STRETCHES = np.linspace(0.0, 6.0, 25)
+"""By what log-odds of scores may be stretched."""
 
 _DIGITS = 9
 """Digits of a group's score: rows that score the same do so in groups of any size."""
 
 
-def in_groups(answer: Answer, n_classes: int, least: int) -> Answer:
-    """Return an answer in which rows of a group have the same scores, their mean, and the same decision, most rows'.
+def in_groups(answer: Answer, y: np.ndarray, n_classes: int, least: int) -> tuple[Answer, np.ndarray]:
+    """Return an answer in which rows of a group have the same scores and decision, and the labels to count them by.
 
     Groups have at least so many rows, in the order of their scores: of the second of two classes, of a number, and
-    otherwise by the class that is decided on and how sure that is. Rows with the same score are in the same group.
+    otherwise by the class that is decided on and how sure that is. Rows with the same score are in the same group. Its
+    score is the mean, its decision that of most rows. Of fewer rows than a group has, the answer is silent.
     """
     scores, decided = answer
     if least == 1 or answer.silent or not len(scores):
-        return answer
+        return answer, y
+    if len(y) < least:
+        return Answer(np.full_like(scores, np.nan), decided), y
     if n_classes > 2:
         order = np.lexsort((scores.max(axis=1), decided))
         level = np.stack([decided[order], scores.max(axis=1)[order]])
@@ -32,12 +45,78 @@ def in_groups(answer: Answer, n_classes: int, least: int) -> Answer:
     starts = _group_starts(changes, len(order), least)
     sizes = np.diff([*starts, len(order)])
     means = np.round(np.add.reduceat(scores[order], starts, axis=0) / sizes[:, None], _DIGITS)
-    grouped, votes = np.empty_like(scores), decided.copy()
+    grouped, votes, labels = np.empty_like(scores), decided.copy(), y.copy()
     grouped[order] = np.repeat(means, sizes, axis=0)
     if n_classes:
-        decisions = np.eye(n_classes, dtype=np.int64)[decided[order]]
-        votes[order] = np.repeat(np.add.reduceat(decisions, starts, axis=0).argmax(axis=1), sizes)
-    return Answer(grouped, votes)
+        votes[order] = np.repeat(_by_class(decided[order], starts, n_classes).argmax(axis=1), sizes)
+        counts = _untold(_by_class(y[order], starts, n_classes), means)
+        labels[order] = np.repeat(np.tile(np.arange(n_classes), len(counts)), counts.ravel())
+    return Answer(grouped, votes), labels
+
+
+def one_class(labels: np.ndarray, n_classes: int) -> bool:
+    """Whether labels are of one class, or all but one: groups do not tell the two apart, so figures must not."""
+    return bool(n_classes) and bool(len(labels) - np.bincount(labels).max(initial=0) <= 1)
+
+
+def hides_one_class(policy: Policy, labels: np.ndarray, n_classes: int) -> bool:
+    """Whether there must be no figures of labels, since a policy has groups and the labels are of one class."""
+    return policy.score_groups > 1 and one_class(labels, n_classes)
+
+
+def arrange(answer: Answer, labels: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return labels in the order within groups in which they agree with others as far as can be."""
+    _, group = np.unique(np.column_stack([answer.scores, answer.decided]), axis=0, return_inverse=True)
+    arranged = np.empty_like(labels)
+    arranged[np.lexsort((other, group.ravel()))] = labels[np.lexsort((labels, group.ravel()))]
+    return arranged
+
+
+def _by_class(classes: np.ndarray, starts: np.ndarray, n_classes: int) -> np.ndarray:
+    """Count the rows of each group by class."""
+    return np.add.reduceat(np.eye(n_classes, dtype=np.int64)[classes], starts, axis=0)
+
+
+def _untold(counts: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """Return counts (groups, classes) that do not tell groups of one class from those with one row of another.
+
+    The rows of other classes in all such groups of a class are counted together, at least one, and put into these
+    groups by how likely each has one.
+    """
+    told, sizes, main = counts.copy(), counts.sum(axis=1), counts.argmax(axis=1)
+    alike = sizes - counts.max(axis=1) <= 1
+    for c in np.unique(main[alike]):
+        among = np.flatnonzero(alike & (main == c))
+        others, scores = counts[among].sum(axis=0), means[among].sum(axis=0)
+        others[c], scores[c] = 0, -1.0
+        if not others.any():
+            others[scores.argmax()] = 1
+        n = int(others.sum())
+        places = among[_spread(_likely(means[among, c], sizes[among], n), n)]
+        told[among] = 0
+        told[among, c] = sizes[among]
+        told[places, c] -= 1
+        told[places, np.repeat(np.arange(len(others)), others)] += 1
+    return told
+
+
+def _likely(scores: np.ndarray, sizes: np.ndarray, n: int) -> np.ndarray:
+    """Return how likely a group of mostly one class, by its score, has a row of another: about ``n`` in all.
+
+    Scores may be too sure of themselves, or not sure enough: their log-odds are stretched by what fits the total best.
+    """
+    scores = np.clip(scores, *_SURE)
+    odds = sizes * ((1.0 - scores) / scores) ** _STRETCHES[:, None]
+    likely = odds / (1.0 + odds)
+    return np.asarray(likely[np.abs(likely.sum(axis=1) - n).argmin()])
+
+
+def _spread(weights: np.ndarray, n: int) -> np.ndarray:
+    """Return ``n`` different places, as evenly as can be over their weights."""
+    reach = np.cumsum(weights)
+    places = np.searchsorted(reach, (np.arange(n) + 0.5) / n * reach[-1])
+    places = np.maximum.accumulate(places - np.arange(n)) + np.arange(n)
+    return np.minimum(places, len(weights) - n + np.arange(n))
 
 
 def _group_starts(levels: np.ndarray, n: int, least: int) -> np.ndarray:

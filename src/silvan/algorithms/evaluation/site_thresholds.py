@@ -1,6 +1,7 @@
 """Thresholds chosen at a site on training rows: every row is scored by the trees of a model that did not learn from it.
 
-No test row takes part. Rows are scored in groups as the site's policy says, so that a threshold tells of no single row.
+No test row takes part. Rows are scored and counted in groups as the site's policy says, so that a threshold tells of no
+single row.
 """
 
 from typing import NamedTuple
@@ -10,7 +11,7 @@ import numpy as np
 
 from silvan import metrics
 from silvan.algorithms.evaluation.figures import Answer
-from silvan.algorithms.evaluation.score_groups import in_groups
+from silvan.algorithms.evaluation.score_groups import hides_one_class, in_groups
 from silvan.algorithms.shared.drawn_rows import drawn_by_place
 from silvan.data.schema import Schema
 from silvan.federation.agreement.describe import FLOOR
@@ -39,7 +40,7 @@ class Draws(msgspec.Struct, frozen=True):
 
 
 class Unseen(NamedTuple):
-    """Training rows, scored by trees that did not see them, and their labels."""
+    """Training rows, scored by trees that did not see them, and the labels to count them by."""
 
     answer: Answer
     y: np.ndarray
@@ -73,7 +74,9 @@ def unseen_rows(site: Site, schema: Schema, forest: Forest, draws: Draws | None)
     if len(y) < FLOOR or not policy_of(site).allows_figures(y, schema.n_classes):
         return None
     decided = total.votes[known].argmax(axis=1) if votes else scores.argmax(axis=1)
-    return Unseen(in_groups(Answer(scores, decided), schema.n_classes, policy_of(site).score_groups), y)
+    policy = policy_of(site)
+    unseen = Unseen(*in_groups(Answer(scores, decided), y, schema.n_classes, policy.score_groups))
+    return None if hides_one_class(policy, unseen.y, schema.n_classes) else unseen
 
 
 def site_threshold(site: Site, schema: Schema, forest: Forest, draws: Draws | None) -> float:

@@ -36,7 +36,7 @@ class Announced(Reply, frozen=True, kw_only=True):
     refused: list[str]
 
 
-class Announce(Request, frozen=True, kw_only=True):
+class Announce(Request, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the site would answer all that is about to be asked."""
 
     verb: ClassVar[Verb] = "ask"
@@ -51,6 +51,7 @@ class Announce(Request, frozen=True, kw_only=True):
     epsilon: float  # of all noisy questions together; 0 without any
     sharers: int
     leaf: int | None  # fewest rows of a leaf; None where no trees are asked for
+    models: int = 0  # of those that a site is sent to judge
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Questions:
     settings: str = ""
     tasks: int = 1
     hint: str = ""
+    models: int = 0
 
     def __add__(self, other: "Questions") -> "Questions":
         leaves = [leaf for leaf in (self.min_leaf, other.min_leaf) if leaf is not None]
@@ -78,6 +80,7 @@ class Questions:
             f"{self.settings}\n{other.settings}",
             self.tasks + other.tasks,
             self.hint or other.hint,
+            self.models + other.models,
         )
 
 
@@ -89,10 +92,12 @@ def would_refuse(site: Site, request: Announce) -> Announced:
     """List why the site would refuse what is announced, each reason once."""
     if len(request.kinds) > _MOST_KINDS or len(request.over) > _MOST_SITES:
         raise FormatError("an announcement of too much")
-    if not (np.isfinite(request.epsilon) and request.epsilon >= 0.0) or request.sharers < 1 or request.tasks < 0:
+    if not (np.isfinite(request.epsilon) and request.epsilon >= 0.0) or request.sharers < 1:
+        raise FormatError("an announcement of what cannot be")
+    if request.tasks < 0 or request.models < 0:
         raise FormatError("an announcement of what cannot be")
     gate, reasons = site.outbox, []
-    for check in (_check_kinds, _check_tasks, _check_cost):
+    for check in (_check_kinds, _check_tasks, _check_models, _check_cost):
         reasons += [] if not isinstance(gate, Gate) else check(site, gate, request)
     return Announced(refused=list(dict.fromkeys(reasons))[:_MOST_REASONS])
 
@@ -126,6 +131,13 @@ def _check_tasks(site: Site, gate: Gate, request: Announce) -> list[str]:
     return [f"it takes part in {most} tasks of a study, models and judgements, and no more"]
 
 
+def _check_models(site: Site, gate: Gate, request: Announce) -> list[str]:
+    most = gate.most_models()
+    if most is None or request.models <= most:
+        return []
+    return [f"models of others that it judges in a study: {most} at most"]
+
+
 def _check_cost(site: Site, gate: Gate, request: Announce) -> list[str]:
     if not request.epsilon:
         return []
@@ -156,6 +168,7 @@ def announce(federation: Federation, questions: Questions) -> None:
         epsilon=questions.epsilon,
         sharers=questions.sharers,
         leaf=questions.min_leaf,
+        models=questions.models,
     )
     with federation.aside():
         replies: dict[str, Announced] = federation.ask(request)

@@ -54,13 +54,13 @@ class Policy:
     tasks
         How many models and judgements a study may have; None for any number.
     models
-        How many models a study may have judged that are not made of trees which sites signed: those of sums over sites,
-        whose leaf values a site cannot check. None for any number; between machines it is 8 unless a site says
-        otherwise.
+        How many models that a site is sent a study may have judged there, in all: two that differ on a row may show its
+        label. None for any number; between machines never more than an honest study of its learner needs, 1 for most.
     score_groups
-        Fewest rows that share a score in figures and counts of models, in groups of rows which score about alike: a
-        model made to single out a row then shows the labels of a group, not of the row. 1: every row has its own score;
-        between machines it is 5 unless a site says otherwise. Of fewer test rows there are no figures.
+        Fewest rows that share a score in figures and counts of models, in groups of rows which score about alike, and
+        which are counted so that a model made to single out rows shows the label of none. 1: every row has its own
+        score; otherwise 3 or more, and between machines 5 unless a site says otherwise. Of fewer test rows there are no
+        figures.
     losses
         How many sites a study may lose, of those that it began with: what is summed without a site, and nearly the same
         with it, tells that site's part. None for any number; between machines, as many as the study's quorum says.
@@ -126,6 +126,8 @@ class Policy:
             given, least = getattr(self, name), 0 if name in ("losses", "tolerate") else 1
             if given is not None and given < least:
                 raise InputError(f"{name} must be at least {least}, got {given!r}")
+        if self.score_groups == 2:
+            raise InputError("score_groups must be 1, or at least 3: two rows of one class cannot be hidden, got 2")
         if self.epsilon is not None:
             check_epsilon(self.epsilon)
         if self.leaf_digits is not None and not 1 <= self.leaf_digits <= 15:
@@ -161,11 +163,15 @@ class Policy:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a study's own text says of it: its id, the sites that it begins with, and how many of them it may lose."""
+    """What a study's own text says of it: its id, the sites that it begins with, and how many of them it may lose.
+
+    And how many models it has judged at a site which it sends there.
+    """
 
     study: str | None = None
     sites: Sequence[str] | None = None
     losses: int | None = None
+    models: int | None = None
 
 
 class Gate(Outbox):
@@ -274,6 +280,10 @@ class Gate(Outbox):
                 f"and of these {among} it is not: set tolerate to {spare}, and higher by how many sites may be lost"
             )
 
+    def most_models(self) -> int | None:
+        """Return how many models that a site is sent a study may have judged; None for any number."""
+        return _least([self.policy.models, self.terms.models])
+
     def most_tasks(self, study: str) -> int | None:
         """Return how many tasks a study may have, by the policy and by its approval; None for any number."""
         approval = self.approvals.find(study) if self.policy.approve else None
@@ -353,6 +363,11 @@ def policy_of(site: Site) -> Policy:
     """Return a site's policy; the default one where none is set."""
     policy = getattr(site.outbox, "policy", None)
     return policy if isinstance(policy, Policy) else Policy()
+
+
+def most_models(site: Site) -> int | None:
+    """Return how many models that it is sent a site judges in a study; None for any number."""
+    return site.outbox.most_models() if isinstance(site.outbox, Gate) else None
 
 
 def _describe(site: Site, envelope: Envelope, request: Request | None, reply: msgspec.Struct) -> tuple[str, str]:

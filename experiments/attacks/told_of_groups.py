@@ -1,0 +1,69 @@
+"""All that a site tells of its test rows by models that the coordinator knows, against all labels that there could be.
+
+Few rows, so that every combination of labels can be tried: those for which a site would tell the same, figures, counts
+by score and decision, and all else that follows from them, are what a coordinator cannot tell apart. A label that is
+the same in all of them is read for certain. One model is what most studies have judged; of two, as where the
+coordinator knows the site's own forest or a learner needs more, the groups of the one and of the other may be set
+against each other.
+"""
+
+from collections import defaultdict
+from itertools import product
+
+import numpy as np
+from experiments.attacks.outcome import Outcome
+
+from silvan.algorithms.evaluation.figures import Answer
+from silvan.algorithms.evaluation.score_groups import in_groups, one_class
+from silvan.metrics import classification, confusion, count_scores
+
+LEAST = 5
+"""``score_groups`` between machines."""
+
+
+def run(small: bool) -> list[Outcome]:
+    """Read labels from what is told of each of some models, and of two together."""
+    n = 10 if small else 12
+    all_labels = np.array(list(product(range(2), repeat=n)))
+    models = _models(n)
+    told = [[tell(model, y, LEAST) for y in all_labels] for model in models]
+    raw = [tell(models[0], y, 1) for y in all_labels]
+    alone = max(labels_read(all_labels, one) for one in told)
+    pairs = [labels_read(all_labels, list(zip(told[0], other, strict=True))) for other in told[1:]]
+    before = labels_read(all_labels, raw)
+    return [
+        Outcome(f"labels of {n} by one model, all that is told", f"{before:.3g}", alone, 0),
+        Outcome(f"labels of {n} by two models, all that is told", f"{before:.3g}", max(pairs), 1.5, "on average"),
+    ]
+
+
+def _models(n: int) -> list[np.ndarray]:
+    """Return scores: in a known order, with two rows exchanged, the other way round, and at random."""
+    score = np.linspace(0.02, 0.98, n)
+    exchanged = score.copy()
+    exchanged[[n // 2 - 1, n // 2]] = score[[n // 2, n // 2 - 1]]
+    return [score, exchanged, score[::-1], np.random.default_rng(0).permutation(score)]
+
+
+def tell(score: np.ndarray, y: np.ndarray, least: int) -> bytes:
+    """Return figures and counts as they leave a site, in three digits and whole numbers."""
+    answer, labels = in_groups(
+        Answer(np.column_stack([1.0 - score, score]), (score > 0.5).astype(np.int64)), y, 2, least
+    )
+    figures = np.round(list(classification(answer.scores, labels, answer.decided).values()), 3)
+    if least > 1 and one_class(labels, 2):
+        figures[:] = np.nan
+    counts = [*count_scores(answer.scores, labels, exact=True), confusion(answer.scores, labels, answer.decided)]
+    return b"".join([figures.tobytes(), *(np.ascontiguousarray(count).tobytes() for count in counts)])
+
+
+def labels_read(all_labels: np.ndarray, told: list[bytes] | list[tuple[bytes, bytes]]) -> float:
+    """Return how many labels are read for certain, on average over all labels that there could be."""
+    alike = defaultdict(list)
+    for labels, one in zip(all_labels, told, strict=True):
+        alike[one].append(labels)
+    read = 0
+    for found in alike.values():
+        share = np.mean(found, axis=0)
+        read += len(found) * int(((share == 0) | (share == 1)).sum())
+    return read / len(all_labels)
