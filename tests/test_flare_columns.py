@@ -3,6 +3,12 @@
 What needs no process of its own is in deploy/test_parties.py.
 """
 
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'silvan[flare]' to test real sites")
@@ -10,17 +16,36 @@ pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'si
 from helpers import parties
 from helpers.column_studies import ID
 from helpers.parties import HOLDER, PARTIES, in_process, load_with_shares, read_predictions, set_up, study
+from helpers.pausing_job import GO_ON, PARTY, PAUSED, PausingCoordinator
 from typer.testing import CliRunner
 
 from silvan.cli.main import app
 from silvan.deploy import one_machine
 from silvan.deploy.by_columns.new_rows import next_prediction
 from silvan.deploy.explain import approve_study
+from silvan.deploy.hub import Hub
 from silvan.deploy.member import Member
 from silvan.deploy.services import process_of, processes_of, start_site, stop_all
 from silvan.deploy.supervise import Supervisor
 from silvan.privacy.gate.site_folder import Approval
 from silvan.study.run_folder import Run
+
+PATIENCE = 900.0
+"""Seconds after which something that is waited for here will never come, also on a machine that is very busy."""
+
+
+class PausingSupervisor(Supervisor):
+    """Hands in a job that waits before a question."""
+
+    coordinator = f"{PausingCoordinator.__module__}.{PausingCoordinator.__qualname__}"
+
+
+def allow_pausing(hub):
+    """Allow the class that pauses, in the server's folder of these tests alone."""
+    path = hub.path / "server" / "local" / "resources.json"
+    content = json.loads(path.read_text())
+    content["class_allow_list"].append(PausingSupervisor.coordinator)
+    path.write_text(json.dumps(content))
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +54,12 @@ def federation(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parties")
     paths = parties.write_tables(folder / "tables", parties.tables())
     new = parties.write_tables(folder / "new", parties.tables(n=40, seed=9, label=False))
-    hub, made = one_machine.make_local(folder, paths)
+    hub = Hub.create(folder / "coordinator", "local", list(paths), "localhost", one_machine.free_port())
+    allow_pausing(hub)
+    with pytest.MonkeyPatch.context() as patch:
+        here = str(Path(__file__).parent)  # where the server finds the class
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")])))
+        made = one_machine.start_local(hub, folder, paths)
     members = dict(zip(PARTIES, made, strict=True))
     try:
         for party, member in members.items():
@@ -46,17 +76,23 @@ def approve(members, plan):
 def test_a_forest_of_columns_whose_party_is_killed_and_its_predictions(federation, tmp_path):
     """Encoded labels: a party is killed in training, comes back, and the forest is the one of one process."""
     hub, members = federation
-    plan = study("encoded", n_estimators=300, max_depth=8)
+    plan = study("encoded", n_estimators=10, max_depth=5)
     approve(members, plan)
     said = []
 
-    def report(line):
-        said.append(line)
-        if sum(line.startswith("training") for line in said) == 1 and line.startswith("training"):
-            process_of(members["shop"]).kill()
-            start_site(members["shop"])
+    def kill_at_the_question():
+        end = time.monotonic() + PATIENCE
+        while not (hub.path / PAUSED).exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        process_of(members[PARTY]).kill()
+        start_site(members[PARTY])
+        (hub.path / GO_ON).touch()
 
-    run = Supervisor(hub, plan, report).run_to_end()
+    killing = threading.Thread(target=kill_at_the_question)
+    killing.start()
+    run = PausingSupervisor(hub, plan, said.append).run_to_end()
+    killing.join()
+    assert (hub.path / PAUSED).exists()
     assert said.count("handed in") > 1
     model, _ = in_process(parties.tables(), plan)
     assert load_with_shares(run, plan, members).forest_.hash == model.forest_.hash

@@ -13,7 +13,6 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
 
 from silvan.algorithms.evaluation.figures import LOCAL, Row
 from silvan.data.holdout import Fold
@@ -48,6 +47,8 @@ def corrected_interval(gains: np.ndarray, ratio: float) -> tuple[float, float] |
     """
     if len(gains) < _FEWEST_SPLITS:
         return None
+    from scipy.special import stdtrit  # a tenth of a second, which every site would wait for
+
     mean, spread = float(gains.mean()), float(gains.std(ddof=1))
     if spread < _NOTHING:
         return (0.0, 0.0) if abs(mean) < _NOTHING else None  # the models answer alike, or all splits are too alike

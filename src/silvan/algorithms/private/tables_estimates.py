@@ -6,7 +6,6 @@ All of it uses noisy integers and public numbers only, so it costs no epsilon.
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
 # -- round A: from a noisy histogram to groups of bins
 
@@ -107,6 +106,8 @@ def _posterior(
 
 def _solve(matrix: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, float]:
     """Solve by a covariance matrix; return also the log-likelihood of the right side, up to a constant."""
+    from scipy.linalg import cho_factor, cho_solve
+
     factor = cho_factor(matrix, lower=True)
     solved = cho_solve(factor, right)
     return solved, float(-0.5 * right @ solved - np.log(np.diag(factor[0])).sum())
