@@ -14,7 +14,7 @@ from pathlib import Path
 from silvan.errors import InputError
 from silvan.util.files import write_whole
 
-SERVER = ["-u", "-m", "nvflare.private.fed.app.server.server_train"]
+SERVER = ["-u", "-m", "silvan.deploy.operations.server_process"]
 CLIENT = ["-u", "-m", "nvflare.private.fed.app.client.client_train"]
 
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}

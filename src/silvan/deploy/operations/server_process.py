@@ -1,0 +1,43 @@
+"""FLARE's server process as silvan starts it, with one fault of FLARE's mended.
+
+A FLARE server signs all that it sends, by a signature that it makes once. If a site's message comes in the moment after
+the server began to listen and before it has read its own certificate, as happens when a server is started again while
+sites try to reach it, FLARE 2.9 makes no signature and keeps that for good: nobody takes anything from the server until
+it is started once more. Here a signature that could not be made is made again for the next message.
+"""
+
+import sys
+from typing import Any
+
+from nvflare.fuel.f3.mpm import MainProcessMonitor
+from nvflare.private.fed.app.server.server_train import main as run_server
+from nvflare.private.fed.app.server.server_train import parse_arguments
+from nvflare.private.fed.app.utils import version_check
+from nvflare.private.fed.server.fed_server import FederatedServer
+
+_UNSIGNED = "NA"
+"""What FLARE keeps in place of a signature that it could not make."""
+
+
+def sign_again(server_class: Any) -> None:
+    """Have servers make the signature of what they send again for as long as there is none."""
+    sign = server_class._add_auth_headers
+
+    def sign_if_unsigned(server: Any, message: Any) -> None:
+        if server.my_own_token_signature == _UNSIGNED:
+            server.my_own_token_signature = None
+        sign(server, message)
+
+    server_class._add_auth_headers = sign_if_unsigned
+
+
+def main() -> None:
+    """Run FLARE's server, as FLARE's own module does."""
+    sign_again(FederatedServer)
+    version_check()
+    given = parse_arguments()
+    sys.exit(MainProcessMonitor.run(main_func=run_server, run_dir=given.workspace, args=given))
+
+
+if __name__ == "__main__":
+    main()
