@@ -17,7 +17,7 @@ def make_server(ready):
     """Return FLARE's own way of signing, at a server that has its certificate once it is ready."""
 
     class Server:
-        my_own_auth_client_name = my_own_token = "server"
+        my_own_auth_client_name = my_own_token = "server"  # noqa: S105  its name
         my_own_token_signature = None
         _add_auth_headers = FederatedServer._add_auth_headers
 
