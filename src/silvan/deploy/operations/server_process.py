@@ -20,7 +20,7 @@ _UNSIGNED = "NA"
 
 
 def sign_again(server_class: Any) -> None:
-    """Have servers make the signature of what they send again for as long as there is none."""
+    """Let servers make the signature of what they send again for as long as there is none."""
     sign = server_class._add_auth_headers
 
     def sign_if_unsigned(server: Any, message: Any) -> None:
