@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from silvan.data.schema import Label as Label
     from silvan.data.schema import Schema as Schema
     from silvan.data.sources.query import Query as Query
+    from silvan.data.sources.table_file import Table as Table
     from silvan.errors import AgreementError as AgreementError
     from silvan.errors import ExportError as ExportError
     from silvan.errors import FederationError as FederationError

@@ -6,12 +6,9 @@ without a name, since it might answer differently the next time. All batches of 
 that all rows fit, or, with a schema, those in which every cell can be read by itself.
 """
 
-import gzip
-import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from numbers import Integral
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import narwhals as nw
@@ -20,9 +17,10 @@ from silvan.data.cells import text_columns
 from silvan.data.column_types import CellTypes, Kinds, convert, kind_of, said_categorical
 from silvan.data.disk_arrays import Folder, StoredFrames
 from silvan.data.schema import Schema
-from silvan.data.sources.csv_pieces import first_end, pieces
 from silvan.data.sources.database import read_batches
+from silvan.data.sources.delimited import Delimited
 from silvan.data.sources.query import Query
+from silvan.data.sources.table_file import Table, as_table
 from silvan.data.sources.unchanged_file import UnchangedFile
 from silvan.data.table import (
     Frame,
@@ -30,14 +28,12 @@ from silvan.data.table import (
     as_query,
     check_names,
     complaints,
-    csv_header,
     dates_in,
-    file_kind,
-    not_csv,
-    not_parquet,
+    not_arrow,
     open_table,
     retyped_columns,
     text_of,
+    without,
 )
 from silvan.errors import InputError, SchemaError
 
@@ -116,10 +112,13 @@ class Batched:
         if query is not None:
             self.what = f"the query on {query.where}"
             return self._open_query(query)
-        if isinstance(source, str | os.PathLike):
-            path, self.what = Path(source), repr(str(source))
-            return self._open_parquet(path) if file_kind(path) == "parquet" else self._open_csv(path)
-        self.what = "the table"
+        file, self.what = as_table(source), "the table"
+        if file is not None:
+            kind, self.what = file.kind(), file.where
+            if kind == "csv":
+                return self._open_csv(file)
+            if kind == "parquet" and not file.is_zip:
+                return self._open_parquet(file)
         table = open_table(source, label, self.kinds)
         self.refused, self.dates = table.refused, table.dates
 
@@ -130,16 +129,16 @@ class Batched:
 
         return table.frame.columns, len(table.frame), read
 
-    def _open_parquet(self, path: Path) -> "tuple[Sequence[str], int, _Read]":
+    def _open_parquet(self, table: Table) -> "tuple[Sequence[str], int, _Read]":
         """Look at all cells of text once; every pass then reads the file again."""
         import polars as pl
 
-        file = UnchangedFile(path)
+        path, file = table.file, UnchangedFile(table.file)
         try:
             schema = pl.scan_parquet(path, glob=False).collect_schema()
             n = int(pl.scan_parquet(path, glob=False).select(pl.len()).collect().item())
         except (pl.exceptions.PolarsError, OSError):
-            raise not_parquet(path) from None
+            raise not_arrow(table) from None
 
         def frames(columns: Sequence[str], rows: int) -> "Iterator[pl.DataFrame]":
             for start in range(0, n, rows):
@@ -147,8 +146,8 @@ class Batched:
                 try:
                     some = pl.scan_parquet(path, glob=False).select(columns).slice(start, rows).collect()
                 except (pl.exceptions.PolarsError, OSError):
-                    raise not_parquet(path) from None
-                yield some
+                    raise not_arrow(table) from None
+                yield without(some, table.missing)
 
         texts = [name for name, dtype in schema.items() if dtype == pl.String]
         found = self._look_at(frames(texts, self._batch_rows(len(texts))) if texts else (), typed=texts)
@@ -180,22 +179,22 @@ class Batched:
 
         return names, n, read
 
-    def _open_csv(self, path: Path) -> "tuple[Sequence[str], int, _Read]":
+    def _open_csv(self, table: Table) -> "tuple[Sequence[str], int, _Read]":
         """Look at all cells once, for the narrowest type that fits; every pass then reads the file again."""
         import polars as pl
 
-        file = UnchangedFile(path)
-        check_names(csv_header(path), repr(str(path)))
+        file = Delimited(table)
+        check_names(file.header(), self.what)
         size = max(self.room // 2, 1)
-        found = self._look_at(_csv_frames(path, size))
+        found = self._look_at(file.frames(size))
         self.refused, self.dates = complaints(found)
+        self.refused |= file.complaints()
         types = {name: cells.narrowest() for name, cells in found.items()}
         n = max((cells.seen for cells in found.values()), default=0)
 
         def read(columns: Sequence[str], rows: int, as_text: Collection[str]) -> "Iterator[pl.DataFrame]":
-            file.check()
             wanted = {name: pl.String if name in as_text else types[name] for name in columns}
-            for frame in _csv_frames(path, size):
+            for frame in file.frames(size):
                 for some in frame.select(columns).iter_slices(rows):
                     yield _converted(some, wanted, ())
 
@@ -220,25 +219,6 @@ def _converted(frame: "pl.DataFrame", types: dict[str, Any], as_text: Collection
     """Return a frame with columns of text converted, but for some."""
     names = [name for name in types if name in frame.columns and name not in as_text]
     return frame.with_columns([convert(frame[name], types[name]) for name in names])
-
-
-def _csv_frames(path: Path, size: int) -> "Iterator[pl.DataFrame]":
-    """Yield a CSV file as frames of text, a piece at a time."""
-    import polars as pl
-
-    packed = path.name.lower().endswith(".gz")
-    try:
-        with (gzip.open if packed else open)(path, "rb") as file:
-            head = b""
-            for piece in pieces(file, size):
-                if not head:
-                    piece = piece.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n")
-                    head = piece[: first_end(piece)]
-                    piece = piece[len(head) :]
-                    head = head.rstrip(b"\r\n") + b"\n"
-                yield pl.read_csv(head + piece, infer_schema_length=0)
-    except (pl.exceptions.PolarsError, OSError, EOFError):
-        raise not_csv(path) from None
 
 
 def survey(source: Any, room: int) -> tuple[list[str], int]:

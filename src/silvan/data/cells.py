@@ -165,12 +165,27 @@ def _by_number(code_of: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def class_places(series: Series, classes: Sequence[Class]) -> NDArray[np.int64]:
+def fold(word: str) -> str:
+    """Return a text without case, and without blanks around it."""
+    return word.strip().casefold()
+
+
+def class_places(series: Series, classes: Sequence[Class], *, folded: bool = False) -> NDArray[np.int64]:
     """Return the code of each row's class; below 0 where it is none.
 
     A class is the cell's text, or equal to it (1, 1.0 and true are), or has the text of the number that the cell
-    stands for.
+    stands for. If ``folded``, neither case nor blanks around it count.
     """
+    if folded:
+        by_fold = {fold(str(value)): code for code, value in enumerate(classes)}
+        values, places = distinct(series)
+        codes = [
+            NEITHER
+            if value == STRANGE
+            else by_fold.get(fold(word), MISSING if fold(word) in MARKERS | {""} else UNKNOWN)
+            for value, word in zip(values, map(cell_text, values), strict=True)
+        ]
+        return np.array([*codes, MISSING], np.int64)[places]
     by_value = {value: code for code, value in enumerate(classes)}
     by_text = {cell_text(value): code for code, value in enumerate(classes)}
     values, places = distinct(series)

@@ -7,7 +7,7 @@ from numba import njit
 
 from silvan.data import grid
 from silvan.data.batches import Batched, Whole
-from silvan.data.cells import Series, cell_text, is_text
+from silvan.data.cells import MARKERS, Series, cell_text, is_text
 from silvan.data.column_types import kind_of
 from silvan.data.encode import Task, check_few, describe_label, infer_task, label_column, numeric_or_text
 from silvan.data.grid import LARGEST
@@ -132,6 +132,11 @@ class _Target:
         if self.number:
             return Label(self.name)
         check_few(len(self.classes), self.name, asked=self.asked is not None)
+        if not self.named and any(isinstance(c, str) and c.strip().lower() in MARKERS for c in self.classes):
+            raise SchemaError(
+                f"a class of the label {self.name!r} is a text that marks missing values, such as NA; drop these rows, "
+                f'or set its kind if it is a class (kinds: {self.name} = "categorical")'
+            )
         broken = any(isinstance(value, float) for value in self.classes)
         classes: list[Class] = [float(value) for value in self.classes] if broken else list(self.classes)
         return Label(self.name, tuple(sorted(classes)))

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     import polars as pl
 
 Kinds = Mapping[str, str | Sequence[DatePart]]
-"""What the study says that columns are, by name: "numeric", "categorical", "date", or the parts of a date to use."""
+"""What the study says that columns are, by name: "numeric", "categorical", "date", or the parts of a date to use.
+
+A label may be "folded": its classes are names whose case, and blanks around them, do not count.
+"""
 
 _PARTS = get_args(DatePart)
 
@@ -40,8 +43,8 @@ def check_kinds(kinds: Any) -> dict[str, str | tuple[DatePart, ...]]:
     found: dict[str, str | tuple[DatePart, ...]] = {}
     for name, kind in kinds.items():
         parts = isinstance(kind, list | tuple) and kind and all(part in _PARTS for part in kind)
-        if not parts and kind not in ("numeric", "categorical", "date"):
-            known = f"'numeric', 'categorical', 'date', or a list of {', '.join(_PARTS)}"
+        if not parts and kind not in ("numeric", "categorical", "folded", "date"):
+            known = f"'numeric', 'categorical', 'folded', 'date', or a list of {', '.join(_PARTS)}"
             raise InputError(f"kinds: {name} must be {known}; got {kind!r}")
         found[str(name)] = tuple(dict.fromkeys(kind)) if parts else str(kind)
     return found
@@ -50,12 +53,14 @@ def check_kinds(kinds: Any) -> dict[str, str | tuple[DatePart, ...]]:
 def kind_of(kinds: Kinds, name: str) -> str | None:
     """Return what a column is said to be; None if nothing is said."""
     kind = kinds.get(name)
+    if kind == "folded":
+        return "categorical"
     return kind if kind is None or isinstance(kind, str) else "date"
 
 
 def said_categorical(kinds: Kinds) -> list[str]:
     """Return the columns that are said to be categorical."""
-    return [name for name, kind in kinds.items() if kind == "categorical"]
+    return [name for name, kind in kinds.items() if kind in ("categorical", "folded")]
 
 
 def date_parts(kinds: Kinds, name: str) -> Sequence[DatePart]:

@@ -205,7 +205,7 @@ def encode_label(
         return _encode_targets(target, label, strict, first_row)
     if strict:
         _check_usable(target, label.name)
-    codes = class_places(target, label.classes)
+    codes = class_places(target, label.classes, folded=label.folded)
     if not strict:
         return np.maximum(codes, -1).astype(np.int32)
     _stop_at(codes == MISSING, f"the label {label.name!r} is missing", "fill in or drop them", first_row)

@@ -150,6 +150,8 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         The classes, in the order of their codes and of probabilities; None for a number.
     bounds
         The smallest and largest number that are publicly known to be possible, for a number; None if unknown.
+    folded
+        Whether neither the case of a class nor blanks around it count.
 
     Examples
     --------
@@ -163,10 +165,13 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     name: str = "label"
     classes: tuple[Class, ...] | None = None
     bounds: tuple[float, float] | None = None
+    folded: bool = False
 
     def __post_init__(self) -> None:
         """Make numpy's values plain ones; raise ``SchemaError`` if fields contradict each other."""
         _make_plain(self, "name", "classes", "bounds")
+        if self.folded and not all(isinstance(c, str) for c in self.classes or (0,)):
+            raise SchemaError(f"label {self.name!r}: only classes that are texts can be folded")
         if self.classes is not None:
             if not self.classes:
                 raise SchemaError(f"label {self.name!r} needs at least one class")

@@ -12,15 +12,10 @@ The libraries behind the frames are imported where they are needed: polars alone
 the rest of the package.
 """
 
-import csv
-import gzip
 import math
-import os
-import zlib
 from collections import Counter
-from collections.abc import Callable, Collection
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import narwhals as nw
 import numpy as np
@@ -41,8 +36,10 @@ from silvan.data.cells import (
 from silvan.data.column_types import CellTypes, Kinds, convert, kind_of
 from silvan.data.schema import Schema
 from silvan.data.sources.database import read_query
+from silvan.data.sources.delimited import Delimited
+from silvan.data.sources.excel import Sheet
 from silvan.data.sources.query import Query, Retyped, is_url
-from silvan.data.sources.unchanged_file import UnchangedFile
+from silvan.data.sources.table_file import Table, as_table
 from silvan.errors import InputError, SchemaError
 from silvan.util.readable import format_names
 
@@ -67,6 +64,7 @@ class TypedTable(NamedTuple):
     refused: dict[str, str]
     texts: "Callable[[list[str]], list[Any]] | None" = None
     dates: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()  # what was found out of how a file is written
 
     def by(self, schema: Schema) -> Frame:
         """Return the table with types in which every cell can be read by itself."""
@@ -94,7 +92,7 @@ def read_table(source: Any, label: str = "label", schema: Schema | None = None) 
     Parameters
     ----------
     source
-        The path of a ``.csv``, ``.csv.gz`` or ``.parquet`` file; a ``Query`` or the URL of a table in a
+        The path of a file, or a ``Table`` that says how the file is written; a ``Query`` or the URL of a table in a
         database; a pandas, polars, pyarrow or other data frame that narwhals understands, lazy ones included;
         or a tuple ``(X, y)``, where the columns of an array X are called ``x0``, ``x1``, ...
     label
@@ -126,8 +124,9 @@ def open_table(source: Any, label: str = "label", kinds: Kinds | None = None, *,
     query = as_query(source)
     if query is not None:
         return _read_database(query, kinds)
-    if isinstance(source, str | os.PathLike):
-        return _read_file(Path(source), kinds)
+    file = as_table(source)
+    if file is not None:
+        return _read_file(file, kinds)
     if isinstance(source, tuple):
         return _read_pair(source, label, kinds)
     frame = _read_frame(source, "a table must be a path, a query, a data frame or a tuple (X, y)")
@@ -286,19 +285,35 @@ def _read_frame(source: Any, wanted: str) -> Frame:
     return frame.collect() if isinstance(frame, nw.LazyFrame) else frame
 
 
-def _read_file(path: Path, kinds: Kinds) -> TypedTable:
-    what = repr(str(path))
-    if file_kind(path) == "parquet":
-        return describe_frame(_checked(nw.from_native(_read_parquet(path), eager_only=True), what), kinds)
-    file = UnchangedFile(path)
-    raw = _read_csv(path)
+def _read_file(table: Table, kinds: Kinds) -> TypedTable:
+    kind = table.kind()
+    if kind in ("parquet", "feather"):
+        frame = _checked(nw.from_native(read_arrow(table), eager_only=True), table.where)
+        return describe_frame(frame, kinds)
+    source = open_cells(table)
+    check_names(source.header(), table.where)
+    raw = source.typed(_SAMPLE_ROWS)
     found = {name: CellTypes(kind_of(kinds, name)) for name in text_of(raw)}
     for name, cells in found.items():
         cells.add(raw[name])
     typed = raw.with_columns(convert(raw[name], cells.narrowest()) for name, cells in found.items())
     refused, dates = complaints(found)
-    frame = _checked(nw.from_native(typed, eager_only=True), what)
-    return TypedTable(frame, refused, lambda names: _read_texts(file, names), dates)
+    frame = _checked(nw.from_native(typed, eager_only=True), table.where)
+    refused |= source.complaints()
+    return TypedTable(frame, refused, lambda names: _texts(source, names), dates, tuple(source.notes))
+
+
+def open_cells(table: Table) -> "Delimited | Sheet":
+    """Open a file whose cells are text: a text file, or a sheet of an Excel file."""
+    return Sheet(table) if table.kind() == "excel" else Delimited(table)
+
+
+def _texts(source: "Delimited | Sheet", names: list[str]) -> "list[pl.Series]":
+    """Read some columns of a text file again, as text."""
+    import polars as pl
+
+    frame = source.frame(names)
+    return [convert(frame[name], pl.String) for name in names]
 
 
 def complaints(found: dict[str, CellTypes]) -> tuple[dict[str, str], frozenset[str]]:
@@ -307,80 +322,43 @@ def complaints(found: dict[str, CellTypes]) -> tuple[dict[str, str], frozenset[s
     return refused, frozenset(name for name, cells in found.items() if cells.found == "date")
 
 
-def file_kind(path: Path) -> Literal["csv", "parquet"]:
-    """Return the format of a file, by its name; raise ``InputError`` for others."""
-    if not path.is_file():
-        where = "" if path.is_absolute() else f" in {str(Path.cwd())!r}"
-        raise InputError(f"there is no file {str(path)!r}{where}; check the path")
-    name = path.name.lower()
-    if name.endswith((".csv", ".csv.gz")):
-        return "csv"
-    if name.endswith(".parquet"):
-        return "parquet"
-    raise InputError(f"{str(path)!r} should end in .csv, .csv.gz or .parquet; convert it to one of these")
-
-
-def _read_parquet(path: Path) -> "pl.DataFrame":
+def read_arrow(table: Table) -> "pl.DataFrame":
+    """Read a Parquet or Feather file whole."""
     import polars as pl
 
+    read: Any = pl.read_parquet if table.kind() == "parquet" else pl.read_ipc
     try:
-        return pl.read_parquet(path, glob=False)
+        if table.is_zip:
+            with table.open() as file:
+                frame = read(file.read())
+        else:
+            frame = read(table.file, **({"glob": False} if table.kind() == "parquet" else {}))
     except (pl.exceptions.PolarsError, OSError):
-        raise not_parquet(path) from None
+        raise not_arrow(table) from None
+    return without(frame, table.missing)
 
 
-def not_parquet(path: Path) -> InputError:
-    """Return the error for a broken Parquet file; the reader's own message might quote cells."""
-    return InputError(f"{str(path)!r} cannot be read as Parquet; it may be cut short or of another kind")
-
-
-def _read_csv(path: Path) -> "pl.DataFrame":
-    """Read with types guessed from the first rows; if a later row breaks the guess, look at every cell as text."""
+def without(frame: "pl.DataFrame", missing: Sequence[str]) -> "pl.DataFrame":
+    """Return a typed table without the values that are said to mean missing."""
     import polars as pl
 
-    check_names(csv_header(path), repr(str(path)))
-    try:
-        try:
-            frame = pl.read_csv(path, infer_schema_length=_SAMPLE_ROWS, glob=False)
-        except pl.exceptions.ComputeError:
-            frame = pl.read_csv(path, infer_schema_length=0, glob=False)
-    except (pl.exceptions.PolarsError, OSError):
-        raise not_csv(path) from None
-    return frame
+    if not missing:
+        return frame
+    numbers = [number for number in numbers_of(list(missing)) if number is not None and number == number]
+    columns = []
+    for column in frame:
+        if column.dtype == pl.String:
+            columns.append(column.set(column.str.strip_chars().is_in(list(missing)), None))
+        elif column.dtype.is_numeric() and numbers:
+            gone = column.cast(pl.Float64).is_in([float(number) for number in numbers])
+            columns.append(pl.select(pl.when(~gone).then(column)).to_series().alias(column.name))
+    return frame.with_columns(columns)
 
 
-def _read_texts(file: UnchangedFile, names: list[str]) -> "list[pl.Series]":
-    """Read some columns of a CSV file again, as text."""
-    import polars as pl
-
-    file.check()
-    try:
-        frame = pl.read_csv(file.path, columns=names, infer_schema_length=0, glob=False)
-    except (pl.exceptions.PolarsError, OSError):
-        raise not_csv(file.path) from None
-    return [convert(frame[name], pl.String) for name in names]
-
-
-def not_csv(path: Path) -> InputError:
-    """Return the error for a broken CSV file; the reader's own message would quote cells."""
-    return InputError(
-        f"{str(path)!r} cannot be read as CSV; look for a row with more cells than the header, an open quote, or "
-        "text that is not UTF-8"
-    )
-
-
-def csv_header(path: Path) -> list[str]:
-    """Read the names in the first line, which polars would make unique without a warning."""
-    packed = path.name.lower().endswith(".gz")
-    try:
-        with (gzip.open if packed else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
-            names = next((row for row in csv.reader(file) if row), [])
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error, csv.Error):
-        kind = "gzipped UTF-8 text" if packed else "UTF-8 text"
-        raise InputError(f"{str(path)!r} is not {kind}; save it again as such") from None
-    if len(names) == 1 and any(mark in names[0] for mark in ";\t"):
-        raise InputError(f"{str(path)!r} seems to be separated by semicolons or tabs; save it with commas")
-    return names
+def not_arrow(table: Table) -> InputError:
+    """Return the error for a broken Parquet or Feather file; the reader's own message might quote cells."""
+    kind = table.kind().capitalize()
+    return InputError(f"{table.where} cannot be read as {kind}; it may be cut short or of another kind")
 
 
 def _read_pair(source: tuple[Any, ...], label: str, kinds: Kinds) -> TypedTable:

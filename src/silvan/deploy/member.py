@@ -26,6 +26,7 @@ from cryptography import x509
 
 from silvan.data.batches import read_size, survey
 from silvan.data.sources.query import Query, is_url
+from silvan.data.sources.table_file import Table
 from silvan.deploy import flare_kit
 from silvan.deploy.certificates import check_certificate, load_key, make_key, make_request, pem, read_certificate
 from silvan.deploy.enrol import call, check_clock, check_versions, versions
@@ -41,7 +42,7 @@ from silvan.privacy.gate.site_folder import SiteFolder
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.seal import public_key
 from silvan.study.remote_study import RemoteStudy, parse_remote_study
-from silvan.study.study_sections import check_policy
+from silvan.study.study_sections import check_policy, check_reading
 from silvan.study.toml_lines import Problems, key_lines
 from silvan.util.files import write_whole
 
@@ -80,7 +81,10 @@ class SiteFiles:
         The site's name.
     """
 
-    known_settings: tuple[str, ...] = ("table", "query", "id", "predict", "memory", "freeze", "notify", "policy")
+    known_settings: tuple[str, ...] = (
+        *("table", "query", "id", "predict", "memory", "freeze", "notify"),
+        *("reading", "policy"),
+    )
     """Keys that the settings may have."""
 
     def __init__(self, path: Path, settings_file: Path, name: str) -> None:
@@ -111,6 +115,7 @@ class SiteFiles:
                 read_size(data["memory"])
             except InputError as error:
                 problems.add(("memory",), str(error))
+        check_reading(path, data.get("reading", {}), ("reading",), problems)
         data["policy"] = check_policy(data.get("policy", {}), problems)
         problems.stop()
         return data
@@ -405,13 +410,13 @@ def absolute_path(table: str) -> str:
     return str(path)
 
 
-def source_of(table: str, query: str | None) -> Any:
-    """Return what to read a table from: a query of a database, or the path of a file."""
+def source_of(table: str, query: str | None, reading: dict[str, Any] | None = None) -> Any:
+    """Return what to read a table from: a query of a database, or a file, which may be written in some way."""
     if is_url(table):
         return Query(table, query or "")
     if query is not None:
         raise InputError("query is for databases; a file is read as it is")
-    return table
+    return Table(table, **reading) if reading else table
 
 
 def check_table(table: str, query: str | None, wanted: list[str], memory: str | None = None) -> tuple[list[str], str]:

@@ -10,6 +10,7 @@ import hmac
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import polars as pl
 
 from silvan.data.batches import Batched, read_size
 from silvan.data.sources.query import Query
+from silvan.data.sources.table_file import Table, as_table
 from silvan.data.table import read_table
 from silvan.deploy.member import SiteFiles, source_of
 from silvan.errors import FederationError, InputError, SilvanError
@@ -40,7 +42,10 @@ def study_source(member: SiteFiles, study: RemoteStudy) -> Any:
         keep_private(frozen)
     if frozen is None and member.settings.get("freeze") and not _is_known(member, study):
         frozen = freeze(member, study)
-    return _own_source(member, study) if frozen is None else str(frozen)
+    if frozen is None:
+        return _own_source(member, study)
+    own = _own_source(member, study)
+    return replace(own, path=str(frozen)) if isinstance(own, Table) else str(frozen)
 
 
 def table_settings(member: SiteFiles, study: RemoteStudy, n_jobs: int | None = None) -> SiteSettings:
@@ -111,8 +116,10 @@ def freeze(member: SiteFiles, study: RemoteStudy) -> Path:
         with tempfile.TemporaryDirectory(prefix=".pieces-", dir=folder) as pieces:
             _write_private(path, lambda copy: _copy_query(source, memory, Path(pieces), copy))
     else:
-        path = folder / f"{study.digest}{''.join(Path(source).suffixes[-2:])}"
-        _write_private(path, lambda copy: shutil.copyfile(source, copy))
+        own = as_table(source)
+        assert own is not None  # noqa: S101
+        path = folder / f"{study.digest}{''.join(own.file.suffixes[-2:])}"
+        _write_private(path, lambda copy: shutil.copyfile(own.file, copy))
     return path
 
 
@@ -155,8 +162,8 @@ def _write_private(path: Path, write: Any) -> None:
 def _own_source(member: SiteFiles, study: RemoteStudy) -> Any:
     settings = member.settings
     if study.predict is not None and "predict" in settings:
-        return source_of(settings["predict"], None)
-    return source_of(settings["table"], settings.get("query"))
+        return source_of(settings["predict"], None, settings.get("reading"))
+    return source_of(settings["table"], settings.get("query"), settings.get("reading"))
 
 
 def _is_known(member: SiteFiles, study: RemoteStudy) -> bool:

@@ -41,11 +41,14 @@ _NOTHING = Envelope("", "", "", "", b"")
 
 HANDLERS: dict[str, tuple[type[Request], Callable[[Any, Any], Reply]]] = {}
 
+OWN_LOG = "; its own log says "
+"""Where the reason is that nobody else may know."""
+
 _TEXTS = {
-    SchemaError: ("schema", "the site's table does not fit the agreed schema; its own log says where"),
-    DamagedError: ("internal", "a file of the site's own records is damaged; its own log says which"),
+    SchemaError: ("schema", f"the site's table does not fit the agreed schema{OWN_LOG}where"),
+    DamagedError: ("internal", f"a file of the site's own records is damaged{OWN_LOG}which"),
     FormatError: ("format", "the site could not read what it was sent"),
-    InputError: ("input", "the site cannot answer this on its table; its own log says why"),
+    InputError: ("input", f"the site cannot answer this on its table{OWN_LOG}why"),
 }
 
 
@@ -287,7 +290,7 @@ def _trouble(error: Exception) -> Trouble:
     for kind, (code, text) in _TEXTS.items():
         if isinstance(error, kind):
             return Trouble(code, text)
-    return Trouble("internal", "the site failed; its own log says why")
+    return Trouble("internal", f"the site failed{OWN_LOG}why")
 
 
 # -- what hides a site's part of a sum

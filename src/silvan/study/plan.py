@@ -14,6 +14,7 @@ from typing import Any
 from silvan.data.column_types import Kinds
 from silvan.data.schema import Schema
 from silvan.data.sources.query import Query
+from silvan.data.sources.table_file import Table
 from silvan.errors import InputError, SiteError
 from silvan.study.study_sections import COLUMN_LEARNERS, MODELS_JUDGED
 from silvan.study.toml_lines import Key
@@ -25,7 +26,7 @@ class Study:
 
     path: Path
     name: str
-    tables: dict[str, Path | Query]  # by site or party, or the one table under ""
+    tables: dict[str, Path | Query | Table]  # by site or party, or the one table under ""
     kind: str
     parameters: dict[str, Any]
     policy: dict[str, Any]
@@ -92,7 +93,10 @@ class Study:
         digest = hashlib.sha256(text.encode())
         for path in self.tables.values():
             if not isinstance(path, Path):
-                digest.update(repr(path).encode())
+                digest.update(repr(path.options if isinstance(path, Table) else path).encode())
+            if isinstance(path, Table):
+                path = path.file
+            if not isinstance(path, Path):
                 continue
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())

@@ -34,6 +34,7 @@ _NOT_ALLOWED = {
     "memory": "how much memory a site takes is in its own site.toml; leave memory out",
     "repeats": "between machines rows that are kept for judging are never learnt from; leave repeats out, or try it "
     "in one process with `silvan fit`",
+    "reading": "how a table is written is in each site's own site.toml; leave [reading] out",
     "policy": "what a site lets out is the site's own policy (site.toml); leave [policy] out",
     "parties": "between machines parties are named by sites = [...], and each names its own table and column of ids "
     "(site.toml); leave [parties] out",

@@ -8,6 +8,7 @@ import msgspec
 from silvan.data.column_types import Kinds, check_kinds
 from silvan.data.schema import Feature, Label, Schema
 from silvan.data.sources.query import Query
+from silvan.data.sources.table_file import KNOWN_SUFFIXES, WANTED, Table
 from silvan.errors import InputError
 from silvan.federate.options import make_sums
 from silvan.federation.federation import OVERALL
@@ -34,9 +35,13 @@ COLUMN_LEARNERS = ("VerticalForest", "VerticalLinear")
 MODELS_JUDGED = {"BOFRF": 2}
 """How many models a site is sent to judge, where that is not one."""
 
-SECTIONS = ("sites", "parties", "kinds", "schema", "learner", "evaluation", "policy")
+SECTIONS = ("sites", "parties", "reading", "kinds", "schema", "learner", "evaluation", "policy")
 
-_SUFFIXES = (".csv", ".csv.gz", ".parquet")
+Sources = dict[str, Path | Query | Table]
+"""Tables by site."""
+
+READING = ("separator", "decimal", "encoding", "missing", "sheet")
+"""How a table's file is written."""
 
 
 def check_top(values: dict[str, Any], problems: Problems) -> dict[str, Any]:
@@ -54,11 +59,14 @@ def check_top(values: dict[str, Any], problems: Problems) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in KEYS}
 
 
-def check_sites(data: dict[str, Any], folder: Path, problems: Problems) -> dict[str, Path | Query]:
+def check_sites(data: dict[str, Any], folder: Path, problems: Problems) -> Sources:
     """Check the names of sites or parties, and that their tables exist; return the tables."""
     section, who = ("parties", "party") if "parties" in data else ("sites", "site")
     sites = data.get(section)
     _check_id(data, problems)
+    reading = data.get("reading", {})
+    check_reading(folder, reading, ("reading",), problems)
+    reading = reading if isinstance(reading, dict) else {}
     if sites is None:
         if "table" not in data or "site" not in data:
             key = next((k for k in ("table", "site") if k in data), "sites")
@@ -66,18 +74,18 @@ def check_sites(data: dict[str, Any], folder: Path, problems: Problems) -> dict[
             return {}
         query = {"query": data["query"]} if "query" in data else {}
         value = {"table": data["table"], **query} if query else data["table"]
-        return _table({"": value}, ("table",), folder, problems)
+        return _table({"": value}, ("table",), folder, reading, problems)
     for key in ("table", "site", "query"):
         if key in data:
             problems.add((key,), f"{key} is for one table of all sites; leave it out beside [{section}]")
     if not isinstance(sites, dict) or not sites:
         problems.add((section,), f'[{section}] must name at least one {who}, as name = "path"')
         return {}
-    tables: dict[str, Path | Query] = {}
+    tables: Sources = {}
     for name, value in sites.items():
         if not name.strip() or not name.isprintable() or name == OVERALL:
             problems.add((section, name), f"a {who} cannot be called {name!r}; give it another name")
-        tables |= _table({name: value}, (section, name), folder, problems)
+        tables |= _table({name: value}, (section, name), folder, reading, problems)
     return tables
 
 
@@ -96,30 +104,50 @@ def _check_id(data: dict[str, Any], problems: Problems) -> None:
         problems.add(("parties",), 'name the column that tells rows apart: id = "..." before the first [section]')
 
 
-def _table(named: dict[str, Any], key: Key, folder: Path, problems: Problems) -> dict[str, Path | Query]:
+def _table(named: dict[str, Any], key: Key, folder: Path, reading: dict[str, Any], problems: Problems) -> Sources:
     [(name, value)] = named.items()
     who = f"{'party' if key[0] == 'parties' else 'site'} {name!r}: " if name else ""
-    if isinstance(value, dict) or (isinstance(value, str) and "://" in value):
-        return _database(name, who, value, key, folder, problems)
-    if not isinstance(value, str) or not value:
-        problems.add(key, f"{who}must be the path of a table, got {value!r}")
+    given = value if isinstance(value, dict) else {"table": value}
+    place = given.get("table")
+    is_database = "query" in given or (isinstance(place, str) and "://" in place)
+    for word in given:
+        known = ["table", "query"] if is_database else ["table", *READING]
+        if word not in known:
+            problems.unknown((*key, word), known)
+    if is_database:
+        return _database(name, who, given, key, folder, problems)
+    if not isinstance(place, str) or not place:
+        problems.add(key, f"{who}must be the path of a table, got {place!r}")
         return {}
-    path = folder / value
+    path = folder / place
     if not path.is_file():
         kind = "is a folder, not a file" if path.is_dir() else "does not exist"
-        problems.add(key, f"{who}{value!r} {kind} (looked for {path.absolute()}){_misplaced(name)}")
-    elif not path.name.lower().endswith(_SUFFIXES):
-        problems.add(key, f"{who}{value!r} should end in .csv, .csv.gz or .parquet{_misplaced(name)}")
-    return {name: path}
+        problems.add(key, f"{who}{place!r} {kind} (looked for {path.absolute()}){_misplaced(name)}")
+    elif not path.name.lower().endswith(KNOWN_SUFFIXES):
+        problems.add(key, f"{who}{place!r} {WANTED}{_misplaced(name)}")
+    own = {word: text for word, text in {**reading, **given}.items() if word in READING}
+    return {name: check_reading(path, own, key, problems, who)} if own else {name: path}
 
 
-def _database(name: str, who: str, value: Any, key: Key, folder: Path, problems: Problems) -> dict[str, Path | Query]:
-    """Check a table in a database: a URL, or a section with its URL and its query."""
-    given = value if isinstance(value, dict) else {"table": value}
+def check_reading(path: Path, options: Any, key: Key, problems: Problems, who: str = "") -> Table:
+    """Return a table whose file is written in some way; what cannot be meant is a problem."""
+    if not isinstance(options, dict):
+        problems.add(key, "reading must be a section: [reading], with separator, decimal, encoding, missing or sheet")
+        return Table(path)
+    for word in options:
+        if word not in READING:
+            problems.unknown((*key, word), list(READING))
+    try:
+        return Table(path, **{word: value for word, value in options.items() if word in READING})
+    except InputError as error:
+        problems.add(key, f"{who}{error}")
+        return Table(path)
+
+
+def _database(name: str, who: str, given: dict[str, Any], key: Key, folder: Path, problems: Problems) -> Sources:
+    """Check a table in a database: its URL and its query."""
     for word, text in given.items():
-        if word not in ("table", "query"):
-            problems.unknown((*key, word), ["table", "query"])
-        elif not isinstance(text, str):
+        if not isinstance(text, str):
             problems.add(key, f"{who}{word} must be text")
     try:
         return {name: Query(str(given.get("table", "")), str(given.get("query", ""))).beside(folder)}

@@ -1,7 +1,11 @@
 """Agreement before training: one schema for all sites, or a clear account of why there is none."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
+from silvan.data.cells import fold
 from silvan.data.column_types import Kinds, date_parts
 from silvan.data.encode import Task, date_features
 from silvan.data.schema import MAX_CATEGORIES, Class, Feature, Label, Schema
@@ -55,12 +59,15 @@ def agree(federation: Federation, label: str, task: Task | None = None, kinds: K
         differences = Differences()
         found = _kinds(replies, differences)
         classes = _classes(replies, label, differences)
+        folded = (kinds or {}).get(label) == "folded"
+        classes = _distinct_classes(classes, label, (kinds or {}).get(label))
+        _suspect_names(list(found), differences)
         _suspect_units(replies, found, differences)
         features = [feature for name, kind in found.items() for feature in _features(name, kind, kinds or {})]
         if "categorical" in found.values():
             features = _name_categories(federation, features, differences)
     rows = {site: description.rows for site, description in replies.items()}
-    return Agreement(Schema(tuple(features), Label(label, classes)), differences, rows)
+    return Agreement(Schema(tuple(features), Label(label, classes, folded=folded)), differences, rows)
 
 
 def ask_rows(federation: Federation) -> dict[str, int]:
@@ -155,6 +162,33 @@ def _classes(replies: dict[str, Description], label: str, differences: Differenc
     return tuple(sorted(everything))
 
 
+def _distinct_classes(classes: tuple[Class, ...] | None, label: str, kind: Any) -> tuple[Class, ...] | None:
+    """Return classes of which no two differ only in case or blanks; which of them are one, the study has to say."""
+    by_fold: dict[str, list[Class]] = {}
+    for name in classes or ():
+        by_fold.setdefault(fold(name) if isinstance(name, str) else repr(name), []).append(name)
+    alike = [names for names in by_fold.values() if len(names) > 1]
+    if classes is None or not alike or kind == "categorical":
+        return classes
+    if kind == "folded":
+        return tuple(names[0] for names in by_fold.values())
+    raise AgreementError(
+        f"the classes {', '.join(map(repr, alike[0]))} of {label!r} differ only in case or blanks; correct the tables, "
+        f'or set its kind: kinds: {label} = "folded" if they are the same, "categorical" if they are not'
+    )
+
+
+def _suspect_names(names: Sequence[str], differences: Differences, column: str | None = None) -> None:
+    """Warn of names of columns, or of a column's categories, that differ only in case, blanks or marks."""
+    by_fold: dict[str, list[str]] = {}
+    for name in names:
+        by_fold.setdefault("".join(c for c in fold(name) if c.isalnum()) or name, []).append(name)
+    for alike in by_fold.values():
+        if len(alike) > 1:
+            what = "columns" if column is None else f"categories of {column}"
+            differences.warnings.append(f"the {what} {', '.join(map(repr, alike))} look alike; are they the same?")
+
+
 def _suspect_units(replies: dict[str, Description], kinds: dict[str, str], differences: Differences) -> None:
     """Warn where medians are powers of two apart: the same column may be in other units."""
     for name, kind in kinds.items():
@@ -211,6 +245,7 @@ def _name_categories(federation: Federation, features: list[Feature], difference
                 differences.add(name, f"no rows of {text!r} at {', '.join(absent)}", "kept")
         if rest:
             differences.add(name, f"categories with fewer than {FLOOR} rows in all", "together as 'other'")
+        _suspect_names(categories, differences, name)
         named[name] = Feature(name, "categorical", categories=tuple(categories), other=rest > 0)
     return [named.get(f.name, f) for f in features]
 

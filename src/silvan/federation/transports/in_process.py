@@ -9,9 +9,9 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 
-from silvan.errors import SiteError
+from silvan.errors import SilvanError, SiteError
 from silvan.federation.message import Verb
-from silvan.federation.site import Site
+from silvan.federation.site import OWN_LOG, Site
 from silvan.federation.transports.transport import Transport
 
 
@@ -51,7 +51,13 @@ class InProcess(Transport):
             return TimeoutError(f"within {seconds:g} s")
 
     def explain(self, error: Exception) -> Exception:
-        """Chain what went wrong at the site to the error: its owner sits at this very keyboard."""
-        if isinstance(error, SiteError) and error.site in self.local_sites:
-            error.__cause__ = self.local_sites[error.site].last_error
+        """Say what went wrong at the site: its owner sits at this very keyboard, and there is no log to look into."""
+        if not isinstance(error, SiteError) or error.site not in self.local_sites:
+            return error
+        cause = self.local_sites[error.site].last_error
+        text, log, _ = str(error).partition(OWN_LOG)
+        if cause is not None and log:
+            why = str(cause) if isinstance(cause, SilvanError) else f"{type(cause).__name__}: {cause}"
+            error = SiteError(error.site, f"{text.partition(': ')[2]}: {why}")
+        error.__cause__ = cause
         return error

@@ -1,0 +1,274 @@
+"""Text files of cells: how they are encoded and separated, and their cells as text.
+
+What is found out is found out from the file's first line and bytes, which are no rows, or cell by cell: so no row
+changes how others are read. Text that is not UTF-8 is taken for Windows-1252, byte by byte.
+"""
+
+import codecs
+import csv
+import io
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+from silvan.data.sources.csv_pieces import first_end, pieces
+from silvan.data.sources.table_file import Table
+from silvan.data.sources.unchanged_file import UnchangedFile
+from silvan.errors import InputError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_HEAD = 1 << 16
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+_COMMA = r"^\s*[+-]?\d+,\d+([eE][+-]?\d+)?\s*$"
+_POINT = r"^\s*[+-]?\d*\.\d+([eE][+-]?\d+)?\s*$"
+_THOUSANDS = r"^\s*[+-]?\d{1,3}(\.\d{3})+(,\d+)?\s*$"
+
+
+def _windows(error: UnicodeError) -> tuple[str, int]:
+    """Read bytes that are not UTF-8 as Windows-1252."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    wrong = error.object[error.start : error.end]
+    return "".join(bytes([b]).decode("cp1252", "ignore") or chr(b) for b in wrong), error.end
+
+
+codecs.register_error("silvan windows-1252", _windows)
+
+
+class Delimited:
+    """A text file of cells, as it was when it was first read."""
+
+    def __init__(self, table: Table) -> None:
+        self.table, self.file = table, UnchangedFile(table.file)
+        self.both: dict[str, set[str]] = {}  # ways in which columns write numbers
+        self.recoded = False  # whether some bytes were not UTF-8
+        with self._reading(), table.open() as raw:
+            head = raw.read(_HEAD)
+        self.encoding = table.encoding or _by_mark(head)
+        first = self._decode(head, partly=True).lstrip("\ufeff\r\n")
+        self.skip = first.lower().startswith("sep=") and len(first.split("\n", 1)[0].strip()) == 5
+        line = first[: first_end(first.encode())] if not self.skip else first.split("\n", 1)[0]
+        self.separator = table.separator or (line[4] if self.skip else self._sniff(line))
+        self.commas = table.decimal == "," or (table.decimal is None and self.separator == ";")
+
+    @property
+    def plain(self) -> bool:
+        """Whether polars reads the file as it lies."""
+        special = self.table.is_zip or self.skip or self.commas or self.table.missing or self.encoding is not None
+        return not special and self.separator == ","
+
+    @property
+    def notes(self) -> list[str]:
+        """What was found out of how the file is written."""
+        found = []
+        if self.table.separator is None and self.separator != ",":
+            found.append(f"separated by {_SEPARATORS.get(self.separator, repr(self.separator))}")
+        if self.table.decimal is None and any("comma" in ways for ways in self.both.values()):
+            found.append("with decimal commas")
+        if self.table.encoding is None and (self.encoding or self.recoded):
+            found.append(f"encoded as {self.encoding or 'Windows-1252'}")
+        return found
+
+    def _sniff(self, line: str) -> str:
+        """Find the separator in the first line; what is inside quotes does not count."""
+        bare = "".join(line.split('"')[::2])
+        counts = {mark: bare.count(mark) for mark in _SEPARATORS}
+        best = max(counts, key=lambda mark: counts[mark])
+        if best != "," and counts[","] > 0:
+            raise InputError(
+                f"{self.table.where} may be separated by {_SEPARATORS[best]} or by commas; set separator to one of them"
+            )
+        return best if counts[best] else ","
+
+    def header(self) -> list[str]:
+        """Read the names in the first line, which polars would make unique without a warning."""
+        with self._reading(), self._text() as text:
+            return next((row for row in csv.reader(text, delimiter=self.separator) if row), [])
+
+    def _text(self) -> Any:
+        """Open the file as text in UTF-8."""
+        return _Opened(self)
+
+    def typed(self, sample: int) -> "pl.DataFrame":
+        """Read with types guessed from the first rows; if a later row breaks the guess, all cells as text."""
+        import polars as pl
+
+        if not self.plain:
+            return self.frame()
+        try:
+            try:
+                frame = pl.read_csv(self.table.file, infer_schema_length=sample, glob=False)
+            except pl.exceptions.ComputeError:
+                frame = pl.read_csv(self.table.file, infer_schema_length=0, glob=False)
+        except (pl.exceptions.PolarsError, OSError):
+            return self.frame()
+        self._check_short(frame)
+        return frame
+
+    def frame(self, columns: Sequence[str] | None = None) -> "pl.DataFrame":
+        """Read all cells as text; only some columns, if any are named."""
+        import polars as pl
+
+        self.file.check()
+        with self._reading(), self._text() as text:
+            data = text.read().encode()
+        try:
+            frame = pl.read_csv(data, infer_schema_length=0, columns=columns, separator=self.separator)
+        except pl.exceptions.NoDataError:
+            frame = pl.DataFrame()
+        except (pl.exceptions.PolarsError, OSError):
+            raise self.broken() from None
+        if columns is None:
+            self._check_short(frame)
+        return self._cells(frame)
+
+    def frames(self, size: int) -> "Iterator[pl.DataFrame]":
+        """Yield all cells as text, a piece of the file at a time."""
+        import polars as pl
+
+        self.file.check()
+        try:
+            with self._reading(), self._text() as text:
+                head, before = b"", 0
+                for piece in pieces(_Encoded(text), size):
+                    if not head:
+                        piece = piece.lstrip(b"\r\n")
+                        head = piece[: first_end(piece)]
+                        piece = piece[len(head) :]
+                        head = head.rstrip(b"\r\n") + b"\n"
+                    frame = pl.read_csv(head + piece, infer_schema_length=0, separator=self.separator)
+                    self._check_short(frame, head + piece, before)
+                    before += len(frame)
+                    yield self._cells(frame)
+        except (pl.exceptions.PolarsError, OSError):
+            raise self.broken() from None
+
+    def _cells(self, frame: "pl.DataFrame") -> "pl.DataFrame":
+        """Return cells with points for decimal commas, and without what is said to mean missing."""
+        import polars as pl
+
+        missing, texts = self.table.missing, [column for column in frame if column.dtype == pl.String]
+        if missing:
+            texts = [text.set(text.str.strip_chars().is_in(list(missing)), None) for text in texts]
+        if self.commas:
+            texts = [self._points(text) for text in texts]
+        return frame.with_columns(texts) if missing or self.commas else frame
+
+    def _points(self, text: "pl.Series") -> "pl.Series":
+        """Write decimal commas as points, and note how the column writes numbers."""
+        ways = self.both.setdefault(text.name, set())
+        comma, point = text.str.contains(_COMMA).fill_null(False), text.str.contains(_POINT).fill_null(False)
+        if self.table.decimal == ",":
+            thousands = text.str.contains(_THOUSANDS).fill_null(False)
+            point &= ~thousands
+            plain = text.str.replace_all(".", "", literal=True)
+            text, comma = plain.zip_with(thousands, text), comma | thousands
+        ways |= {"comma"} if comma.any() else set()
+        ways |= {"point"} if point.any() else set()
+        return text.str.replace(",", ".", literal=True).zip_with(comma, text) if comma.any() else text
+
+    def complaints(self) -> dict[str, str]:
+        """Return why the numbers of some columns cannot be read: they are written in two ways."""
+        return {
+            name: f"column {name!r} writes numbers with decimal commas and with points; set decimal to one of them"
+            for name, ways in self.both.items()
+            if len(ways) > 1
+        }
+
+    def _check_short(self, frame: "pl.DataFrame", piece: bytes | None = None, before: int = 0) -> None:
+        """Raise an error for rows with fewer cells than the header, which polars would fill up without a word."""
+        if frame.width < 2 or not frame[frame.columns[-1]].null_count():
+            return
+        with self._reading(), self._text() if piece is None else io.StringIO(piece.decode(), newline="") as text:
+            rows = csv.reader(text, delimiter=self.separator)
+            width = len(next((row for row in rows if row), []))
+            short = [i for i, row in enumerate((row for row in rows if row), 1) if len(row) < width]
+        if short:
+            noun = "row" if len(short) == 1 else "rows"
+            raise InputError(
+                f"{self.table.where} has {len(short):,} {noun} with fewer cells than the header, the first is row "
+                f"{before + short[0]:,}; complete or remove them"
+            )
+
+    # -- bytes
+
+    def _decode(self, data: bytes, *, partly: bool = False) -> str:
+        """Decode the beginning of the file."""
+        decoder = codecs.getincrementaldecoder(self.encoding or "utf-8")
+        try:
+            return decoder(errors="strict" if self.encoding else "silvan windows-1252").decode(data, final=not partly)
+        except UnicodeDecodeError:
+            raise self.undecodable() from None
+
+    def undecodable(self) -> InputError:
+        """Return the error for text that is not what it is said to be."""
+        return InputError(f"{self.table.where} is not {self.encoding} text; set encoding to what it is")
+
+    def broken(self) -> InputError:
+        """Return the error for a broken file; the reader's own message would quote cells."""
+        return InputError(
+            f"{self.table.where} cannot be read as CSV; look for a row with more cells than the header, or an open "
+            "quote"
+        )
+
+    def _reading(self) -> "_Reading":
+        return _Reading(self)
+
+
+class _Reading:
+    """Turns errors of unpacking and decoding into one that names the file."""
+
+    def __init__(self, source: Delimited) -> None:
+        self.source = source
+
+    def __enter__(self) -> None:
+        """Begin to read."""
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if isinstance(error, UnicodeError):
+            raise self.source.undecodable() from None
+        if isinstance(error, csv.Error):
+            raise self.source.broken() from None
+        if isinstance(error, EOFError | zlib.error):
+            raise InputError(f"{self.source.table.where} cannot be unpacked; it may be cut short") from None
+
+
+class _Opened:
+    """The text of a file, from its header on."""
+
+    def __init__(self, source: Delimited) -> None:
+        self.source, self.opened = source, source.table.open()
+
+    def __enter__(self) -> IO[str]:
+        raw = self.opened.__enter__()
+        source = self.source
+        errors = "strict" if source.encoding else "silvan windows-1252"
+        text = io.TextIOWrapper(raw, source.encoding or "utf-8", errors=errors, newline="")
+        if text.read(1) not in ("\ufeff", ""):
+            text.seek(0)
+        if source.skip:
+            text.readline()
+        return text
+
+    def __exit__(self, *error: Any) -> None:
+        self.opened.__exit__(*error)
+
+
+class _Encoded:
+    """Text as bytes in UTF-8, to be read in blocks."""
+
+    def __init__(self, text: IO[str]) -> None:
+        self.text = text
+
+    def read(self, size: int) -> bytes:
+        """Read some of it."""
+        return self.text.read(size).encode()
+
+
+def _by_mark(head: bytes) -> str | None:
+    """Return the encoding that the file's first bytes name; None for UTF-8."""
+    if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "utf-32"
+    return "utf-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else None

@@ -1,0 +1,172 @@
+"""A table in a file, and how its cells are written; files may be packed, and a table may lie in an archive."""
+
+import codecs
+import gzip
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from silvan.errors import InputError
+from silvan.util.readable import format_names
+
+FileKind = Literal["csv", "excel", "feather", "parquet"]
+
+_SUFFIXES: dict[str, FileKind] = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".feather": "feather",
+    ".arrow": "feather",
+    ".xlsx": "excel",
+}
+KNOWN_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".parquet", ".feather", ".arrow", ".xlsx", ".zip")
+WANTED = "should end in .csv, .csv.gz, .tsv, .parquet, .feather, .arrow, .xlsx or .zip"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table in a file, where how it is written must be said.
+
+    What is None is found out: the separator from the first line, the encoding from the file's first bytes (text that is
+    not UTF-8 is taken for Windows-1252, which holds Latin-1). In a file with semicolons ``12,5`` is twelve and a half.
+
+    Parameters
+    ----------
+    path
+        A ``.csv``, ``.tsv``, ``.parquet``, ``.feather``, ``.arrow`` or ``.xlsx`` file, a ``.csv.gz``, or a ``.zip``
+        with one of them in it.
+    separator
+        What is between the cells of a text file: one character, such as ";".
+    decimal
+        "." or ",": what stands before the digits after the point. With "," a point between thousands is left out.
+    encoding
+        Of a text file, such as "latin-1" or "utf-16".
+    missing
+        Texts that mean that a value is missing, in all columns, such as "-9" or "unknown".
+    sheet
+        Of an Excel file, if several of its sheets hold something.
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> sv.Table("north.csv", separator=";", decimal=",", missing=["-9"])
+    Table('north.csv', separator=';', decimal=',', missing=('-9',))
+    """
+
+    path: str | Path
+    separator: str | None = None
+    decimal: str | None = None
+    encoding: str | None = None
+    missing: tuple[str, ...] = ()
+    sheet: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ``InputError`` for what cannot be meant."""
+        missing: Any = self.missing
+        if not isinstance(missing, list | tuple) or not all(isinstance(text, str) for text in missing):
+            raise InputError(f"missing must be a list of texts, got {missing!r}")
+        object.__setattr__(self, "missing", tuple(text.strip() for text in missing))
+        mark: Any = self.separator
+        if mark is not None and (not isinstance(mark, str) or len(mark) != 1 or mark.isalnum() or mark in "\"'\r\n.-+"):
+            raise InputError(f"separator must be one character such as ';', ',' or a tab, got {mark!r}")
+        if self.decimal not in (None, ".", ","):
+            raise InputError(f"decimal must be '.' or ',', got {self.decimal!r}")
+        if self.decimal == "," == self.separator:
+            raise InputError("decimal and separator cannot both be ','")
+        sheet: Any = self.sheet
+        if sheet is not None and not isinstance(sheet, str):
+            raise InputError(f"sheet must be the name of a sheet, got {sheet!r}")
+        try:
+            if self.encoding is not None:
+                codecs.lookup(self.encoding)
+        except (LookupError, TypeError):
+            raise InputError(
+                f"encoding must be one that Python knows, such as 'latin-1'; got {self.encoding!r}"
+            ) from None
+
+    def __repr__(self) -> str:
+        said = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self)[1:] if getattr(self, f.name)]
+        return f"Table({', '.join([repr(str(self.path)), *said])})"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is said of the file, without its path."""
+        return {f.name: getattr(self, f.name) for f in fields(self)[1:] if getattr(self, f.name)}
+
+    def beside(self, folder: Path) -> "Table":
+        """Return the table with a relative path taken as relative to a folder."""
+        return replace(self, path=folder / self.path)
+
+    @property
+    def file(self) -> Path:
+        """The path."""
+        return Path(self.path)
+
+    @property
+    def where(self) -> str:
+        """The path, for messages."""
+        return repr(str(self.path))
+
+    # -- what is in the file
+
+    def kind(self) -> FileKind:
+        """Return the format of the file, by its name or that of the one file in an archive; raise for others."""
+        if not self.file.is_file():
+            place = "" if self.file.is_absolute() else f" in {str(Path.cwd())!r}"
+            raise InputError(f"there is no file {self.where}{place}; check the path")
+        name = self._member().lower() if self.is_zip else self.file.name.lower().removesuffix(".gz")
+        kind = _SUFFIXES.get(Path(name).suffix)
+        packed = self.file.name.lower().endswith(".gz") and kind != "csv"
+        if kind is None or packed:
+            raise InputError(f"{self.where} {WANTED}; convert it to one of these")
+        if self.sheet is not None and kind != "excel":
+            raise InputError(f"sheet is for Excel files; {self.where} is none")
+        if kind != "csv" and (self.separator or self.encoding or self.decimal):
+            raise InputError(f"separator, decimal and encoding are for text files; {self.where} is none")
+        return kind
+
+    @property
+    def is_zip(self) -> bool:
+        """Whether the file is an archive."""
+        return self.file.name.lower().endswith(".zip")
+
+    def _member(self) -> str:
+        """Return the name of the one table in an archive."""
+        try:
+            with zipfile.ZipFile(self.file) as archive:
+                names = [name for name in archive.namelist() if not name.endswith("/")]
+        except (zipfile.BadZipFile, OSError):
+            raise InputError(f"{self.where} cannot be read as an archive; it may be cut short") from None
+        names = [n for n in names if not n.startswith("__MACOSX/") and not Path(n).name.startswith(".")]
+        if len(names) != 1:
+            found = f"{len(names)} files ({format_names(sorted(names))})" if names else "no file"
+            raise InputError(f"{self.where} has {found} in it; an archive must hold one table")
+        return names[0]
+
+    @contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
+        """Open the file, unpacked."""
+        try:
+            if self.is_zip:
+                with zipfile.ZipFile(self.file) as archive, archive.open(self._member()) as member:
+                    yield member
+            elif self.file.name.lower().endswith(".gz"):
+                with gzip.open(self.file) as unpacked:
+                    yield unpacked  # type: ignore[misc]
+            else:
+                with self.file.open("rb") as file:
+                    yield file
+        except (zipfile.BadZipFile, gzip.BadGzipFile, RuntimeError):
+            raise InputError(
+                f"{self.where} cannot be unpacked; it may be cut short, locked, or of another kind"
+            ) from None
+
+
+def as_table(source: Any) -> Table | None:
+    """Return a path as a table; None for what is no path."""
+    if isinstance(source, Table):
+        return source
+    return Table(source) if isinstance(source, str | Path) else None

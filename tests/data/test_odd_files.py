@@ -1,0 +1,301 @@
+"""Odd files: each is read rightly, or one clear line says what to do. Nothing changes its meaning without a word.
+
+Every case is a table with a column ``a`` and a label; what is expected is the values of ``a`` as they are learnt
+from, the categories, or the text of the error. A case is read whole and in batches.
+"""
+
+import datetime
+import gzip
+import re
+import warnings
+import zipfile
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from helpers.xlsx import Day, Formula, write_xlsx
+
+import silvan as sv
+from silvan.errors import SilvanError, SiteError
+
+NAN = float("nan")
+LABEL = [i % 2 for i in range(12)]
+
+
+def text(cells, name="a", separator=",", end="\n", label=None, before="", after=""):
+    """Return a text file of one column and the label."""
+    rows = [f"{c}{separator}{y}{after}" for c, y in zip(cells, LABEL if label is None else label, strict=False)]
+    return before + end.join([f"{name}{separator}label{after}", *rows, ""])
+
+
+def twelve(*cells):
+    return (list(cells) * 12)[:12]
+
+
+def csv(cells, **how):
+    return lambda folder: write(folder / "t.csv", text(cells, **how).encode(how.pop("encoding", "utf-8")))
+
+
+def raw(data, name="t.csv"):
+    return lambda folder: write(folder / name, data if isinstance(data, bytes) else data.encode())
+
+
+def write(path, data):
+    path.write_bytes(data)
+    return path
+
+
+def table(make, **options):
+    return lambda folder: sv.Table(make(folder), **options)
+
+
+def frame(column, make=pl.DataFrame):
+    return lambda folder: make({"a": column, "label": LABEL[: len(column)]})
+
+
+def archive(*names):
+    def make(folder):
+        with zipfile.ZipFile(folder / "t.zip", "w") as file:
+            for name in names:
+                file.writestr(name, text(twelve(1, 2)))
+        return folder / "t.zip"
+
+    return make
+
+
+def sheets(**given):
+    return lambda folder: write_xlsx(folder / "t.xlsx", given)
+
+
+def rows(*cells, header=("a", "label")):
+    return [list(header), *[[c, y] for c, y in zip(cells, LABEL, strict=False)]]
+
+
+def arrow(suffix, column):
+    def make(folder):
+        data = pl.DataFrame({"a": column, "label": LABEL})
+        path = folder / f"t{suffix}"
+        data.write_parquet(path) if suffix == ".parquet" else data.write_ipc(path)
+        return path
+
+    return make
+
+
+LATIN = text(twelve("süd", "nord")).encode("latin-1")
+NUMBERS = twelve(1.5, 2.5, 3.5)
+TWO = twelve("f", "m")
+DAY = (datetime.date(2020, 1, 31) - datetime.date(1970, 1, 1)).days
+MIXED = "mixes numbers and text: "
+WRITTEN = "written with separators, signs or units"
+
+CASES = {
+    # how text is written
+    "byte order mark": (raw("\ufeff" + text(NUMBERS)), NUMBERS),
+    "utf-16": (raw(text(NUMBERS).encode("utf-16")), NUMBERS),
+    "utf-16 big end": (raw(b"\xfe\xff" + text(NUMBERS).encode("utf-16-be")), NUMBERS),
+    "windows lines": (csv(NUMBERS, end="\r\n"), NUMBERS),
+    "latin-1 cells": (raw(LATIN), ["nord", "süd"]),
+    "latin-1 that is said": (
+        table(raw(text(twelve("süd", "nord")).encode("latin-1")), encoding="latin-1"),
+        ["nord", "süd"],
+    ),
+    "not what is said": (
+        table(raw(text(twelve("süd", "nord")).encode("latin-1")), encoding="utf-8"),
+        "is not utf-8 text",
+    ),
+    "quotes with lines in them": (csv(twelve('"f\nx"', "m")), ["f\nx", "m"]),
+    "semicolons": (csv(NUMBERS, separator=";"), NUMBERS),
+    "tabs": (csv(NUMBERS, separator="\t"), NUMBERS),
+    "bars": (csv(NUMBERS, separator="|"), NUMBERS),
+    "semicolons or commas": (raw("a,b;c;label\n1;2;0\n"), "may be separated by semicolons or by commas; set separator"),
+    "a separator that is said": (table(csv(NUMBERS, separator="#"), separator="#"), NUMBERS),
+    "Excel's first line": (csv(NUMBERS, separator=";", before="sep=;\n"), NUMBERS),
+    "German Excel": (
+        raw(
+            text(twelve("1,5", "2,5", "3,5"), separator=";", end="\r\n", label=twelve("größer", "kleiner")).encode(
+                "cp1252"
+            )
+        ),
+        NUMBERS,
+    ),
+    "decimal commas that are said": (table(csv(twelve('"1.001,5"', '"2,5"')), decimal=","), twelve(1001.5, 2.5)),
+    "commas and points": (
+        csv(twelve("1,5", "1.234"), separator=";"),
+        "writes numbers with decimal commas and with points",
+    ),
+    "decimal commas in quotes": (csv(twelve('"1,5"', '"2,5"')), WRITTEN),
+    "thousands": (csv(twelve('"1,234"', '"12,500"')), WRITTEN),
+    "per cent": (csv(twelve("5 %", "12 %")), WRITTEN),
+    "units": (csv(twelve("70 kg", "81.5 kg")), WRITTEN),
+    "blanks around cells": (csv(twelve(" 1.5", "2.5 ", " 3.5 ")), NUMBERS),
+    "gzip": (lambda folder: write(folder / "t.csv.gz", gzip.compress(text(NUMBERS).encode())), NUMBERS),
+    "gzip cut short": (
+        lambda folder: write(folder / "t.csv.gz", gzip.compress(text(NUMBERS * 999, label=LABEL * 999).encode())[:60]),
+        "cannot be unpacked; it may be cut short",
+    ),
+    "zip": (archive("t.csv"), twelve(1, 2)),
+    "zip of a Mac": (archive("t.csv", "__MACOSX/._t.csv"), twelve(1, 2)),
+    "zip of two tables": (
+        archive("t.csv", "u.csv"),
+        "has 2 files ('t.csv', 'u.csv') in it; an archive must hold one table",
+    ),
+    # what is no table
+    "empty": (raw(""), "is empty: it has no columns"),
+    "header only": (raw("a,label\n"), "has columns but no rows"),
+    "names twice": (raw("a,a,label\n1,2,0\n"), "more than one column called 'a'"),
+    "no name": (raw("a,,label\n1,2,0\n"), "column 2 of .* has no name"),
+    "rows too long": (raw("a,label\n1,0\n1,0,7\n"), "a row with more cells than the header"),
+    "rows too short": (raw("a,b,label\n1,2,0\n1,2\n"), "1 row with fewer cells than the header, the first is row 2"),
+    "separators at the end": (csv(NUMBERS, after=","), "column 3 of .* has no name"),
+    "another kind of file": (raw("a", "t.doc"), "should end in .csv, .csv.gz, .tsv, .parquet, .feather"),
+    # missing cells
+    "R's NA": (csv(twelve("1.5", "NA", "2.5", "")), twelve(1.5, NAN, 2.5, NAN)),
+    "all forms of NA": (csv(twelve("7", "N/A", "?", ".", "-", "null", "NaN", "#N/A", "none")), twelve(7, *[NAN] * 8)),
+    "a code for missing": (
+        table(csv(twelve("1.5", "-9", "unknown")), missing=["-9", "unknown"]),
+        twelve(1.5, NAN, NAN),
+    ),
+    "a code in Parquet": (table(arrow(".parquet", twelve(1.5, -9.0)), missing=["-9"]), twelve(1.5, NAN)),
+    "nothing at all": (csv(twelve("NA", "")), [NAN] * 12),
+    "one number that is none": (csv(twelve(*range(11), ">600")), MIXED + r"1 of its 12 cells \(row 12\) is no number"),
+    "0, 1, unknown": (csv(twelve(0, 1, "unknown")), MIXED + r"4 of its 12 cells \(rows 3, 6, 9, ...\) are no numbers"),
+    # what columns are
+    "ISO dates": (csv(twelve("2020-01-31", "2020-02-01")), twelve(DAY, DAY + 1)),
+    "German dates": (csv(twelve("31.01.2020", "1.2.2020")), twelve(DAY, DAY + 1)),
+    "dates with slashes": (csv(twelve("01/31/2020", "02/01/2020")), "whether the day or the month comes first"),
+    "true and false": (csv(twelve("TRUE", "False")), twelve(1, 0)),
+    "yes and no": (csv(twelve("Yes", "no")), ["Yes", "no"]),
+    "leading zeros": (csv(twelve("0012", "0345")), twelve(12, 345)),
+    "codes": (csv(twelve("I10", "J45")), ["I10", "J45"]),
+    "beyond 2^53": (csv(twelve(2**53 + 1, 2**53 + 3)), [float(np.float32(2**53))] * 12),
+    "infinite": (csv(twelve("1", "inf")), r"column 'a' is infinite, or too large .* in [46] of (12|8) rows"),
+    "constant": (csv(twelve("5")), [5] * 12),
+    "markup": (csv(twelve("<b>x</b>", "=1+1")), ["<b>x</b>", "=1+1"]),
+    "right to left": (csv(twelve("שלום", "عليكم")), sorted(["שלום", "عليكم"])),
+    # Excel, Parquet and Feather
+    "Excel": (sheets(One=rows(*NUMBERS)), NUMBERS),
+    "Excel dates": (sheets(One=rows(*twelve(Day(43861), Day(43862)))), twelve(DAY, DAY + 1)),
+    "Excel formulas": (sheets(One=rows(*twelve(Formula(1.5), 2.5, 3.5))), NUMBERS),
+    "Excel mixed": (sheets(One=rows(*twelve(1, 2, ">600"))), MIXED + "4 of its 12 cells"),
+    "two sheets": (sheets(One=rows(*NUMBERS), Two=rows(1)), "has 2 sheets, 'One', 'Two'; set sheet"),
+    "a sheet that is said": (table(sheets(One=rows(*NUMBERS), Two=rows(1)), sheet="One"), NUMBERS),
+    "no such sheet": (table(sheets(One=rows(*NUMBERS)), sheet="Two"), "has no sheet 'Two'; its sheets are 'One'"),
+    "merged header": (sheets(One=[["a", None, "label"], [1, 2, 0], [3, 4, 1]]), "column 2 of .* has no name"),
+    "Parquet": (arrow(".parquet", NUMBERS), NUMBERS),
+    "Feather": (arrow(".feather", NUMBERS), NUMBERS),
+    "nested": (arrow(".parquet", [[1, 2]] * 12), "column 'a' holds List"),
+    # data frames
+    "objects with NA": (frame(twelve(1.5, "NA", 2.5), pd.DataFrame), twelve(1.5, NAN, 2.5)),
+    "mixed objects": (frame(twelve(1, "x", 2), pd.DataFrame), MIXED + r"4 of its 12 cells \(rows 2, 5, 8, ...\)"),
+    "nullable pandas": (frame(pd.array(twelve(1, None), "Int64"), pd.DataFrame), twelve(1, NAN)),
+    "pandas categories": (frame(pd.Categorical(twelve("1", "2")), pd.DataFrame), ["1", "2"]),
+    "polars enums": (frame(pl.Series(TWO, dtype=pl.Enum(["f", "m"]))), ["f", "m"]),
+    "decimals": (frame([Decimal(str(x)) for x in NUMBERS]), NUMBERS),
+    "durations": (frame([datetime.timedelta(1)] * 12), "column 'a' holds Duration"),
+    "time zones": (
+        frame([datetime.datetime(2020, 1, 31, 6, tzinfo=datetime.timezone(datetime.timedelta(hours=6)))] * 12),
+        [DAY] * 12,
+    ),
+    # labels
+    "a class that marks missing": (
+        csv(NUMBERS, label=twelve("yes", "no", "NA")),
+        "a class of the label 'label' is a text",
+    ),
+    "classes that look alike": (
+        csv(NUMBERS, label=twelve("Yes", "yes ", "no")),
+        "'Yes', 'yes ' of 'label' differ only in case",
+    ),
+    "one class": (csv(NUMBERS, label=twelve("yes")), NUMBERS),
+    "a label without some": (
+        csv(NUMBERS, label=twelve(0, 1, "")),
+        r"the label 'label' is missing in [24] of (12|8) rows",
+    ),
+    "a label and NA": (csv(NUMBERS, label=twelve(0, 1, "NA")), r"the label 'label' is missing in [24] of (12|8) rows"),
+    "a label of many numbers": (
+        raw(text(range(600), label=range(600))),
+        "the label 'label' has 600 different values; say task=",
+    ),
+}
+
+
+def test_there_are_sixty():
+    assert len(CASES) >= 60
+
+
+@pytest.mark.parametrize("memory", [None, 1 << 12], ids=["whole", "batches"])
+@pytest.mark.parametrize("case", CASES)
+def test_odd_files(tmp_path, case, memory):
+    make, expected = CASES[case]
+    try:
+        source = make(tmp_path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            fed = sv.federate_rows({"north": source}, memory=memory)
+        part = fed.site("north").part(fed.schema)
+    except SilvanError as error:
+        told = str(error.__cause__ if isinstance(error, SiteError) else error)
+        assert isinstance(expected, str), told
+        assert "\n" not in told
+        assert expected in told or re.search(expected, told), told
+        return
+    assert not isinstance(expected, str), f"no error; got {part.X[:, 0]}"
+    [feature] = fed.schema.features
+    if isinstance(expected[0], str):
+        assert feature.categorical
+        if feature.categories:  # fewer than ten rows of a category are not named
+            assert list(feature.categories) == expected
+    else:
+        assert not feature.categorical
+        np.testing.assert_array_equal(part.X[:, 0], np.array(expected, np.float32))
+
+
+def test_two_hundred_sites():
+    part = pl.DataFrame({"a": NUMBERS, "label": LABEL})
+    fed = sv.federate_rows({f"site {i}": part for i in range(200)})
+    assert len(fed.sites) == 200
+    odd = part.with_columns(a=pl.lit("many"))
+    with pytest.raises(sv.AgreementError, match="'a' is read as numbers at .* and text at site 7; make"):
+        sv.federate_rows({f"site {i}": odd if i == 7 else part for i in range(200)})
+
+
+def test_a_file_that_changes_while_it_is_read(tmp_path):
+    path = csv(NUMBERS)(tmp_path)
+    fed = sv.federate_rows({"north": path}, memory=1 << 12)
+    path.write_text(text(NUMBERS[:6]))
+    with pytest.raises(sv.InputError, match="was changed or moved while in use"):
+        fed.site("north").part(fed.schema)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"separator": ";;"},
+        {"separator": "1"},
+        {"decimal": ";"},
+        {"encoding": "klingon"},
+        {"missing": "NA"},
+        {"missing": [1]},
+        {"sheet": 1},
+        {"separator": ",", "decimal": ","},
+    ],
+)
+def test_options_that_cannot_be_meant(options):
+    with pytest.raises(sv.InputError, match=next(iter(options))):
+        sv.Table("t.csv", **options)
+
+
+def test_options_in_a_study_file(tmp_path):
+    from silvan.study.study_file import read_study
+
+    table(csv(twelve("1,5", "-9"), separator=";"))(tmp_path)
+    study = tmp_path / "s.toml"
+    study.write_text(
+        '[reading]\nmissing = ["-9"]\n[sites]\nnorth = { table = "t.csv", separator = ";" }\nsouth = "t.csv"\n'
+    )
+    fed = read_study(study).federation()
+    np.testing.assert_array_equal(fed.site("south").part(fed.schema).X[:, 0], twelve(1.5, NAN))
+    study.write_text('[sites]\nnorth = { table = "t.csv", separatr = ";" }\nsouth = { table = "t.csv", decimal = 1 }\n')
+    with pytest.raises(sv.InputError, match=r"(?s)did you mean 'separator'.*decimal must be"):
+        read_study(study)
