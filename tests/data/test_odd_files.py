@@ -256,7 +256,7 @@ def test_two_hundred_sites():
     fed = sv.federate_rows({f"site {i}": part for i in range(200)})
     assert len(fed.sites) == 200
     odd = part.with_columns(a=pl.lit("many"))
-    with pytest.raises(sv.AgreementError, match="'a' is read as numbers at .* and text at site 7; make"):
+    with pytest.raises(sv.AgreementError, match=r"'a' is read as numbers at .* and text at site 7; make"):
         sv.federate_rows({f"site {i}": odd if i == 7 else part for i in range(200)})
 
 

@@ -127,7 +127,7 @@ def test_names_that_are_numbers_become_text():
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("t.txt", "a\n1\n", "should end in .csv, .csv.gz or .parquet"),
+        ("t.txt", "a\n1\n", "should end in .csv, .csv.gz, .tsv, .parquet"),
         ("t.csv", "", "no columns"),
         ("t.csv", "\n\n", "no columns"),
         ("t.csv", "a,b\n", "no rows"),
@@ -136,7 +136,6 @@ def test_names_that_are_numbers_become_text():
         ("t.csv.gz", "a,b,a\n1,2,3\n", "more than one column called 'a'"),
         ("t.csv", '\n"x,y",b,"x,y"\n1,2,3\n', "more than one column called 'x,y'"),
         ("t.csv", ",a\n0,1\n", "column 1 of .* has no name"),
-        ("t.csv", "a;b\n1;2\n", "save it with commas"),
         ("t.csv", "a,b\n1,2\nsecret,3,4\n", "more cells than the header"),
         ("t.parquet", "a,b\n1,2\n", "cannot be read as Parquet"),
     ],
@@ -154,9 +153,7 @@ def test_bad_bytes(tmp_path):
         ("plain.csv.gz", b"a,b\n1,2\n"),
         ("short.csv.gz", whole[:12]),
         ("short2.csv.gz", whole[: len(whole) // 2]),
-        ("latin.csv", "größe,b\n1,2\n".encode("latin1")),
-        ("latin2.csv", "a,b\n1,größe\n".encode("latin1")),
-        ("utf16.csv", "a,b\n1,2\n".encode("utf-16")),
+        ("half.csv", "a,b\n1,2\n".encode("utf-16")[:-1]),
     ]:
         (tmp_path / name).write_bytes(data)
         with pytest.raises(InputError, match=name):

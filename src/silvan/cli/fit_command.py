@@ -91,6 +91,9 @@ def start_run(study: "Study", run: "Run", *, resume: bool) -> "Record":
             earlier = run.read()
         except SilvanError as error:
             raise type(error)(f"{error}; pass --fresh to put it aside and start again") from None
+        if earlier.fingerprint != fingerprint and earlier.status == "started" and not earlier.models:
+            put_aside(run)  # nothing was trained: a study that was corrected goes on
+            return start_run(study, run, resume=True)
         if earlier.fingerprint != fingerprint:
             raise InputError(
                 f"{str(run.folder)!r} holds a run of another study, or the study, its tables or silvan have "
