@@ -287,14 +287,14 @@ def test_options_that_cannot_be_meant(options):
 
 
 def test_options_in_a_study_file(tmp_path):
-    from silvan.study.study_file import read_study
+    from silvan.study.study_file import make_federation, read_study
 
     table(csv(twelve("1,5", "-9"), separator=";"))(tmp_path)
     study = tmp_path / "s.toml"
     study.write_text(
         '[reading]\nmissing = ["-9"]\n[sites]\nnorth = { table = "t.csv", separator = ";" }\nsouth = "t.csv"\n'
     )
-    fed = read_study(study).federation()
+    fed = make_federation(read_study(study))
     np.testing.assert_array_equal(fed.site("south").part(fed.schema).X[:, 0], twelve(1.5, NAN))
     study.write_text('[sites]\nnorth = { table = "t.csv", separatr = ";" }\nsouth = { table = "t.csv", decimal = 1 }\n')
     with pytest.raises(sv.InputError, match=r"(?s)did you mean 'separator'.*decimal must be"):
