@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from silvan.errors import InputError
+from silvan.errors import InputError, SchemaError
 
 if TYPE_CHECKING:
     from silvan.study.plan import Study
@@ -21,6 +21,7 @@ def evaluate(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="CSV", help="Also write the figures here.")
     ] = None,
+    fill: Annotated[bool, typer.Option("--fill", help="Count columns that the table lacks as missing.")] = False,
 ) -> None:
     """Judge a model again: on its sites' test rows, or on a table.
 
@@ -37,6 +38,8 @@ def evaluate(
     console, progress, folder = Console(), Progress(), Run(run)
     record = folder.read() if run.is_dir() else None
     if table is not None:
+        if record is None or record.by != "columns":
+            check_columns(run, record, table, fill)
         rows = on_table(run, folder, record, table, progress)
         terminal.print_parts(console, terminal.on_table(rows, str(table)))
     elif record is None:
@@ -47,6 +50,27 @@ def evaluate(
         terminal.print_parts(console, terminal.results(summary), terminal.sentences(summary))
     if output is not None:
         Run(output.parent).write_evaluation(rows, output.name)
+
+
+def check_columns(path: Path, record: "Record | None", table: Path, fill: bool) -> None:
+    """Raise ``SchemaError`` if a table lacks columns of the model, with those that are called much the same."""
+    from difflib import get_close_matches
+
+    from silvan.cli.predict_command import open_forest
+    from silvan.data.table import read_table
+    from silvan.util.readable import format_names
+
+    sites = [""] if record is None else [model.site for model in record.models] or [""]
+    schema = open_forest(path, None if "" in sites else sites[0]).schema
+    names = read_table(str(table), schema.label.name, schema).columns
+    absent = [name for name in dict.fromkeys(schema.columns) if name not in names]
+    if not absent or (fill and len(absent) < len(set(schema.columns))):
+        return
+    spare = {name.lower(): name for name in names if name not in schema.columns}
+    near = [spare[match] for name in absent for match in get_close_matches(name.lower(), list(spare), n=1)]
+    meant = f"; did you mean {format_names(near)}?" if near else ""
+    mend = "is it the right table?" if fill else "add these columns, or pass --fill to count them as missing"
+    raise SchemaError(f"{str(table)!r} lacks {format_names(absent)}{meant or f'; {mend}'}")
 
 
 def at_sites(run: "Run", record: "Record", progress: "Progress") -> list["Figures"]:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from silvan.study.run_folder import Record, Run
 
 
+_SAMPLE, _MOST_QUESTIONS = 10_000, 5
+"""Rows of each site that are looked at before training, and lines that are shown."""
+
+
 def fit(
     study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
     output: Annotated[
@@ -37,6 +41,7 @@ def fit(
     from silvan.study.repeat_steps import judge_repeatedly
     from silvan.study.run_folder import EVALUATION, JOURNAL, MODEL, REPORT, RUN, Run
     from silvan.study.study_file import make_federation, make_learner, read_study
+    from silvan.study.table_check import profiles_of, questions
 
     console, progress = Console(), Progress()
     plan = read_study(study)
@@ -50,6 +55,13 @@ def fit(
     title = f"{plan.name}: {plan.kind} over {len(federation.sites)} {who}, {record.features} features"
     terminal.print_parts(console, clean(title), terminal.differences(summarise(record)))
 
+    if plan.id is None and plan.memory is None and not steps.is_private(record):
+        look_at = questions(profiles_of(federation.local_sites, most=_SAMPLE), plan.label, plan.task)
+        for line in look_at[:_MOST_QUESTIONS]:
+            typer.echo(f"look at {clean(line)}", err=True)
+        if len(look_at) > _MOST_QUESTIONS:
+            more = len(look_at) - _MOST_QUESTIONS
+            typer.echo(f"look at {more} more columns: silvan check {clean(str(study))}", err=True)
     with plan.pointing():
         model = make_learner(plan, federation.schema)
         steps.check_with_sites(plan, federation, model)

@@ -20,6 +20,7 @@ from silvan.cli import (
     study_command,
 )
 from silvan.cli.plain_text import clean
+from silvan.cli.tables import check_command
 from silvan.errors import SilvanError
 from silvan.util.files import has_no_room
 
@@ -59,12 +60,14 @@ app = typer.Typer(
 )
 app.command()(demo_command.demo)
 app.command()(advise_command.advise)
+app.command()(check_command.check)
 app.command()(fit_command.fit)
 app.command()(predict_command.predict)
 app.command()(evaluate_command.evaluate)
 app.command()(report_command.report)
 app.command()(audit_command.audit)
 app.command()(doctor_command.doctor)
+site_command.app.command("check")(check_command.check_site)
 app.add_typer(site_command.app, name="site")
 app.add_typer(study_command.app, name="study")
 

@@ -114,7 +114,7 @@ def federate_rows(
     """
     check_common(test, task, random_state, exclude)
     given, kinds = read_options("federate_rows", options), check_kinds(kinds or {})
-    sources = _sources_by_site(tables, site, schema, kinds)
+    sources = sources_by_site(tables, site, schema, kinds)
     brought = _check_forests(forests, sources)
     protection = Protection(list(sources), given, pinned_seals=True)
     room = None if memory is None else read_size(memory)
@@ -199,7 +199,8 @@ def _check_forests(forests: Mapping[str, Any] | None, sites: Mapping[str, Any]) 
     return brought
 
 
-def _sources_by_site(tables: Any, site: str | None, schema: Schema | None, kinds: Kinds) -> dict[str, Any]:
+def sources_by_site(tables: Any, site: str | None, schema: Schema | None, kinds: Kinds) -> dict[str, Any]:
+    """Return each site's table: as they are given, or the rows of one table."""
     if isinstance(tables, Mapping):
         if site is not None:
             raise InputError("site names a column of one table; with a dict of tables leave it out")

@@ -1,0 +1,129 @@
+"""What a site's owner should know of each column before anything is learnt: kind, gaps, range, and what looks odd.
+
+This is for the owner's own eyes: nothing of it is ever sent.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from silvan.data.batches import Batched, Whole
+from silvan.data.cells import MISSING, Series, cell_dates, cell_numbers, cell_text, distinct, is_text
+
+LEAK = 0.99
+"""A column that ranks the label's classes so well by itself probably knows the label."""
+
+_CODES = (-9, -99, -999, -9999, 99, 999, 9999, 99999)
+_FEW = 20
+"""In a smaller table nothing is suspected of its values."""
+
+
+@dataclass(frozen=True)
+class ColumnProfile:
+    """A column as its owner sees it; ``low``, ``median`` and ``high`` are of numbers and of the days of dates."""
+
+    name: str
+    kind: str
+    rows: int
+    missing: int
+    distinct: int
+    low: float | None = None
+    median: float | None = None
+    high: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def profile_columns(table: Whole | Batched, label: str, most: int | None = None) -> list[ColumnProfile]:
+    """Return what is known of every column, by all rows or at ``most`` the first so many."""
+    frame = next(table.batches())
+    frame = frame if most is None else frame.head(most)
+    truth = _two_classes(frame, label)
+    return [_profile(frame[name], name, table, truth if name != label else None) for name in table.names]
+
+
+def _profile(series: Series, name: str, table: Whole | Batched, truth: np.ndarray | None) -> ColumnProfile:
+    notes: list[str] = []
+    if name in table.refused:
+        return ColumnProfile(name, "mixed", len(series), int(series.null_count()), 0, notes=[table.refused[name]])
+    values, places = distinct(series)
+    if name in table.dates:
+        kind, numbers = "date", cell_dates(series, "days")[0]
+        values, places = np.unique(numbers[~np.isnan(numbers)], return_inverse=True)[0].tolist(), _places(numbers)
+    else:
+        kind = "categorical" if is_text(series) or table.kinds.get(name) in ("categorical", "folded") else "numeric"
+        numbers = cell_numbers(series)[0] if kind == "numeric" else np.zeros(0)
+    present = int(np.count_nonzero(places != MISSING))
+    if not present:
+        return ColumnProfile(name, "empty", len(series), len(series), 0, notes=["no cell holds anything"])
+    finite = numbers[np.isfinite(numbers)]
+    ends: tuple[float | None, float | None, float | None] = (None, None, None)
+    if len(finite):
+        ends = float(finite.min()), float(np.median(finite)), float(finite.max())
+    found = len(values)
+    if found == 1:
+        notes.append("has one value only")
+    if present >= _FEW:
+        notes += _odd(kind, finite, values, present)
+        if truth is not None and found > 1:
+            notes += _leak(kind, numbers, places, found, truth)
+    return ColumnProfile(name, kind, len(series), len(series) - present, found, *ends, notes=notes)
+
+
+def _places(numbers: np.ndarray) -> np.ndarray:
+    places = np.full(len(numbers), MISSING, np.int64)
+    present = ~np.isnan(numbers)
+    places[present] = np.unique(numbers[present], return_inverse=True)[1]
+    return places
+
+
+def _odd(kind: str, numbers: np.ndarray, values: list[Any], present: int) -> list[str]:
+    """Return what looks odd in the values of a column."""
+    notes = []
+    whole = kind == "numeric" and not np.any(numbers != np.floor(numbers))
+    if len(values) == present and (whole or kind == "categorical"):
+        notes.append("every value occurs once: an identifier? then leave it out (exclude)")
+    if kind == "categorical" and all(cell_text(value).strip().isdigit() for value in values):
+        notes.append('text that is all numbers: codes, or numbers? then set its kind (kinds: "numeric")')
+    for code in _CODES:
+        rows = int(np.count_nonzero(numbers == code))
+        others = np.abs(numbers[numbers != code])
+        if kind == "numeric" and rows > 1 and len(others) and abs(code) > 2 * others.max():
+            notes.append(f'{code} in {rows:,} rows: does it stand for missing? then set missing = ["{code}"]')
+    return notes
+
+
+def _two_classes(frame: Any, label: str) -> np.ndarray | None:
+    """Return which rows have the second of two classes; None if there are not two."""
+    if label not in frame.columns:
+        return None
+    values, places = distinct(frame[label])
+    if len(values) != 2 or np.any(places == MISSING):
+        return None
+    return places == 1
+
+
+def _leak(kind: str, numbers: np.ndarray, places: np.ndarray, found: int, truth: np.ndarray) -> list[str]:
+    """Return a warning if the column by itself ranks the rows of the two classes nearly without fault."""
+    if kind == "categorical":
+        if found > len(truth) / 10:
+            return []
+        known = places != MISSING
+        rows = np.bincount(places[known], minlength=found)
+        shares = np.bincount(places[known], weights=truth[known], minlength=found) / np.maximum(rows, 1)
+        numbers = np.where(known, shares[places], np.nan)
+    known = ~np.isnan(numbers)
+    share = _auc(numbers[known], truth[known])
+    if max(share, 1 - share) <= LEAK or np.count_nonzero(known) < len(truth) / 2:
+        return []
+    return [f"tells the classes apart by itself (AUC {max(share, 1 - share):.3f}): is it known before the label is?"]
+
+
+def _auc(values: np.ndarray, truth: np.ndarray) -> float:
+    """Return the share of pairs of the two classes that values put in order; ties count half."""
+    positive, negative = values[truth], values[~truth]
+    if not len(positive) or not len(negative):
+        return 0.5
+    ordered = np.sort(negative)
+    below = np.searchsorted(ordered, positive, "left") + np.searchsorted(ordered, positive, "right")
+    return float(below.sum() / (2 * len(positive) * len(negative)))

@@ -1,0 +1,90 @@
+"""``silvan check``: columns by site, and questions about what looks odd."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from silvan.cli.main import app
+
+
+def silvan(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def study(tmp_path):
+    rng = np.random.default_rng(0)
+    for name, factor in (("north", 1.0), ("south", 18.0)):
+        n = 60
+        label = np.arange(n) % 2
+        frame = pl.DataFrame(
+            {
+                "patient": [f"P{i:03}" for i in range(n)],
+                "visit": range(n),
+                "glucose": rng.normal(5.5, 0.5, n) * factor,
+                "weight": np.where(np.arange(n) % 7 == 0, -999.0, rng.normal(70, 5, n)),
+                "country": ["CH"] * n,
+                "discharge": label * 10 + rng.random(n),
+                "admitted": ["2020-01-31", "2020-03-01", "2020-02-01"] * (n // 3),
+                "label": label,
+            }
+        )
+        frame.write_csv(tmp_path / f"{name}.csv")
+    (tmp_path / "s.toml").write_text('[sites]\nnorth = "north.csv"\nsouth = "south.csv"\n[learner]\nn_estimators = 2\n')
+    return tmp_path / "s.toml"
+
+
+def test_columns_and_questions(study):
+    result = silvan("check", study, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    columns = {column["name"]: column for column in found["columns"]["north"]}
+    assert columns["admitted"]["kind"] == "date"
+    assert columns["country"]["distinct"] == 1
+    lines = "\n".join(found["questions"])
+    for said in (
+        "patient at north, south: every value occurs once: an identifier?",
+        "visit at north, south: every value occurs once",
+        "weight at north, south: -999 in 9 rows: does it stand for missing?",
+        "country at north, south: has one value only",
+        "discharge at north, south: tells the classes apart by itself (AUC 1.000)",
+        "some 18 times as much; are the units the same?",
+    ):
+        assert said in lines
+    assert "admitted at" not in lines
+    shown = silvan("check", study).output
+    assert "Median" in shown
+    assert "2020-01-31" in shown
+
+
+def test_fit_asks_the_same_shortly(study):
+    result = silvan("fit", study)
+    assert result.exit_code == 0, result.output
+    assert "look at patient at north, south: every value occurs once" in result.output
+    assert "silvan check" in result.output
+
+
+def test_a_mixture_is_shown_and_not_an_error(study):
+    path = study.parent / "north.csv"
+    path.write_text(path.read_text().replace("-999.0", ">90"))
+    result = silvan("check", study)
+    assert result.exit_code == 0
+    assert "weight at north: column 'weight' mixes numbers and text: 9 of its 60 cells" in result.output
+    stopped = silvan("fit", study)
+    assert stopped.exit_code == 1
+    assert "s.toml:2: site 'north': column 'weight' mixes numbers and text" in stopped.output
+    path.write_text(path.read_text().replace(">90", "NA"))
+    assert silvan("fit", study).exit_code == 0  # nothing was trained: no --fresh is needed
+
+
+def test_evaluate_needs_fill_for_absent_columns(study):
+    assert silvan("fit", study).exit_code == 0
+    path = study.parent / "new.csv"
+    pl.read_csv(study.parent / "north.csv").rename({"glucose": "Glucose"}).write_csv(path)
+    result = silvan("evaluate", study.parent / "runs" / "s", path)
+    assert result.exit_code == 1
+    assert "lacks 'glucose'; did you mean 'Glucose'?" in result.output
+    assert silvan("evaluate", study.parent / "runs" / "s", path, "--fill").exit_code == 0
