@@ -56,7 +56,7 @@ def test_columns_and_questions(study):
         assert said in lines
     assert "admitted at" not in lines
     shown = silvan("check", study).output
-    assert "Median" in shown
+    assert "High" in shown
     assert "2020-01-31" in shown
 
 

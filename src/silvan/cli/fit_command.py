@@ -11,6 +11,9 @@ from silvan.cli.plain_text import clean
 from silvan.errors import InputError, SilvanError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from silvan.federation.site_table import SiteTable
     from silvan.study.plan import Study
     from silvan.study.run_folder import Record, Run
 
@@ -41,7 +44,6 @@ def fit(
     from silvan.study.repeat_steps import judge_repeatedly
     from silvan.study.run_folder import EVALUATION, JOURNAL, MODEL, REPORT, RUN, Run
     from silvan.study.study_file import make_federation, make_learner, read_study
-    from silvan.study.table_check import profiles_of, questions
 
     console, progress = Console(), Progress()
     plan = read_study(study)
@@ -56,12 +58,7 @@ def fit(
     terminal.print_parts(console, clean(title), terminal.differences(summarise(record)))
 
     if plan.id is None and plan.memory is None and not steps.is_private(record):
-        look_at = questions(profiles_of(federation.local_sites, most=_SAMPLE), plan.label, plan.task)
-        for line in look_at[:_MOST_QUESTIONS]:
-            typer.echo(f"look at {clean(line)}", err=True)
-        if len(look_at) > _MOST_QUESTIONS:
-            more = len(look_at) - _MOST_QUESTIONS
-            typer.echo(f"look at {more} more columns: silvan check {clean(str(study))}", err=True)
+        ask_about_columns(plan, federation.local_sites)
     with plan.pointing():
         model = make_learner(plan, federation.schema)
         steps.check_with_sites(plan, federation, model)
@@ -87,6 +84,18 @@ def fit(
     terminal.print_parts(console, terminal.results(summary), terminal.sentences(summary))
     models = [model.file for model in record.models] or [MODEL]
     terminal.print_parts(console, terminal.files(run.folder, [*models, EVALUATION, RUN, REPORT, JOURNAL]))
+
+
+def ask_about_columns(study: "Study", sites: "Mapping[str, SiteTable]") -> None:
+    """Print what looks odd in the first rows of the sites' tables, shortly."""
+    from silvan.study.table_check import profiles_of, questions
+
+    lines = questions(profiles_of(sites, most=_SAMPLE), study.label, study.task)
+    for line in lines[:_MOST_QUESTIONS]:
+        typer.echo(f"look at {clean(line)}", err=True)
+    if len(lines) > _MOST_QUESTIONS:
+        more = len(lines) - _MOST_QUESTIONS
+        typer.echo(f"look at {more} more: silvan check {clean(str(study.path))}", err=True)
 
 
 def start_run(study: "Study", run: "Run", *, resume: bool) -> "Record":

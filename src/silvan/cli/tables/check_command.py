@@ -57,7 +57,7 @@ def show(profiles: "dict[str, list[ColumnProfile]]", lines: list[str], json: boo
     console, table = Console(), make_table()
     for name in ("Column", "Site", "Kind"):
         table.add_column(name, overflow="fold")
-    for name in ("Missing", "Distinct", "Low", "Median", "High"):
+    for name in ("Missing", "Distinct", "Low", "High"):
         table.add_column(name, justify="right")
     order = list(dict.fromkeys(column.name for columns in profiles.values() for column in columns))
     for name in order:
@@ -78,7 +78,7 @@ def _share(column: "ColumnProfile") -> str:
 
 
 def _ends(column: "ColumnProfile") -> list[str]:
-    numbers: tuple[Any, ...] = (column.low, column.median, column.high)
+    numbers: tuple[Any, ...] = (column.low, column.high)
     if column.kind == "date":
         from datetime import date, timedelta
 
