@@ -57,8 +57,7 @@ def fit(
     title = f"{plan.name}: {plan.kind} over {len(federation.sites)} {who}, {record.features} features"
     terminal.print_parts(console, clean(title), terminal.differences(summarise(record)))
 
-    if plan.id is None and plan.memory is None and not steps.is_private(record):
-        ask_about_columns(plan, federation.local_sites)
+    ask_about_columns(plan, federation.local_sites, private=steps.is_private(record))
     with plan.pointing():
         model = make_learner(plan, federation.schema)
         steps.check_with_sites(plan, federation, model)
@@ -86,10 +85,12 @@ def fit(
     terminal.print_parts(console, terminal.files(run.folder, [*models, EVALUATION, RUN, REPORT, JOURNAL]))
 
 
-def ask_about_columns(study: "Study", sites: "Mapping[str, SiteTable]") -> None:
-    """Print what looks odd in the first rows of the sites' tables, shortly."""
+def ask_about_columns(study: "Study", sites: "Mapping[str, SiteTable]", *, private: bool) -> None:
+    """Print what looks odd in the first rows of the sites' tables, shortly; nothing of a private study."""
     from silvan.study.table_check import profiles_of, questions
 
+    if private or study.id is not None or study.memory is not None:
+        return
     lines = questions(profiles_of(sites, most=_SAMPLE), study.label, study.task)
     for line in lines[:_MOST_QUESTIONS]:
         typer.echo(f"look at {clean(line)}", err=True)

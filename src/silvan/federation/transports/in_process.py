@@ -51,7 +51,7 @@ class InProcess(Transport):
             return TimeoutError(f"within {seconds:g} s")
 
     def explain(self, error: Exception) -> Exception:
-        """Return the error with what went wrong at the site: its owner sits at this very keyboard, and there is no log to look into."""
+        """Return the error with the reason: the site's owner sits at this very keyboard, and there is no log."""
         if not isinstance(error, SiteError) or error.site not in self.local_sites:
             return error
         cause = self.local_sites[error.site].last_error
