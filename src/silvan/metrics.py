@@ -16,6 +16,9 @@ GRID = 1024
 BANDS = 10
 """Bands of probability for calibration."""
 
+THRESHOLD_RULES = ("youden", "f1")
+"""What a threshold may be the best of: sensitivity + specificity, or F1."""
+
 CERTAIN = 0.5 / GRID
 """Scores nearer to 0 or 1 than this count as this near where logarithms are taken: half a cell of the grid."""
 

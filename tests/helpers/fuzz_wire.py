@@ -127,7 +127,7 @@ def _by_rows(signed: bool) -> list[Federation]:
             sv.BOPPID(2),
         ],
         "ring": [sv.HistogramForest(2, max_depth=2), sv.MultBoost(2)],
-        "masked": [sv.HistogramForest(2, max_depth=2), sv.BOFRF(2, personal=True)],
+        "masked": [sv.HistogramForest(2, max_depth=2), sv.BOFRF(2, personal=True, threshold="f1")],
     }.items():
         fed = federate(tables, Recorded, sums=sums, signed=signed, test=0.25)
         if signed:

@@ -10,6 +10,7 @@ import silvan.algorithms.bofrf.weigh
 import silvan.algorithms.boosting.adaboost
 import silvan.algorithms.boosting.boppid
 import silvan.algorithms.boosting.multboost
+import silvan.algorithms.evaluation.chosen_threshold
 import silvan.algorithms.evaluation.evaluate
 import silvan.algorithms.evaluation.noisy_tally
 import silvan.algorithms.horizontal.adaptive_forest

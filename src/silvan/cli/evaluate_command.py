@@ -134,7 +134,7 @@ def restore_run(study: "Study", run: "Run", record: "Record") -> tuple[Any, Any]
         federation = make_federation(study, journal if journal.is_file() else None)
         return federation, model.fit(federation)
     federation = make_federation(study, schema=schema)
-    model.schema_, model.forest_ = schema, by_site.get("")
+    model.schema_, model.forest_, model.threshold_ = schema, by_site.get(""), record.threshold
     model.forests_ = {site: by_site.get(site, by_site.get("")) for site in federation.sites}
     return federation, model
 

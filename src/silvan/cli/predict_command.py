@@ -52,6 +52,7 @@ def predict_table(model: Path, table: Path, output: Path | None, site: str | Non
     from silvan.data.table import read_table
     from silvan.forest import predict as walk
     from silvan.study.progress_bars import Progress
+    from silvan.study.run_folder import Run
     from silvan.util.csv_text import csv_text
     from silvan.util.readable import format_names
 
@@ -70,6 +71,9 @@ def predict_table(model: Path, table: Path, output: Path | None, site: str | Non
         X = encode_features(frame, forest.schema, fill_absent=True)
     with progress.step("Predicting"):
         scores, decided = walk.scores_and_decisions(forest, X, absent=lacking if abstain else None)
+        threshold = Run(model).read().threshold if model.is_dir() else None
+        if threshold is not None and len(forest.classes if forest.classes is not None else ()) == 2:
+            decided = (scores[:, 1] >= threshold).astype(np.int64)
     rows: list[list[Any]]
     if forest.classes is None:
         rows = [["row", "prediction"]]

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from silvan import metrics
 from silvan.algorithms.baselines.in_one_place import alone, alone_at, rows_for_judging
 from silvan.algorithms.baselines.pooled_forest import pooled_forest
+from silvan.algorithms.evaluation.chosen_threshold import choose_threshold
+from silvan.algorithms.evaluation.contenders import NO_RULE, Decide
 from silvan.algorithms.evaluation.evaluate import Judge, Tally, evaluate
-from silvan.algorithms.evaluation.figures import Row, on_rows, on_table
+from silvan.algorithms.evaluation.figures import Row, never_decided, on_rows, on_table
 from silvan.algorithms.evaluation.site_thresholds import Draws
 from silvan.algorithms.horizontal import merged_forest
 from silvan.algorithms.vertical.columns import with_all_columns
@@ -24,6 +27,7 @@ from silvan.forest.forest import Forest
 from silvan.privacy.gate.announce import Questions, announce
 from silvan.tree.draw import make_key
 from silvan.tree.fit import NO_VOTES, Settings
+from silvan.util.user_warnings import warn_user
 
 if TYPE_CHECKING:
     import polars as pl
@@ -89,10 +93,12 @@ class _Fitted(FederatedEstimator):
     """Attributes that ``fit`` sets; not parameters, so not fields of the dataclasses below."""
 
     sends_trees: ClassVar[bool] = False  # whether sites send trees of their own
+    chooses_threshold: ClassVar[bool] = False  # whether a threshold can be chosen by a rule
     restorable: ClassVar[bool] = True  # whether its forests are all that is needed to evaluate it
 
     forest_: Forest | None
     forests_: dict[str, Forest]
+    threshold_: float | None = None
 
 
 @dataclass(repr=False, eq=False)
@@ -114,6 +120,7 @@ class Learner(_Fitted):
     class_weight: Any = None
     random_state: int = 0
     feature_draw: str = "node"
+    threshold: Any = None
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
         """Return the kinds of messages that fitting may ask of sites."""
@@ -121,7 +128,8 @@ class Learner(_Fitted):
 
     def questions(self, federation: Federation) -> Questions:
         """Return what fitting asks of sites."""
-        parameters = repr([type(self).__name__, sorted(self.get_params(deep=False).items(), key=str)])
+        given = {name: v for name, v in self.get_params(deep=False).items() if (name, v) != ("threshold", None)}
+        parameters = repr([type(self).__name__, sorted(given.items(), key=str)])
         settings = f"{parameters} {federation.schema.hash}"
         return Questions(self.asks(federation.schema), min_leaf=self.min_samples_leaf, settings=settings)
 
@@ -138,7 +146,40 @@ class Learner(_Fitted):
 
     def train(self, federation: Federation) -> None:
         """Check the parameters and grow the forest."""
-        self.grow(federation, self.forest_settings(federation.schema), self.feature_key())
+        settings = self.forest_settings(federation.schema)
+        self._check_threshold(federation.schema)
+        self.grow(federation, settings, self.feature_key())
+        self.__dict__.pop("threshold_", None)  # of an earlier fit
+        if self.threshold is not None:
+            self.threshold_ = self._threshold(federation)
+
+    def _check_threshold(self, schema: Schema) -> None:
+        at = self.threshold
+        if at is None:
+            return
+        if schema.n_classes != 2:
+            raise InputError("threshold is for two classes")
+        if isinstance(at, str):
+            if at not in metrics.THRESHOLD_RULES:
+                raise InputError(f"threshold must be 'youden', 'f1', a number between 0 and 1, or None, got {at!r}")
+            if not self.chooses_threshold or getattr(self, "epsilon", None) is not None:
+                raise InputError(f"threshold={at!r} cannot be chosen by this learner: give a number between 0 and 1")
+        elif isinstance(at, bool) or not isinstance(at, int | float | np.number) or not 0.0 < at < 1.0:
+            raise InputError(f"threshold must be 'youden', 'f1', a number between 0 and 1, or None, got {at!r}")
+
+    def _threshold(self, federation: Federation) -> float:
+        if not isinstance(self.threshold, str):
+            return float(self.threshold)
+        draws = {} if self.forest_ is None else self.draws(federation, [])
+        if self.forest_ is None or self.forest_.hash not in draws:
+            raise InputError("threshold needs a forest for all sites, and to know which rows trees saw: give a number")
+        return choose_threshold(federation, self.schema_, self.forest_, draws[self.forest_.hash], self.threshold)
+
+    def decide(self) -> Decide:
+        """Return from which score on the second of two classes is decided on, by this model and by sites' own."""
+        if self.threshold_ is None:
+            return NO_RULE
+        return Decide(self.threshold_, self.threshold if isinstance(self.threshold, str) else self.threshold_)
 
     def drawn_rows(self, federation: Federation) -> np.ndarray | None:
         """Return which rows each tree of ``forest_`` drew: bool (trees, all sites' training rows); None if unknown."""
@@ -195,7 +236,10 @@ class Learner(_Fitted):
 
     def predict(self, X: Any, site: str | None = None) -> np.ndarray:
         """Predict with the global forest, or with the one that a site should use."""
-        return self._forest_for(site).predict(X)
+        forest = self._forest_for(site)
+        if self.threshold_ is None or forest.classes is None:
+            return forest.predict(X)
+        return forest.classes[(forest.predict_proba(X)[:, 1] >= self.threshold_).astype(np.int64)]
 
     def predict_proba(self, X: Any, site: str | None = None) -> np.ndarray:
         """Return class probabilities by the global forest, or by the one that a site should use."""
@@ -229,7 +273,11 @@ class Learner(_Fitted):
             return figures_frame(self._figures_on_test_rows(federation, contenders))
         with federation.working_on(f"judging {type(self).__name__}"):
             draws = self.draws(federation, contenders)
-            rows, self.counts_ = evaluate(federation, self.schema_, contenders, self.feature_key(), draws)
+            rows, self.counts_ = evaluate(
+                federation, self.schema_, contenders, self.feature_key(), draws, self.decide()
+            )
+        for text in never_decided(rows, self.schema_):
+            warn_user(text)
         return figures_frame(rows)
 
     def contenders(self, federation: Federation) -> list[tuple[str, object]]:
@@ -265,7 +313,7 @@ class Learner(_Fitted):
         if not federation.local_sites:
             raise InputError("a table to evaluate on needs a federation in this process")
         models = self._grown(federation, contenders)
-        return on_table(self.schema_, models, federation.active, table, self.feature_key())
+        return on_table(self.schema_, models, federation.active, table, self.feature_key(), self.threshold_)
 
     def _grown(self, federation: Federation, contenders: list[tuple[str, object]]) -> list[tuple[str, Any]]:
         """Grow the sites' own forests among the contenders; a party's is made to fit a table of all columns."""
@@ -286,7 +334,8 @@ class Learner(_Fitted):
         """Return figures of models on the test rows among those that all parties have."""
         rows, models = rows_for_judging(federation), self._grown(federation, contenders)
         absent = np.zeros(len(self.schema_.features), np.bool_)
-        return on_rows(self.schema_, models, alone_at(federation), rows.X, rows.y, absent, self.feature_key())
+        given = rows.X, rows.y, absent, self.feature_key(), self.threshold_
+        return on_rows(self.schema_, models, alone_at(federation), *given)
 
 
 _ENDS = ("low", "high")

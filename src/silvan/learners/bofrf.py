@@ -13,6 +13,7 @@ from silvan.algorithms.bofrf.distances import Metric, check_metric
 from silvan.algorithms.bofrf.tree_messages import BringTrees, ScoreTrees
 from silvan.algorithms.bofrf.tune import as_search
 from silvan.algorithms.bofrf.weigh import ExchangeSettings, Weighted, warn_if_none, weigh
+from silvan.algorithms.evaluation.chosen_threshold import asks_for_threshold
 from silvan.algorithms.evaluation.site_thresholds import Draws
 from silvan.algorithms.horizontal.merged_forest import check_influence
 from silvan.algorithms.shared.admission import AdmitTrees, warn_refused
@@ -109,6 +110,7 @@ class BOFRF(Learner):
     """
 
     sends_trees: ClassVar[bool] = True
+    chooses_threshold: ClassVar[bool] = True
     restorable: ClassVar[bool] = False
 
     tau: float = 0.2
@@ -129,7 +131,8 @@ class BOFRF(Learner):
         """The most rounds that training can take, where that is known before."""
         if self.clusters is not None:
             return None
-        return 3 + bool(self.admission) + 2 * bool(self.recount) + (self.class_weight == "balanced")
+        more = (self.class_weight == "balanced") + isinstance(self.threshold, str)
+        return 3 + bool(self.admission) + 2 * bool(self.recount) + more
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
         """Return the kinds of messages that fitting may ask of sites."""
@@ -137,7 +140,16 @@ class BOFRF(Learner):
         admitted = (AdmitTrees,) if self.admission else ()
         counted = (CountLeafRows, CountLeafLabels) if self.recount else ()
         balanced = asks_for_classes(self.class_weight)
-        return (*clustered, *balanced, BringTrees, *admitted, ScoreTrees, *counted, Choose)
+        return (
+            *clustered,
+            *balanced,
+            BringTrees,
+            *admitted,
+            ScoreTrees,
+            *counted,
+            Choose,
+            *asks_for_threshold(self.threshold),
+        )
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Exchange and weigh the sites' trees, and let every site choose what to use."""

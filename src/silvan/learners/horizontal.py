@@ -7,6 +7,7 @@ import numpy as np
 
 from silvan.algorithms.baselines.in_one_place import alone, alone_at, pooled_rows, rows_drawn_at_sites
 from silvan.algorithms.baselines.pooled_forest import pooled_forest
+from silvan.algorithms.evaluation.chosen_threshold import asks_for_threshold
 from silvan.algorithms.evaluation.evaluate import NO_TEST_ROWS
 from silvan.algorithms.evaluation.figures import Row
 from silvan.algorithms.evaluation.noisy_tally import NoisyTally, evaluate_with_noise
@@ -93,6 +94,8 @@ class HistogramForest(Learner):
     True
     """
 
+    chooses_threshold: ClassVar[bool] = True
+
     max_depth: int | None = 10
     vote: str = "soft"
     bins: str = "shared"
@@ -105,7 +108,7 @@ class HistogramForest(Learner):
     @property
     def expected_rounds(self) -> int | None:
         """The most rounds that training can take, where that is known before."""
-        return None if self.max_depth is None else int(self.max_depth) + 2
+        return None if self.max_depth is None else int(self.max_depth) + 2 + isinstance(self.threshold, str)
 
     def check(self) -> None:
         """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
@@ -144,8 +147,8 @@ class HistogramForest(Learner):
         if self.epsilon is not None:
             return private_kinds(schema, self.private, self.n_rows)
         if self.bins == "shared":
-            return CountGrid, CountFine, histogram_forest.GrowLevel
-        return AdaptiveLevel, AdaptiveLeaves
+            return CountGrid, CountFine, histogram_forest.GrowLevel, *asks_for_threshold(self.threshold)
+        return AdaptiveLevel, AdaptiveLeaves, *asks_for_threshold(self.threshold)
 
     def questions(self, federation: Federation) -> Questions:
         """Return what fitting asks of sites; raise ``InputError`` where no private forest can be fitted."""
@@ -276,6 +279,8 @@ class PooledForest(HistogramForest):
     array([0, 0])
     """
 
+    chooses_threshold: ClassVar[bool] = False
+
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
         """Return no kinds of messages: nothing is asked."""
         return ()
@@ -387,6 +392,7 @@ class MergedForest(Learner):
     """
 
     sends_trees: ClassVar[bool] = True
+    chooses_threshold: ClassVar[bool] = True
 
     vote: str = "soft"
     weights: merged_forest.Weights | None = None
@@ -398,13 +404,15 @@ class MergedForest(Learner):
     @property
     def expected_rounds(self) -> int | None:
         """The most rounds that training can take, where that is known before."""
-        return 1 + bool(self.admission) + 2 * bool(self.recount) + (self.class_weight == "balanced")
+        more = (self.class_weight == "balanced") + isinstance(self.threshold, str)
+        return 1 + bool(self.admission) + 2 * bool(self.recount) + more
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
         """Return the kinds of messages that fitting may ask of sites."""
         admitted = (AdmitTrees,) if self.admission else ()
         counted = (CountLeafRows, CountLeafLabels) if self.recount else ()
-        return (*asks_for_classes(self.class_weight), merged_forest.GrowTrees, *admitted, *counted)
+        chosen = asks_for_threshold(self.threshold)
+        return (*asks_for_classes(self.class_weight), merged_forest.GrowTrees, *admitted, *counted, *chosen)
 
     def drawn_rows(self, federation: Federation) -> np.ndarray | None:
         """Return which rows each tree drew; None after a recount, by which trees draw rows of all sites."""

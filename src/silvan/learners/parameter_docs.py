@@ -35,7 +35,12 @@ class_weight
 random_state
     A whole number that decides which features are drawn: the same number gives the same forest on the same federation.
 feature_draw
-    "node" draws features at every node, "tree" once for a tree."""
+    "node" draws features at every node, "tree" once for a tree.
+threshold
+    Of two classes: from which score on the second is predicted. A number; or "youden" or "f1", where sensitivity plus
+    specificity, or F1, is best on training rows that are each scored by trees which did not learn from it: one round
+    more (docs/figures.md); ``threshold_`` is then what was chosen. None: the most probable class.
+"""
 
 _VOTE_PARAMETER = """\
 vote

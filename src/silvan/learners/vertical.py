@@ -179,8 +179,11 @@ class VerticalForest(Learner, _InShares):
             return super().predict(X, site)
         self._fitted()
         classes = self.schema_.label.classes
-        scored = self._score_by_id(X, votes=self._combine == "vote", **how)
-        answers = scored.scores[:, 0] if classes is None else [classes[code] for code in scored.scores.argmax(axis=1)]
+        scored = self._score_by_id(X, votes=self._combine == "vote" and self.threshold_ is None, **how)
+        codes = scored.scores.argmax(axis=1)
+        if self.threshold_ is not None:
+            codes = (scored.scores[:, 1] >= self.threshold_).astype(np.int64)
+        answers = scored.scores[:, 0] if classes is None else [classes[code] for code in codes]
         return scored.with_answers({"prediction": answers})
 
     def predict_proba(self, X: Any, site: str | None = None, **how: Any) -> Any:
@@ -228,8 +231,11 @@ class VerticalForest(Learner, _InShares):
             if not len(structure.value):
                 found = {"leaves": leaves, "weights": structure.weights, "votes": votes}
             else:
-                found = {"scores": self._scores(federation, leaves)}
-                if votes:
+                scores = self._scores(federation, leaves)
+                found = {"scores": scores}
+                if self.threshold_ is not None:
+                    found["decided"] = (scores[:, 1] >= self.threshold_).astype(np.int64)
+                elif votes:
                     found["decided"] = self._scores(federation, leaves, votes=True).argmax(axis=1)
             return keep_predictions(federation, structure, digests, **found)
 
@@ -256,7 +262,9 @@ class VerticalForest(Learner, _InShares):
         with federation.counted_apart():
             leaves = self._leaves(federation, columns.test)
             scores, decided = self._scores(federation, leaves), {}
-            if self._combine == "vote":
+            if self.threshold_ is not None:
+                decided["decided"] = (scores[:, 1] >= self.threshold_).astype(np.int64)
+            elif self._combine == "vote":
                 decided["decided"] = self._scores(federation, leaves, votes=True).argmax(axis=1)
         with federation.working_on(f"judging {type(self).__name__}"):
             schema = self._fitted().schema
@@ -277,6 +285,8 @@ class VerticalForest(Learner, _InShares):
         parameters = self.get_params()
         if self.vote == "soft":  # as files had it before there was a choice
             del parameters["vote"]
+        if self.threshold is None:
+            del parameters["threshold"]
         write_model(folder, _STRUCTURE, self._fitted(), self.shares_, parameters)
 
     @classmethod
@@ -291,4 +301,5 @@ class VerticalForest(Learner, _InShares):
                 structure.check_share(shares[party], party)
         model = read_parameters(folder, cls)
         model._keep(structure, shares)
+        model.threshold_ = model.threshold
         return model

@@ -152,6 +152,7 @@ class Record(msgspec.Struct, kw_only=True):
     traffic: list[Traffic] = []  # of all steps
     kinds: list[Kind] = []
     importances: dict[str, float] | None = None
+    threshold: float | None = None  # from which score on the second of two classes is predicted
     repeats: int = 0  # how often every row was judged; 0: the test rows were, once
     folds: int = 0
     evaluation: list[Figures] = []

@@ -15,7 +15,7 @@ import numpy as np
 
 from silvan import metrics
 from silvan.algorithms.evaluation.evaluate import evaluate
-from silvan.algorithms.evaluation.figures import Row
+from silvan.algorithms.evaluation.figures import Row, never_decided
 from silvan.federation.federation import OVERALL, Federation
 from silvan.forest.forest import Forest
 from silvan.privacy.gate.announce import Questions, announce
@@ -136,6 +136,7 @@ def note_training(record: Record, run: Run, federation: Federation, model: Any, 
     record.rounds, record.bytes, record.seconds = model.rounds_, model.bytes_, round(seconds, 3)
     has_gains = forest is not None and forest.gain is not None
     record.importances = forest.importances() if forest is not None and has_gains else None
+    record.threshold = getattr(model, "threshold_", None)
     record.status = "trained"
     note_traffic(record, federation)
 
@@ -181,7 +182,8 @@ def judge(
         step.follow(federation, 1, apart=True)
         with federation.working_on(f"judging {type(model).__name__}"):
             draws = model.draws(federation, contenders)
-            rows, counts = evaluate(federation, model.schema_, contenders, model.feature_key(), draws)
+            rows, counts = evaluate(federation, model.schema_, contenders, model.feature_key(), draws, model.decide())
+    record.warnings += never_decided(rows, model.schema_)
     pooled = dict(contenders).get("pooled")
     record.pooled_hash = pooled.hash if isinstance(pooled, Forest) else None
     record.evaluation = [figures(row) for row in rows]

@@ -7,6 +7,7 @@ weights of trees that sites signed are the coordinator's word.
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -39,10 +40,22 @@ class Contender(msgspec.Struct, frozen=True):
     boosted: Boosting | None = None
     work: str = ""
     draws: Draws | UnsetType = UNSET  # which rows the trees that are sent drew, if that is known
+    # of two classes: from which score on the second is decided on, or by which rule the site chooses that for its own
+    threshold: float | str | UnsetType = UNSET
 
     def alike(self) -> "Contender":
         """Return what must be alike at all sites of a sum: the model, or that it is the site's own."""
         return msgspec.structs.replace(self, sent=None, draws=UNSET) if self.work else self
+
+
+class Decide(NamedTuple):
+    """From which score on the second of two classes is decided on: by models that are sent, and by sites' own."""
+
+    sent: float | UnsetType = UNSET
+    own: float | str | UnsetType = UNSET
+
+
+NO_RULE = Decide()
 
 
 # -- at a site
@@ -90,20 +103,29 @@ def model_of(site: Site, schema: Schema, blob: Blob) -> Forest:
 
 
 def list_contenders(
-    federation: Federation, models: Sequence[object], draws: Mapping[str, Draws]
+    federation: Federation, models: Sequence[object], draws: Mapping[str, Draws], decide: Decide = NO_RULE
 ) -> dict[str, list[Contender]]:
-    """Return the models to judge by site; ``draws`` says which rows the trees of a model drew, by the model's hash."""
-    return {site: [_contender(federation, site, model, draws) for model in models] for site in federation.active}
+    """Return the models to judge by site.
+
+    ``draws`` says which rows the trees of a model drew, by the model's hash; ``decide``, how a class is decided on.
+    """
+    return {
+        site: [_contender(federation, site, model, draws, decide) for model in models] for site in federation.active
+    }
 
 
-def _contender(federation: Federation, site: str, model: object, draws: Mapping[str, Draws]) -> Contender:
+def _contender(
+    federation: Federation, site: str, model: object, draws: Mapping[str, Draws], decide: Decide
+) -> Contender:
     model = for_site(model, site)
     if isinstance(model, Settings):
-        return Contender(own=model)
+        return Contender(own=model, threshold=decide.own)
     if isinstance(model, Boosting):
         return Contender(boosted=model)
     if not isinstance(model, Forest):
         raise TypeError(f"cannot judge a {type(model).__name__}")
     blob = federation.blob(model.to_bytes())
     made = [owner.task for owner in federation.makers(blob) if owner.site == site]
-    return Contender(sent=blob, work=made[-1] if made else "", draws=draws.get(model.hash, UNSET))
+    return Contender(
+        sent=blob, work=made[-1] if made else "", draws=draws.get(model.hash, UNSET), threshold=decide.sent
+    )

@@ -16,7 +16,14 @@ from msgspec import UnsetType
 
 from silvan import metrics
 from silvan.algorithms.boosting.adaboost import local_boost
-from silvan.algorithms.evaluation.contenders import Contender, check_contenders, list_contenders, model_of
+from silvan.algorithms.evaluation.contenders import (
+    NO_RULE,
+    Contender,
+    Decide,
+    check_contenders,
+    list_contenders,
+    model_of,
+)
 from silvan.algorithms.evaluation.details import (
     Detail,
     Floors,
@@ -171,6 +178,9 @@ def _answer(site: Site, schema: Schema, contender: Contender, feature_key: np.nd
         part, absent = site.part(schema, test=True), site.absent(schema)
         pieces = [answer_of(forest, piece.X, absent, site.n_jobs) for piece in part.pieces()]
         whole = Answer(*map(np.concatenate, zip(*pieces, strict=True))) if len(pieces) > 1 else pieces[0]
+        at = _decide_at(site, schema, contender, feature_key)
+        if not np.isnan(at):
+            whole = Answer(whole.scores, (whole.scores[:, 1] >= at).astype(np.int64))
         site.cache[key] = in_groups(whole, part.y, schema.n_classes, policy_of(site).score_groups)
     found: tuple[Answer, np.ndarray] = site.cache[key]
     return found
@@ -216,14 +226,28 @@ def _forest(site: Site, schema: Schema, contender: Contender, feature_key: np.nd
     return forest
 
 
-def _threshold(site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray) -> float:
+def _decide_at(site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray) -> float:
+    """Return from which score on the second of two classes is decided on; NaN where the most probable class is."""
+    given = contender.threshold
+    if isinstance(given, UnsetType) or schema.n_classes != 2:
+        return np.nan
+    if isinstance(given, float):
+        return given
+    if contender.own is None or given not in metrics.THRESHOLD_RULES:
+        raise FormatError("a rule for thresholds that there is not")
+    return _threshold(site, schema, contender, feature_key, given)
+
+
+def _threshold(
+    site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray, rule: str = "youden"
+) -> float:
     """Choose the threshold of a model for two classes on training rows; NaN where it is not known what trees saw."""
     if schema.n_classes != 2:
         return np.nan
     draws = None if isinstance(contender.draws, UnsetType) else contender.draws
     if contender.own is not None:
         draws = Draws((contender.own.n_estimators,), (site.name,), bool(contender.own.bootstrap))
-    return site_threshold(site, schema, _forest(site, schema, contender, feature_key), draws)
+    return site_threshold(site, schema, _forest(site, schema, contender, feature_key), draws, rule)
 
 
 def rounded(figures: np.ndarray, between: np.ndarray, classes: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -252,19 +276,21 @@ def evaluate(
     contenders: list[tuple[str, object]],
     feature_key: np.ndarray,
     draws: Mapping[str, Draws] | None = None,
+    decide: Decide = NO_RULE,
 ) -> tuple[list[Row], Counts | None]:
     """Judge models at all sites.
 
     A model is a ``Forest``, a dict of them by site, or ``Settings`` or ``Boosting`` for sites' own. ``draws`` says
-    which rows the trees of a forest drew, by its hash, so that sites can choose thresholds. Return the rows of the
-    table of figures, and the summed counts behind the overall ones, for curves; None for regression.
+    which rows the trees of a forest drew, by its hash, so that sites can choose thresholds; ``decide``, how the second
+    of two classes is decided on. Return the rows of the table of figures, and the summed counts behind the overall
+    ones, for curves; None for regression.
 
     Counts are summed of models that all sites judge alike; of one that differs by site there are none, and its overall
     figures are the mean of the sites', by their test rows.
     """
     names = [name for name, _ in contenders]
     against = names.index(LOCAL) if LOCAL in names else -1
-    listed = list_contenders(federation, [model for _, model in contenders], draws or {})
+    listed = list_contenders(federation, [model for _, model in contenders], draws or {}, decide)
     shared: dict[str, Any] = {
         "schema": federation.blob(schema.to_json().encode()),
         "feature_key": feature_key,

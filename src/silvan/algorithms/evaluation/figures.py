@@ -100,6 +100,21 @@ def _note(row: Row, schema: Schema) -> str:
     return ""
 
 
+def never_decided(rows: Sequence[Row], schema: Schema) -> list[str]:
+    """Return a warning for each class that test rows have and the federated model never decides on."""
+    tables = [row.detail.confusion for row in rows if (row.site, row.model) == (OVERALL, FEDERATED) and row.detail]
+    found, remedy = [], ", or threshold='youden'" if schema.n_classes == 2 else ""
+    for table in tables:
+        for c in range(len(table)):
+            if table[c].sum() and not table[:, c].sum():
+                name, n = (schema.label.classes or ())[c], int(table[c].sum())
+                found.append(
+                    f"the federated model never predicts {schema.label.name} = {name!r}, though {n:,} of "
+                    f"{int(table.sum()):,} test rows are of that class: set class_weight='balanced'{remedy}"
+                )
+    return found
+
+
 def compared(
     rows: list[Row], between: np.ndarray | None = None, fingerprints: Sequence[object] | None = None
 ) -> list[Row]:
@@ -136,12 +151,13 @@ def on_table(
     sites: Sequence[str],
     table: Any,
     key: np.ndarray,
+    threshold: float | None = None,
 ) -> list[Row]:
     """Judge models on one table, as each site would, and those that all sites share also over all."""
     frame = read_table(table, schema.label.name, schema)
     X, y = encode_features(frame, schema, fill_absent=True), encode_label(frame, schema)
     absent = np.array([name not in frame.columns for name in schema.columns], np.bool_)
-    return on_rows(schema, models, sites, X, y, absent, key)
+    return on_rows(schema, models, sites, X, y, absent, key, threshold)
 
 
 def on_rows(
@@ -152,24 +168,31 @@ def on_rows(
     y: np.ndarray,
     absent: np.ndarray,
     key: np.ndarray,
+    threshold: float | None = None,
 ) -> list[Row]:
-    """Judge models on rows that are encoded already."""
+    """Judge models on rows that are encoded already.
+
+    With a ``threshold``, the second of two classes is decided on from that score on.
+    """
     answers: dict[str, Answer] = {}
 
     def judged(site: str, of: Sequence[tuple[str, Forest]]) -> list[Row]:
         for _, forest in of:
             if forest.hash not in answers:
-                answers[forest.hash] = answer_of(forest, X, absent)
+                found = answer_of(forest, X, absent)
+                if threshold is not None and schema.n_classes == 2:
+                    found = Answer(found.scores, (found.scores[:, 1] >= threshold).astype(np.int64))
+                answers[forest.hash] = found
         names, given = [name for name, _ in of], [answers[forest.hash] for _, forest in of]
         listed = [judged_row(schema, site, name, a, y) for name, a in zip(names, given, strict=True)]
         against = names.index(LOCAL) if LOCAL in names else -1
         between = intervals([a.scores for a in given], against, y, schema.n_classes, key)
         return compared(listed, between, [forest.hash for _, forest in of])
 
-    found = []
+    listed = []
     for site in sites:
-        found += judged(site, [(name, for_site(m, site)) for name, m in models])
-    return found + judged(OVERALL, [(name, m) for name, m in models if isinstance(m, Forest)])
+        listed += judged(site, [(name, for_site(m, site)) for name, m in models])
+    return listed + judged(OVERALL, [(name, m) for name, m in models if isinstance(m, Forest)])
 
 
 def for_site(model: Any, site: str) -> Any:

@@ -79,10 +79,10 @@ def unseen_rows(site: Site, schema: Schema, forest: Forest, draws: Draws | None)
     return None if hides_one_class(policy, unseen.y, schema.n_classes) else unseen
 
 
-def site_threshold(site: Site, schema: Schema, forest: Forest, draws: Draws | None) -> float:
-    """Return the score from which on the second of two classes is decided on, by Youden's index; NaN if unknown."""
+def site_threshold(site: Site, schema: Schema, forest: Forest, draws: Draws | None, rule: str = "youden") -> float:
+    """Return the score from which on the second of two classes is decided on, by a rule; NaN if unknown."""
     unseen = unseen_rows(site, schema, forest, draws) if schema.n_classes == 2 else None
     if unseen is None:
         return np.nan
-    counts = metrics.count_scores(unseen.answer.scores, unseen.y, exact=True)[0]
-    return metrics.best_threshold(np.unique(unseen.answer.scores[:, 1])[::-1], *counts)
+    negatives, positives = metrics.count_scores(unseen.answer.scores, unseen.y, exact=True)[0]
+    return metrics.best_threshold(np.unique(unseen.answer.scores[:, 1])[::-1], negatives, positives, rule)

@@ -1,0 +1,112 @@
+"""Rare classes: weights, thresholds chosen on training rows, and a word where a class is never predicted."""
+
+import numpy as np
+import polars as pl
+import pytest
+from helpers.column_studies import federate as federate_by_columns
+from helpers.column_studies import split, wide
+from helpers.studies import federate, parts, table
+from sklearn import metrics as sk
+
+import silvan as sv
+from silvan.errors import InputError
+
+SMALL = {"n_estimators": 20, "max_depth": 5, "min_samples_leaf": 12}
+LEARNERS = [sv.HistogramForest, sv.MergedForest, sv.BOFRF]
+
+
+def rare(n=600, seed=0):
+    """A table in which 25 rows are of the second class, which hardly shows."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) < 25
+    X = rng.normal(size=(n, 4)) + 0.7 * y[:, None]
+    frame = pl.DataFrame(X, schema=list("abcd")).with_columns(label=pl.Series(np.where(y, "yes", "no")))
+    return frame.sample(fraction=1.0, shuffle=True, seed=seed)
+
+
+def rare_federation(**settings):
+    return federate(parts(rare(), 3), test=0.4, **settings)
+
+
+@pytest.mark.parametrize("learner", LEARNERS[:2])
+def test_a_class_that_is_never_predicted_is_named(learner):
+    fed = rare_federation()
+    model = learner(**SMALL).fit(fed)
+    with pytest.warns(UserWarning, match=r"never predicts label = 'yes', though 11 of 241 .* class_weight='balanced'"):
+        frame = model.evaluate(fed)
+    assert frame.filter(site="all", model="federated")["f1"].item() == 0.0
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize(
+    "parameters", [{"class_weight": "balanced"}, {"threshold": "f1"}, {"threshold": "youden"}], ids=str
+)
+def test_a_rare_class_is_predicted_with_weights_or_a_threshold(learner, parameters):
+    fed = rare_federation()
+    model = learner(**SMALL, **parameters).fit(fed)
+    frame = model.evaluate(fed)
+    assert frame.filter(site="all", model="federated")["f1"].item() > 0.08
+    rows = rare()
+    predicted = model.predict(rows)
+    assert (predicted == "yes").any()
+    if model.threshold is not None:
+        kinds = [kind.kind() for kind in model.asks(fed.schema)]
+        assert "CountUnseen" in kinds
+        assert np.array_equal(predicted == "yes", model.predict_proba(rows)[:, 1] >= model.threshold_)
+        assert model.rounds_ <= model.expected_rounds
+
+
+def test_figures_are_those_of_the_threshold():
+    fed = rare_federation()
+    model = sv.MergedForest(**SMALL, threshold=0.1).fit(fed)
+    assert model.threshold_ == 0.1
+    tests = [fed.site(site).part(fed.schema, test=True) for site in fed.sites]
+    y = np.concatenate([part.y for part in tests])
+    score = np.concatenate([model.forest_.predict_proba(part.X)[:, 1] for part in tests])
+    row = model.evaluate(fed).filter(site="all", model="federated").to_dicts()[0]
+    assert row["f1"] == pytest.approx(sk.f1_score(y, score >= 0.1))
+    assert row["accuracy"] == pytest.approx(sk.accuracy_score(y, score >= 0.1))
+
+
+@pytest.mark.parametrize("sums", ["trusted", "masked"])
+def test_the_threshold_is_the_same_however_sums_are_made(sums):
+    fed = rare_federation(sums=sums)
+    model = sv.HistogramForest(**SMALL, threshold="youden").fit(fed)
+    assert model.forest_ == sv.HistogramForest(**SMALL).fit(fed).forest_
+    assert model.threshold_ == sv.HistogramForest(**SMALL, threshold="youden").fit(rare_federation()).threshold_
+
+
+@pytest.mark.parametrize(
+    ("learner", "threshold", "message"),
+    [
+        (sv.HistogramForest, "best", "threshold must be 'youden', 'f1'"),
+        (sv.HistogramForest, 1.0, "between 0 and 1"),
+        (sv.HistogramForest, True, "between 0 and 1"),
+        (sv.PooledForest, "youden", "cannot be chosen by this learner"),
+        (sv.LocalForest, "f1", "cannot be chosen by this learner"),
+    ],
+)
+def test_thresholds_that_make_no_sense(learner, threshold, message):
+    with pytest.raises(InputError, match=message):
+        learner(2, max_depth=2, threshold=threshold).fit(federate(parts(table(n=60), 2)))
+
+
+def test_thresholds_are_for_two_classes():
+    with pytest.raises(InputError, match="two classes"):
+        sv.MergedForest(2, threshold=0.3).fit(federate(parts(table("several", n=60), 2)))
+
+
+def test_no_threshold_without_rows_that_trees_did_not_see():
+    with pytest.raises(InputError, match="bootstrap=True, or give a number"):
+        sv.HistogramForest(2, max_depth=2, threshold="f1", bootstrap=False).fit(federate(parts(table(n=60), 2)))
+
+
+def test_a_threshold_over_columns(tmp_path):
+    fed = federate_by_columns(split(wide(n=80), 2), test=0.25)
+    model = sv.VerticalForest(5, max_depth=3, threshold=0.9).fit(fed)
+    shares, predicted = model.predict_proba(fed), model.predict(fed)
+    yes = predicted["prediction"] == shares.columns[2]
+    assert (yes == (shares[shares.columns[2]] >= 0.9)).all()
+    assert model.evaluate(fed).filter(model="federated")["accuracy"][0] <= 1.0
+    model.save(tmp_path / "model")
+    assert sv.VerticalForest.load(tmp_path / "model").threshold_ == 0.9
