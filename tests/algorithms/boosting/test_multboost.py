@@ -34,6 +34,10 @@ def test_of_one_site_it_is_adaboost(criterion):
     assert forest.predict_proba(X) == pytest.approx(own.predict_proba(X), abs=1e-12)
 
 
+TASK = "MultBoost (1)"
+"""What the first fit is called."""
+
+
 def by_hand(fed, rounds, criterion):
     """The description in floats: exp and log, all rows in one place, votes of -1, 0 and 1."""
     rows = [rows_of(fed, site) for site in fed.sites]
@@ -143,14 +147,15 @@ def test_a_site_may_forget_at_any_time():
     last = kept[FindStump][-1]
 
     def answer(member):
-        data = wire.encode(Envelope("s", "q", "", "FindStump", wire.encode(last)))
+        data = wire.encode(Envelope(fed.study, "q", "", "FindStump", wire.encode(last), task=TASK))
         return member.receive(data, "ask")
 
     warm = answer(site)
+    assert wire.decode(warm, Envelope).kind == "Found"
     assert answer(site.rebuilt()) == warm
     site.cache.clear()
     for request in (kept[FindStump][0], last, kept[FindStump][2]):  # back and forth
-        data = wire.encode(Envelope("s", "q", "", "FindStump", wire.encode(request)))
+        data = wire.encode(Envelope(fed.study, "q", "", "FindStump", wire.encode(request), task=TASK))
         site.receive(data, "ask")
     assert answer(site) == warm
 
@@ -286,6 +291,38 @@ def merged_with(merged, **changes):
     return msgspec.structs.replace(merged, **changes)
 
 
+@pytest.mark.parametrize("kind", [FindStump, WeighStage])
+def test_rows_are_weighed_by_signed_stumps_alone(kind):
+    """A stump with other votes, twice the stump of one site, those of another task: none is what a site made for it."""
+    fed = federate(uneven())
+    kept = record(fed)
+    sv.MultBoost(n_estimators=3).fit(fed)
+    for name in fed.sites:
+        fed.site(name).outbox = None
+    ask = type(fed).ask if kind is FindStump else type(fed).total
+    fed.task = TASK
+    request = kept[kind][-1]
+    merged = request.merged
+    forged = changed(merged.stumps, vote=put(0, 1 - merged.stumps.vote[0]))
+    named = (fed.blob(wire.encode(forged.take(slice(0, 1)))), *merged.made[1:])
+    n = len(fed.sites)
+    alone = next(i for i in range(len(merged.made)) if len(fed.makers(merged.made[i])) == 1)
+    taken = np.arange(len(merged.made))
+    taken[alone - alone % n + (alone + 1) % n] = alone
+    twice = {"stumps": merged.stumps.take(taken), "made": tuple(merged.made[i] for i in taken)}
+    for wrong in (
+        merged_with(merged, stumps=forged),
+        merged_with(merged, stumps=forged, made=named),
+        merged_with(merged, made=()),
+        merged_with(merged, **twice),
+    ):
+        with pytest.raises(RefusedError, match="made and signed"):
+            ask(fed, msgspec.structs.replace(request, merged=wrong))
+    fed.task = "another"
+    with pytest.raises(RefusedError, match="made and signed"):
+        ask(fed, request)
+
+
 WRONG_STAGES = {
     "fewer masses": lambda m: merged_with(m, masses=m.masses[:-1]),
     "negative masses": lambda m: merged_with(m, masses=-m.masses),
@@ -314,6 +351,7 @@ def test_what_a_site_refuses(how, kind):
         fed.site(name).outbox = None
     ask = type(fed).ask if kind is FindStump else type(fed).total
     request = kept[kind][-1]
+    fed.task = TASK
     assert ask(fed, request)
     with pytest.raises(SiteError, match=f"{kind.__name__}: the site could not read what it was sent"):
         ask(fed, msgspec.structs.replace(request, merged=WRONG_STAGES[how](request.merged)))

@@ -3,7 +3,8 @@
 In a round each site finds the best stump for its weighted rows (``ask``), the stumps vote, and the masses of rows that
 the vote gets right, wrong or leaves undecided are summed (``total``): they give the vote its weight and the rows their
 new ones. T stages take at most 2T rounds. The thesis describes it without pseudo-code. A tie is a vote for neither
-class, and does not change a row's weight. Every question repeats all stages so far, so a site keeps no state.
+class, and does not change a row's weight. Every question repeats all stages so far, so a site keeps no state. Sites
+sign their stumps, and weigh rows by such alone, of each site one a stage.
 """
 
 from dataclasses import dataclass
@@ -25,12 +26,13 @@ from silvan.algorithms.boosting.stumps import (
     no_stumps,
     stump_table,
 )
-from silvan.algorithms.shared.requests import schema_of
+from silvan.algorithms.shared.requests import check_owners, schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FederationError, FormatError
+from silvan.errors import FederationError, FormatError, RefusedError
+from silvan.federation import wire
 from silvan.federation.agreement.agree import MAX_ROWS
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Blob, Course, Reply, Request, SignedReply, Verb
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.forest.forest import Forest
@@ -51,6 +53,7 @@ class Merged(msgspec.Struct, frozen=True, kw_only=True):
     stumps: Stumps
     sizes: np.ndarray  # int64 (stages,)
     masses: np.ndarray  # int64 (stages, 3); of a stage that is being weighed there are none yet
+    made: tuple[Blob, ...] = ()  # each stump as the site that made it signed it
 
     def course(self) -> Course:
         """Return what was decided so far: a stage, then its masses, then the next stage."""
@@ -62,10 +65,14 @@ class Merged(msgspec.Struct, frozen=True, kw_only=True):
         return Course("stages", tuple(decided))
 
 
-class Found(Reply, frozen=True, kw_only=True):
+class Found(SignedReply, frozen=True, kw_only=True):
     """A site's stump; its weight is 1, or 0 if it is no better than chance there."""
 
     stump: Stumps
+
+    def work(self) -> bytes:
+        """Return the stump as a message."""
+        return wire.encode(self.stump)
 
 
 class FindStump(Request, frozen=True, kw_only=True):
@@ -217,6 +224,24 @@ def _check(merged: Merged, weighed: int, rows: int, schema: Schema, site: Site) 
         raise FormatError("there are not so many rows")
     if any(stage_weight(m, rows) == 0.0 for m in masses):
         raise FormatError("a stage that is no better than chance")
+    _check_made(merged, site)
+
+
+def _check_made(merged: Merged, site: Site) -> None:
+    """Raise an error unless sites made the stumps, by their signatures, and each at most one of a stage."""
+    if len(merged.made) != len(merged.stumps):
+        raise RefusedError("the site weighs rows by stumps that sites made and signed, and by no others")
+    known: set[bytes] = site.cache.setdefault(("signed stages", site.study, site.task), set())
+    ends = np.cumsum(merged.sizes).tolist()
+    for stage, (first, stop) in zip(_stages(merged), pairwise([0, *ends]), strict=True):
+        made = merged.made[first:stop]
+        name = _stage_bytes(stage) + "".join(blob.hash for blob in made).encode()
+        if name not in known:
+            single = [stage.take(slice(i, i + 1)) for i in range(len(stage))]
+            if [blob.hash for blob in made] != [digest(wire.encode(stump)) for stump in single]:
+                raise RefusedError("the site weighs rows by stumps that sites made and signed, and by no others")
+            check_owners(site, made)
+            known.add(name)
 
 
 # -- at the coordinator
@@ -229,18 +254,20 @@ def fit(federation: Federation, schema: Schema, settings: Boosting) -> Forest:
     named = federation.blob(schema.to_json().encode())
     contributing = federation.active  # the sites whose rows' weights add up to 1
     kept: list[Stumps] = []
+    made: list[Blob] = []
     weights: list[float] = []
     masses = np.zeros((0, 3), np.int64)
     for _ in range(settings.n_estimators):
         found: dict[str, Found] = federation.ask(
-            FindStump(schema=named, settings=settings, rows=rows, merged=_merged(kept, masses)),
+            FindStump(schema=named, settings=settings, rows=rows, merged=_merged(kept, masses, made)),
             check=lambda site, reply: _check_found(reply.stump, schema),
         )
         stage = join_stumps([reply.stump for reply in found.values()])
         if not stage.weight.any():
             break
+        made += [federation.work(site, reply) for site, reply in found.items()]
         reply: StageMasses = federation.total(
-            WeighStage(schema=named, rows=rows, merged=_merged([*kept, stage], masses)),
+            WeighStage(schema=named, rows=rows, merged=_merged([*kept, stage], masses, made)),
             check=lambda site, reply: _check_masses(reply.masses, whole=False),
         )
         try:
@@ -261,9 +288,9 @@ def fit(federation: Federation, schema: Schema, settings: Boosting) -> Forest:
     return stage_forest(kept, weights, schema)
 
 
-def _merged(kept: list[Stumps], masses: np.ndarray) -> Merged:
+def _merged(kept: list[Stumps], masses: np.ndarray, made: list[Blob]) -> Merged:
     sizes = np.array([len(stage) for stage in kept], np.int64)
-    return Merged(stumps=join_stumps([no_stumps(), *kept]), sizes=sizes, masses=masses)
+    return Merged(stumps=join_stumps([no_stumps(), *kept]), sizes=sizes, masses=masses, made=tuple(made))
 
 
 def _check_found(stump: Stumps, schema: Schema) -> None:
