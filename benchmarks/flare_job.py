@@ -37,8 +37,8 @@ class MeasuringCoordinator(Coordinator):
                 start = time.perf_counter()
                 list(pool.map(ping_site, self.sites))
                 times.append(time.perf_counter() - start)
-        # the first of two pieces of a message, which the site keeps until another message comes
-        load = wire.encode(Chunk("load", 0, 2, "ask", bytes(MOST)))
+        # the first half of a message, which the site keeps until another message comes
+        load = wire.encode(Chunk("load", 0, 2 * MOST, "ask", bytes(MOST)))
         start = time.perf_counter()
         for _ in range(8):
             self.carry(self.sites[0], load, WAIT)
