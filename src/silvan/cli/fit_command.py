@@ -13,6 +13,8 @@ from silvan.errors import InputError, SilvanError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from rich.console import Console
+
     from silvan.federation.site_table import SiteTable
     from silvan.study.plan import Study
     from silvan.study.run_folder import Record, Run
@@ -36,43 +38,50 @@ def fit(
     """Train and judge the model of a study, and write the run folder."""
     from rich.console import Console
 
+    from silvan.study.run_folder import Run
+    from silvan.study.study_file import read_study
+
+    plan = read_study(study)
+    run = Run(plan.output if output is None else output)
+    carry_out(plan, run, start_run(plan, run, resume=resume), Console())
+
+
+def carry_out(plan: "Study", run: "Run", record: "Record", console: "Console", *, demo: bool = False) -> None:
+    """Agree, train, judge and report; a demo says less on the way, and keeps no journal."""
     from silvan.cli import terminal
     from silvan.report.html import write_report
     from silvan.report.summary import summarise
     from silvan.study import steps
     from silvan.study.progress_bars import Progress
     from silvan.study.repeat_steps import judge_repeatedly
-    from silvan.study.run_folder import EVALUATION, JOURNAL, MODEL, REPORT, RUN, Run
-    from silvan.study.study_file import make_federation, make_learner, read_study
+    from silvan.study.run_folder import EVALUATION, JOURNAL, MODEL, REPORT, RUN, SHARES
+    from silvan.study.study_file import make_federation, make_learner
 
-    console, progress = Console(), Progress()
-    plan = read_study(study)
-    run = Run(plan.output if output is None else output)
-    record = start_run(plan, run, resume=resume)
+    progress = Progress()
     with progress.step("Reading tables and agreeing on columns"):
-        federation = make_federation(plan, run.file(JOURNAL))
+        federation = make_federation(plan, None if demo else run.file(JOURNAL))
         steps.note_agreement(record, federation)
     run.write(record)
     who = "sites" if plan.id is None else "parties"
     title = f"{plan.name}: {plan.kind} over {len(federation.sites)} {who}, {record.features} features"
-    terminal.print_parts(console, clean(title), terminal.differences(summarise(record)))
+    if not demo:
+        terminal.print_parts(console, clean(title), terminal.differences(summarise(record)))
+        ask_about_columns(plan, federation.local_sites, private=steps.is_private(record))
 
-    ask_about_columns(plan, federation.local_sites, private=steps.is_private(record))
     with plan.pointing():
         model = make_learner(plan, federation.schema)
         steps.check_with_sites(plan, federation, model)
         seconds = steps.train(federation, model, progress)
     steps.note_training(record, run, federation, model, seconds)
     run.write(record)
-    if plan.repeats:
-        with plan.pointing():
+    with plan.pointing():
+        if plan.repeats:
             judge_repeatedly(record, federation, model, progress, plan.repeats)
-        run.write_evaluation(record.evaluation)
-    elif any(site.test_rows for site in record.sites) or (plan.test > 0 and steps.is_private(record)):
-        with plan.pointing():
+        elif any(site.test_rows for site in record.sites) or (plan.test > 0 and steps.is_private(record)):
             steps.judge(record, federation, model, progress, epsilon=plan.evaluation_epsilon)
-        if steps.is_private(record):
-            steps.note_test_rows(record)
+            if steps.is_private(record):
+                steps.note_test_rows(record)
+    if record.evaluation:
         run.write_evaluation(record.evaluation)
     record.status = "done"
     run.write(record)
@@ -82,7 +91,9 @@ def fit(
     summary = summarise(record)
     terminal.print_parts(console, terminal.results(summary), terminal.sentences(summary))
     models = [model.file for model in record.models] or [MODEL]
-    terminal.print_parts(console, terminal.files(run.folder, [*models, EVALUATION, RUN, REPORT, JOURNAL]))
+    listed = ["sites", "study.toml"] if demo else []
+    listed += [SHARES] if plan.by_columns and demo else models
+    terminal.print_parts(console, terminal.files(run.folder, [*listed, EVALUATION, RUN, REPORT, JOURNAL]))
 
 
 def ask_about_columns(study: "Study", sites: "Mapping[str, SiteTable]", *, private: bool) -> None:

@@ -1,0 +1,196 @@
+"""Studies to look at: tables that come with the package or with scikit-learn, written as files with a study of them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from silvan.datasets import heart_disease, load
+from silvan.errors import InputError
+from silvan.util.files import write_whole
+
+if TYPE_CHECKING:
+    import polars as pl
+
+CLINICS = (
+    "Alder",
+    "Birch",
+    "Cedar",
+    "Elm",
+    "Hazel",
+    "Juniper",
+    "Larch",
+    "Maple",
+    "Oak",
+    "Pine",
+    "Rowan",
+    "Spruce",
+)
+
+MIN_ROWS = 8
+"""Rows of each class that every clinic has at least, so that all can train and be judged."""
+
+_MADE = "# Made by `silvan demo`"
+
+_FILE = (
+    _MADE
+    + """; `silvan fit` runs it again. All keys are in docs/study.md.
+name = "{name}"
+{study}
+output = "."
+
+[{section}]
+{tables}
+
+[learner]
+{learner}
+"""
+)
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A study to look at: its tables by site, what is said before it runs, and its study file."""
+
+    tables: Mapping[str, Any]
+    introduction: str
+    name: str
+    study: str
+    learner: str
+    section: str = "sites"
+
+
+# -- the studies
+
+
+def heart(n: int | None) -> Demo:
+    """Return the study of four hospitals with their own rows."""
+    if n is not None:
+        raise InputError("--sites is for data that is dealt out; the heart disease data has its four hospitals")
+    frame = heart_disease()
+    names = frame["hospital"].unique(maintain_order=True).to_list()
+    return Demo(
+        {name: frame.filter(hospital=name).drop("hospital") for name in names},
+        "Heart disease at four hospitals: 920 patients, 13 attributes, many of them missing (Janosi, Steinbrunn, "
+        "Pfisterer and Detrano, UCI, CC BY 4.0). Hospitals exchange trees and how these do on their rows (BOFRF), and "
+        "each takes what serves it. To tell gains from noise, every patient is judged ten times.",
+        "Heart disease at four hospitals",
+        'label = "disease"\ntest = 0.1\nrepeats = 10',
+        'kind = "BOFRF"\nn_estimators = 50',
+    )
+
+
+def breast_cancer(n: int | None) -> Demo:
+    """Return the study of clinics of uneven size and share of malignant tumours."""
+    import polars as pl  # slow to import
+
+    frame = _native("breast_cancer")
+    malignant = 1 - frame["label"].to_numpy()  # scikit-learn has benign as 1
+    frame = frame.drop("label").with_columns(malignant=pl.Series(np.where(malignant == 1, "yes", "no")))
+    hands = split_unevenly(malignant, n or 5)
+    return Demo(
+        {name: frame[rows] for name, rows in zip(CLINICS, hands, strict=False)},
+        f"Breast cancer: {len(frame)} patients, 30 measurements of cell nuclei, dealt out to {n or 5} clinics of "
+        "uneven size and share of malignant tumours. One forest is grown from summed counts. To tell gains from noise, "
+        "every patient is judged three times.",
+        f"Breast cancer at {n or 5} clinics",
+        'label = "malignant"\ntest = 0.2\nrepeats = 3',
+        'kind = "HistogramForest"\nn_estimators = 50\nmax_depth = 10',
+    )
+
+
+def diabetes(n: int | None) -> Demo:
+    """Return the study of clinics that predict a number."""
+    frame = _native("diabetes").rename({"label": "progression"})
+    hands = split_unevenly(np.zeros(len(frame), np.int64), n or 4)
+    return Demo(
+        {name: frame[rows] for name, rows in zip(CLINICS, hands, strict=False)},
+        f"Diabetes: {len(frame)} patients, ten measurements, and a number to predict, how far the disease progressed "
+        f"in a year; dealt out to {n or 4} clinics of uneven size. One forest is grown from summed counts. To tell gains "
+        "from noise, every patient is judged five times.",
+        f"Diabetes at {n or 4} clinics",
+        'label = "progression"\ntask = "regression"\ntest = 0.2\nrepeats = 5',
+        'kind = "HistogramForest"\nn_estimators = 50\nmax_depth = 8\nmin_samples_leaf = 5',
+    )
+
+
+def columns(n: int | None) -> Demo:
+    """Return the study of two parties that know different things of the same patients."""
+    import polars as pl  # slow to import
+
+    if n is not None:
+        raise InputError("--sites is for data that is dealt out; here a clinic and a laboratory hold columns")
+    frame = _native("breast_cancer")
+    frame = frame.with_columns(patient=pl.Series(range(1000, 1000 + len(frame))))
+    names = [name for name in frame.columns if name not in ("label", "patient")]
+    malignant = pl.Series("malignant", np.where(frame["label"].to_numpy() == 0, "yes", "no"))
+    return Demo(
+        {
+            "clinic": frame.select("patient", *names[:10]).with_columns(malignant),
+            "laboratory": frame.select("patient", *names[10:])[30:],
+        },
+        f"Breast cancer by columns: a clinic has 10 measurements and the diagnosis of {len(frame)} patients, a "
+        "laboratory 20 other measurements of most of them. Patients are matched by private set intersection, and the "
+        "forest is the one that the joined table would give, while columns stay where they are.",
+        "Breast cancer at a clinic and a laboratory",
+        'label = "malignant"\nid = "patient"\ntest = 0.3',
+        'kind = "VerticalForest"\nn_estimators = 50\nmax_depth = 6',
+        "parties",
+    )
+
+
+DEMOS: dict[str, Callable[[int | None], Demo]] = {
+    "heart": heart,
+    "breast-cancer": breast_cancer,
+    "diabetes": diabetes,
+    "columns": columns,
+}
+"""The studies by name."""
+
+
+def _native(name: str) -> "pl.DataFrame":
+    frame: Any = load(name, anywhere=False).frame.to_native()
+    return frame
+
+
+# -- files
+
+
+def write_demo(folder: Path, demo: Demo) -> Path:
+    """Write a study's tables and its file, and return its path; raise ``InputError`` where others' files are."""
+    file = folder / "study.toml"
+    if file.exists() and not file.read_text(encoding="utf-8").startswith(_MADE):
+        raise InputError(f"{str(file)!r} is not of a demo, and would be lost; name another folder with --output")
+    (folder / "sites").mkdir(parents=True, exist_ok=True)
+    lines = []
+    for name, frame in demo.tables.items():
+        path = f"sites/{name.lower()}.csv"
+        write_whole(folder / path, frame.write_csv().encode())
+        lines.append(f'{name} = "{path}"')
+    for stale in (folder / "sites").glob("*.csv"):
+        if stale.stem not in {name.lower() for name in demo.tables}:
+            stale.unlink()
+    text = _FILE.format(
+        name=demo.name, study=demo.study, section=demo.section, tables="\n".join(lines), learner=demo.learner
+    )
+    write_whole(file, text.encode())
+    return file
+
+
+def split_unevenly(y: np.ndarray, n: int, seed: int = 0) -> list[np.ndarray]:
+    """Return the rows of each clinic: sizes from a Dirichlet draw, shares of each class from another."""
+    rng = np.random.default_rng(seed)
+    classes = int(y.max()) + 1
+    sizes = rng.dirichlet(np.full(n, 2.0))
+    skew = rng.dirichlet(np.ones(2), size=n) if classes > 1 else np.ones((n, 1))
+    parts: list[list[int]] = [[] for _ in range(n)]
+    for c in range(classes):
+        rows = rng.permutation(np.flatnonzero(y == c))
+        weights = sizes * skew[:, c]
+        spare = len(rows) - MIN_ROWS * n
+        counts = MIN_ROWS + np.diff(np.round(np.cumsum([0.0, *weights]) / weights.sum() * spare)).astype(int)
+        for part, more in zip(parts, np.split(rows, np.cumsum(counts)[:-1]), strict=True):
+            part.extend(more.tolist())
+    return [np.sort(part) for part in parts]
