@@ -1,4 +1,4 @@
-"""The examples that need no files run to their end."""
+"""The examples run to their end."""
 
 import runpy
 from pathlib import Path
@@ -19,3 +19,14 @@ CASES = [
 def test_an_example_runs(name, said, capsys):
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     assert said in capsys.readouterr().out
+
+
+def test_the_hospitals_are_compared(capsys, tmp_path):
+    """With one repeat in place of ten, which take a minute."""
+    text = (EXAMPLES / "02_hospitals.py").read_text()
+    assert text.count("repeats=10") == 1
+    (tmp_path / "hospitals.py").write_text(text.replace("repeats=10", "repeats=1"))
+    runpy.run_path(str(tmp_path / "hospitals.py"), run_name="__main__")
+    shown = capsys.readouterr().out
+    for word in ("Cleveland", "Switzerland", "BOFRF", "mean of all", "and no row"):
+        assert word in shown

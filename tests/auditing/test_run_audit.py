@@ -9,7 +9,7 @@ from helpers.studies import federate, parts, table
 
 import silvan as sv
 from silvan.auditing.attacks.single_row_leaves import single_row_leaves
-from silvan.auditing.findings import DEFAULTS, Finding, auc, gained, make_limits, read_limits, share
+from silvan.auditing.findings import DEFAULTS, HELPS, Finding, auc, gained, make_limits, read_limits, share, what_helps
 from silvan.auditing.release import Release, case_of
 from silvan.errors import InputError
 
@@ -105,6 +105,7 @@ def test_an_exceeded_limit_is_an_exit_code_and_a_sentence(folder, tmp_path):
     result = silvan("audit", folder / "run", "--thresholds", tmp_path / "audit.toml", "-o", tmp_path / "out", ok=False)
     assert result.exit_code == 1
     assert "Limits exceeded: " in result.stdout
+    assert "What to set in the study file" in result.stdout
     assert "assignment" in result.stdout
     assert "exceeded" in (tmp_path / "out" / "audit.html").read_text()
 
@@ -175,3 +176,11 @@ def test_auc_is_the_usual_one():
     value, *_ = auc(members, others)
     scores, truth = np.concatenate([members, others]), np.repeat([1, 0], [50, 70])
     assert value == pytest.approx(roc_auc_score(truth, scores))
+
+
+def test_what_helps_is_named_once_for_all_attacks_that_it_is_for():
+    lines = what_helps(["membership", "assignment", "support", "thresholds"])
+    assert lines[0].startswith("membership, support: larger leaves, as min_samples_leaf = 10")
+    assert lines[1] == 'assignment: sums = "masked" before the first section, for three sites or more'
+    assert lines[2] == "thresholds: see docs/audit.md"
+    assert set(HELPS) <= set(DEFAULTS)

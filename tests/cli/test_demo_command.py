@@ -1,45 +1,141 @@
-"""The demonstration, as a person runs it."""
+"""The demonstration, as a person runs it, and as the README shows it."""
 
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from helpers.runs import silvan
 
-from silvan.cli.demo_command import MIN_ROWS, split_unevenly
+from silvan.datasets import heart_disease
+from silvan.study.demo_studies import DEMOS, MIN_ROWS, split_unevenly, write_demo
 from silvan.study.run_folder import Run
+from silvan.study.study_file import read_study
+
+README = Path(__file__).parents[2] / "README.md"
+VERDICTS = ("better beyond noise", "worse beyond noise", "may be noise", "no difference seen", "too few rows to tell")
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("demo") / "out"
-    words = [sys.executable, "-m", "silvan.cli.main", "demo", "--output", str(folder), "--sites", "3"]
-    return folder, subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    folder = tmp_path_factory.mktemp("demo")
+    words = [sys.executable, "-m", "silvan.cli.main", "demo", "--output", "runs/demo", "--repeats", "1"]
+    run = subprocess.run(
+        words, cwd=folder, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "80"}
+    )
+    return folder / "runs" / "demo", run.stdout
 
 
 def test_it_tells_and_writes(demo):
     folder, out = demo
-    for word in ("Alder", "Birch", "Cedar", "Local", "Merged", "Federated", "Pooled", "site mean", "node for node"):
-        assert word in out
+    for word in ("Cleveland", "Hungarian", "Switzerland", "VA", "Local", "Federated", "site mean", "No row left"):
+        assert word in " ".join(out.split())
     for name in ("model.silvan", "evaluation.csv", "run.json", "report.html", "study.toml"):
         assert (folder / name).stat().st_size > 0
         assert name in out
     assert "\x1b" not in out
+    assert max(map(len, out.splitlines())) <= 80
 
 
-def test_what_it_claims_was_compared(demo):
+def test_every_patient_is_judged(demo):
     record = Run(demo[0]).read()
-    assert record.pooled_hash == record.models[0].hash
-    assert sum(site.rows + site.test_rows for site in record.sites) == 569
-    assert len({site.rows for site in record.sites}) > 1
+    assert {row.site: row.rows for row in record.evaluation} == {
+        "Cleveland": 303,
+        "Hungarian": 294,
+        "Switzerland": 123,
+        "VA": 200,
+        "all": 920,
+    }
+    for name, rows in heart_disease().group_by("hospital", maintain_order=True):
+        kept = pl.read_csv(demo[0] / "sites" / f"{name[0].lower()}.csv", schema=rows.drop("hospital").schema)
+        assert kept.equals(rows.drop("hospital"))
+
+
+def shape(text):
+    """The lines of an output without what may differ: numbers, verdicts, widths, and where lines are broken."""
+    tables, _, rest = text.partition("\n\nWritten to ")
+    tables, sentences = tables.rsplit("\n\n", 1)
+    lines = [*tables.splitlines(), "Written to " + rest.splitlines()[0], *rest.splitlines()[1:]]
+    masked = []
+    for line in lines:
+        for words in VERDICTS:
+            line = line.replace(words, "VERDICT")
+        line = re.sub(r"\b(federated|local)( \(\w+\))?(?=\s+[+−±])", "MODEL", line)
+        line = re.sub(r"[+−±]?\d[\d.,]*%?( (bytes|KB|MB))?", "N", line)
+        line = re.sub(r"\b(once|\w+ times)\b", "TIMES", line)
+        masked.append(re.sub(r"\s+|─+", " ", line).strip())
+    return " ".join(filter(None, masked)), sentences
+
+
+def readme_demo():
+    text = README.read_text(encoding="utf-8")
+    [block] = re.findall(r"    \$ silvan demo\n(.*?)\n\n(?=\S)", text, re.S)
+    return "\n".join(line.removeprefix("    ") for line in block.strip("\n").splitlines())
+
+
+def test_the_readme_shows_what_it_prints(demo):
+    """Same introduction, tables, columns, hospitals and files; numbers and verdicts are those of more repeats."""
+    shown, sentences = shape(readme_demo())
+    printed, said = shape(demo[1])
+    assert shown == printed
+    for one in (sentences, said):
+        one = " ".join(one.split())
+        assert re.search(r"of four sites (does|do) better .*by more than noise \(95 % intervals\)", one)
+        assert re.search(r"On average over the sites the AUC goes from 0\.8\d+ to 0\.8\d+ \(\+0\.0\d+, 95 % int", one)
+        assert re.search(r"Every row was judged .*, by models that had not seen it \(\d+ splits\)", one)
+        assert re.search(r"Training took 3 rounds; on average a site sent .* No row left its site\.", one)
 
 
 def test_its_study_runs_again_to_the_same_forest(demo):
     folder, _ = demo
-    before = Run(folder).read().models
-    silvan("fit", folder / "study.toml", "--output", folder.parent / "again")
-    assert Run(folder.parent / "again").read().models == before
+    before = Run(folder).read()
+    silvan("demo", "--output", folder, "--repeats", "1")
+    again = Run(folder).read()
+    assert again.models == before.models
+    assert again.evaluation == before.evaluation
+    assert not list(folder.glob("earlier-*"))
+
+
+@pytest.mark.parametrize("name", ["breast-cancer", "diabetes"])
+def test_other_data(tmp_path, name):
+    silvan("demo", "--output", tmp_path, "--data", name, "--sites", "3", "--repeats", "1")
+    record = Run(tmp_path).read()
+    assert len(record.sites) == 3
+    assert record.pooled_hash == record.models[0].hash
+    assert {row.rows for row in record.evaluation if row.site == "all"} == {569 if name == "breast-cancer" else 442}
+
+
+def test_columns(tmp_path):
+    out = silvan("demo", "--output", tmp_path, "--data", "columns").stdout
+    assert "laboratory" in out
+    assert "model/" in out
+    record = Run(tmp_path).read()
+    assert record.by == "columns"
+    assert record.pooled_hash == record.models[0].hash
+
+
+def test_another_demo_in_the_same_folder(tmp_path):
+    for name in DEMOS:
+        study = read_study(write_demo(tmp_path, DEMOS[name](None, None)))
+        assert {path.name for path in (tmp_path / "sites").iterdir()} == {p.name for p in study.tables.values()}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--data", "iris"], "--data must be one of heart, breast-cancer, diabetes, columns, got 'iris'"),
+        (["--sites", "3"], "the heart disease data has its four hospitals"),
+        (["--data", "columns", "--repeats", "2"], "--sites and --repeats are for rows"),
+    ],
+)
+def test_wrong_options(tmp_path, words, said):
+    result = silvan("demo", "--output", tmp_path, *words, ok=False)
+    assert result.exit_code == 1
+    assert said in " ".join(result.stderr.split())
 
 
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path):

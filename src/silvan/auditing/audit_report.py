@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 import silvan.report
-from silvan.auditing.findings import Finding
+from silvan.auditing.findings import Finding, what_helps
 from silvan.util.files import write_whole
 
 FORMAT = "silvan audit"
@@ -73,7 +73,9 @@ def render(data: dict[str, Any]) -> str:
     )
     environment.filters["figure"] = figure
     style = Markup(_STYLE.read_text())  # noqa: S704, our own file
-    return environment.get_template("audit.html.jinja").render(reports=data["reports"], style=style, colour=_CLASS)
+    return environment.get_template("audit.html.jinja").render(
+        reports=data["reports"], style=style, colour=_CLASS, what_helps=what_helps
+    )
 
 
 def figure(value: float | None) -> str:

@@ -2,7 +2,7 @@
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -186,6 +186,30 @@ DEFAULTS: dict[str, float] = {
     "backdoor": 0.10,
 }
 """The largest figure that is still held; docs/audit.md says what each figure is and why these."""
+
+
+_LARGER = "larger leaves, as min_samples_leaf = 10 in [learner], or epsilon"
+
+HELPS: dict[str, str] = {
+    "membership": _LARGER,
+    "support": _LARGER,
+    "attribute": _LARGER,
+    "lonely": "min_samples_leaf in [learner] or min_leaf in [policy], 2 or more",
+    "ranges": _LARGER,
+    "reconstruction": _LARGER,
+    "assignment": 'sums = "masked" before the first section, for three sites or more',
+    "labels": "min_samples_leaf = 20 or more in [learner]",
+    "backdoor": "recount = true in [learner]",
+}
+"""What to set in a study file against an attack."""
+
+
+def what_helps(attacks: Sequence[str]) -> list[str]:
+    """Return what to set in a study file, a line for each remedy, with the attacks that it is for."""
+    remedies: dict[str, list[str]] = {}
+    for name in attacks:
+        remedies.setdefault(HELPS.get(name, "see docs/audit.md"), []).append(name)
+    return [f"{', '.join(names)}: {remedy}" for remedy, names in remedies.items()]
 
 
 def make_limits(given: Mapping[str, Any] | None = None) -> dict[str, float]:

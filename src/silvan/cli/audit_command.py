@@ -153,7 +153,10 @@ def table_of(report: "Report") -> "RenderableType":
 
 
 def _sentence(report: "Report") -> "RenderableType":
+    from rich.console import Group
     from rich.text import Text
+
+    from silvan.auditing.findings import what_helps
 
     not_run = sum(f.verdict == "not run" for f in report.findings)
     rest = f" {not_run} could not be run." if not_run else ""
@@ -161,4 +164,6 @@ def _sentence(report: "Report") -> "RenderableType":
         ran = len(report.findings) - not_run
         return Text(f"Of {ran} attacks none did better than the limits allow.{rest}", style="green" if ran else "dim")
     names = ", ".join(f.attack for f in report.exceeded)
-    return Text(f"Limits exceeded: {names}. See docs/audit.md for what helps.{rest}", style="red")
+    head = Text(f"Limits exceeded: {names}.{rest}", style="red")
+    helps = [Text(f"- {line}") for line in what_helps([f.attack for f in report.exceeded])]
+    return Group(head, Text("What to set in the study file, and fit again (docs/audit.md):"), *helps)

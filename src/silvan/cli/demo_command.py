@@ -1,4 +1,4 @@
-"""``silvan demo``: a study on data that comes along, from tables to report: does joining help, beyond noise?"""
+"""``silvan demo``: a study on data that comes along, from tables to report."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,6 +26,9 @@ def demo(
     sites: Annotated[
         int | None, typer.Option("--sites", min=2, max=_MOST_SITES, help="How many sites, of data that is dealt out.")
     ] = None,
+    repeats: Annotated[
+        int | None, typer.Option("--repeats", min=1, max=100, help="How often every row is judged.")
+    ] = None,
 ) -> None:
     """See what joining is worth: heart disease at four hospitals, each alone and together."""
     from rich.console import Console
@@ -37,7 +40,7 @@ def demo(
 
     if data not in DEMOS:
         raise InputError(f"--data must be one of {', '.join(DEMOS)}, got {data!r}")
-    console, chosen = Console(), DEMOS[data](sites)
+    console, chosen = Console(), DEMOS[data](sites, repeats)
     study, run = read_study(write_demo(output, chosen)), Run(output)
     terminal.print_parts(console, f"{chosen.introduction} {_FIRST_TIME}")
     record = fit_command.start_run(study, run, resume=is_same(study, run))

@@ -10,6 +10,7 @@ import numpy as np
 from silvan.datasets import heart_disease, load
 from silvan.errors import InputError
 from silvan.util.files import write_whole
+from silvan.util.readable import format_count
 
 if TYPE_CHECKING:
     import polars as pl
@@ -65,7 +66,7 @@ class Demo:
 # -- the studies
 
 
-def heart(n: int | None) -> Demo:
+def heart(n: int | None, repeats: int | None) -> Demo:
     """Return the study of four hospitals with their own rows."""
     if n is not None:
         raise InputError("--sites is for data that is dealt out; the heart disease data has its four hospitals")
@@ -75,14 +76,14 @@ def heart(n: int | None) -> Demo:
         {name: frame.filter(hospital=name).drop("hospital") for name in names},
         "Heart disease at four hospitals: 920 patients, 13 attributes, many of them missing (Janosi, Steinbrunn, "
         "Pfisterer and Detrano, UCI, CC BY 4.0). Hospitals exchange trees and how these do on their rows (BOFRF), and "
-        "each takes what serves it. To tell gains from noise, every patient is judged ten times.",
+        f"each takes what serves it. To tell gains from noise, {_judged(repeats or 10)}.",
         "Heart disease at four hospitals",
-        'label = "disease"\ntest = 0.1\nrepeats = 10',
+        f'label = "disease"\ntest = 0.1\nrepeats = {repeats or 10}',
         'kind = "BOFRF"\nn_estimators = 50',
     )
 
 
-def breast_cancer(n: int | None) -> Demo:
+def breast_cancer(n: int | None, repeats: int | None) -> Demo:
     """Return the study of clinics of uneven size and share of malignant tumours."""
     import polars as pl  # slow to import
 
@@ -94,34 +95,34 @@ def breast_cancer(n: int | None) -> Demo:
         {name: frame[rows] for name, rows in zip(CLINICS, hands, strict=False)},
         f"Breast cancer: {len(frame)} patients, 30 measurements of cell nuclei, dealt out to {n or 5} clinics of "
         "uneven size and share of malignant tumours. One forest is grown from summed counts. To tell gains from noise, "
-        "every patient is judged three times.",
+        f"{_judged(repeats or 3)}.",
         f"Breast cancer at {n or 5} clinics",
-        'label = "malignant"\ntest = 0.2\nrepeats = 3',
+        f'label = "malignant"\ntest = 0.2\nrepeats = {repeats or 3}',
         'kind = "HistogramForest"\nn_estimators = 50\nmax_depth = 10',
     )
 
 
-def diabetes(n: int | None) -> Demo:
+def diabetes(n: int | None, repeats: int | None) -> Demo:
     """Return the study of clinics that predict a number."""
     frame = _native("diabetes").rename({"label": "progression"})
     hands = split_unevenly(np.zeros(len(frame), np.int64), n or 4)
     return Demo(
         {name: frame[rows] for name, rows in zip(CLINICS, hands, strict=False)},
         f"Diabetes: {len(frame)} patients, ten measurements, and a number to predict, how far the disease progressed "
-        f"in a year; dealt out to {n or 4} clinics of uneven size. One forest is grown from summed counts. To tell gains "
-        "from noise, every patient is judged five times.",
+        f"in a year; dealt out to {n or 4} clinics of uneven size. One forest is grown from summed counts. To tell "
+        f"gains from noise, {_judged(repeats or 5)}.",
         f"Diabetes at {n or 4} clinics",
-        'label = "progression"\ntask = "regression"\ntest = 0.2\nrepeats = 5',
+        f'label = "progression"\ntask = "regression"\ntest = 0.2\nrepeats = {repeats or 5}',
         'kind = "HistogramForest"\nn_estimators = 50\nmax_depth = 8\nmin_samples_leaf = 5',
     )
 
 
-def columns(n: int | None) -> Demo:
+def columns(n: int | None, repeats: int | None) -> Demo:
     """Return the study of two parties that know different things of the same patients."""
     import polars as pl  # slow to import
 
-    if n is not None:
-        raise InputError("--sites is for data that is dealt out; here a clinic and a laboratory hold columns")
+    if n is not None or repeats is not None:
+        raise InputError("--sites and --repeats are for rows; here a clinic and a laboratory hold columns")
     frame = _native("breast_cancer")
     frame = frame.with_columns(patient=pl.Series(range(1000, 1000 + len(frame))))
     names = [name for name in frame.columns if name not in ("label", "patient")]
@@ -141,13 +142,18 @@ def columns(n: int | None) -> Demo:
     )
 
 
-DEMOS: dict[str, Callable[[int | None], Demo]] = {
+DEMOS: dict[str, Callable[[int | None, int | None], Demo]] = {
     "heart": heart,
     "breast-cancer": breast_cancer,
     "diabetes": diabetes,
     "columns": columns,
 }
 """The studies by name."""
+
+
+def _judged(repeats: int) -> str:
+    times = "once" if repeats == 1 else f"{format_count(repeats)} times"
+    return f"every patient is judged {times}, by models that have not seen them"
 
 
 def _native(name: str) -> "pl.DataFrame":

@@ -1,11 +1,11 @@
 """What an interval says about a gain, in a word and in a few."""
 
 CERTAINTY = {
-    "gained": "better, by more than noise",
-    "lost": "worse, by more than noise",
+    "gained": "better beyond noise",
+    "lost": "worse beyond noise",
     "noise": "may be noise",
     "level": "no difference seen",
-    "few": "too few test rows to tell",
+    "few": "too few rows to tell",
     "unknown": "undefined",
 }
 """What is written about the gain of the model that a site should use."""
