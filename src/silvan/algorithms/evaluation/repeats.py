@@ -81,8 +81,11 @@ def _of_site(splits: list[list[Row]], n_folds: int, ratio: float) -> list[Row]:
         figures = {figure: _mean(np.array([row.figures[figure] for row in rows])) for figure in rows[0].figures}
         judged = sum(row.rows for split in splits[:n_folds] for row in split if row.model == name)
         same = {row.same_as for row in rows}
-        one = replace(rows[0], rows=judged, figures=figures, use=False, gain=None, low=None, high=None)
-        one = replace(one, same_as=same.pop() if len(same) == 1 else "")
+        more = {key: _mean(np.array([row.more.get(key, np.nan) for row in rows])) for key in rows[0].more}
+        more = {key: value for key, value in more.items() if not key.endswith(("_low", "_high"))}  # means are no ends
+        note = rows[0].note if np.isnan(next(iter(figures.values()))) else ""
+        alike = same.pop() if len(same) == 1 else ""
+        one = Row(rows[0].site, name, judged, figures, same_as=alike, more=more, note=note)
         if name != LOCAL and LOCAL in first:
             gains = first[LOCAL] - first[name] if "rmse" in figures else first[name] - first[LOCAL]
             gains = gains[~np.isnan(gains)]
