@@ -12,7 +12,7 @@ import pytest
 from helpers.runs import silvan
 
 from silvan.datasets import heart_disease
-from silvan.study.demo_studies import DEMOS, MIN_ROWS, split_unevenly, write_demo
+from silvan.study.demo.demo_studies import DEMOS, MIN_ROWS, split_unevenly, write_demo
 from silvan.study.run_folder import Run
 from silvan.study.study_file import read_study
 

@@ -34,7 +34,7 @@ def demo(
     from rich.console import Console
 
     from silvan.cli import fit_command, terminal
-    from silvan.study.demo_studies import DEMOS, write_demo
+    from silvan.study.demo.demo_studies import DEMOS, write_demo
     from silvan.study.run_folder import Run
     from silvan.study.study_file import read_study
 

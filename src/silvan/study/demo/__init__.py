@@ -1,0 +1,1 @@
+"""Studies to look at, on data that comes along."""
