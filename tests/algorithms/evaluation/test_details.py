@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 import silvan as sv
 from silvan import metrics
 from silvan.algorithms.evaluation.details import Floors, check_detail, class_groups, detail_of, nothing
-from silvan.algorithms.evaluation.figures import answer_of
+from silvan.algorithms.evaluation.figures import Answer, answer_of
 from silvan.algorithms.evaluation.site_thresholds import Draws, site_threshold, unseen_rows
 from silvan.errors import FormatError
 from silvan.forest.predict import scores as score_rows
@@ -294,3 +294,13 @@ def test_details_that_are_not_possible(task):
     for lie in lies:
         with pytest.raises(FormatError, match="details are not possible"):
             check_detail(structs.replace(detail, **lie), fed.schema.n_classes, len(y))
+
+
+def test_groups_of_one_number_are_left_out():
+    """The mean of rows that have the same number, all or all but one, may tell each of them."""
+    y = np.concatenate([np.zeros(10), [*np.zeros(9), 7.0], [*np.zeros(8), 7.0, 9.0], np.arange(10.0)])
+    answer = Answer(np.arange(40.0)[:, None], np.zeros(40, np.int64))
+    [shown] = detail_of(*answer, y, 0, Floors()).groups
+    [kept] = detail_of(*answer, y, 0, Floors.of(sv.Policy(score_groups=5))).groups
+    assert len(shown) == 4
+    np.testing.assert_array_equal(kept, shown[2:])
