@@ -15,6 +15,8 @@ import msgspec
 import numpy as np
 
 from silvan.errors import FormatError, SchemaError
+from silvan.util.notebook import html_table
+from silvan.util.readable import format_names
 
 MISSING_BIN = 0
 """Every column's bin 0 holds its missing values; values start at bin 1."""
@@ -187,6 +189,12 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
                 raise SchemaError(f"label {self.name!r}: bounds must be finite and rising, got {self.bounds}")
 
 
+def _describe_values(feature: Feature) -> str:
+    if feature.categories is not None:
+        return format_names(list(feature.categories)) + (", and others" if feature.other else "")
+    return "" if feature.bounds is None else f"{feature.bounds[0]:g} to {feature.bounds[1]:g}"
+
+
 class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """The features, in the order of their indices, and the label.
 
@@ -231,6 +239,13 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
             seen.add(name)
         if self.label.name in seen:
             raise SchemaError(f"the label {self.label.name!r} is also listed as a feature")
+
+    def _repr_html_(self) -> str:
+        """Return the columns as a table for notebooks."""
+        label = self.label
+        predicted = "a number" if label.classes is None else f"classes: {format_names(list(map(str, label.classes)))}"
+        rows = [(f.name, f.kind, _describe_values(f)) for f in self.features]
+        return html_table(("column", "kind", "values"), [*rows, (label.name, "label", predicted)], title="Schema")
 
     @classmethod
     def of(cls, features: Iterable[Feature | str], label: Label | str = "label") -> "Schema":

@@ -26,6 +26,8 @@ from silvan.federation.signed import Signer, is_owned
 from silvan.federation.site import Site
 from silvan.federation.store import digest
 from silvan.federation.transports.transport import Transport
+from silvan.util.notebook import html_table
+from silvan.util.readable import format_bytes, format_count, format_names
 
 OVERALL = "all"
 """What tables of figures call all sites together; no site may be called that."""
@@ -108,6 +110,31 @@ class Federation:
         self._asked = 0
         self._apart = False
         self._joined: int | None = None  # questions so far of a round that may take several
+
+    def __repr__(self) -> str:
+        return (
+            f"<Federation of {format_count(len(self.sites))} sites: {format_names(self.sites)}; {self.sums.name} sums>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return sites, rows and traffic as a table for notebooks; no site is asked for it."""
+        rows = {} if self._agreement is None else self._agreement.rows
+        traffic = self.bytes
+        cells = [
+            (
+                site,
+                rows.get(site, ""),
+                format_bytes(traffic[site]["sent"]),
+                format_bytes(traffic[site]["received"]),
+                self.lost.get(site, ""),
+            )
+            for site in self.sites
+        ]
+        head = ("site", "rows to learn from", "sent", "received", "left out, because")
+        title = f"Federation of {format_count(len(self.sites))} sites"
+        return html_table(
+            head, cells, title, f"{self.sums.name.capitalize()} sums, {format_count(self.rounds)} rounds."
+        )
 
     # -- the two verbs
 

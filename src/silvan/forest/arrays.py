@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, get_args
 import msgspec
 import numpy as np
 
-from silvan.data.schema import Schema
+from silvan.data.schema import Class, Schema
 from silvan.errors import InputError
 from silvan.forest.category_set import is_category_split
 
@@ -115,11 +115,7 @@ class ForestArrays:
     @cached_property
     def classes(self) -> np.ndarray | None:
         """The classes in the order of the probabilities; None for regression."""
-        names = self.schema.label.classes
-        if names is None:
-            return None
-        # NumPy would turn 1 to "1" beside a text
-        return np.array(names, None if len(set(map(type, names))) == 1 else np.object_)
+        return None if self.schema.label.classes is None else class_array(self.schema.label.classes)
 
     @cached_property
     def left(self) -> np.ndarray:
@@ -222,6 +218,11 @@ class ForestArrays:
             taken.append(stage)
             at += end - begin
         return np.repeat(np.arange(len(taken)), sizes[taken]), say[taken]
+
+
+def class_array(names: tuple[Class, ...]) -> np.ndarray:
+    """Return names of classes as an array; NumPy would turn 1 to "1" beside a text."""
+    return np.array(names, None if len(set(map(type, names))) == 1 else np.object_)
 
 
 def left_children(inner: np.ndarray, offsets: np.ndarray) -> np.ndarray:

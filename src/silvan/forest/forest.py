@@ -13,6 +13,10 @@ from silvan.forest.check import check
 from silvan.forest.explain.importance import permutation_importances
 from silvan.forest.explain.shap import Shap, shap_values
 from silvan.forest.files import onnx_file, silvan_file, sklearn_trees, treelite_model
+from silvan.util.notebook import html_table
+
+_MOST_SHOWN = 5
+"""Columns that a summary names."""
 
 
 class Forest(ForestArrays):
@@ -76,6 +80,23 @@ class Forest(ForestArrays):
         """Copy the arrays, make the copies read-only and check them."""
         super().__post_init__()
         check(self)
+
+    def _repr_html_(self) -> str:
+        """Return a summary for notebooks."""
+        n = len(self)
+        kind = "a number" if self.classes is None else f"{len(self.classes)} classes"
+        facts: list[tuple[str, object]] = [
+            ("trees", n),
+            ("nodes", len(self.feature)),
+            ("depth", int(self.depth.max(initial=0))),
+            ("columns", self.n_features),
+            ("predicts", f"{self.schema.label.name}, {kind}"),
+            ("hash", self.hash[:12]),
+        ]
+        if self.gain is not None:
+            shares = sorted(self.importances().items(), key=lambda pair: -pair[1])[:_MOST_SHOWN]
+            facts.append(("most important", ", ".join(f"{name} {share:.2f}" for name, share in shares)))
+        return html_table(("Forest", ""), facts)
 
     # -- use
 

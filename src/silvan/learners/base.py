@@ -4,10 +4,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils import ClassifierTags, RegressorTags
 
 from silvan import metrics
 from silvan.algorithms.baselines.in_one_place import alone, alone_at, rows_for_judging
@@ -23,7 +26,9 @@ from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
+from silvan.forest.arrays import class_array
 from silvan.forest.forest import Forest
+from silvan.learners.evaluation import evaluation
 from silvan.privacy.gate.announce import Questions, announce
 from silvan.tree.draw import make_key
 from silvan.tree.fit import NO_VOTES, Settings
@@ -87,6 +92,45 @@ class FederatedEstimator(BaseEstimator, ABC):
     @abstractmethod
     def train(self, federation: Federation) -> None:
         """Learn from all sites, and set the attributes of a fitted learner."""
+
+    # -- what scikit-learn's tools ask of a fitted estimator
+
+    def __sklearn_tags__(self) -> Any:
+        """Return what scikit-learn's tools ask: whether this is a classifier or a regressor, once it is fitted."""
+        tags = super().__sklearn_tags__()
+        if "schema_" in vars(self):
+            tags.estimator_type = "classifier" if self.schema_.n_classes else "regressor"
+            tags.classifier_tags = ClassifierTags() if self.schema_.n_classes else None
+            tags.regressor_tags = None if self.schema_.n_classes else RegressorTags()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The classes, in the order of the probabilities; there is no such attribute where a number is predicted."""
+        names = self._known_schema().label.classes
+        if names is None:
+            raise AttributeError("a learner that predicts a number has no classes_")
+        return class_array(names)
+
+    @property
+    def n_features_in_(self) -> int:
+        """How many columns there are to learn from."""
+        return len(self._known_schema().features)
+
+    @property
+    def feature_names_in_(self) -> np.ndarray:
+        """The names of the columns; no such attribute where tables were arrays, whose columns have no names."""
+        names = self._known_schema().names
+        if names == tuple(f"x{i}" for i in range(len(names))):
+            raise AttributeError("the columns have no names: tables were arrays")
+        return np.array(names, np.object_)
+
+    def _known_schema(self) -> Schema:
+        """Return the schema; raise ``AttributeError`` before ``fit``, by which scikit-learn sees that there is none."""
+        if "schema_" not in vars(self):
+            raise AttributeError(f"this {type(self).__name__} is not fitted yet; call fit(federation) first")
+        return self.schema_
 
 
 class _Fitted(FederatedEstimator):
@@ -245,6 +289,35 @@ class Learner(_Fitted):
         """Return class probabilities by the global forest, or by the one that a site should use."""
         return self._forest_for(site).predict_proba(X)
 
+    def predict_log_proba(self, X: Any, site: str | None = None) -> np.ndarray:
+        """Return the logarithms of class probabilities."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X, site))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy, or R2 where a number is predicted, of the global forest on rows."""
+        answers, y = self.predict(X), np.asarray(y)
+        if len(answers) != len(y) or not len(y):
+            raise InputError(f"X has {len(answers)} rows and y has {len(y)}; they must match and not be none")
+        measure = accuracy_score if self.schema_.n_classes else r2_score
+        return float(measure(y, answers, sample_weight=sample_weight))
+
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """Share of each column in the decrease of impurity; no such attribute where trees carry none.
+
+        Trees of single sites leave it behind, so merged forests and BOFRF have none: shuffle columns instead.
+        """
+        self._known_schema()
+        forest = self.forest_
+        if forest is None or forest.gain is None:
+            raise AttributeError("the trees carry no gains; learn what matters by shuffling: importances(X, y)")
+        return np.array(forest.gain)
+
+    def save(self, path: str | Path) -> None:
+        """Write the global forest to a ``.silvan`` file; ``Forest.load`` reads it, ``forests_`` has those of sites."""
+        self._forest_for(None).save(path)
+
     def evaluate(self, federation: Federation, table: Any = None) -> "pl.DataFrame":
         """Compare the model with what each site has alone and, in one process, with that of pooled rows.
 
@@ -343,8 +416,6 @@ _ENDS = ("low", "high")
 
 def figures_frame(rows: list[Row]) -> "pl.DataFrame":
     """Return figures as a data frame, a line for each site and model."""
-    import polars as pl  # slow to import, and only tables of figures need it
-
     listed = [
         {
             "site": r.site,
@@ -365,4 +436,5 @@ def figures_frame(rows: list[Row]) -> "pl.DataFrame":
         }
         for r in rows
     ]
-    return pl.DataFrame(listed, schema_overrides=dict.fromkeys(("gain", "gain_low", "gain_high"), pl.Float64))
+    # by Python's type, so that polars need not be imported here
+    return evaluation(listed, schema_overrides=dict.fromkeys(("gain", "gain_low", "gain_high"), float))

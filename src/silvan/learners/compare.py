@@ -16,6 +16,7 @@ from silvan.data.holdout import Fold
 from silvan.errors import InputError
 from silvan.federation.federation import OVERALL, Federation
 from silvan.learners.base import Learner, figures_frame
+from silvan.util.notebook import html_table
 from silvan.util.readable import digits_of, format_interval, signed
 
 if TYPE_CHECKING:
@@ -65,9 +66,14 @@ class Comparison:
 
     __repr__ = __str__
 
-    def _lines(self) -> list[str]:
+    def _repr_html_(self) -> str:
+        """Return the table for notebooks."""
+        head, *rows = self._cells()
+        return html_table(head, rows, note=" ".join(self._caption().split()))
+
+    def _cells(self) -> list[tuple[str, ...]]:
         title = {"auc": "AUC", "rmse": "RMSE"}.get(self.figure, self.figure)
-        rows = [("site", "rows", "model", title, "gain", "95 % interval", "")]
+        rows: list[tuple[str, ...]] = [("site", "rows", "model", title, "gain", "95 % interval", "")]
         figures = [abs(value) for value in self.frame[self.figure].to_list() if not math.isnan(value)]
         digits = digits_of(max(figures, default=0.0))
         before = ""
@@ -86,6 +92,10 @@ class Comparison:
                 )
             )
             before = row["site"]
+        return rows
+
+    def _lines(self) -> list[str]:
+        rows = self._cells()
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines = ["  ".join(_padded(cell, i, widths[i]) for i, cell in enumerate(row)).rstrip() for row in rows]
         return [lines[0], "─" * max(map(len, lines)), *lines[1:]]

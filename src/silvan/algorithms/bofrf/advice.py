@@ -16,6 +16,7 @@ from silvan.algorithms.bofrf.clusters import characterise, figure_names, find_di
 from silvan.algorithms.bofrf.distances import Metric, chance_distances, check_clustering, farthest_first
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
+from silvan.util.notebook import html_text
 
 if TYPE_CHECKING:
     import polars as pl
@@ -191,6 +192,10 @@ class Advice:
         ]
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Return what ``print`` shows, for notebooks."""
+        return html_text(str(self))
 
 
 def advise(
