@@ -60,6 +60,19 @@ STUDIES = {
 }
 
 
+def check_shown(members, plan):
+    """Check that all that parties were asked is in the text that their owners approve, and first in an announcement."""
+    answered = set()
+    for member in members.values():
+        lines = [line for line in Member(member.path).folder.ledger.lines() if line.study == plan.id]
+        explained, asked = explain(Member(member.path), plan), {line.kind for line in lines}
+        assert asked <= {kind.name for kind in explained.leaves} == set(explained.asked.messages)
+        assert len({line.task for line in lines if line.task}) <= explained.asked.tasks
+        assert lines[0].kind == "Announce"
+        answered |= asked
+    return answered
+
+
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_same_model_as_in_one_process_and_predictions_that_stay(joined, run_study, monkeypatch, name):
     """Parties killed on the way go on; new ids are scored by shares that never left, and kept by the label holder."""
@@ -88,6 +101,8 @@ def test_the_same_model_as_in_one_process_and_predictions_that_stay(joined, run_
     assert {site.test_rows for site in record.sites} == {int(fed.columns.held_out.sum())}
     assert summarise(record)["by"] == "columns"
     assert record.received == list(PARTIES)
+    shown = check_shown(members, plan)
+    assert "Announce" in shown
     for party, member in members.items():  # only who holds the label is sent figures
         own = Member(member.path)
         kept = read_results(own.results_folder(plan), own.coordinator_key(plan), plan.id, party)
@@ -96,6 +111,7 @@ def test_the_same_model_as_in_one_process_and_predictions_that_stay(joined, run_
 
     asked = next_prediction(hub, plan)
     run, carrier = run_study(asked)
+    check_shown(members, asked)
     new = in_process(parties.tables(n=40, seed=9, label=False))
     expected = model.predict_proba(new)
     decided = dict(model.predict(new).iter_rows())
@@ -169,6 +185,7 @@ def test_what_the_owner_is_told(joined):
     predicting = explain(shop, STUDIES["forest"].predicting("0" * 64, 1))
     assert "Predicts 'label' with model 000000000000" in predicting.lines[0]
     assert {kind.name for kind in predicting.leaves} == {
+        "Announce",
         "ShowKey",
         "DealKey",
         "TakeKey",
@@ -179,6 +196,20 @@ def test_what_the_owner_is_told(joined):
         "ReachLeaves",
         "KeepPredictions",
     }
+
+
+def test_a_party_that_would_refuse_does_so_before_anything_is_asked(joined, run_study):
+    _, members, paths, new = joined
+    plan = study("large leaves", **SMALL)
+    try:
+        set_up(members["shop"], paths["shop"], new["shop"], "min_leaf = 30")
+        with pytest.raises(RefusedError, match="'shop' refused this before anything was asked: .*at least 30 rows"):
+            run_study(plan)
+    finally:
+        set_up(members["shop"], paths["shop"], new["shop"])
+    for member in members.values():
+        lines = Member(member.path).folder.ledger.lines()
+        assert {line.kind for line in lines if line.study == plan.id} == {"Announce"}
 
 
 def test_what_was_approved_is_enough_and_all(joined, run_study):

@@ -7,15 +7,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from silvan.algorithms.vertical.coded_names import named_feature, named_label
-from silvan.algorithms.vertical.columns import Description, describe, left_out, owner_of, stretches
+from silvan.algorithms.vertical.columns import DescribeColumns, Description, describe, left_out, owner_of, stretches
 from silvan.data.encode import Task
 from silvan.data.schema import Label, Schema
 from silvan.errors import AgreementError
 from silvan.federation.agreement.agreement import Agreement, Columns
 from silvan.federation.federation import Federation
+from silvan.federation.message import Request
 from silvan.federation.party import Party
-from silvan.privacy.identity import Introduction, Match, agree_key, common_digests, introduce_parties
-from silvan.privacy.psi import find_common
+from silvan.privacy.identity import (
+    DealKey,
+    Introduce,
+    Introduction,
+    Match,
+    ShowKey,
+    TakeKey,
+    agree_key,
+    common_digests,
+    introduce_parties,
+)
+from silvan.privacy.psi import HideIds, HideTwice, Intersect, find_common
 from silvan.util.readable import format_names
 
 
@@ -33,6 +44,17 @@ class Alignment:
     test: float = 0.0
     task: Task | None = None
     schema: Schema | None = None
+
+
+def asks_to_match(match: Match) -> tuple[type[Request], ...]:
+    """Return the kinds of messages by which rows are matched."""
+    kinds = ShowKey, DealKey, TakeKey, Introduce
+    return (*kinds, HideIds, HideTwice, Intersect) if match == "psi" else kinds
+
+
+def asks_to_align(match: Match) -> tuple[type[Request], ...]:
+    """Return the kinds of messages by which rows are matched and columns described."""
+    return (*asks_to_match(match), DescribeColumns)
 
 
 def agree_on_columns(federation: Federation, how: Alignment) -> Agreement:

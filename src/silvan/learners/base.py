@@ -80,9 +80,9 @@ class FederatedEstimator(BaseEstimator, ABC):
     def check(self) -> None:  # most parameters are checked where they are used
         """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
 
+    @abstractmethod
     def questions(self, federation: Federation) -> Questions:
-        """Return what fitting asks of sites; for parties it is not listed."""
-        return Questions(())
+        """Return what fitting asks of sites."""
 
     @property
     def expected_rounds(self) -> int | None:

@@ -1,18 +1,29 @@
-"""Predictions for the rows of a federation by columns, as data frames of ids and answers."""
+"""What learners of columns ask of parties, and predictions for the rows of a federation, as frames of ids."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from silvan.algorithms.baselines.in_one_place import id_column, list_rows
 from silvan.algorithms.vertical.columns import columns_of
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
+from silvan.federation.message import Request
+from silvan.privacy.gate.announce import Questions
 from silvan.privacy.identity import all_digests, find_digests
 
 if TYPE_CHECKING:
     import polars as pl
+
+
+def asked_of_parties(
+    learner: BaseEstimator, kinds: tuple[type[Request], ...], tasks: int = 1, min_leaf: int | None = None
+) -> Questions:
+    """Return what a learner is about to ask of parties, for an announcement."""
+    settings = repr([type(learner).__name__, sorted(learner.get_params(deep=False).items(), key=str)])
+    return Questions(kinds, min_leaf=min_leaf, settings=settings, tasks=tasks)
 
 
 class ScoredRows(NamedTuple):

@@ -12,12 +12,13 @@ from sklearn.exceptions import ConvergenceWarning
 from silvan.algorithms.baselines.in_one_place import alone_at, joined, own_schema, rows_for_judging
 from silvan.algorithms.evaluation.figures import FEDERATED, LOCAL, Answer, Row, compared, judged_row, with_detail
 from silvan.algorithms.evaluation.intervals import intervals
-from silvan.algorithms.label_holder.kept_predictions import keep_predictions
-from silvan.algorithms.label_holder.score_judging import judge
+from silvan.algorithms.label_holder.kept_predictions import KeepPredictions, keep_predictions
+from silvan.algorithms.label_holder.score_judging import JudgeScores, judge
 from silvan.algorithms.linear import linear_fit
 from silvan.algorithms.linear.linear_shares import (
     LinearModel,
     LinearShare,
+    SumPredictors,
     linear_share_of,
     predict,
     restore_linear_shares,
@@ -30,9 +31,10 @@ from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.federation.federation import OVERALL, Federation
 from silvan.learners.base import FederatedEstimator, figures_frame
-from silvan.learners.column_answers import ScoredRows, score_by_id
+from silvan.learners.column_answers import ScoredRows, asked_of_parties, score_by_id
 from silvan.learners.model_folder import read_parameters, read_part, share_file, write_model
 from silvan.learners.parameter_docs import write_shared_entries
+from silvan.privacy.gate.announce import Questions
 from silvan.tree.draw import make_key
 from silvan.util.threads import algebra_threads
 
@@ -110,6 +112,18 @@ class VerticalLinear(FederatedEstimator):
             raise InputError(f"tol must be a number from {_FINEST:g} to 1, got {tol!r}")
         if isinstance(max_iter, bool) or not isinstance(max_iter, Integral) or int(max_iter) < 1:
             raise InputError(f"max_iter must be a whole number of at least 1, got {max_iter!r}")
+
+    def questions(self, federation: Federation) -> Questions:
+        """Return what fitting asks of parties; it is known before they agree on anything."""
+        return asked_of_parties(self, linear_fit.ASKS)
+
+    def questions_of_judging(self, federation: Federation) -> Questions:
+        """Return what judging by the test rows asks of parties."""
+        return asked_of_parties(self, (SumPredictors, JudgeScores), tasks=2)
+
+    def questions_of_predicting(self) -> Questions:
+        """Return what predictions of new rows, which the label holder keeps, ask of parties."""
+        return asked_of_parties(self, (SumPredictors, KeepPredictions), tasks=2)
 
     def train(self, federation: Federation) -> None:
         """Learn from all parties' columns."""

@@ -8,21 +8,30 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from silvan.algorithms.evaluation.figures import FEDERATED, Row, with_detail
-from silvan.algorithms.label_holder.kept_predictions import keep_predictions
-from silvan.algorithms.label_holder.score_judging import judge
+from silvan.algorithms.label_holder.kept_predictions import KeepPredictions, keep_predictions
+from silvan.algorithms.label_holder.score_judging import JudgeScores, judge
 from silvan.algorithms.vertical import encoded, encrypted
 from silvan.algorithms.vertical.columns import columns_of
-from silvan.algorithms.vertical.party_shares import restore_forest_shares, share_of, show_shares
-from silvan.algorithms.vertical.prediction import find_leaves, find_leaves_classically, score_leaves
+from silvan.algorithms.vertical.party_shares import ShowShare, restore_forest_shares, share_of, show_shares
+from silvan.algorithms.vertical.prediction import (
+    LookUp,
+    ReachLeaves,
+    find_leaves,
+    find_leaves_classically,
+    score_leaves,
+)
+from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.message import Request
 from silvan.forest.arrays import Combine
 from silvan.forest.forest import Forest
 from silvan.forest.forest_shares import Share, Structure, put_together
 from silvan.learners.base import Learner, figures_frame
-from silvan.learners.column_answers import ScoredRows, score_by_id
+from silvan.learners.column_answers import ScoredRows, asked_of_parties, score_by_id
 from silvan.learners.model_folder import read_parameters, read_part, share_file, write_model
 from silvan.learners.parameter_docs import write_shared_entries
+from silvan.privacy.gate.announce import Questions
 from silvan.tree.fit import Settings
 
 if TYPE_CHECKING:
@@ -107,6 +116,24 @@ class VerticalForest(Learner, _InShares):
         """The most rounds that training can take, where that is known before."""
         each = 3 if self.labels == "encrypted" else 2
         return None if self.max_depth is None else each * int(self.max_depth) + 2 + self.auditor
+
+    def asks(self, schema: Schema | None = None) -> tuple[type[Request], ...]:
+        """Return the kinds of messages that fitting may ask of parties, whatever their columns are."""
+        kinds = encrypted.ASKS if self.labels == "encrypted" else encoded.ASKS
+        return (*kinds, ShowShare) if self.auditor else kinds
+
+    def questions(self, federation: Federation) -> Questions:
+        """Return what fitting asks of parties; it is known before they agree on anything."""
+        return asked_of_parties(self, self.asks(), min_leaf=self.min_samples_leaf)
+
+    def questions_of_judging(self, federation: Federation) -> Questions:
+        """Return what judging by the test rows asks of parties."""
+        secret = (LookUp,) if self.labels == "encrypted" else ()
+        return asked_of_parties(self, (ReachLeaves, *secret, JudgeScores))
+
+    def questions_of_predicting(self) -> Questions:
+        """Return what predictions of new rows, which the label holder keeps, ask of parties."""
+        return asked_of_parties(self, (ReachLeaves, KeepPredictions))
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""

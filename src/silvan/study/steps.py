@@ -16,6 +16,7 @@ import numpy as np
 from silvan import metrics
 from silvan.algorithms.evaluation.evaluate import evaluate
 from silvan.algorithms.evaluation.figures import Row, never_decided
+from silvan.federate.alignment import asks_to_align
 from silvan.federation.federation import OVERALL, Federation
 from silvan.forest.forest import Forest
 from silvan.privacy.gate.announce import Questions, announce
@@ -109,9 +110,14 @@ def check_with_sites(study: Study, federation: Federation, model: Any, *, sampli
 
 
 def questions_of(study: Study, federation: Federation, model: Any, *, sampling: bool = False) -> Questions:
-    """Return all that the study will ask once there is a schema; with ``sampling`` sites agree on a key of draws."""
+    """Return all that the study will ask: of sites once there is a schema, of parties from the first message on.
+
+    With ``sampling`` sites agree on a key of draws.
+    """
     questions: Questions = model.questions(federation)
-    if study.test > 0 and federation.columns is None:
+    if study.by_columns:
+        questions += Questions(asks_to_align(study.match), tasks=0)
+    if study.test > 0:
         noisy = {} if study.evaluation_epsilon is None else {"epsilon": study.evaluation_epsilon}
         questions += model.questions_of_judging(federation, **noisy)
     if sampling:

@@ -58,14 +58,15 @@ def make_federation(study: Study, journal: Path | None = None, schema: Schema | 
     return federation
 
 
-def make_learner(study: Study, schema: Schema) -> Any:
-    """Return a study's learner; class weights are matched with the label's classes by their text."""
+def make_learner(study: Study, schema: Schema | None) -> Any:
+    """Return a study's learner; class weights are matched with the label's classes, if known, by their text."""
     learner = getattr(learners, study.kind)
     seed = {"random_state": study.random_state} if "random_state" in parameters_of(learner) else {}
     parameters = {**seed, **study.parameters}
     weights = parameters.get("class_weight")
     if isinstance(weights, dict):
-        by_text = {str(c).lower() if isinstance(c, bool) else str(c): c for c in schema.label.classes or ()}
+        classes = () if schema is None else schema.label.classes or ()
+        by_text = {str(c).lower() if isinstance(c, bool) else str(c): c for c in classes}
         parameters["class_weight"] = {by_text.get(text, text): w for text, w in weights.items()}
     return learner(**parameters)
 

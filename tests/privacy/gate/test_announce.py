@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
+from helpers import column_studies
 from helpers.asking import send, trouble
 from helpers.private_study import budgets, federate, spent
 from helpers.studies import parts, table
 
 import silvan as sv
+from silvan.algorithms.vertical import encrypted_labels
 from silvan.errors import InputError, RefusedError
+from silvan.federate.alignment import asks_to_align
 from silvan.federation import wire
 from silvan.federation.site import Site
 from silvan.privacy.gate import announce
@@ -184,6 +187,46 @@ def test_learners_ask_what_they_say(learner):
     fit = asked(fed)
     learner.evaluate(fed)
     assert asked(fed) - fit == {kind.kind() for kind in learner.questions_of_judging(fed).kinds}
+
+
+LEARNERS_OF_COLUMNS = [
+    sv.VerticalForest(2, max_depth=2),
+    sv.VerticalForest(2, max_depth=2, vote="hard", auditor=True),
+    sv.VerticalForest(2, max_depth=2, labels="encrypted", key_bits=256),
+    sv.VerticalForest(2, max_depth=2, labels="encrypted", key_bits=256, auditor=True),
+    sv.VerticalLinear(max_iter=2),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("learner", LEARNERS_OF_COLUMNS, ids=repr)
+def test_learners_of_columns_ask_what_they_say(learner, monkeypatch, tmp_path):
+    """From the first message on; it is known before the parties agree on anything."""
+    if learner.get_params().get("labels") == "encrypted":
+        pytest.importorskip("gmpy2", reason="gmpy2 is not installed: pip install 'silvan[vertical]'")
+        monkeypatch.setattr(encrypted_labels, "TESTING", True)
+    match = "psi" if isinstance(learner, sv.VerticalLinear) else "keyed"
+    fed = column_studies.federate(column_studies.split(column_studies.wide(n=90), 2), test=0.25, match=match)
+    questions, align = learner.questions(None), {kind.kind() for kind in asks_to_align(match)}
+    assert asked(fed) == align
+    learner.fit(fed)
+    fit = asked(fed)
+    assert fit - align == {kind.kind() for kind in questions.kinds}
+    learner.evaluate(fed)
+    judging = learner.questions_of_judging(None)
+    assert asked(fed) - fit == {kind.kind() for kind in judging.kinds}
+    lines = [line for site in fed.local_sites.values() for line in site.outbox.ledger.lines()]
+    assert len({line.task for line in lines if line.task}) == questions.tasks + judging.tasks
+
+    tables = column_studies.split(column_studies.wide(n=90), 2)
+    fed = sv.federate_columns(tables, id=column_studies.ID, label="label", random_state=1)
+    before = asked(fed)
+    fed.party("party 0").predictions = tmp_path / "predictions.csv"
+    learner.send_predictions(fed, fed.columns.common)
+    predicting = learner.questions_of_predicting()
+    assert asked(fed) - before == {kind.kind() for kind in predicting.kinds}
+    lines = [line for site in fed.local_sites.values() for line in site.outbox.ledger.lines()]
+    assert len({line.task for line in lines if line.task}) == predicting.tasks
 
 
 @pytest.mark.filterwarnings("ignore")

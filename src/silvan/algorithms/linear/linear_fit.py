@@ -210,6 +210,10 @@ def _share(party: Party, request: KeepCoefficients) -> tuple[Kept, LinearShare]:
 # -- at the coordinator
 
 
+ASKS: tuple[type[Request], ...] = (Explain, OfferDirection, KeepCoefficients)
+"""Kinds of messages that fitting asks."""
+
+
 @dataclass(frozen=True)
 class Fitted:
     """A model, how many steps it took, and whether a further one would have changed nothing."""

@@ -15,11 +15,12 @@ import numpy as np
 from silvan.algorithms.vertical.coordinator import Drawn, VerticalCoordinator, best_offers, check_leaf_values
 from silvan.algorithms.vertical.encoded_labels import EncodedLabels, EncodeLabels, LeafCode, check_measure
 from silvan.algorithms.vertical.party_rows import Descent, Growing, descend
+from silvan.algorithms.vertical.party_shares import KeepShare
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, RefusedError
 from silvan.federation.agreement.agreement import Columns
 from silvan.federation.federation import Federation
-from silvan.federation.message import Reply
+from silvan.federation.message import Reply, Request
 from silvan.federation.party import party_of
 from silvan.federation.site import Site, answers
 from silvan.forest.forest_shares import Structure
@@ -129,6 +130,10 @@ def _open_below(left: np.ndarray, total: np.ndarray, rule: Rule) -> np.ndarray:
 
 
 # -- at the coordinator
+
+
+ASKS: tuple[type[Request], ...] = (EncodeLabels, FindValues, SplitNodes, KeepShare)
+"""Kinds of messages that growing asks."""
 
 
 def fit(

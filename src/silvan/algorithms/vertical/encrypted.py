@@ -28,6 +28,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.agreement.agreement import Columns
 from silvan.federation.federation import Federation
+from silvan.federation.message import Request
 from silvan.forest.forest_shares import Structure
 from silvan.privacy.paillier.cipher import check_ciphertexts
 from silvan.privacy.paillier.paillier_keys import SIZES
@@ -37,6 +38,10 @@ from silvan.tree.partition import count_sides
 from silvan.tree.split import Splits
 
 # -- at the coordinator
+
+
+ASKS: tuple[type[Request], ...] = (EncryptLabels, SumLabels, DecideNodes, SplitChosen, KeepChosen)
+"""Kinds of messages that growing asks."""
 
 
 def fit(

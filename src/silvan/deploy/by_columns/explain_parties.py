@@ -9,13 +9,15 @@ import numpy as np
 import polars as pl
 
 from silvan.data.schema import Schema
+from silvan.deploy.by_columns.new_rows import questions_of_new_rows
 from silvan.errors import SilvanError
 from silvan.federate.alignment import common_rows
 from silvan.federate.by_columns import federate_columns
 from silvan.federation.federation import Federation
 from silvan.federation.site import HANDLERS
+from silvan.privacy.gate.announce import Questions, announce
 from silvan.privacy.gate.gate import Policy
-from silvan.study import column_steps
+from silvan.study import column_steps, steps
 from silvan.study.plan import Study
 from silvan.study.remote_study import RemoteStudy
 from silvan.study.study_file import make_learner
@@ -128,6 +130,9 @@ def _try(study: RemoteStudy, tables: dict[str, pl.DataFrame]) -> tuple[list[str]
     try:
         federation = _federate(plan, tables, plan.test)
         model = make_learner(plan, federation.schema)
+        announced = steps.questions_of(plan, federation, model)
+        if study.predict is None:
+            announce(federation, announced)
         # predicting asks the same whatever became of the labels
         small = {**_SMALL, "labels": "encoded"} if study.predict is not None else _SMALL
         model.set_params(**{key: value for key, value in small.items() if key in model.get_params()})
@@ -138,16 +143,18 @@ def _try(study: RemoteStudy, tables: dict[str, pl.DataFrame]) -> tuple[list[str]
             model.evaluate(federation)
     except SilvanError:
         return None
-    return _what_left(federation)
+    return _what_left(federation, announced)
 
 
 def _try_predicting(plan: Study, tables: dict[str, pl.DataFrame], model: Any) -> tuple[list[str], int]:
     federation = _federate(plan, tables, 0.0)
+    announced = questions_of_new_rows(plan, model)
+    announce(federation, announced)
     holder = column_steps.coordinators_part(model).label_holder
     with tempfile.TemporaryDirectory() as folder:
         federation.party(holder).predictions = Path(folder) / "predictions.csv"
         model.send_predictions(federation, common_rows(federation, plan.match, holder))
-    return _what_left(federation)
+    return _what_left(federation, announced)
 
 
 def _federate(plan: Study, tables: dict[str, pl.DataFrame], test: float) -> Federation:
@@ -169,10 +176,11 @@ def _federate(plan: Study, tables: dict[str, pl.DataFrame], test: float) -> Fede
     return federation
 
 
-def _what_left(federation: Federation) -> tuple[list[str], int]:
+def _what_left(federation: Federation, announced: Questions) -> tuple[list[str], int]:
     lines = [line for site in federation.local_sites.values() for line in site.outbox.ledger.lines()]  # type: ignore[union-attr]
-    kinds = dict.fromkeys(line.kind for line in lines if line.outcome == "answered")
-    return list(kinds), len({line.task for line in lines if line.task})
+    answered = [line.kind for line in lines if line.outcome == "answered"]
+    kinds = dict.fromkeys([*answered, *(kind.kind() for kind in announced.kinds)])
+    return list(kinds), max(announced.tasks, len({line.task for line in lines if line.task}))
 
 
 def _n_rows(plan: Study) -> int:

@@ -6,13 +6,16 @@ and noted in ledgers like any other.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from silvan.deploy.by_columns.party_folder import PREDICTIONS
 from silvan.deploy.hub import Hub
 from silvan.errors import InputError
-from silvan.federate.alignment import common_rows
+from silvan.federate.alignment import asks_to_match, common_rows
 from silvan.federation.federation import Federation
+from silvan.privacy.gate.announce import Questions, announce
 from silvan.study import column_steps
+from silvan.study.plan import Study
 from silvan.study.remote_study import RemoteStudy
 from silvan.study.run_folder import RUN, Record, Run, Site
 from silvan.study.steps import note_traffic, start_record
@@ -46,6 +49,12 @@ def next_prediction(hub: Hub, study: RemoteStudy) -> RemoteStudy:
         number += 1
 
 
+def questions_of_new_rows(plan: Study, model: Any) -> Questions:
+    """Return all that predictions of new rows ask of parties."""
+    questions: Questions = model.questions_of_predicting()
+    return questions + Questions(asks_to_match(plan.match), tasks=0)
+
+
 def predict_new_rows(federation: Federation, study: RemoteStudy, run: Run, stage: Callable[[str], None]) -> Record:
     """Predict the rows that all parties have, and have the label holder keep the predictions; return the record."""
     plan = study.study
@@ -54,6 +63,7 @@ def predict_new_rows(federation: Federation, study: RemoteStudy, run: Run, stage
     parts = column_steps.coordinators_part(model)
     if study.predict is None or parts.model != study.predict.model:
         raise InputError("the run folder has another model than the study names; predict again")
+    announce(federation, questions_of_new_rows(plan, model))
     stage("matching rows")
     digests = common_rows(federation, plan.match, parts.label_holder)
     stage("predicting")

@@ -130,11 +130,14 @@ class Coordinator(Controlling):
                 predict_new_rows(federation, study, run, progress_file.stage)
                 return
             progress_file.stage("agreeing on columns")
+            if plan.by_columns:  # what parties are asked depends on no column
+                steps.check_with_sites(plan, federation, make_learner(plan, None))
             federation.agreement = agree(federation, plan)
             record = steps.start_remote_record(study, federation)
             run.write(record)
             model = make_learner(plan, federation.schema)
-            steps.check_with_sites(plan, federation, model, sampling=study.secret)
+            if not plan.by_columns:
+                steps.check_with_sites(plan, federation, model, sampling=study.secret)
             if study.secret:
                 share_sampling_key(federation)
             progress_file.stage("training")
