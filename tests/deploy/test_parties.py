@@ -203,7 +203,7 @@ def test_a_party_that_would_refuse_does_so_before_anything_is_asked(joined, run_
     plan = study("large leaves", **SMALL)
     try:
         set_up(members["shop"], paths["shop"], new["shop"], "min_leaf = 30")
-        with pytest.raises(RefusedError, match="'shop' refused this before anything was asked: .*at least 30 rows"):
+        with pytest.raises(RefusedError, match=r"'shop' refused this before anything was asked: .*at least 30 rows"):
             run_study(plan)
     finally:
         set_up(members["shop"], paths["shop"], new["shop"])
