@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from silvan.data.encode import Task, infer_task
-from silvan.data.table import Frame, read_table
+from silvan.data.table import read_table
+from silvan.data.typed_table import Frame
 from silvan.errors import InputError
 from silvan.util.readable import format_names
 

@@ -88,3 +88,27 @@ def test_evaluate_needs_fill_for_absent_columns(study):
     assert result.exit_code == 1
     assert "lacks 'glucose'; did you mean 'Glucose'?" in result.output
     assert silvan("evaluate", study.parent / "runs" / "s", path, "--fill").exit_code == 0
+
+
+def test_zeros_in_front_and_names_that_are_nearly_equal(tmp_path):
+    """Codes that would be read as numbers, and columns and categories that differ in case alone, are asked about."""
+    for name, age, words in (("north", "Age", ("Yes", "no")), ("south", "age ", ("yes", "No "))):
+        rows = [f"{i + 20},{i % 5:04},{words[i % 2]},{i % 2}" for i in range(40)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([f"{age},ward,smokes,label", *rows]) + "\n")
+    file = tmp_path / "s.toml"
+    file.write_text('[sites]\nnorth = "north.csv"\nsouth = "south.csv"\n[learner]\nn_estimators = 2\n')
+    lines = "\n".join(json.loads(silvan("check", file, "--json").stdout)["questions"])
+    assert "ward at north, south: zeros in front of the numbers of 40 rows are lost, 0012 is read as 12" in lines
+    assert "'Age', 'age ' differ in case, blanks or signs alone" in lines
+    assert "smokes: 'Yes' at north, 'yes' at south count as two; are they the same?" in lines
+    file.write_text(file.read_text().replace("[learner]", '[kinds]\nward = "categorical"\n[learner]'))
+    assert "zeros in front" not in silvan("check", file).output
+
+
+def test_one_table_of_all_sites(tmp_path):
+    rows = [f"{'ab'[i % 2]};00{i % 9};{i / 4}".replace(".", ",") + f";{i % 3 % 2}" for i in range(60)]
+    (tmp_path / "all.csv").write_text("\n".join(["site;ward;weight;label", *rows]) + "\n")
+    (tmp_path / "s.toml").write_text('table = "all.csv"\nsite = "site"\n[learner]\nn_estimators = 2\n')
+    shown = " ".join(silvan("check", tmp_path / "s.toml").output.split())
+    assert "ward at all sites: zeros in front of the numbers of 60 rows are lost" in shown
+    assert "The file of all sites is separated by semicolons, with decimal commas." in shown

@@ -4,12 +4,12 @@ Real processes are in tests/test_flare_native.py.
 """
 
 import json
-import logging
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
+import polars as pl
 import pytest
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'silvan[flare]' to test its jobs")
@@ -54,18 +54,6 @@ max_depth = 3
 
 def study(more=""):
     return parse_remote_study(STUDY.format(more))
-
-
-@pytest.fixture(autouse=True)
-def _own_logger():
-    """Leave the logger as it was: a site's job sends its lines elsewhere."""
-    logger = logging.getLogger("silvan")
-    before, propagate = list(logger.handlers), logger.propagate
-    yield
-    for handler in logger.handlers:
-        if handler not in before:
-            handler.close()
-    logger.handlers[:], logger.propagate = before, propagate
 
 
 @pytest.fixture(scope="module")
@@ -225,10 +213,33 @@ def test_a_site_whose_owner_must_approve(federation):
 def test_what_a_site_logs_stays_in_its_folder(federation, caplog):
     """FLARE sends the error logs of jobs to the server unless its own settings say otherwise."""
     settings(federation, "west", 'table = "/nowhere/of/this/name.csv"\n')
-    with pytest.raises(FederationError, match="site 'west' takes no part: it cannot take part; its own log says why"):
+    with pytest.raises(FederationError, match="site 'west' takes no part: it cannot take part; its owner is told why"):
         federation.run(study())
     assert "/nowhere/of/this/name.csv" in (federation.state("west") / "log.txt").read_text()
+    for folder in (federation.workspace("west"), federation.state("west")):
+        shown = CliRunner().invoke(app, ["site", "status", str(folder)]).output
+        assert "/nowhere/of/this/name.csv" in shown
+        assert f"Its own log: {federation.state('west') / 'log.txt'}" in shown
     assert "nowhere" not in caplog.text
+
+
+def test_a_file_that_is_written_otherwise(federation):
+    """A table that silvan.toml says how to read gives the same forest; site check reads it so too."""
+    plain = federation.run(study()).read().models
+    rows = pl.read_parquet(federation.workspace("west") / "rows.parquet")
+    written = federation.workspace("west") / "rows.csv"
+    written.write_text(rows.write_csv(separator="|", null_value="gone").replace(".", ","))
+    reading = '[reading]\nseparator = "|"\ndecimal = ","\nmissing = ["gone"]\n'
+    settings(federation, "west", f'table = "../rows.csv"\n{reading}[policy]\napprove = false\n')
+    shown = CliRunner().invoke(app, ["site", "check", str(federation.workspace("west"))])
+    assert shown.exit_code == 0, shown.output
+    assert "Missing" in shown.output
+    again = federation.run(replace_name(study(), "Heart again")).read().models
+    assert [model.hash for model in again] == [model.hash for model in plain]
+
+
+def replace_name(plan, name):
+    return parse_remote_study(plan.text.replace('"Heart"', f'"{name}"'))
 
 
 def test_a_site_without_settings_takes_no_part(federation):

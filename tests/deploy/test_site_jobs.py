@@ -1,5 +1,6 @@
 """A site's side of a job, without FLARE's processes: who answers, when, and what the coordinator is told."""
 
+import json
 from importlib.metadata import version
 
 import polars as pl
@@ -9,7 +10,9 @@ pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'si
 
 from helpers.flare_jobs import job_folders
 from helpers.joining import make_hub, serving, write_table
+from typer.testing import CliRunner
 
+from silvan.cli.main import app
 from silvan.deploy.explain import approve_study
 from silvan.deploy.jobs.site_job import SiteExecutor
 from silvan.deploy.member import Member
@@ -113,13 +116,70 @@ def test_a_study_over_sites_whose_keys_were_not_accepted(joined, study):
         federate(joined, study, sites=[*SITES, "west"]).ask(Describe())
 
 
+def test_the_owner_is_told_why(joined, study):
+    """Others learn that a site takes no part; its own log and ``site status`` say why, and where the log is."""
+    member = Member(joined[1]["south"].path)
+    before = (member.path / "site.toml").read_text()
+    (member.path / "site.toml").write_text(before.replace(".csv", ".gone.csv"))
+    try:
+        with pytest.raises(FederationError, match="it cannot take part; its owner is told why") as told:
+            federate(joined, study).ask(Describe())
+        assert ".gone" not in str(told.value)
+    finally:
+        (member.path / "site.toml").write_text(before)
+    shown = CliRunner().invoke(app, ["site", "status", str(member.path)]).output
+    assert "Last error, at 20" in shown
+    assert f"in study {study.id!r}" in shown
+    assert ".gone.csv" in shown
+    assert f"Its own log: {member.path / 'log.txt'}" in shown
+    assert ".gone.csv" in (member.path / "log.txt").read_text()
+    as_data = json.loads(CliRunner().invoke(app, ["site", "status", str(member.path), "--json"]).stdout)
+    assert as_data["last_error"]["study"] == study.id
+
+
 def test_approvals_that_cannot_be_read(joined, study):
     """The site takes no part and says no more; its own log does."""
     path = joined[1]["north"].path / APPROVALS
     before = path.read_bytes() if path.exists() else b"[]"
     path.write_text("nonsense")
     try:
-        with pytest.raises(FederationError, match="takes no part: it cannot take part; its own log says why"):
+        with pytest.raises(FederationError, match="takes no part: it cannot take part; its owner is told why"):
             federate(joined, study).ask(Describe())
     finally:
         path.write_bytes(before)
+
+
+def test_site_check_shows_the_owners_table_as_a_study_would_read_it(joined, tmp_path):
+    """How the file is written is found out or read from site.toml; the study's label, kinds and exclude count."""
+    member = Member(joined[1]["south"].path)
+    before = (member.path / "site.toml").read_text()
+    rows = "".join(f"{i % 40 + 20},5;00{i % 7 + 1};{'ja' if i % 3 else 'nein'};P{i};{i % 2}\n" for i in range(60))
+    path = tmp_path / "german.csv"
+    path.write_bytes(("größe;station;raucher;patient;tot\n" + rows).encode("latin-1"))
+    (member.path / "site.toml").write_text(f'table = "{path}"\n[policy]\napprove = false\n')
+    try:
+        result = CliRunner().invoke(app, ["site", "check", str(member.path), "--label", "tot"])
+        assert result.exit_code == 0, result.output
+        shown = " ".join(result.output.split())
+        assert "The file of south is separated by semicolons, with decimal commas, encoded as Windows-1252." in shown
+        assert "zeros in front of the numbers of 60 rows are lost, 0012 is read as 12" in shown
+        assert "patient at south: every value occurs once" in shown
+        text = 'name = "later"\nlabel = "tot"\nexclude = ["patient"]\n[kinds]\nstation = "categorical"\n'
+        plan = parse_remote_study(text + '[learner]\nkind = "HistogramForest"\n')
+        Member(member.path).note_study(plan)
+        for more in ([], [plan.id], [plan.digest[:12]]):
+            result = CliRunner().invoke(app, ["site", "check", str(member.path), *more])
+            assert "For the study 'later', which predicts 'tot':" in result.output, result.output
+            assert "patient" not in result.output
+            assert "zeros in front" not in result.output
+        reading = '[reading]\nseparator = ";"\ndecimal = ","\nencoding = "latin-1"\nmissing = ["nein"]\n'
+        (member.path / "site.toml").write_text(f'table = "{path}"\n{reading}[policy]\napprove = false\n')
+        found = json.loads(CliRunner().invoke(app, ["site", "check", str(member.path), "--json"]).stdout)
+        assert found["files"] == {}  # nothing had to be found out
+        columns = {column["name"]: column for column in found["columns"]["south"]}
+        assert columns["größe"]["kind"] == "numeric"
+        assert columns["raucher"]["missing"] == 20
+    finally:
+        (member.path / "site.toml").write_text(before)
+        for file in (member.path / "asked").glob("*"):
+            file.unlink()

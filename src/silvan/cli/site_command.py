@@ -172,7 +172,7 @@ def _complete_name(member: "SiteFiles", study: str) -> str:
     return matching[0]
 
 
-def _study_of(member: "SiteFiles", study: str) -> "RemoteStudy":
+def study_of(member: "SiteFiles", study: str) -> "RemoteStudy":
     """Return the one study that came in whose name, or whose digest, begins with the text."""
     name = _complete_name(member, study)
     return next(one for one in member.studies() if one.id == name)
@@ -190,7 +190,7 @@ def decline(
     if not why.strip() or len(why) > _LONGEST_REASON:
         raise InputError(f"why must be text of at most {_LONGEST_REASON} characters")
     member = open_site(folder)
-    member.decline(_study_of(member, study), clean(why).strip())
+    member.decline(study_of(member, study), clean(why).strip())
     print_lines("Declined. The coordinator is told when it asks, or asks at once if the study waits for you.")
 
 
@@ -206,7 +206,7 @@ def freeze(
     from silvan.deploy.study_table import thaw
 
     member = open_site(folder)
-    plan = _study_of(member, study)
+    plan = study_of(member, study)
     if remove:
         print_lines("Removed." if thaw(member, plan) else "The rows of this study are not frozen.")
     else:
@@ -269,7 +269,7 @@ def report(
 def _results_of(member: "SiteFiles", study: str) -> "KeptResults":
     from silvan.deploy.results.send_results import read_results
 
-    plan = _study_of(member, study)
+    plan = study_of(member, study)
     return read_results(member.results_folder(plan), member.coordinator_key(plan), plan.id, member.name)
 
 
@@ -343,14 +343,17 @@ def start(
     if ends_soon(member.certificate):
         member.renew()
         print_lines(f"The certificate was about to end and is renewed, until {_end_of(member)}.")
-    check_table(member.settings["table"], member.settings.get("query"), [], member.settings.get("memory"))
+    own = member.settings
+    check_table(own["table"], own.get("query"), [], own.get("memory"), own.get("reading"))
     roster = member.pin_roster()
     if roster is not None:
         print_lines(f"All keys together in words: {roster_fingerprint(roster)}")
     if foreground:
         become_site(member)
     process = start_site(member)
-    print_lines(f"Running (process {process.pid}). Log: {member.path}/kit/log.txt")
+    print_lines(
+        f"Running (process {process.pid}). Errors: silvan site status {folder}. FLARE's log: {member.path}/kit/log.txt"
+    )
 
 
 def _end_of(member: "Member") -> str:
@@ -485,6 +488,12 @@ def status(
     print_lines(f"Privacy budget spent: {found.budget_spent:g}{limit}")
     for study, state in found.studies.items():
         print_lines(f"Study {study!r}: {state}")
+    if found.last_error is not None:
+        error = found.last_error
+        where = f" in study {error.study!r}" if error.study else ""
+        print_lines(f"Last error, at {error.at.replace('T', ' ')[:19]} UTC{where}: {error.text}")
+    if found.log:
+        print_lines(f"Its own log: {found.log}")
 
 
 @app.command()

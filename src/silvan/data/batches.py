@@ -22,19 +22,8 @@ from silvan.data.sources.delimited import Delimited
 from silvan.data.sources.query import Query
 from silvan.data.sources.table_file import Table, as_table
 from silvan.data.sources.unchanged_file import UnchangedFile
-from silvan.data.table import (
-    Frame,
-    TypedTable,
-    as_query,
-    check_names,
-    complaints,
-    dates_in,
-    not_arrow,
-    open_table,
-    retyped_columns,
-    text_of,
-    without,
-)
+from silvan.data.table import PIECE, as_query, not_arrow, open_table, retyped_columns, without
+from silvan.data.typed_table import Frame, TypedTable, check_names, complaints, dates_in, text_of
 from silvan.errors import InputError, SchemaError
 
 if TYPE_CHECKING:
@@ -45,7 +34,8 @@ class Whole:
     """A table in memory. ``refused`` says of columns without one type why they cannot be described.
 
     The cells of columns that ``kinds`` says are categorical are texts, if the source has them; ``dtypes`` are the
-    types without that. ``dates`` are the columns of dates.
+    types without that. ``dates`` are the columns of dates, ``notes`` what was found out of how a file is written;
+    ``pieces`` reads its cells as they are written.
     """
 
     def __init__(self, table: TypedTable, exclude: Sequence[str] = (), kinds: Kinds | None = None) -> None:
@@ -56,6 +46,7 @@ class Whole:
         self.names, self.dtypes = self._table.frame.columns, dict(self._table.frame.schema)
         self.frame = self._table.with_texts(said_categorical(self.kinds))
         self.dates = frozenset(self.names) & table.dates
+        self.notes, self.pieces = table.notes, table.pieces
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -81,6 +72,8 @@ class Batched:
         self.room, self.folder, self.kinds = max(room, 1), folder, kinds or {}
         self.refused: dict[str, str] = {}
         self.dates: frozenset[str] = frozenset()
+        self.notes: tuple[str, ...] = ()
+        self.pieces: Callable[[], Iterator[pl.DataFrame]] | None = None
         columns, self.rows, self._read = self._open(source, label)
         check_names(list(columns), self.what)
         if not self.rows:
@@ -121,6 +114,7 @@ class Batched:
                 return self._open_parquet(file)
         table = open_table(source, label, self.kinds)
         self.refused, self.dates = table.refused, table.dates
+        self.notes, self.pieces = table.notes, table.pieces
 
         def read(names: Sequence[str], rows: int, as_text: Collection[str]) -> Iterator[Any]:
             some: Any = table.with_texts(as_text).select(names)
@@ -189,6 +183,7 @@ class Batched:
         found = self._look_at(file.frames(size))
         self.refused, self.dates = complaints(found)
         self.refused |= file.complaints()
+        self.notes, self.pieces = tuple(file.notes), lambda: file.frames(min(size, PIECE))
         types = {name: cells.narrowest() for name, cells in found.items()}
         n = max((cells.seen for cells in found.values()), default=0)
 

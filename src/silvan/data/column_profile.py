@@ -3,25 +3,35 @@
 This is for the owner's own eyes: nothing of it is ever sent.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from silvan.data.batches import Batched, Whole
 from silvan.data.cells import MISSING, Series, cell_dates, cell_numbers, cell_text, distinct, is_text
+from silvan.util.readable import count_of
 
 LEAK = 0.99
 """A column that ranks the label's classes so well by itself probably knows the label."""
 
 _CODES = (-9, -99, -999, -9999, 99, 999, 9999, 99999)
+_ZEROS = r"^\s*[+-]?0\d"
+_PADDED = (
+    "zeros in front of the numbers of {} are lost, 0012 is read as 12: are they codes? then set its kind "
+    '(kinds: "categorical")'
+)
+_MOST_CATEGORIES = 50
 _FEW = 20
 """In a smaller table nothing is suspected of its values."""
 
 
 @dataclass(frozen=True)
 class ColumnProfile:
-    """A column as its owner sees it; ``low``, ``median`` and ``high`` are of numbers and of the days of dates."""
+    """A column as its owner sees it; ``low``, ``median`` and ``high`` are of numbers and of the days of dates.
+
+    ``categories`` are those of a column that has few.
+    """
 
     name: str
     kind: str
@@ -32,6 +42,7 @@ class ColumnProfile:
     median: float | None = None
     high: float | None = None
     notes: list[str] = field(default_factory=list)
+    categories: list[str] = field(default_factory=list)
 
 
 def profile_columns(table: Whole | Batched, label: str, most: int | None = None) -> list[ColumnProfile]:
@@ -39,7 +50,24 @@ def profile_columns(table: Whole | Batched, label: str, most: int | None = None)
     frame = next(table.batches())
     frame = frame if most is None else frame.head(most)
     truth = _two_classes(frame, label)
-    return [_profile(frame[name], name, table, truth if name != label else None) for name in table.names]
+    found = [_profile(frame[name], name, table, truth if name != label else None) for name in table.names]
+    padded = padded_columns(table, most)
+    return [replace(c, notes=[*c.notes, padded[c.name]]) if c.name in padded else c for c in found]
+
+
+def padded_columns(table: Whole | Batched, most: int | None = None) -> dict[str, str]:
+    """Return the columns of numbers in which cells are written with zeros in front, each with what to say of it."""
+    if table.pieces is None:
+        return {}
+    names = [name for name in table.names if table.dtypes[name].is_numeric() and name not in table.kinds]
+    counts, seen = dict.fromkeys(names, 0), 0
+    for piece in table.pieces():
+        for name in names:
+            counts[name] += int(piece[name].cast(str).str.contains(_ZEROS).sum())
+        seen += len(piece)
+        if most is not None and seen >= most:
+            break
+    return {name: _PADDED.format(count_of(rows, "row")) for name, rows in counts.items() if rows}
 
 
 def _profile(series: Series, name: str, table: Whole | Batched, truth: np.ndarray | None) -> ColumnProfile:
@@ -67,7 +95,9 @@ def _profile(series: Series, name: str, table: Whole | Batched, truth: np.ndarra
         notes += _odd(kind, finite, values, present)
         if truth is not None and found > 1:
             notes += _leak(kind, numbers, places, found, truth)
-    return ColumnProfile(name, kind, len(series), len(series) - present, found, *ends, notes=notes)
+    few = kind == "categorical" and found <= _MOST_CATEGORIES
+    names = [cell_text(value) for value in values] if few else []
+    return ColumnProfile(name, kind, len(series), len(series) - present, found, *ends, notes, names)
 
 
 def _places(numbers: np.ndarray) -> np.ndarray:
@@ -89,7 +119,7 @@ def _odd(kind: str, numbers: np.ndarray, values: list[Any], present: int) -> lis
         rows = int(np.count_nonzero(numbers == code))
         others = np.abs(numbers[numbers != code])
         if kind == "numeric" and rows > 1 and len(others) and abs(code) > 2 * others.max():
-            notes.append(f'{code} in {rows:,} rows: does it stand for missing? then set missing = ["{code}"]')
+            notes.append(f'{code} in {count_of(rows, "row")}: does it stand for missing? then set missing = ["{code}"]')
     return notes
 
 

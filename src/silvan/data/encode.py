@@ -35,7 +35,7 @@ from silvan.data.cells import (
 )
 from silvan.data.column_types import Kinds, date_parts, kind_of, places_text
 from silvan.data.schema import MAX_CATEGORIES, Class, DatePart, Feature, Label, Schema
-from silvan.data.table import Frame
+from silvan.data.typed_table import Frame
 from silvan.errors import InputError, SchemaError
 from silvan.util.readable import format_names
 

@@ -9,6 +9,7 @@
     budget.sqlite      what was spent of the privacy budget
     ledger, approvals  what left the site, and which studies the owner approved
     roster.json        everybody's public keys, as first seen
+    log.txt            what went wrong, for the owner; last_error.json has the last of it
     asked/             studies that came in, as they were sent
     frozen/            copies of the table that studies go on with
     results/           results of finished studies: the signed model, and the site's own figures
@@ -45,6 +46,7 @@ from silvan.study.remote_study import RemoteStudy, parse_remote_study
 from silvan.study.study_sections import check_policy, check_reading
 from silvan.study.toml_lines import Problems, key_lines
 from silvan.util.files import write_whole
+from silvan.util.readable import count_of
 
 KEY_FILE = Path("kit", "startup", "client.key")
 MEMBER, SETTINGS, ROSTER, STORE, BUDGET = "member.json", "site.toml", "roster.json", "store.sqlite", "budget.sqlite"
@@ -419,20 +421,22 @@ def source_of(table: str, query: str | None, reading: dict[str, Any] | None = No
     return Table(table, **reading) if reading else table
 
 
-def check_table(table: str, query: str | None, wanted: list[str], memory: str | None = None) -> tuple[list[str], str]:
+def check_table(
+    table: str, query: str | None, wanted: list[str], memory: str | None = None, reading: dict[str, Any] | None = None
+) -> tuple[list[str], str]:
     """Read the table once, check that it has the columns wanted, and return its columns and the number of its rows.
 
     No more of it is in memory at a time than ``memory`` allows, or a quarter of a gigabyte.
     """
     room = _ROOM if memory is None else min(read_size(memory) // 2, _ROOM)
-    columns, rows = survey(source_of(table, query), room)
+    columns, rows = survey(source_of(table, query, reading), room)
     lacking = [column for column in wanted if column not in columns]
     if lacking:
         raise SchemaError(
             f"the table lacks {', '.join(map(repr, lacking))}, which the federation agreed on; it has "
             f"{', '.join(map(repr, columns))}"
         )
-    return columns, f"{rows:,} rows"
+    return columns, count_of(rows, "row")
 
 
 _ROOM = 1 << 28

@@ -15,7 +15,8 @@ from silvan.data.column_types import Kinds, check_kinds, said_categorical
 from silvan.data.encode import Task
 from silvan.data.holdout import Fold
 from silvan.data.schema import Schema
-from silvan.data.table import Frame, open_table
+from silvan.data.table import open_table
+from silvan.data.typed_table import Frame
 from silvan.errors import InputError
 from silvan.federate.options import OptionKeywords, Options, Protection, check_common, check_excluded, read_options
 from silvan.federation.agreement.agree import agree_on

@@ -17,7 +17,7 @@ import narwhals as nw
 import numpy as np
 
 from silvan.data.schema import Schema
-from silvan.data.table import Frame
+from silvan.data.typed_table import Frame
 from silvan.errors import RefusedError
 from silvan.federation.part import Part
 from silvan.federation.site import Site

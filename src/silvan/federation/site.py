@@ -41,14 +41,14 @@ _NOTHING = Envelope("", "", "", "", b"")
 
 HANDLERS: dict[str, tuple[type[Request], Callable[[Any, Any], Reply]]] = {}
 
-OWN_LOG = "; its own log says "
-"""Where the reason is that nobody else may know."""
+OWNER_TOLD = "; its owner is told "
+"""Begins what is said of a reason that nobody else may know: between machines, ``silvan site status`` shows it."""
 
 _TEXTS = {
-    SchemaError: ("schema", f"the site's table does not fit the agreed schema{OWN_LOG}where"),
-    DamagedError: ("internal", f"a file of the site's own records is damaged{OWN_LOG}which"),
+    SchemaError: ("schema", f"the site's table does not fit the agreed schema{OWNER_TOLD}where"),
+    DamagedError: ("internal", f"a file of the site's own records is damaged{OWNER_TOLD}which"),
     FormatError: ("format", "the site could not read what it was sent"),
-    InputError: ("input", f"the site cannot answer this on its table{OWN_LOG}why"),
+    InputError: ("input", f"the site cannot answer this on its table{OWNER_TOLD}why"),
 }
 
 
@@ -290,7 +290,7 @@ def _trouble(error: Exception) -> Trouble:
     for kind, (code, text) in _TEXTS.items():
         if isinstance(error, kind):
             return Trouble(code, text)
-    return Trouble("internal", f"the site failed{OWN_LOG}why")
+    return Trouble("internal", f"the site failed{OWNER_TOLD}why")
 
 
 # -- what hides a site's part of a sum

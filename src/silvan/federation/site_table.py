@@ -18,7 +18,8 @@ from silvan.data.disk_arrays import Folder
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.holdout import Fold, HeldOut, hold_out
 from silvan.data.schema import Schema
-from silvan.data.table import Frame, open_table
+from silvan.data.table import open_table
+from silvan.data.typed_table import Frame
 from silvan.federation.part import Part, row_keys, store_parts
 from silvan.federation.store import digest
 from silvan.tree.draw import make_key

@@ -1,15 +1,17 @@
 """Checks the tables of a study's sites before anything is learnt, where all of them are at hand."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from math import log
 
-from silvan.data.column_profile import ColumnProfile, profile_columns
+from silvan.data.column_profile import ColumnProfile, padded_columns, profile_columns
 from silvan.data.encode import Task
 from silvan.errors import InputError, SiteError
 from silvan.federate.by_rows import sources_by_site
 from silvan.federation.site_table import SiteSettings, SiteTable
 from silvan.study.plan import Study
+from silvan.util.readable import count_of, format_count, format_names
 
 _FACTORS = (10, 100, 1000, 2.54, 18.0, 88.4, 38.67, 0.4536)
 """Between units in common use: powers of ten, inches, glucose, creatinine, cholesterol, pounds."""
@@ -26,6 +28,18 @@ def open_tables(study: Study) -> dict[str, SiteTable]:
     return {name: SiteTable(name, source, settings) for name, source in sources.items()}
 
 
+def table_of_all(study: Study) -> SiteTable | None:
+    """Return the one table that holds the rows of all sites, if there is one."""
+    if study.site is None:
+        return None
+    return SiteTable("all sites", study.tables[""], SiteSettings(label=study.label, kinds=study.kinds))
+
+
+def reading_notes(tables: Mapping[str, SiteTable]) -> dict[str, list[str]]:
+    """Return what was found out of how the sites' files are written, by site."""
+    return {name: list(table.table.notes) for name, table in tables.items() if table.table.notes}
+
+
 def profiles_of(sites: Mapping[str, SiteTable], most: int | None = None) -> dict[str, list[ColumnProfile]]:
     """Return what is known of every column, by site."""
     profiles = {}
@@ -37,9 +51,13 @@ def profiles_of(sites: Mapping[str, SiteTable], most: int | None = None) -> dict
     return profiles
 
 
-def questions(profiles: Mapping[str, Sequence[ColumnProfile]], label: str, task: Task | None) -> list[str]:
-    """Return what somebody should look at, a line each."""
+def questions(
+    profiles: Mapping[str, Sequence[ColumnProfile]], label: str, task: Task | None, whole: SiteTable | None = None
+) -> list[str]:
+    """Return what somebody should look at, a line each; ``whole`` is the file that the rows of all sites are in."""
     found: dict[tuple[str, str], list[str]] = {}
+    for name, note in ({} if whole is None else padded_columns(whole.table)).items():
+        found.setdefault((name, note), []).append("all sites")
     for site, columns in profiles.items():
         for column in columns:
             for note in column.notes:
@@ -48,11 +66,44 @@ def questions(profiles: Mapping[str, Sequence[ColumnProfile]], label: str, task:
                 note = "many numbers to predict: classes, or a number? set task"
                 found.setdefault((label, note), []).append(site)
     lines = [f"{name} at {_some(sites)}: {note}" for (name, note), sites in found.items()]
-    return lines + _units(profiles)
+    return [*lines, *_near_names(profiles), *_near_categories(profiles, label), *_units(profiles)]
 
 
 def _some(sites: Sequence[str]) -> str:
-    return ", ".join(sites[:4]) + (f" and {len(sites) - 4} more sites" if len(sites) > 4 else "")
+    return ", ".join(sites[:4]) + (f" and {count_of(len(sites) - 4, 'more site')}" if len(sites) > 4 else "")
+
+
+def _near_names(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
+    """Return columns whose names differ in case, blanks or signs alone, at one site or at several."""
+    names = {column.name: None for columns in profiles.values() for column in columns}
+    return [
+        f"{format_names(alike)} differ in case, blanks or signs alone: are they the same column? then write them alike"
+        for alike in _alike(names)
+    ]
+
+
+def _near_categories(profiles: Mapping[str, Sequence[ColumnProfile]], label: str) -> list[str]:
+    """Return categories of a column that differ in case, blanks or signs alone, at one site or at several."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for site, columns in profiles.items():
+        for column in columns:
+            for category in column.categories:
+                found.setdefault(column.name, {}).setdefault(category, []).append(site)
+    lines = []
+    for name, categories in found.items():
+        mend = 'write them alike, or set kinds: "folded"' if name == label else "write them alike"
+        for alike in _alike(categories):
+            where = ", ".join(f"{category!r} at {_some(categories[category])}" for category in alike)
+            lines.append(f"{name}: {where} count as {format_count(len(alike))}; are they the same? then {mend}")
+    return lines
+
+
+def _alike(texts: Iterable[str]) -> list[list[str]]:
+    """Return groups of texts that are the same but for case, blanks and signs between words."""
+    groups: dict[str, list[str]] = {}
+    for text in texts:
+        groups.setdefault(re.sub(r"[\s_.-]+", "", text).casefold(), []).append(text)
+    return [group for bare, group in groups.items() if len(group) > 1 and bare]
 
 
 def _units(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:

@@ -22,6 +22,14 @@ def format_count(n: int) -> str:
     return _SMALL[n] if 0 <= n < len(_SMALL) else f"{n:,}"
 
 
+def count_of(n: int, noun: str) -> str:
+    """Write how many of something there are: ``1 row``, ``2,000 rows``, ``2 parties``."""
+    if n == 1:
+        return f"1 {noun}"
+    endings = {"y": noun[:-1] + "ies", "s": noun + "es"}
+    return f"{n:,} {endings.get(noun[-1], noun + 's')}"
+
+
 def format_names(names: list[str], most: int = 10) -> str:
     """Write names in quotes, cut short if there are more than ``most``."""
     text = ", ".join(map(repr, names[:most]))

@@ -214,7 +214,7 @@ def test_what_fails_while_rows_are_counted_is_one_error_and_stays_charged(task):
                 answer = trouble(ask(site, request))
                 told.add((answer.code, answer.text))
                 assert site.outbox.budget.spent == pytest.approx(0.1), name
-    assert told == {("internal", "the site failed; its own log says why")}
+    assert told == {("internal", "the site failed; its owner is told why")}
 
 
 def test_it_is_charged_before_rows_are_counted(monkeypatch):

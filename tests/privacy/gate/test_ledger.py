@@ -348,7 +348,7 @@ def test_damaged_records_are_called_that(tmp_path):
     said = trouble(send(here, CountRows()))
     assert (said.code, said.text) == (
         "internal",
-        "a file of the site's own records is damaged; its own log says which",
+        "a file of the site's own records is damaged; its owner is told which",
     )
 
 

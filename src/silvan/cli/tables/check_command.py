@@ -17,33 +17,56 @@ def check(
 ) -> None:
     """Show the columns of every site's table, and ask about what looks odd; nothing is learnt or written."""
     from silvan.study.study_file import read_study
-    from silvan.study.table_check import open_tables, profiles_of, questions
+    from silvan.study.table_check import open_tables, profiles_of, questions, reading_notes, table_of_all
 
     plan = read_study(study)
     with plan.pointing():
-        profiles = profiles_of(open_tables(plan))
-    show(profiles, questions(profiles, plan.label, plan.task), json)
+        tables = open_tables(plan)
+        profiles, whole = profiles_of(tables), table_of_all(plan)
+        lines = questions(profiles, plan.label, plan.task, whole)
+        notes = reading_notes(tables if whole is None else {whole.name: whole})
+    show(profiles, lines, notes, json)
 
 
 def check_site(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The site's folder.")],
-    label: Annotated[str, typer.Option("--label", help="The column to predict.")] = "label",
+    study: Annotated[
+        str | None, typer.Argument(metavar="[STUDY]", help="A study that came in; the latest, if none is named.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option("--label", help="The column to predict; the study's, if there is one.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the columns of the site's own table, and ask about what looks odd; nothing leaves the machine."""
-    from silvan.deploy.member import Member, source_of
+    """Show the columns of the site's own table, and ask about what looks odd; nothing leaves the machine.
+
+    Columns that the study leaves out are left out, and columns are what the study says they are.
+    """
+    from dataclasses import replace
+
+    from silvan.cli.site_command import study_of
+    from silvan.deploy.member import source_of
+    from silvan.deploy.native.flare_folder import open_site
+    from silvan.deploy.study_table import table_settings
     from silvan.federation.site_table import SiteSettings, SiteTable
-    from silvan.study.table_check import profiles_of, questions
+    from silvan.study.table_check import profiles_of, questions, reading_notes
 
-    member = Member(folder)
-    settings = member.settings
-    source = source_of(settings["table"], settings.get("query"), settings.get("reading"))
-    profiles = profiles_of({member.name: SiteTable(member.name, source, SiteSettings(label=label))})
-    show(profiles, questions(profiles, label, None), json)
+    member = open_site(folder)
+    came = member.studies()
+    plan = study_of(member, study) if study is not None else came[-1] if came else None
+    how = SiteSettings() if plan is None else table_settings(member, plan)
+    how = how if label is None else replace(how, label=label)
+    own = member.settings
+    table = SiteTable(member.name, source_of(own["table"], own.get("query"), own.get("reading")), how)
+    profiles = profiles_of({member.name: table})
+    lines = questions(profiles, how.label, None if plan is None else plan.study.task)
+    if plan is not None and not json:
+        typer.echo(clean(f"For the study {plan.study.name!r}, which predicts {how.label!r}:"))
+    show(profiles, lines, reading_notes({member.name: table}), json)
 
 
-def show(profiles: "dict[str, list[ColumnProfile]]", lines: list[str], json: bool) -> None:
-    """Print columns by site and what should be looked at."""
+def show(profiles: "dict[str, list[ColumnProfile]]", lines: list[str], notes: dict[str, list[str]], json: bool) -> None:
+    """Print columns by site, how files are written, and what should be looked at."""
     import msgspec
     from rich.console import Console
     from rich.text import Text
@@ -51,14 +74,15 @@ def show(profiles: "dict[str, list[ColumnProfile]]", lines: list[str], json: boo
     from silvan.cli.terminal import make_table
 
     if json:
-        content = {"columns": msgspec.to_builtins(profiles), "questions": lines}
+        content = {"columns": msgspec.to_builtins(profiles), "files": notes, "questions": lines}
         typer.echo(msgspec.json.format(msgspec.json.encode(content)).decode())
         return
     console, table = Console(), make_table()
-    for name in ("Column", "Site", "Kind"):
-        table.add_column(name, overflow="fold")
+    for name in ("Column", "Site"):
+        table.add_column(name, overflow="fold", min_width=8)
+    table.add_column("Kind", no_wrap=True)
     for name in ("Missing", "Distinct", "Low", "High"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     order = list(dict.fromkeys(column.name for columns in profiles.values() for column in columns))
     for name in order:
         for site, columns in profiles.items():
@@ -67,8 +91,10 @@ def show(profiles: "dict[str, list[ColumnProfile]]", lines: list[str], json: boo
                     known = [column.kind, _share(column), f"{column.distinct:,}", *_ends(column)]
                     table.add_row(*map(Text, [clean(name), clean(site), *known]))
     console.print(table)
+    for site, found in notes.items():
+        console.print(Text(clean(f"The file of {site} is {', '.join(found)}.")))
     for line in lines:
-        console.print(Text(f"- {clean(line)}"), soft_wrap=True)
+        console.print(Text(f"- {clean(line)}"), highlight=False)
     if not lines:
         console.print("Nothing looks odd.")
 

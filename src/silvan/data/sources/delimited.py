@@ -7,6 +7,7 @@ changes how others are read. Text that is not UTF-8 is taken for Windows-1252, b
 import codecs
 import csv
 import io
+import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
@@ -26,10 +27,15 @@ _POINT = r"^\s*[+-]?\d*\.\d+([eE][+-]?\d+)?\s*$"
 _THOUSANDS = r"^\s*[+-]?\d{1,3}(\.\d{3})+(,\d+)?\s*$"
 
 
+_recoded = threading.local()
+"""How often this thread has read bytes as Windows-1252."""
+
+
 def _windows(error: UnicodeError) -> tuple[str, int]:
     """Read bytes that are not UTF-8 as Windows-1252."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
+    _recoded.times = getattr(_recoded, "times", 0) + 1
     wrong = error.object[error.start : error.end]
     return "".join(bytes([b]).decode("cp1252", "ignore") or chr(b) for b in wrong), error.end
 
@@ -225,8 +231,10 @@ class _Reading:
 
     def __enter__(self) -> None:
         """Begin to read."""
+        self.before = getattr(_recoded, "times", 0)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self.source.recoded |= getattr(_recoded, "times", 0) > self.before
         if isinstance(error, UnicodeError):
             raise self.source.undecodable() from None
         if isinstance(error, csv.Error):

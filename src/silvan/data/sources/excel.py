@@ -1,6 +1,6 @@
 """Read a sheet of an Excel file, all cells as text: what a column is, is found out as for text files."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from silvan.data.sources.table_file import Table
@@ -29,6 +29,10 @@ class Sheet:
         frame = frame if columns is None else frame.select(columns)
         missing = list(self.table.missing)
         return frame.with_columns(c.set(c.str.strip_chars().is_in(missing), None) for c in frame) if missing else frame
+
+    def frames(self, size: int) -> "Iterator[pl.DataFrame]":
+        """Yield all cells as text."""
+        yield self.frame()
 
     def typed(self, sample: int) -> "pl.DataFrame":
         """Return all cells as text: a sheet has types of cells, not of columns."""

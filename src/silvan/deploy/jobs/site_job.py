@@ -13,14 +13,16 @@ from silvan.deploy.by_columns.party_folder import make_party
 from silvan.deploy.member import MEMBER, Member, SiteFiles
 from silvan.deploy.native.flare_folder import SETTINGS, FlareSite
 from silvan.deploy.native.introductions import IntroducedSite, Introduction, Ready, Receive
+from silvan.deploy.operations.last_error import keep_log, note_error
 from silvan.deploy.operations.notice import notify
 from silvan.deploy.operations.tidy import mark_in_use, remove_old_jobs
 from silvan.deploy.study_table import ChangedTableError, check_study_table, study_source, table_settings
-from silvan.errors import FederationError, InputError, SilvanError
+from silvan.errors import FederationError, InputError, RepeatedError, SilvanError
 from silvan.federate.options import make_sums
 from silvan.federation.keys import Roster
+from silvan.federation.message import Verb
 from silvan.federation.signed import Signer
-from silvan.federation.site import Site
+from silvan.federation.site import OWNER_TOLD, Site
 from silvan.federation.transports.chunks import ChunkReply, ChunkServer
 from silvan.federation.transports.flare import Answering, JobFolders
 from silvan.privacy.gate.gate import Gate
@@ -41,15 +43,22 @@ class SiteExecutor(Answering):
 
     def make_server(self, folders: JobFolders) -> ChunkServer:
         """Make the site from its folder; it answers when its owner agrees, and reads its table only then."""
+        files: SiteFiles | None = None
         try:
-            study = parse_remote_study(self.study)
-            _check_version(self.version)
             if not (folders.root.parent / MEMBER).is_file() and (folders.local / SETTINGS).is_file():
-                return self._serve_flare_site(FlareSite.of_job(folders.root, folders.name), study, folders)
-            return self._serve_member(_member_at(folders.root.parent), study, folders)
+                files = flare_site = FlareSite.of_job(folders.root, folders.name)
+                return self._serve_flare_site(flare_site, self._read_study(), folders)
+            files = member = _member_at(folders.root.parent)
+            keep_log(member.path)
+            return self._serve_member(member, self._read_study(), folders)
         except Exception as error:  # FLARE would write it to a log that it may send to the server
-            refusal = _refusal(error)
+            refusal = _refusal(error, files)
             return ChunkServer(lambda data, verb: b"", lambda: refusal)
+
+    def _read_study(self) -> RemoteStudy:
+        study = parse_remote_study(self.study)
+        _check_version(self.version)
+        return study
 
     def _serve_member(self, member: Member, study: RemoteStudy, folders: JobFolders) -> ChunkServer:
         """Serve a study at a site that has joined."""
@@ -68,7 +77,10 @@ class SiteExecutor(Answering):
             roster = site.pin_roster(study, everybody)
             return _answering(site, study, lambda: roster, folders)
 
-        introduced = IntroducedSite(site.introduction(study), begin, _plain)
+        def plain(error: Exception) -> str:
+            return _refusal(error, site, study).text
+
+        introduced = IntroducedSite(site.introduction(study), begin, plain)
         return ChunkServer(introduced.receive, introduced.ready)
 
 
@@ -96,10 +108,17 @@ def _answering(
             if waits is None and not opened:
                 opened.append(open_site_of(files, study, roster()))
         except SilvanError as error:
-            return _refusal(error)
+            return _refusal(error, files, study)
         return waits
 
-    return lambda data, verb: opened[0].receive(data, verb), ready
+    def receive(data: bytes, verb: Verb) -> bytes:
+        answer = opened[0].receive(data, verb)
+        error = opened[0].last_error
+        if error is not None and not isinstance(error, RepeatedError):
+            note_error(files.path, study.id, error)
+        return answer
+
+    return receive, ready
 
 
 def _waits(member: SiteFiles, study: RemoteStudy) -> ChunkReply | None:
@@ -130,14 +149,13 @@ def open_site_of(files: SiteFiles, study: RemoteStudy, roster: Roster | None) ->
     return site
 
 
-def _refusal(error: Exception) -> ChunkReply:
+def _refusal(error: Exception, files: SiteFiles | None, study: RemoteStudy | None = None) -> ChunkReply:
+    """Tell a site's owner of an error, and return what others may know of it."""
     log.error("%s", error, exc_info=not isinstance(error, SilvanError))
-    return ChunkReply("refused", text=_plain(error))
-
-
-def _plain(error: Exception) -> str:
-    """Return what others may know of an error."""
-    return str(error) if isinstance(error, FederationError) else "it cannot take part; its own log says why"
+    if files is not None:
+        note_error(files.path, "" if study is None else study.id, error)
+    plain = str(error) if isinstance(error, FederationError) else f"it cannot take part{OWNER_TOLD}why"
+    return ChunkReply("refused", text=plain)
 
 
 def _check_version(theirs: str) -> None:

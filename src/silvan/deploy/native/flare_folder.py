@@ -9,13 +9,11 @@
     silvan/coordinator.key at the server: signs every message
 """
 
-import logging
 import shutil
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from silvan.data.sources.query import is_url
 from silvan.deploy.certificates import common_name, read_certificate
 from silvan.deploy.member import MEMBER, Member, SiteFiles
 from silvan.deploy.native.introductions import Credentials, Introduction, Post, collect, hand_out, read_roster
+from silvan.deploy.operations.last_error import keep_log
 from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.keys import COORDINATOR, Key, Roster
 from silvan.federation.signed import Signer
@@ -34,7 +33,7 @@ from silvan.study.run_folder import JOURNAL, RUN, Run
 from silvan.util.files import write_whole
 
 SETTINGS, FOLDER = "silvan.toml", "silvan"
-_PLACE, _ROSTERS, _INTRODUCTIONS, _LOG = "flare.json", "rosters", "introductions.json", "log.txt"
+_PLACE, _ROSTERS, _INTRODUCTIONS = "flare.json", "rosters", "introductions.json"
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -63,7 +62,7 @@ class FlareSite(SiteFiles):
         """Return the site that a job runs at, and note where its folder is for its owner's commands."""
         site = cls(workspace, name)
         site.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        site.keep_log()
+        keep_log(site.path)
         write_whole(site.path / _PLACE, msgspec.json.encode(_Place(name, str(site.workspace))))
         return site
 
@@ -112,18 +111,6 @@ class FlareSite(SiteFiles):
         if not path.exists():
             raise InputError("the study has not begun here, so its coordinator is not known")
         return Roster.load(path).coordinator
-
-    def keep_log(self) -> None:
-        """Write silvan's own log lines to the site's folder only: FLARE may send its logs to the server."""
-        logger, path = logging.getLogger("silvan"), self.path / _LOG
-        for handler in list(logger.handlers):
-            if isinstance(handler, RotatingFileHandler):
-                logger.removeHandler(handler)
-                handler.close()
-        keeping = RotatingFileHandler(path, maxBytes=10_000_000, backupCount=3, delay=True)
-        keeping.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        logger.addHandler(keeping)
-        logger.propagate = False
 
 
 def open_site(folder: Path) -> SiteFiles:

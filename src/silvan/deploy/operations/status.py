@@ -10,6 +10,7 @@ import msgspec
 from silvan.deploy.hub import Hub, roster_fingerprint
 from silvan.deploy.job_progress import PROGRESS, Progress, read_progress
 from silvan.deploy.member import Member, SiteFiles
+from silvan.deploy.operations.last_error import SITE_LOG, LastError, last_error
 from silvan.deploy.services import process_of, processes_of
 from silvan.errors import SilvanError
 from silvan.privacy.gate.ledger import LEDGER, read_lines
@@ -54,6 +55,8 @@ class SiteStatus(msgspec.Struct, frozen=True):
     budget_limit: float | None
     ledger_lines: int
     studies: dict[str, str]  # by name: "approved", "declined", "waits for your approval" or "needs no approval"
+    last_error: LastError | None = None
+    log: str = ""  # the site's own log; empty while there is none
 
 
 def hub_status(hub: Hub, connected: Collection[str] = ()) -> HubStatus:
@@ -109,6 +112,8 @@ def site_status(site: SiteFiles) -> SiteStatus:
         budget_limit=budget.limit,
         ledger_lines=len(read_lines(site.path)) if (site.path / LEDGER).exists() else 0,
         studies={study.id: state(study) for study in site.studies()},
+        last_error=last_error(site.path),
+        log=str(site.path / SITE_LOG) if (site.path / SITE_LOG).is_file() else "",
     )
 
 

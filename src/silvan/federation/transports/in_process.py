@@ -11,7 +11,7 @@ from functools import partial
 
 from silvan.errors import SilvanError, SiteError
 from silvan.federation.message import Verb
-from silvan.federation.site import OWN_LOG, Site
+from silvan.federation.site import OWNER_TOLD, Site
 from silvan.federation.transports.transport import Transport
 
 
@@ -55,7 +55,7 @@ class InProcess(Transport):
         if not isinstance(error, SiteError) or error.site not in self.local_sites:
             return error
         cause = self.local_sites[error.site].last_error
-        text, log, _ = str(error).partition(OWN_LOG)
+        text, log, _ = str(error).partition(OWNER_TOLD)
         if cause is not None and log:
             why = str(cause) if isinstance(cause, SilvanError) else f"{type(cause).__name__}: {cause}"
             error = SiteError(error.site, f"{text.partition(': ')[2]}: {why}")

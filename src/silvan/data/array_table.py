@@ -1,0 +1,127 @@
+"""Tables that come as arrays: a pair (X, y), where X may also be a data frame."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import narwhals as nw
+import numpy as np
+
+from silvan.data.cells import STRANGE, is_dates, numbers_of, plain_value, value_text
+from silvan.data.column_types import CellTypes, Kinds, kind_of
+from silvan.data.typed_table import Frame, TypedTable, checked, describe_frame, read_frame
+from silvan.errors import InputError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def read_pair(source: tuple[Any, ...], label: str, kinds: Kinds) -> TypedTable:
+    """Read a tuple (X, y); they belong together by position."""
+    if len(source) != 2:
+        raise InputError(f"a tuple must be (X, y); got {len(source)} parts")
+    X, y = source
+    columns: dict[str, Array] = {}
+    refused: dict[str, str] = {}
+    if isinstance(X, np.ndarray | list):
+        columns = {f"x{i}": column for i, column in enumerate(_array(X, "X", 2).T)}
+        frame = checked(_array_frame(columns, refused, kinds), "X")
+        dates = frozenset(name for name in frame.columns if is_dates(frame[name], kind_of(kinds, name)))
+        described = TypedTable(frame, refused, dates=dates)
+    else:
+        frame = checked(read_frame(X, "X must be a data frame or a two-dimensional array"), "X")
+        described = describe_frame(frame, kinds)
+        refused |= described.refused
+    target = _array(_without_index(y), "y", 1)
+    if len(frame) != len(target):
+        raise InputError(f"X has {len(frame)} rows but y has {len(target)}; they must belong to the same rows")
+    if label in frame.columns:
+        raise InputError(f"X already has a column {label!r}; call the label something else")
+    values = _uniform(target, label, "y", refused, kinds)
+    made = described.frame.with_columns(nw.new_series(label, values, backend=frame.implementation))
+
+    def texts(names: list[str]) -> list[Any]:
+        own = [] if described.texts is None else described.texts([name for name in names if name != label])
+        return [*own, *_object_texts({**columns, label: target}, names)]
+
+    return TypedTable(made, refused, texts, described.dates)
+
+
+def _object_texts(columns: dict[str, Array], names: list[str]) -> "list[pl.Series]":
+    """Return the texts of columns of objects, each by itself."""
+    import polars as pl
+
+    objects = {name: columns[name] for name in names if name in columns and columns[name].dtype.kind == "O"}
+    return [pl.Series(name, list(map(value_text, column)), pl.String) for name, column in objects.items()]
+
+
+def _without_index(y: Any) -> Any:
+    """Return the values of a series, since X and y belong together by position and not by index."""
+    series = nw.from_native(y, series_only=True, pass_through=True)
+    if not isinstance(series, nw.Series):
+        return y
+    values = series.to_numpy()
+    if values.dtype == object:
+        values = values.copy()
+        values[series.is_null().to_numpy()] = None
+    return values
+
+
+def _array(values: Any, name: str, ndim: int) -> Array:
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise InputError(f"{name} has rows of different lengths") from None
+    if not isinstance(values, np.ndarray) and _types_differ(values, array):
+        array = np.asarray(values, dtype=object)  # or one text among numbers would turn them all to text
+    if array.ndim != ndim:
+        shape = "two-dimensional, rows by columns" if ndim == 2 else "one-dimensional, one value a row"
+        raise InputError(f"{name} must be {shape}; got {type(values).__name__} of {array.ndim} dimensions")
+    if array.dtype.kind not in "biufUO":
+        raise InputError(f"{name} must hold numbers or text; got {array.dtype}")
+    if array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8):
+        return array.astype(np.float64)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _types_differ(values: Any, array: Array) -> bool:
+    """Whether numpy made text of a list, or one type of several, and so values what they were not."""
+    if array.dtype.kind not in "biuf" or array.ndim not in (1, 2):
+        return array.dtype.kind == "U"
+    rows = [values] if array.ndim == 1 else values
+    return len({type(value) for row in rows for value in row}) > 1
+
+
+def _array_frame(columns: dict[str, Array], refused: dict[str, str], kinds: Kinds) -> Frame:
+    import polars as pl
+
+    parts = {
+        name: _uniform(column, name, f"column {i} of X", refused, kinds)
+        for i, (name, column) in enumerate(columns.items())
+    }
+    return nw.from_native(pl.DataFrame(parts), eager_only=True)
+
+
+def _uniform(column: Array, name: str, what: str, refused: dict[str, str], kinds: Kinds) -> Array | list[str | None]:
+    """Return a column of one type; in an array of objects each is looked at, and if they differ they become text."""
+    if column.dtype.kind in "biuf":
+        return np.ascontiguousarray(column)
+    values = [plain_value(value) for value in column.tolist()]
+    present = [value for value in values if value is not None]
+    if STRANGE in present:
+        refused[name] = f"{what} mixes types; make it all numbers or all text"
+        return [value_text(value) for value in values]
+    cells = CellTypes(kind_of(kinds, name), typed=True)
+    cells.add_values(present, [1] * len(present))
+    if not any(isinstance(value, str) for value in present):
+        numbers = np.array([math.nan if value is None else value for value in values])
+        return numbers.astype(np.float64) if numbers.dtype == object else numbers
+    texts = [value_text(value) for value in values]
+    if cells.found in ("numeric", "empty") and cells.all_numbers:
+        return np.array([math.nan if n is None else float(n) for n in numbers_of([text or "" for text in texts])])
+    known = numbers_of([text or "0" for text in texts])
+    cells.others = [row for row, number in enumerate(known, 1) if number is None][:3]
+    if (complaint := cells.complaint(name)) is not None:
+        refused[name] = complaint
+    return texts

@@ -1,0 +1,185 @@
+"""Tables with the types that all their rows fit: columns of text and of objects are looked at, names are checked.
+
+Where a source has no types of its own, a column gets the narrowest that all its cells fit, so one row can change it.
+With a schema the cells of categories and classes therefore come as the text of each. What a column of text or objects
+is, ``column_types`` decides.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import narwhals as nw
+import numpy as np
+from narwhals.exceptions import DuplicateError
+
+from silvan.data.cells import (
+    STRANGE,
+    cell_numbers,
+    distinct,
+    holds_objects,
+    is_dates,
+    is_text,
+    text_columns,
+    value_text,
+)
+from silvan.data.column_types import CellTypes, Kinds, kind_of
+from silvan.data.schema import Schema
+from silvan.errors import InputError
+from silvan.util.readable import format_names
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Frame = nw.DataFrame[Any]
+
+
+class TypedTable(NamedTuple):
+    """A table, and the way back to its cells as they were where types come from all rows.
+
+    ``refused`` says of columns without one type why: their cells are texts. ``texts`` reads the cells of columns as
+    text, or as the objects they are, those that have a type of their own left out. ``dates`` are the columns of dates.
+    """
+
+    frame: Frame
+    refused: dict[str, str]
+    texts: "Callable[[list[str]], list[Any]] | None" = None
+    dates: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()  # what was found out of how a file is written
+    pieces: "Callable[[], Iterator[pl.DataFrame]] | None" = None  # reads the cells of a file as they are written
+
+    def by(self, schema: Schema) -> Frame:
+        """Return the table with types in which every cell can be read by itself."""
+        return self.with_texts(text_columns(schema))
+
+    def with_texts(self, names: Collection[str]) -> Frame:
+        """Return the table with the cells of some columns as text, where the source has no types of its own."""
+        typed = [name for name in self.frame.columns if name in names and not is_text(self.frame[name])]
+        if self.texts is None or not typed:
+            return self.frame
+        texts = [nw.from_native(text, series_only=True) for text in self.texts(typed)]
+        backend = self.frame.implementation
+        texts = [
+            text
+            if text.implementation == backend
+            else nw.new_series(text.name, text.to_list(), nw.String, backend=backend)
+            for text in texts
+        ]
+        return self.frame.with_columns(*texts)
+
+
+def text_of(frame: "pl.DataFrame") -> "dict[str, pl.Series]":
+    """Return the columns of text."""
+    import polars as pl
+
+    return {column.name: column for column in frame if column.dtype == pl.String}
+
+
+def complaints(found: dict[str, CellTypes]) -> tuple[dict[str, str], frozenset[str]]:
+    """Return why some columns of text cannot be described, and which of them hold dates."""
+    refused = {name: text for name, cells in found.items() if (text := cells.complaint(name)) is not None}
+    return refused, frozenset(name for name, cells in found.items() if cells.found == "date")
+
+
+def dates_in(schema: Any) -> frozenset[str]:
+    """Return the columns of a frame that are dates by their type."""
+    return frozenset(name for name, dtype in schema.items() if dtype in (nw.Date, nw.Datetime))
+
+
+def describe_frame(frame: Frame, kinds: Kinds) -> TypedTable:
+    """Look at the columns of text and of objects: numbers with markers among them become numbers."""
+    refused: dict[str, str] = {}
+    typed: list[Any] = []
+    dates = set(dates_in(frame.schema))
+    for name in frame.columns:
+        series = frame[name]
+        objects = holds_objects(series) and series.dtype == nw.Object
+        if not objects and series.dtype != nw.String:
+            continue
+        values, rows = _counted(series, objects)
+        if STRANGE in values:
+            dates |= {name} if is_dates(series) else set()
+            continue  # what cannot be used at all is for ``encode`` to say
+        cells = CellTypes(kind_of(kinds, name), typed=True)
+        cells.add_values(values, rows)
+        if cells.found == "date":
+            dates.add(name)
+        if cells.found == "numeric" and not cells.all_numbers:
+            cells.others = (np.flatnonzero(cell_numbers(series)[1])[:3] + 1).tolist()
+        complaint = cells.complaint(name)
+        if complaint is not None:
+            refused[name] = complaint
+        new = _retyped(series, cells, objects)
+        typed += [] if new is None else [new]
+    if not typed:
+        return TypedTable(frame, refused, None, frozenset(dates))
+    names = {series.name for series in typed}
+    texts = lambda wanted: [frame[name].to_native() for name in wanted if name in names]  # noqa: E731
+    return TypedTable(frame.with_columns(*typed), refused, texts, frozenset(dates))
+
+
+def _counted(series: Any, objects: bool) -> tuple[list[Any], list[int]]:
+    """Return the distinct values of a column and how many rows have each."""
+    if objects:
+        values, places = distinct(series)
+        return values, np.bincount(places[places >= 0], minlength=len(values)).tolist()
+    counts = series.drop_nulls().alias("word").value_counts(name="rows")
+    return counts["word"].to_list(), counts["rows"].to_list()
+
+
+def _retyped(series: Any, cells: CellTypes, objects: bool) -> Any:
+    """Return a column of text or objects with the type that it should have; None if it has that."""
+    import polars as pl
+
+    backend = series.implementation
+    if cells.narrowest() == pl.String or not (cells.present or cells.markers):
+        if not objects:
+            return None
+        return nw.new_series(series.name, list(map(value_text, series.to_list())), nw.String, backend=backend)
+    numbers = [None if n != n else n for n in cell_numbers(series)[0].tolist()]
+    return nw.new_series(series.name, numbers, nw.Float64, backend=backend)
+
+
+def checked(frame: Frame, what: str) -> Frame:
+    """Return a frame whose columns are named by text; raise ``InputError`` if it has no rows or unusable names."""
+    names = [str(name) for name in frame.columns]
+    check_names(names, what)
+    if not len(frame):
+        raise InputError(f"{what} has columns but no rows; at least one row is needed")
+    if names == list(frame.columns):
+        return frame
+    # pandas allows names that are not strings, and numbers them by default
+    frame = frame.rename(dict(zip(frame.columns, names, strict=True)))
+    if names != list(frame.columns):
+        raise InputError(f"the column names of {what} have several levels; join them into one string each")
+    return frame
+
+
+def check_names(names: list[str], what: str) -> None:
+    """Raise ``InputError`` if there are no columns, if two have the same name, or one has none."""
+    if not names:
+        raise InputError(f"{what} is empty: it has no columns")
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InputError(
+            f"{what} has more than one column called {format_names(twice)}; give every column its own name"
+        )
+    if not all(name.strip() for name in names):
+        position = next(i for i, name in enumerate(names, 1) if not name.strip())
+        raise InputError(
+            f"column {position} of {what} has no name; name it, or leave it out if it only numbers the rows"
+        )
+
+
+def read_frame(source: Any, wanted: str) -> Frame:
+    """Return a data frame of any library as one of narwhals; ``wanted`` says what was expected instead."""
+    try:
+        frame = nw.from_native(source)
+    except DuplicateError:
+        # pyarrow's columns are the data, its column_names the names
+        names = getattr(source, "column_names", None) or source.columns
+        check_names([str(name) for name in names], "the table")
+        raise
+    except TypeError:
+        raise InputError(f"{wanted}; got {type(source).__name__}") from None
+    return frame.collect() if isinstance(frame, nw.LazyFrame) else frame
