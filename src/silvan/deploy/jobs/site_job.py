@@ -150,7 +150,7 @@ def open_site_of(files: SiteFiles, study: RemoteStudy, roster: Roster | None) ->
 
 
 def _refusal(error: Exception, files: SiteFiles | None, study: RemoteStudy | None = None) -> ChunkReply:
-    """Tell a site's owner of an error, and return what others may know of it."""
+    """Note an error for the site's owner, and return what others may know of it."""
     log.error("%s", error, exc_info=not isinstance(error, SilvanError))
     if files is not None:
         note_error(files.path, "" if study is None else study.id, error)
