@@ -194,3 +194,39 @@ def test_a_site_whose_folder_is_gone_says_so(tmp_path):
     server = executor.make_server(job_folders(tmp_path / "gone" / "kit"))
     with pytest.raises(FederationError, match="its folder is gone or damaged; its owner must put it back"):
         send_in_chunks(server.take, b"question", "ask")
+
+
+PRIVATE = """
+name = "{}"
+test = 0.5
+random_state = {}
+[schema]
+age = {{ bounds = [0, 100] }}
+label = {{ classes = [0, 1] }}
+[learner]
+epsilon = 1.0
+"""
+
+
+def test_rows_of_a_private_study_are_drawn_singly_by_a_key_of_the_site(joined, table, request):
+    """Which nobody else knows: neither the study nor another site's key tells it."""
+    first, second = (make_site(joined, parse_remote_study(PRIVATE.format(request.node.name, i))) for i in range(2))
+    assert first.draws_singly
+    assert (
+        first.test_key
+        == second.test_key
+        == make_site(Member(joined.path), parse_remote_study(PRIVATE.format(request.node.name, 2))).test_key
+    )
+    kept = joined.store.get("secret x25519")
+    try:
+        joined.store.put("secret x25519", bytes(range(32)))
+        other = make_site(joined, parse_remote_study(PRIVATE.format(request.node.name, 0)))
+    finally:
+        joined.store.put("secret x25519", kept)
+    assert other.test_key != first.test_key
+
+
+def test_so_are_those_of_a_site_with_a_budget(joined, study, table):
+    assert make_site(Member(joined.path), study).test_key is None
+    (joined.path / SETTINGS).write_text(f"table = '{table}'\n[policy]\napprove = false\nepsilon = 1.0\n")
+    assert make_site(Member(joined.path), study).test_key is not None

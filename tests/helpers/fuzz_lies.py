@@ -39,7 +39,6 @@ from helpers.fuzz_wire import CrashError, Hang, watched
 from helpers.liar import Liar, sort_of
 from helpers.studies import Recorded, table
 
-from silvan.data.holdout import HeldOut
 from silvan.errors import SilvanError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
@@ -276,10 +275,6 @@ class Lies:
                 there = [frame[name] == CATEGORY for name in frame.columns if frame[name].dtype == pl.String]
                 row = next((mask.arg_true()[0] for mask in there if mask.any()), len(frame) // 2)
                 base.source = pl.concat([frame[:row], frame[row + 1 :]])
-                # which rows are kept for judging is as it was: the promise is for the rows, given that
-                kept, held = HeldOut(len(frame) - 1), point.site._held_out
-                kept.add(np.flatnonzero(np.delete(held.between(0, len(frame)), row)))
-                vars(base)["_held_out"] = kept
             _ = base.table, base._held_out
             with suppress(SilvanError):
                 base.part(point.federation.schema)

@@ -149,7 +149,8 @@ def _private(signed: bool) -> list[Federation]:
     made = []
     for task, forms in {"binary": ("tables", "levels", "input"), "number": ("tables",)}.items():
         tables = parts(table(task, n=60), 3)
-        fed = federate(tables, Recorded, sums="masked", signed=signed, schema=public_schema(task), test=0.25)
+        how = {"sums": "masked", "signed": signed, "test": 0.25, "test_by": "row"}
+        fed = federate(tables, Recorded, schema=public_schema(task), **how)
         for form in forms:
             model = sv.HistogramForest(2, max_depth=2, epsilon=50.0, private=form).fit(fed)
         model.evaluate(fed, epsilon=50.0)

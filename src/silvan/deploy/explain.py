@@ -200,6 +200,7 @@ def _try(study: RemoteStudy, n: int, table: pl.DataFrame, sums: Any) -> Trial | 
             {f"site {i}": table[i::n] for i in range(n)},
             label=plan.label,
             test=plan.test,
+            test_by="row" if plan.private else None,
             task=plan.task,
             schema=plan.schema,
             sums=sums,

@@ -23,7 +23,7 @@ from silvan.data.table import read_table
 from silvan.deploy.member import SiteFiles, source_of
 from silvan.errors import FederationError, InputError, SilvanError
 from silvan.federation.site_table import SiteSettings, SiteTable
-from silvan.privacy.seal import secret_key
+from silvan.privacy.seal import derive, secret_key
 from silvan.study.remote_study import RemoteStudy
 from silvan.util.files import keep_private
 
@@ -55,8 +55,16 @@ def table_settings(member: SiteFiles, study: RemoteStudy, n_jobs: int | None = N
     if plan.by_columns:  # parties have their columns in memory, and one of them splits the rows for all
         return SiteSettings(label=plan.label, exclude=plan.exclude, n_jobs=n_jobs, kinds=plan.kinds, results=results)
     room = None if memory is None else read_size(memory)
-    own = {"n_jobs": n_jobs, "memory": room, "folder": member.path, "schema": plan.schema, "kinds": plan.kinds}
+    own: dict[str, Any] = {
+        "n_jobs": n_jobs,
+        "memory": room,
+        "folder": member.path,
+        "schema": plan.schema,
+        "kinds": plan.kinds,
+    }
     own["results"] = results
+    if study.study.private or member.policy.epsilon is not None:
+        own["test_key"] = derive(secret_key(member.store).private_bytes_raw(), b"rows for judging", 32)
     return SiteSettings.of_study(plan.label, plan.exclude, plan.test, plan.random_state, **own)
 
 

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import narwhals as nw
 from sklearn.base import clone
@@ -26,6 +26,7 @@ from silvan.federation.site import Site
 from silvan.federation.site_table import SiteSettings
 from silvan.privacy.gate.gate import Policy
 from silvan.privacy.noise.budget import Budget
+from silvan.tree.draw import make_key
 from silvan.util.files import file_name
 
 _SMALL = 20_000
@@ -38,6 +39,7 @@ def federate_rows(
     site: str | None = None,
     label: str = "label",
     test: float = 0.0,
+    test_by: Literal["class", "row"] | None = None,
     random_state: int = 0,
     task: Task | None = None,
     schema: Schema | None = None,
@@ -61,7 +63,11 @@ def federate_rows(
     label
         The column to predict.
     test
-        Share of each site's rows kept for judging, drawn by class.
+        Share of each site's rows kept for judging.
+    test_by
+        How they are drawn: "class", the same share of every class; or "row", each row by a hash of its own cells, as a
+        forest with ``epsilon`` needs it, and with a ``schema`` that is given. None: "row" if the sites have privacy
+        budgets (``policy``, ``budgets``) and a schema, else "class".
     random_state
         Decides the test part and which rows are in which tree.
     task
@@ -114,22 +120,29 @@ def federate_rows(
     ['north', 'south']
     """
     check_common(test, task, random_state, exclude)
+    if test_by not in (None, "class", "row"):
+        raise InputError(f"test_by must be None, 'class' or 'row', got {test_by!r}")
+    if test_by == "row" and schema is None:
+        raise InputError("test_by='row' needs a schema that is given: rows are drawn by their cells, as it reads them")
     given, kinds = read_options("federate_rows", options), check_kinds(kinds or {})
     sources = sources_by_site(tables, site, schema, kinds)
     brought = _check_forests(forests, sources)
     protection = Protection(list(sources), given, pinned_seals=True)
     room = None if memory is None else read_size(memory)
+    if test_by is None and schema is not None and (protection.policy.epsilon is not None or budgets is not None):
+        test_by = "row"
+    test_key = make_key(random_state, "rows for judging").tobytes() if test_by == "row" else None
     sites: dict[str, Site] = {}
     for name, source in sources.items():
         own = {"n_jobs": given.n_jobs, "forest": brought.get(name), "memory": room, "folder": folder, "schema": schema}
-        own["kinds"] = kinds
+        own |= {"kinds": kinds, "test_key": test_key}
         settings = SiteSettings.of_study(label, exclude, test, random_state, **own)
         sites[name] = Site(name, source, settings, **protection.of(name, _budget(protection.policy, budgets, name)))
     study = f"rows of {', '.join(sites)}; label {label}; test {test}; random_state {random_state}"
     federation = protection.federation(sites, study, given)
     if given.journal is not None:
         prints = [_fingerprint(site) for site in sites.values()]
-        said = f"; kinds {kinds}" if kinds else ""
+        said = (f"; kinds {kinds}" if kinds else "") + ("; test by row" if test_by == "row" and test else "")
         named = said + "".join(f"; {name} brings {name_of(forest)}" for name, forest in brought.items())
         federation.journal.belongs_to(
             f"{study}; exclude {list(exclude)}; policy {protection.policy}; sums {given.sums}; tables {prints}{named}"

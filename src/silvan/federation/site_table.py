@@ -1,6 +1,7 @@
 """A site's table: read, split into rows to learn from and rows kept for judging, and encoded by a schema."""
 
 import hashlib
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,7 @@ from silvan.data.schema import Schema
 from silvan.data.table import open_table
 from silvan.data.typed_table import Frame
 from silvan.federation.part import Part, row_keys, store_parts
+from silvan.federation.row_holdout import Block, hold_out_singly
 from silvan.federation.store import digest
 from silvan.tree.draw import make_key
 
@@ -45,7 +47,8 @@ class SiteSettings:
     """What a study and a site's owner say of the site's table and of how it is worked on.
 
     ``test`` is the share of rows kept for judging, drawn by class and by ``split_seed`` and the site's name; with a
-    ``fold``, it is the rows of that fold.
+    ``fold``, it is the rows of that fold. With a ``test_key``, which between machines is the site's own secret, and a
+    ``schema``, each row is drawn by itself, as answers with noise need it.
     ``sampling_key`` decides which rows are in which tree; all sites have the same one, and the coordinator does not
     need it. ``forest`` is one that the site brings. ``schema`` is what the owner knows of the columns, if it was given:
     what is answered with noise must be about that one. ``kinds`` says what columns are, where the table is described.
@@ -66,6 +69,7 @@ class SiteSettings:
     fold: Fold | None = None
     kinds: Kinds | None = None
     results: Path | None = None
+    test_key: bytes | None = None
 
     @classmethod
     def of_study(cls, label: str, exclude: Sequence[str], test: float, random_state: int, **own: Any) -> Self:
@@ -83,7 +87,7 @@ class SiteTable:
         self.test, self.split_seed, self.n_jobs = settings.test, settings.split_seed, settings.n_jobs
         self.forest, self.memory, self.folder = settings.forest, settings.memory, settings.folder
         self.schema, self.fold, self.kinds = settings.schema, settings.fold, settings.kinds or {}
-        self.results = settings.results
+        self.results, self.test_key = settings.results, settings.test_key
         self.sampling_key = np.zeros(2, np.uint64) if settings.sampling_key is None else settings.sampling_key
         self.cache = Cache()
 
@@ -139,10 +143,43 @@ class SiteTable:
     @cached_property
     def _held_out(self) -> HeldOut:
         """Which rows are kept for judging."""
+        if self.test_key is not None and self.schema is not None:
+            split = repr((self.split_seed, self.name, self.fold and self.fold.shuffle)).encode()
+            key = hashlib.blake2b(split, key=self.test_key, digest_size=32).digest()
+            folder = None if self.memory is None else self.folder or tempfile.gettempdir()
+            return hold_out_singly(self._blocks(self.schema), len(self.table), self.test, key, self.fold, folder)
         seed = [self.split_seed, int(digest(self.name.encode())[:12], 16)]
         if self.fold is not None:
             seed.append(1 + self.fold.shuffle)
         return hold_out(self.table, self.label, self.test, seed, self.folder, self.fold)
+
+    def _blocks(self, schema: Schema) -> Iterator[Block]:
+        """Yield all rows, encoded by a schema; no cell is an error."""
+        if self.memory is None:
+            yield self._encoded(schema, strict=False)
+            return
+        names = [name for name in dict.fromkeys((*schema.columns, schema.label.name)) if name in self.table.names]
+        for batch in self.table.batches(names, schema):
+            yield (
+                encode_features(batch, schema, fill_absent=True, strict=False),
+                encode_label(batch, schema, strict=False),
+            )
+
+    def _encoded(self, schema: Schema, *, strict: bool) -> Block:
+        key = ("encoded", schema.hash, strict)
+        if key not in self.cache:
+            frame = next(self.table.batches(schema=schema))
+            self.cache[key] = (
+                encode_features(frame, schema, fill_absent=True, strict=strict),
+                encode_label(frame, schema, strict=strict),
+            )
+        found: Block = self.cache[key]
+        return found
+
+    @property
+    def draws_singly(self) -> bool:
+        """Whether a row more or less leaves all others in their part, of those learnt from and those to judge by."""
+        return self.test <= 0.0 or (self.test_key is not None and self.schema is not None)
 
     def take_table(self, other: "SiteTable") -> None:
         """Share the table of another object of the same site, which is read and encoded once for both."""
@@ -164,14 +201,7 @@ class SiteTable:
                 for i, some in enumerate(parts):
                     self.cache["part", schema.hash, bool(i), strict] = some
                 return parts[test]
-            everything = ("encoded", schema.hash, strict)
-            if everything not in self.cache:
-                frame = next(self.table.batches(schema=schema))
-                self.cache[everything] = (
-                    encode_features(frame, schema, fill_absent=True, strict=strict),
-                    encode_label(frame, schema, strict=strict),
-                )
-            X, y = self.cache[everything]
+            X, y = self._encoded(schema, strict=strict)
             rows = np.flatnonzero(self._held_out.between(0, len(X)) == test)
             self.cache[key] = Part(X[rows], y[rows], row_keys(self.name, len(rows)))
         found: Part = self.cache[key]

@@ -175,7 +175,7 @@ class HistogramForest(Learner):
                 "judged by, not those that the forest tells of"
             )
         sharers = self._placing(federation).sharers
-        return replace(questions, kinds=(NoisyTally,), epsilon=float(epsilon), sharers=sharers)
+        return replace(questions, kinds=(NoisyTally,), epsilon=float(epsilon), sharers=sharers, models=0)
 
     def _train_private(self, federation: Federation, settings: Settings, key: np.ndarray, epsilon: float) -> None:
         if self.bins != "shared":

@@ -54,6 +54,11 @@ class Study:
         return self.kind in COLUMN_LEARNERS
 
     @property
+    def private(self) -> bool:
+        """Whether its forest is made of counts with noise."""
+        return self.parameters.get("epsilon") is not None
+
+    @property
     def models_judged(self) -> int:
         """How many models a site is sent to judge at most, if the study does what its learner does."""
         if self.by_columns or not self.test or self.evaluation_epsilon is not None:

@@ -16,9 +16,11 @@ from silvan.algorithms.boosting.stumps import Boosting, find_stump, join_stumps
 from silvan.errors import FederationError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
+from silvan.federation.store import digest
 from silvan.forest.predict import decide
 
 HALF = ONE >> 1
+UNREADABLE = "the site could not read what it was sent"
 
 
 @pytest.mark.parametrize("criterion", ["gini", "error"])
@@ -198,15 +200,15 @@ def test_sites_that_contradict_each_other():
 def test_stumps_that_cannot_be_used(how):
     def change(reply):
         if how == "two stumps":
-            return Found(stump=reply.stump.take([0, 0]))
+            return msgspec.structs.replace(reply, stump=reply.stump.take([0, 0]))
         if how == "no stump":
-            return Found(stump=reply.stump.take([]))
+            return msgspec.structs.replace(reply, stump=reply.stump.take([]))
         changes = WRONG_STUMPS.get(how, {"weight": put(0, 7.0)})
         if "threshold" in changes:
             changes = {**changes, "feature": put(0, 0), "words": put(0, 0)}
         if how == "an unknown category":
             changes = {**changes, "feature": put(0, 2), "threshold": put(0, 0)}
-        return Found(stump=changed(reply.stump, **changes))
+        return msgspec.structs.replace(reply, stump=changed(reply.stump, **changes))
 
     with pytest.raises(SiteError, match="site 'middle': answered FindStump with something unusable"):
         sv.MultBoost(n_estimators=4).fit(federate(uneven(), lying("Found", Found, change, after=1)))
@@ -304,7 +306,7 @@ def test_rows_are_weighed_by_signed_stumps_alone(kind):
     request = kept[kind][-1]
     merged = request.merged
     forged = changed(merged.stumps, vote=put(0, 1 - merged.stumps.vote[0]))
-    named = (fed.blob(wire.encode(forged.take(slice(0, 1)))), *merged.made[1:])
+    named = (fed.blob(Found(stump=forged.take(slice(0, 1)), after=digest(b"")).work()), *merged.made[1:])
     n = len(fed.sites)
     alone = next(i for i in range(len(merged.made)) if len(fed.makers(merged.made[i])) == 1)
     taken = np.arange(len(merged.made))
@@ -321,6 +323,25 @@ def test_rows_are_weighed_by_signed_stumps_alone(kind):
     fed.task = "another"
     with pytest.raises(RefusedError, match="made and signed"):
         ask(fed, request)
+
+
+@pytest.mark.parametrize("kind", [FindStump, WeighStage])
+def test_a_stump_is_for_the_stage_that_its_site_made_it_for(kind):
+    """Signed by its site, for the same task: of an earlier stage, it is refused in a later one."""
+    fed = federate(uneven())
+    kept = record(fed)
+    sv.MultBoost(n_estimators=3).fit(fed)
+    for name in fed.sites:
+        fed.site(name).outbox = None
+    fed.task = TASK
+    ask, request = type(fed).ask if kind is FindStump else type(fed).total, kept[kind][-1]
+    merged, n = request.merged, len(fed.sites)
+    taken = np.arange(len(merged.made))
+    ask(fed, request)
+    taken[-n:] -= n
+    wrong = merged_with(merged, stumps=merged.stumps.take(taken), made=tuple(merged.made[i] for i in taken))
+    with pytest.raises(RefusedError, match="made and signed"):
+        ask(fed, msgspec.structs.replace(request, merged=wrong))
 
 
 WRONG_STAGES = {
@@ -353,8 +374,10 @@ def test_what_a_site_refuses(how, kind):
     request = kept[kind][-1]
     fed.task = TASK
     assert ask(fed, request)
-    with pytest.raises(SiteError, match=f"{kind.__name__}: the site could not read what it was sent"):
+    # stumps are signed with the masses that they came after
+    error, said = (RefusedError, "made and signed") if how == "masses of other rows" else (SiteError, UNREADABLE)
+    with pytest.raises(error, match=f"{kind.__name__}.*{said}"):
         ask(fed, msgspec.structs.replace(request, merged=WRONG_STAGES[how](request.merged)))
     for rows in (0, -5, 10, 2**60):
-        with pytest.raises(SiteError, match=f"{kind.__name__}: the site could not read what it was sent"):
+        with pytest.raises(SiteError, match=f"{kind.__name__}: {UNREADABLE}"):
             ask(fed, msgspec.structs.replace(request, rows=rows))

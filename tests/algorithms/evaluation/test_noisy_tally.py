@@ -54,7 +54,7 @@ def test_a_row_is_in_one_cell_of_every_set(task):
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("sums", ["trusted", "masked"])
 def test_with_hardly_any_noise_they_are_the_exact_ones(task, sums):
-    fed = federate(task, n=900, test=0.3, sums=sums)
+    fed = federate(task, n=900, test=0.3, test_by="row", sums=sums)
     model = sv.HistogramForest(2, max_depth=2, epsilon=100.0).fit(fed)
     exact = model.evaluate(fed).filter(pl.col("site") == "all", pl.col("model") == "federated").to_dicts()[0]
     (noisy,) = model.evaluate(fed, epsilon=1000.0).to_dicts()

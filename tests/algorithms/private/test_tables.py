@@ -163,7 +163,7 @@ def test_noise_once_or_at_every_site():
 
 
 def test_figures_are_marked_as_outside():
-    fed = federate(test=0.2)
+    fed = federate(test=0.2, test_by="row")
     figures = sv.HistogramForest(epsilon=1.0).fit(fed).evaluate(fed)
     assert figures["guarantee"].unique().to_list() == ["outside"]
     assert "guarantee" not in sv.HistogramForest(n_estimators=3, max_depth=2).fit(fed).evaluate(fed).columns

@@ -234,9 +234,10 @@ def test_learners_of_columns_ask_what_they_say(learner, monkeypatch, tmp_path):
 @pytest.mark.parametrize("form", ["tables", "levels", "input"])
 def test_private_forests_ask_what_they_say(form, task):
     """All of it at a large epsilon; some of it where rows are few."""
-    fed = federate(task, n=240, test=0.25)
+    fed = federate(task, n=240, test=0.25, test_by="row")
     model = sv.HistogramForest(3, max_depth=2, epsilon=100.0, private=form)
     questions, noisy = model.questions(fed), model.questions_of_judging(fed, 1.0)
+    assert noisy.models == 0  # that would be scored without noise
     before = asked(fed)
     model.fit(fed)
     assert asked(fed) - before == {kind.kind() for kind in questions.kinds}

@@ -187,11 +187,12 @@ def test_a_retry_gets_the_same_answer_for_nothing():
 def test_other_rows_are_another_draw():
     """A table that changed, or another split of it, is not answered from what was kept of the old one."""
     gate = Gate(sv.Policy())
-    for i, settings in enumerate([{}, {"test": 0.2}, {"test": 0.2, "split_seed": 1}]):
+    kept = {"test": 0.2, "test_key": b"one", "schema": schema()}
+    for i, settings in enumerate([{}, kept, {**kept, "split_seed": 1}, {**kept, "test_key": b"another"}]):
         send(Site("here", table(n=80), outbox=gate, **settings), people(), over=SITES[:1])
         assert gate.budget.spent == 0.5 * (i + 1)
     send(Site("here", table(n=81), outbox=gate), people(), over=SITES[:1])
-    assert gate.budget.spent == 2.0
+    assert gate.budget.spent == 2.5
 
 
 def test_a_question_that_fails_costs_nothing():

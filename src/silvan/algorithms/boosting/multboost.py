@@ -4,10 +4,11 @@ In a round each site finds the best stump for its weighted rows (``ask``), the s
 the vote gets right, wrong or leaves undecided are summed (``total``): they give the vote its weight and the rows their
 new ones. T stages take at most 2T rounds. The thesis describes it without pseudo-code. A tie is a vote for neither
 class, and does not change a row's weight. Every question repeats all stages so far, so a site keeps no state. Sites
-sign their stumps, and weigh rows by such alone, of each site one a stage.
+sign their stumps with what they came after, and weigh rows by such alone, of each site one a stage, in its place.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -64,15 +65,30 @@ class Merged(msgspec.Struct, frozen=True, kw_only=True):
                 decided.append(digest(self.masses[i].tobytes()))
         return Course("stages", tuple(decided))
 
+    def before(self) -> list[str]:
+        """Return digests of what was decided before each stage, and before the next one."""
+        decided, found = self.course().decided, [digest(b"")]
+        for i in range(0, len(decided), 2):
+            found.append(digest("".join([found[-1], *decided[i : i + 2]]).encode()))
+        return found
+
+
+class SignedStump(msgspec.Struct, frozen=True):
+    """What a site signs: a stump, and a digest of what was decided before."""
+
+    stump: Stumps
+    after: str
+
 
 class Found(SignedReply, frozen=True, kw_only=True):
     """A site's stump; its weight is 1, or 0 if it is no better than chance there."""
 
     stump: Stumps
+    after: str = ""  # a digest of what was decided before
 
     def work(self) -> bytes:
-        """Return the stump as a message."""
-        return wire.encode(self.stump)
+        """Return the stump, with what it came after, as a message."""
+        return wire.encode(SignedStump(self.stump, self.after))
 
 
 class FindStump(Request, frozen=True, kw_only=True):
@@ -159,7 +175,7 @@ def find(site: Site, request: FindStump) -> Found:
     stump, right = find_stump(table, weight, request.settings)
     masses = weigh(weight / weight.sum(), right)
     counts = not table.one_class and stage_weight(masses, len(table)) > 0.0
-    return Found(stump=stump.weighted(np.array([float(counts)])))
+    return Found(stump=stump.weighted(np.array([float(counts)])), after=request.merged.before()[-1])
 
 
 @answers(WeighStage)
@@ -228,17 +244,17 @@ def _check(merged: Merged, weighed: int, rows: int, schema: Schema, site: Site) 
 
 
 def _check_made(merged: Merged, site: Site) -> None:
-    """Raise an error unless sites made the stumps, by their signatures, and each at most one of a stage."""
+    """Raise an error unless sites made the stumps for their stages, by their signatures, each one a stage at most."""
     if len(merged.made) != len(merged.stumps):
         raise RefusedError("the site weighs rows by stumps that sites made and signed, and by no others")
     known: set[bytes] = site.cache.setdefault(("signed stages", site.study, site.task), set())
     ends = np.cumsum(merged.sizes).tolist()
-    for stage, (first, stop) in zip(_stages(merged), pairwise([0, *ends]), strict=True):
+    for stage, after, (first, stop) in zip(_stages(merged), merged.before(), pairwise([0, *ends]), strict=False):
         made = merged.made[first:stop]
-        name = _stage_bytes(stage) + "".join(blob.hash for blob in made).encode()
+        name = _stage_bytes(stage) + "".join([after, *(blob.hash for blob in made)]).encode()
         if name not in known:
             single = [stage.take(slice(i, i + 1)) for i in range(len(stage))]
-            if [blob.hash for blob in made] != [digest(wire.encode(stump)) for stump in single]:
+            if [blob.hash for blob in made] != [digest(wire.encode(SignedStump(stump, after))) for stump in single]:
                 raise RefusedError("the site weighs rows by stumps that sites made and signed, and by no others")
             check_owners(site, made)
             known.add(name)
@@ -258,9 +274,11 @@ def fit(federation: Federation, schema: Schema, settings: Boosting) -> Forest:
     weights: list[float] = []
     masses = np.zeros((0, 3), np.int64)
     for _ in range(settings.n_estimators):
+        merged = _merged(kept, masses, made)
+        after = merged.before()[-1]
         found: dict[str, Found] = federation.ask(
-            FindStump(schema=named, settings=settings, rows=rows, merged=_merged(kept, masses, made)),
-            check=lambda site, reply: _check_found(reply.stump, schema),
+            FindStump(schema=named, settings=settings, rows=rows, merged=merged),
+            check=partial(_check_found, schema, after),
         )
         stage = join_stumps([reply.stump for reply in found.values()])
         if not stage.weight.any():
@@ -293,8 +311,11 @@ def _merged(kept: list[Stumps], masses: np.ndarray, made: list[Blob]) -> Merged:
     return Merged(stumps=join_stumps([no_stumps(), *kept]), sizes=sizes, masses=masses, made=tuple(made))
 
 
-def _check_found(stump: Stumps, schema: Schema) -> None:
+def _check_found(schema: Schema, after: str, site: str, reply: Found) -> None:
+    stump = reply.stump
     check_stumps(stump, schema, 1)
+    if reply.after != after:
+        raise FormatError("its stump is of another stage")
     if len(stump) != 1 or stump.weight[0] not in (0.0, 1.0):
         raise FormatError("it is not one stump, or has a weight of its own")
 

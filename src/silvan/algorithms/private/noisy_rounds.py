@@ -130,10 +130,7 @@ class Rounds:
         ]
         if self.federation.rows:
             not_covered.append("each site's number of rows, which it told when the federation was made")
-        declared = (
-            "the schema: names, bounds or edges, categories, classes; parameters and random_state; which rows are kept "
-            "for judging"
-        )
+        declared = "the schema: names, bounds or edges, categories, classes; parameters and random_state"
         return Privacy(
             self.epsilon, tuple(self.queries), self.placing.seen_by, (declared, *self.public), (*not_covered, *outside)
         )

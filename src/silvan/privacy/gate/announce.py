@@ -142,6 +142,7 @@ def _check_cost(site: Site, gate: Gate, request: Announce) -> list[str]:
     if not request.epsilon:
         return []
     try:
+        gate.check_test_rows(site)
         gate.check_sharers(site, request.sharers, len(request.over))
         if request.sharers == 1:
             load_opendp()

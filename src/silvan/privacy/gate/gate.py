@@ -226,6 +226,7 @@ class Gate(Outbox):
         self._thread.over = envelope.over
         if isinstance(request, Noisy):
             check_noisy(request, envelope.among)
+            self.check_test_rows(site)
             self.check_sharers(site, request.sharers, envelope.among)
             if request.sharers == 1 or envelope.step is None:
                 # later steps of a sum may be over fewer sites than its shares were drawn for: then the draw checks
@@ -260,6 +261,14 @@ class Gate(Outbox):
         least = self.policy.min_leaf if kind.verb == "ask" or self.policy.min_leaf > Policy.min_leaf else 1
         if min_leaf is not None and hasattr(kind, "min_leaf") and min_leaf < least:
             raise RefusedError(f"the site's policy asks for leaves of at least {least} rows: set min_samples_leaf")
+
+    def check_test_rows(self, site: Site) -> None:
+        """Raise an error if one row more would move others between those learnt from and those to judge by."""
+        if not site.draws_singly:
+            raise RefusedError(
+                "the site keeps rows for judging that were drawn by class, so one row more moves others, and no "
+                "epsilon covers that: keep none, or draw each by itself, by a schema that is given and test_by='row'"
+            )
 
     def check_sharers(self, site: Site, sharers: int, among: int) -> None:
         """Raise an error if a share of the noise would be too little: in a sum of so many sites that are left."""

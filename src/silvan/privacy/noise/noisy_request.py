@@ -83,6 +83,8 @@ def draw_name(site: Site, request: Noisy, over: Sequence[str] | None = None) -> 
     ``over`` are these sites; None: those of the question that the site is about to answer.
     """
     rows = [site.name, _fingerprint(site), site.label, site.exclude, site.test, site.split_seed]
+    if site.test > 0.0 and site.test_key is not None:
+        rows.append(digest(site.test_key))
     among = getattr(site.outbox, "over", ()) if over is None else over
     shared = sorted(among) if request.sharers > 1 else []
     return digest(msgspec.json.encode([request.draws(), rows, site.sampling_key.tobytes().hex(), shared]))

@@ -1,0 +1,78 @@
+"""Draw the rows that are held out for evaluation one by one, for answers with noise: a row's draw is its own.
+
+A draw by class and place moves when a row is added or removed, and so do rows from one part to the other; no bound on
+what one row changes would hold. Here a row is drawn by a keyed hash of its cells, as the schema reads them, and of how
+many rows before it are the same: a row more or less changes the part of that row alone, with equal rows taken for one
+another. The share that is held out is kept on average only.
+"""
+
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+
+from silvan.data.disk_arrays import Folder, scratch
+from silvan.data.holdout import Fold, HeldOut
+
+_PIECE = 1 << 16
+"""Rows that are looked at together."""
+
+_SORTED = 1 << 21
+"""About how many rows are sorted at a time."""
+
+_WORDS = 3
+"""Of a row's digest: two that tell rows apart, and one that draws the first of equal ones."""
+
+Block = tuple[np.ndarray, np.ndarray]
+"""Encoded rows: features and labels."""
+
+
+def hold_out_singly(
+    blocks: Iterable[Block], n: int, share: float, key: bytes, fold: Fold | None = None, folder: Folder = None
+) -> HeldOut:
+    """Draw the rows to hold out: each with a probability, or those of one fold. With a folder, digests are there."""
+    held = HeldOut(n)
+    if share <= 0.0 or n == 0:
+        return held
+    words = (np.empty(n * _WORDS, np.uint64) if folder is None else scratch(folder, n * _WORDS, np.uint64)).reshape(
+        n, _WORDS
+    )
+    start = 0
+    for X, y in blocks:
+        for first in range(0, len(X), _PIECE):
+            some = _digests(X[first : first + _PIECE], y[first : first + _PIECE], key)
+            words[start : start + len(some)] = some
+            start += len(some)
+    groups = -(-n // _SORTED)  # equal rows are in the same one
+    for group in range(groups):
+        pieces = (words[first : first + _PIECE, 0] % np.uint64(groups) == group for first in range(0, n, _PIECE))
+        rows = np.concatenate([i * _PIECE + np.flatnonzero(piece) for i, piece in enumerate(pieces)])
+        place = _places(words[rows], key)
+        held.add(rows[place < share if fold is None else np.minimum(place * fold.of, fold.of - 1) // 1 == fold.number])
+    return held
+
+
+def _digests(X: np.ndarray, y: np.ndarray, key: bytes) -> np.ndarray:
+    """Return a keyed digest of every row: uint64 (rows, words)."""
+    X = np.where(np.isnan(X), np.float32(np.nan), X).astype(np.float32)  # one missing cell is like any other
+    cells = [np.ascontiguousarray(X).view(np.uint8), np.ascontiguousarray(y).reshape(len(y), 1).view(np.uint8)]
+    data = memoryview(np.concatenate(cells, axis=1).tobytes())
+    width = len(data) // max(len(X), 1)
+    each = (data[i : i + width] for i in range(0, len(data), max(width, 1)))
+    made = b"".join(hashlib.blake2b(row, key=key, digest_size=8 * _WORDS).digest() for row in each)
+    return np.frombuffer(made, "<u8").reshape(-1, _WORDS)
+
+
+def _places(words: np.ndarray, key: bytes) -> np.ndarray:
+    """Return a number from 0 to 1 for every row: by its digest, and by how many equal rows come before it."""
+    order = np.lexsort((words[:, 1], words[:, 0]))  # rows that are equal stay in their order
+    near = words[order, :2]
+    begins = np.r_[True, (near[1:] != near[:-1]).any(axis=1)][: len(order)]
+    count = np.arange(len(order))
+    before = np.empty(len(order), np.int64)
+    before[order] = count - np.maximum.accumulate(np.where(begins, count, 0))
+    drawn = words[:, 2].copy()
+    for row in np.flatnonzero(before):
+        again = words[row].tobytes() + int(before[row]).to_bytes(8, "little")
+        drawn[row] = int.from_bytes(hashlib.blake2b(again, key=key, digest_size=8).digest(), "little")
+    return drawn / 2.0**64
