@@ -79,11 +79,14 @@ def on_rows(name: str, seed: int) -> Iterator[Line]:
     model = sv.MergedForest(n_estimators=TREES, min_samples_leaf=20, random_state=seed).fit(fed)
     releases["leaf 20, 2 digits"] = (Release(model.forest_.bare()), model.drawn_rows(fed))
     try:
-        private = sv.HistogramForest(epsilon=1.0, random_state=seed).fit(plain)
+        singly = sv.federate_rows(parts, test=0.5, test_by="row", schema=schema, random_state=seed, n_jobs=1)
+        private = sv.HistogramForest(epsilon=1.0, random_state=seed).fit(singly)
         releases["epsilon 1"] = (Release(private.forest_.bare()), None)
     except (ImportError, InputError) as error:
         print(f"{name}: no private tables ({error})", file=sys.stderr)
     for label, (release, drawn) in releases.items():
+        if label == "epsilon 1":  # it is the last, and its rows are drawn one by one
+            case = case_of(singly, schema, seed)
         proba = release.forest.scores(case.outsiders.X, 1)
         yield name, "(AUC of the forest itself)", label, seed, classification(proba, case.outsiders.y)["auc"], ""
         for attack in (membership_by_confidence, membership_by_support, guess_attributes, exact_thresholds):

@@ -78,7 +78,7 @@ def test_a_private_forest_is_held_to_its_bound():
     ends = {"age": (0, 120), "dose": (1, 6), "noise": (-20, 60)}
     features = tuple(sv.Feature(name, bounds=bounds) for name, bounds in ends.items())
     schema = sv.Schema(features, sv.Label("label", ("no", "yes")))
-    fed = federate(parts(frame, 2), test=0.4, schema=schema)
+    fed = federate(parts(frame, 2), test=0.4, test_by="row", schema=schema)
     report = sv.audit(sv.HistogramForest(epsilon=1.0).fit(fed), fed)
     assert report["membership"].value < 0.731
     assert "no attacker is above 0.731" in report["membership"].note
