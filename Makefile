@@ -39,8 +39,10 @@ lint: setup
 	$(BIN)/mypy
 	! $(BIN)/vulture | grep "^src/"
 
-docs: setup ## bring docs/architecture.md up to date with the docstrings
+docs: setup ## docs/architecture.md and the figures anew, and all pages into site/
 	$(BIN)/python tools/write_architecture.py
+	$(BIN)/python tools/draw_figures.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 faults: setup ## 10,000 studies in which everything goes wrong, see docs/faults.md
 	SILVAN_FAULTS=10000 $(PYTEST) tests/test_faults.py tests/test_slow_link.py tests/test_kills.py

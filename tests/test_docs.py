@@ -3,14 +3,22 @@
 import doctest
 import importlib.util
 import inspect
+import os
 import re
+import shlex
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+import typer
 
 import silvan
+from silvan.cli.main import app
 from silvan.federate.options import OptionKeywords
+from silvan.study.study_file import read_study
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -152,3 +160,71 @@ def test_the_map_names_files_that_are_there():
     assert len(named) > 50
     roots = (ROOT, ROOT / "src" / "silvan")
     assert [name for name in named if not any((root / name).exists() for root in roots)] == []
+
+
+# -- study files and commands in pages
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")], ids=lambda page: page.name)
+def test_study_files_are_read(page, tmp_path):
+    """Every key of every TOML block is one that silvan knows; tables that a block names are made up."""
+    for k, block in enumerate(blocks(page, "toml")):
+        data = tomllib.loads(block)
+        if not data.keys() & {"sites", "parties", "table", "learner", "label", "schema", "kinds"}:
+            continue  # a part of another file, such as a site's
+        folder = tmp_path / str(k)
+        folder.mkdir()
+        named = (
+            [data["table"]] if "table" in data else [*data.get("sites", {}).values(), *data.get("parties", {}).values()]
+        )
+        for table in named:
+            path = folder / (table["table"] if isinstance(table, dict) else table)
+            if ":" not in str(path.name) and "://" not in str(table):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+        text = block if named else f'table = "all.csv"\nsite = "hospital"\n{block}'
+        (folder / "all.csv").touch()
+        (folder / "study.toml").write_text(text)
+        study = read_study(folder / "study.toml")
+        assert study.tables
+
+
+def command_lines(page):
+    """Commands in indented blocks of a page, as they would be typed."""
+    for line in re.findall(r"^ {4}(silvan [^\n]+)", page.read_text(), re.M):
+        yield shlex.split(re.split(r"\s{2,}|\s#", line)[0])
+
+
+def find_command(words):
+    """Return the command of the line, and the words after it."""
+    command = typer.main.get_command(app)
+    words = words[1:]
+    while isinstance(command, typer.core.TyperGroup) and words and words[0] in command.commands:
+        command, words = command.commands[words[0]], words[1:]
+    return command, words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_are_there(page):
+    for words in command_lines(page):
+        if "|" in "".join(words[1:3]) or any(word in ("COMMAND", "...") for word in words):
+            continue  # a list of commands
+        command, rest = find_command(words)
+        assert not isinstance(command, typer.core.TyperGroup), f"{page.name}: {' '.join(words)}"
+        known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        for word in rest:
+            if word.startswith("-") and not word.startswith("--help"):
+                assert word.split("=")[0] in known | {"--debug", "-h"}, f"{page.name}: {' '.join(words)}"
+
+
+@pytest.mark.long
+def test_the_pages_are_built_without_a_warning(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(tmp_path / "site")]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    page = (tmp_path / "site" / "api.html").read_text()
+    assert all(f'id="{name.lower()}"' in page for name in ("HistogramForest", "federate_rows", "Forest"))
+    for html in (tmp_path / "site").rglob("*.html"):  # nothing is loaded from elsewhere
+        assert not re.search(r'(?:src|href)="https?://[^"]*\.(?:js|css|woff2?)', html.read_text()), html.name
