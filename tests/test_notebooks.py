@@ -148,3 +148,9 @@ def test_columns_between_parties():
     assert model.feature_importances_.shape == (3,)
     assert model.score(frame.drop("id", "label"), frame["label"]) > 0.7
     read(fed._repr_html_())
+
+
+def test_a_schema_of_another_label_is_said_at_once():
+    schema = sv.Schema.of([MARKUP, "dose"], sv.Label("ill", ("no", "yes")))
+    with pytest.raises(sv.InputError, match="the schema's label is 'ill' and label is 'label'"):
+        sv.federate_rows({"a": rows()[:100], "b": rows()[100:]}, schema=schema)

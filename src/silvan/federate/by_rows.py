@@ -125,6 +125,8 @@ def federate_rows(
     if test_by == "row" and schema is None:
         raise InputError("test_by='row' needs a schema that is given: rows are drawn by their cells, as it reads them")
     given, kinds = read_options("federate_rows", options), check_kinds(kinds or {})
+    if schema is not None and schema.label.name != label:
+        raise InputError(f"the schema's label is {schema.label.name!r} and label is {label!r}; they must be the same")
     sources = sources_by_site(tables, site, schema, kinds)
     brought = _check_forests(forests, sources)
     protection = Protection(list(sources), given, pinned_seals=True)
