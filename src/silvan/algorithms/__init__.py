@@ -13,6 +13,8 @@ import silvan.algorithms.boosting.multboost
 import silvan.algorithms.evaluation.chosen_threshold
 import silvan.algorithms.evaluation.evaluate
 import silvan.algorithms.evaluation.noisy_tally
+import silvan.algorithms.explanation.dependence
+import silvan.algorithms.explanation.shuffled_columns
 import silvan.algorithms.horizontal.adaptive_forest
 import silvan.algorithms.horizontal.histogram_forest
 import silvan.algorithms.horizontal.merged_forest

@@ -1,7 +1,7 @@
 """Base classes of learners on federations: parameters, ``fit``, ``predict``, ``evaluate``."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -16,10 +16,12 @@ from silvan import metrics
 from silvan.algorithms.baselines.in_one_place import alone, alone_at, rows_for_judging
 from silvan.algorithms.baselines.pooled_forest import pooled_forest
 from silvan.algorithms.evaluation.chosen_threshold import choose_threshold
-from silvan.algorithms.evaluation.contenders import NO_RULE, Decide
+from silvan.algorithms.evaluation.contenders import NO_RULE, Contender, Decide, list_contenders
 from silvan.algorithms.evaluation.evaluate import Judge, Tally, evaluate
 from silvan.algorithms.evaluation.figures import Row, never_decided, on_rows, on_table
 from silvan.algorithms.evaluation.site_thresholds import Draws
+from silvan.algorithms.explanation.dependence import SetColumns, make_grid, mean_predictions
+from silvan.algorithms.explanation.shuffled_columns import ShuffleColumns, importances
 from silvan.algorithms.horizontal import merged_forest
 from silvan.algorithms.vertical.columns import with_all_columns
 from silvan.data.schema import Schema
@@ -306,12 +308,14 @@ class Learner(_Fitted):
     def feature_importances_(self) -> np.ndarray:
         """Share of each column in the decrease of impurity; no such attribute where trees carry none.
 
-        Trees of single sites leave it behind, so merged forests and BOFRF have none: shuffle columns instead.
+        Trees of single sites leave it behind, so merged forests and BOFRF have none: ``permutation_importance``.
         """
         self._known_schema()
         forest = self.forest_
         if forest is None or forest.gain is None:
-            raise AttributeError("the trees carry no gains; learn what matters by shuffling: importances(X, y)")
+            raise AttributeError(
+                "the trees carry no gains; learn what matters by shuffling: permutation_importance(fed)"
+            )
         return np.array(forest.gain)
 
     def save(self, path: str | Path) -> None:
@@ -352,6 +356,83 @@ class Learner(_Fitted):
         for text in never_decided(rows, self.schema_):
             warn_user(text)
         return figures_frame(rows)
+
+    def permutation_importance(self, federation: Federation, repeats: int = 5) -> dict[str, float]:
+        """Return how much each column matters to the global forest: those that matter most come first.
+
+        Every site shuffles a column within its own test rows; the sum over sites of squared errors says by how much
+        the mean squared error grows (of two classes: the Brier score). One round for all columns.
+
+        Parameters
+        ----------
+        federation
+            The federation that the model was fitted on, made with test rows (``test=0.2``).
+        repeats
+            How often each column is shuffled.
+
+        Returns
+        -------
+        dict
+            Growth of the error by column; about 0 for a column that does not matter.
+        """
+        forest, model = self._explained(federation)
+        with federation.working_on(f"columns that matter to {type(self).__name__}"):
+            found = importances(federation, self.schema_, model, self.feature_key(), forest, repeats)
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    def partial_dependence(self, federation: Federation, column: str, grid: Any = None) -> "pl.DataFrame":
+        """Return the mean prediction of all sites' test rows with a column set to each of some values.
+
+        Parameters
+        ----------
+        federation
+            The federation that the model was fitted on, made with test rows (``test=0.2``).
+        column
+            The column.
+        grid
+            The values; None for all categories, or for numbers within the schema's bounds or the trees' cut points.
+
+        Returns
+        -------
+        polars.DataFrame
+            A line for each value: the mean probability of each class (of two: of the second), or the mean number.
+        """
+        import polars as pl  # slow to import
+
+        [(values, means)] = self.dependence(federation, [column], grid).values()
+        classes = self.schema_.label.classes
+        names = ["prediction"] if classes is None else [str(c) for c in classes[1 if len(classes) == 2 else 0 :]]
+        return pl.DataFrame({column: values, **dict(zip(names, means.T.tolist(), strict=True))})
+
+    def dependence(
+        self, federation: Federation, columns: Sequence[str], grid: Any = None
+    ) -> dict[str, tuple[list[Any], np.ndarray]]:
+        """Return values of columns with the mean predictions at each, (values, outputs), in one round."""
+        forest, model = self._explained(federation)
+        grids = [make_grid(self.schema_, forest, column, grid) for column in columns]
+        with federation.working_on(f"what {type(self).__name__} does with columns"):
+            found = mean_predictions(federation, self.schema_, model, forest, grids)
+        shown: dict[str, tuple[list[Any], np.ndarray]] = {}
+        for column, of, means in zip(columns, grids, found, strict=True):
+            names, values = self.schema_.features[of.feature].categories, of.values.tolist()
+            shown[column] = (values if names is None else [names[int(code)] for code in values]), means
+        return shown
+
+    def questions_of_explaining(self, importance: bool, columns: Sequence[str]) -> Questions:
+        """Return what ``permutation_importance`` and ``dependence`` ask of sites, of a model that they judge too."""
+        kinds = (ShuffleColumns,) * importance + (SetColumns,) * bool(columns)
+        return Questions(kinds, settings=f"explaining {importance} {list(columns)}", tasks=len(kinds))
+
+    def _explained(self, federation: Federation) -> tuple[Forest, Contender]:
+        """Return the global forest, and as what sites are sent it: as when they judge it."""
+        forest = self._forest_for(None)
+        if federation.columns is not None:
+            raise InputError("parties hold columns of the same rows: feature_importances_ says what matters")
+        if getattr(self, "epsilon", None) is not None:
+            raise InputError("what columns do is not told with noise, and the forest has epsilon")
+        listed = list_contenders(federation, [forest], self.draws(federation, []), self.decide())
+        model = next(iter(listed.values()))[0]
+        return forest, model
 
     def contenders(self, federation: Federation) -> list[tuple[str, object]]:
         """Return the models to compare, by name: this one, each site's own and, in one process, that of all rows.

@@ -184,11 +184,11 @@ def _number_groups(predicted: np.ndarray, y: np.ndarray, floors: Floors) -> np.n
     digits = _DIGITS - 1 - math.floor(math.log10(spread)) if spread > 0 else _DIGITS
     groups = np.stack([*(np.round(mean, digits) for mean in means), sizes], axis=1)
     return groups[
-        [not floors.numbers_differ or _differ(y[order[a : a + n]]) for a, n in zip(starts, sizes, strict=True)]
+        [not floors.numbers_differ or numbers_differ(y[order[a : a + n]]) for a, n in zip(starts, sizes, strict=True)]
     ]
 
 
-def _differ(numbers: np.ndarray) -> bool:
+def numbers_differ(numbers: np.ndarray) -> bool:
     """Whether more than one of the numbers is another than most: otherwise their mean may tell each of them."""
     _, times = np.unique(numbers, return_counts=True)
     return bool(len(numbers) - times.max() > 1)

@@ -12,17 +12,14 @@ from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
-from msgspec import UnsetType
 
 from silvan import metrics
-from silvan.algorithms.boosting.adaboost import local_boost
 from silvan.algorithms.evaluation.contenders import (
     NO_RULE,
     Contender,
     Decide,
     check_contenders,
     list_contenders,
-    model_of,
 )
 from silvan.algorithms.evaluation.details import (
     Detail,
@@ -32,21 +29,20 @@ from silvan.algorithms.evaluation.details import (
     detail_over_all,
     nothing,
 )
-from silvan.algorithms.evaluation.figures import LOCAL, Answer, Row, answer_of, compared, with_detail
+from silvan.algorithms.evaluation.figures import LOCAL, Answer, Row, compared, with_detail
 from silvan.algorithms.evaluation.intervals import intervals
-from silvan.algorithms.evaluation.score_groups import arrange, hides_one_class, in_groups
-from silvan.algorithms.evaluation.site_thresholds import Draws, site_threshold
-from silvan.algorithms.horizontal.merged_forest import local_forest
+from silvan.algorithms.evaluation.judged_answers import answer_on_test_rows, threshold_of
+from silvan.algorithms.evaluation.score_groups import arrange, hides_one_class
+from silvan.algorithms.evaluation.site_thresholds import Draws
 from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError, RefusedError
+from silvan.errors import FormatError, InputError
 from silvan.federation import wire
 from silvan.federation.agreement.agree import MAX_ROWS
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
-from silvan.forest.forest import Forest
 from silvan.privacy.gate.gate import policy_of
 
 NO_TEST_ROWS = "no site has test rows: set test=0.2 when the federation is made, or pass a table to judge on"
@@ -134,7 +130,7 @@ def judge(site: Site, request: Judge) -> Figures:
     schema = schema_of(site, request.schema)
     check_contenders(site, request.contenders)
     y = site.part(schema, test=True).y
-    given = [_answer(site, schema, contender, request.feature_key) for contender in request.contenders]
+    given = [answer_on_test_rows(site, schema, contender, request.feature_key) for contender in request.contenders]
     if schema.n_classes:
         rows = [list(_classification(*one).values()) for one in given]
     else:
@@ -145,7 +141,7 @@ def judge(site: Site, request: Judge) -> Figures:
     policy, details = policy_of(site), [nothing()] * len(given)
     for i, ((answer, labels), contender) in enumerate(zip(given, request.contenders, strict=True)):
         if policy.allows_figures(y, schema.n_classes) and not hides_one_class(policy, labels, schema.n_classes):
-            threshold = _threshold(site, schema, contender, request.feature_key)
+            threshold = threshold_of(site, schema, contender, request.feature_key)
             details[i] = detail_of(*answer, labels, schema.n_classes, Floors.of(policy), threshold)
         else:  # not refused: a site with few rows would end everybody's evaluation
             figures[i], between[i] = np.nan if schema.n_classes else 0.0, np.nan
@@ -159,7 +155,7 @@ def tally(site: Site, request: Tally) -> Counts:
     check_contenders(site, request.contenders)
     scores, confusion, bands = [], [], []
     for contender in request.contenders:
-        answer, y = _answer(site, schema, contender, request.feature_key)
+        answer, y = answer_on_test_rows(site, schema, contender, request.feature_key)
         scored = slice(0, 0) if answer.silent else slice(None)
         found, labels = answer.scores[scored], y[scored]
         scores.append(metrics.count_scores(found, labels, exact=False))
@@ -168,22 +164,6 @@ def tally(site: Site, request: Tally) -> Counts:
     return Counts(
         scores=np.array(scores, np.int64), confusion=np.array(confusion, np.int64), bands=np.array(bands, np.int64)
     )
-
-
-def _answer(site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray) -> tuple[Answer, np.ndarray]:
-    """Score the test part in groups of rows; return the scores and the labels to count by, kept for both rounds."""
-    key = ("scores", msgspec.json.encode(contender), feature_key.tobytes(), schema.hash)
-    if key not in site.cache:
-        forest = _forest(site, schema, contender, feature_key)
-        part, absent = site.part(schema, test=True), site.absent(schema)
-        pieces = [answer_of(forest, piece.X, absent, site.n_jobs) for piece in part.pieces()]
-        whole = Answer(*map(np.concatenate, zip(*pieces, strict=True))) if len(pieces) > 1 else pieces[0]
-        at = _decide_at(site, schema, contender, feature_key)
-        if not np.isnan(at):
-            whole = Answer(whole.scores, (whole.scores[:, 1] >= at).astype(np.int64))
-        site.cache[key] = in_groups(whole, part.y, schema.n_classes, policy_of(site).score_groups)
-    found: tuple[Answer, np.ndarray] = site.cache[key]
-    return found
 
 
 def _classification(answer: Answer, labels: np.ndarray) -> dict[str, float]:
@@ -208,46 +188,6 @@ def _intervals(site: Site, given: list[tuple[Answer, np.ndarray]], against: int,
             pair = intervals([scores[against], scores[i]], 0, arranged, n_classes, key, jobs)[1]
             found[i] = np.clip(pair + shift, -1.0, 1.0)
     return found
-
-
-def _forest(site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray) -> Forest:
-    """Read or grow a model; one that is grown is kept."""
-    if contender.sent is not None and contender.own is None and contender.boosted is None:
-        return model_of(site, schema, contender.sent)
-    key = ("own model", msgspec.json.encode(contender), feature_key.tobytes(), schema.hash)
-    if key not in site.cache:
-        if contender.own is not None:
-            site.cache[key] = local_forest(site, schema, contender.own, feature_key, contender.own.n_estimators)
-        elif contender.boosted is not None:
-            site.cache[key] = local_boost(site, schema, contender.boosted)
-        else:
-            raise RefusedError("the question names no model for this site")
-    forest: Forest = site.cache[key]
-    return forest
-
-
-def _decide_at(site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray) -> float:
-    """Return from which score on the second of two classes is decided on; NaN where the most probable class is."""
-    given = contender.threshold
-    if isinstance(given, UnsetType) or schema.n_classes != 2:
-        return np.nan
-    if isinstance(given, float):
-        return given
-    if contender.own is None or given not in metrics.THRESHOLD_RULES:
-        raise FormatError("a rule for thresholds that there is not")
-    return _threshold(site, schema, contender, feature_key, given)
-
-
-def _threshold(
-    site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray, rule: str = "youden"
-) -> float:
-    """Choose the threshold of a model for two classes on training rows; NaN where it is not known what trees saw."""
-    if schema.n_classes != 2:
-        return np.nan
-    draws = None if isinstance(contender.draws, UnsetType) else contender.draws
-    if contender.own is not None:
-        draws = Draws((contender.own.n_estimators,), (site.name,), bool(contender.own.bootstrap))
-    return site_threshold(site, schema, _forest(site, schema, contender, feature_key), draws, rule)
 
 
 def rounded(figures: np.ndarray, between: np.ndarray, classes: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,76 @@
+"""Models at a site's test rows: the model that is sent or grown, its answers in groups of rows, and its threshold."""
+
+import msgspec
+import numpy as np
+from msgspec import UnsetType
+
+from silvan import metrics
+from silvan.algorithms.boosting.adaboost import local_boost
+from silvan.algorithms.evaluation.contenders import Contender, model_of
+from silvan.algorithms.evaluation.figures import Answer, answer_of
+from silvan.algorithms.evaluation.score_groups import in_groups
+from silvan.algorithms.evaluation.site_thresholds import Draws, site_threshold
+from silvan.algorithms.horizontal.merged_forest import local_forest
+from silvan.data.schema import Schema
+from silvan.errors import FormatError, RefusedError
+from silvan.federation.site import Site
+from silvan.forest.forest import Forest
+from silvan.privacy.gate.gate import policy_of
+
+
+def answer_on_test_rows(
+    site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray
+) -> tuple[Answer, np.ndarray]:
+    """Score the test part in groups of rows; return the scores and the labels to count by, kept for both rounds."""
+    key = ("scores", msgspec.json.encode(contender), feature_key.tobytes(), schema.hash)
+    if key not in site.cache:
+        forest = forest_of(site, schema, contender, feature_key)
+        part, absent = site.part(schema, test=True), site.absent(schema)
+        pieces = [answer_of(forest, piece.X, absent, site.n_jobs) for piece in part.pieces()]
+        whole = Answer(*map(np.concatenate, zip(*pieces, strict=True))) if len(pieces) > 1 else pieces[0]
+        at = _decide_at(site, schema, contender, feature_key)
+        if not np.isnan(at):
+            whole = Answer(whole.scores, (whole.scores[:, 1] >= at).astype(np.int64))
+        site.cache[key] = in_groups(whole, part.y, schema.n_classes, policy_of(site).score_groups)
+    found: tuple[Answer, np.ndarray] = site.cache[key]
+    return found
+
+
+def forest_of(site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray) -> Forest:
+    """Read or grow a model; one that is grown is kept."""
+    if contender.sent is not None and contender.own is None and contender.boosted is None:
+        return model_of(site, schema, contender.sent)
+    key = ("own model", msgspec.json.encode(contender), feature_key.tobytes(), schema.hash)
+    if key not in site.cache:
+        if contender.own is not None:
+            site.cache[key] = local_forest(site, schema, contender.own, feature_key, contender.own.n_estimators)
+        elif contender.boosted is not None:
+            site.cache[key] = local_boost(site, schema, contender.boosted)
+        else:
+            raise RefusedError("the question names no model for this site")
+    forest: Forest = site.cache[key]
+    return forest
+
+
+def _decide_at(site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray) -> float:
+    """Return from which score on the second of two classes is decided on; NaN where the most probable class is."""
+    given = contender.threshold
+    if isinstance(given, UnsetType) or schema.n_classes != 2:
+        return np.nan
+    if isinstance(given, float):
+        return given
+    if contender.own is None or given not in metrics.THRESHOLD_RULES:
+        raise FormatError("a rule for thresholds that there is not")
+    return threshold_of(site, schema, contender, feature_key, given)
+
+
+def threshold_of(
+    site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray, rule: str = "youden"
+) -> float:
+    """Choose the threshold of a model for two classes on training rows; NaN where it is not known what trees saw."""
+    if schema.n_classes != 2:
+        return np.nan
+    draws = None if isinstance(contender.draws, UnsetType) else contender.draws
+    if contender.own is not None:
+        draws = Draws((contender.own.n_estimators,), (site.name,), bool(contender.own.bootstrap))
+    return site_threshold(site, schema, forest_of(site, schema, contender, feature_key), draws, rule)

@@ -1,0 +1,76 @@
+"""How predictions depend on a column, from sums: what brute force says."""
+
+import numpy as np
+import pytest
+from helpers.studies import TASKS, federate, parts, table
+
+import silvan as sv
+from silvan.algorithms.explanation.dependence import Grid, SetColumns, make_grid, set_columns
+from silvan.errors import FormatError, InputError
+from silvan.forest.predict import scores
+
+SMALL = {"n_estimators": 12, "max_depth": 4}
+
+
+def fitted(task="binary", learner=sv.HistogramForest, **settings):
+    fed = federate(parts(table(task), 3), test=0.4, **settings)
+    return fed, learner(**SMALL).fit(fed)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("column", ["age", "ward"])
+def test_it_is_what_brute_force_says(task, column):
+    fed, model = fitted(task, sv.MergedForest)
+    found = model.partial_dependence(fed, column)
+    place, feature = fed.schema.names.index(column), fed.schema.features[fed.schema.names.index(column)]
+    rows = np.concatenate([fed.site(name).part(fed.schema, test=True).X for name in fed.sites])
+    for line in found.iter_rows():
+        rows[:, place] = line[0] if feature.categories is None else feature.categories.index(line[0])
+        wanted = scores(model.forest_, rows).mean(axis=0)
+        wanted = wanted[1:] if task == "binary" else wanted
+        spread = np.ptp(model.forest_.value) if task == "number" else 1.0
+        np.testing.assert_allclose(line[1:], wanted, atol=1e-4 * spread)
+
+
+def test_values():
+    fed, model = fitted(sums="masked")
+    assert model.partial_dependence(fed, "age", grid=[40, 60])["age"].to_list() == [40, 60]
+    assert model.partial_dependence(fed, "ward", grid=["a"]).columns == ["ward", "yes"]
+    rising = model.partial_dependence(fed, "age")["yes"].to_list()
+    assert rising[-1] > rising[0] + 0.2
+    bounded = sv.Schema.of([sv.Feature("age", bounds=(0, 100))], sv.Label("label", classes=("no", "yes")))
+    narrow = sv.federate_rows(parts(table().select("age", "label"), 2), schema=bounded, test=0.4)
+    forest = sv.MergedForest(**SMALL).fit(narrow).forest_
+    assert make_grid(bounded, forest, "age").values.tolist() == np.linspace(0, 100, 21).tolist()
+    constant = sv.MergedForest(2, max_depth=1).fit(fed).forest_
+    assert len(make_grid(fed.schema, constant, "noise").values) >= 1
+
+
+def test_what_cannot_be_meant():
+    fed, model = fitted()
+    for column, grid, why in [
+        ("agee", None, "no column 'agee'"),
+        ("age", ["a"], "grid must be"),
+        ("age", [np.nan], "grid must be"),
+        ("age", [], "grid must be"),
+        ("ward", ["nowhere"], "no category 'nowhere'"),
+        ("ward", [], "empty"),
+    ]:
+        with pytest.raises(InputError, match=why):
+            model.partial_dependence(fed, column, grid)
+    contender, blob = model._explained(fed)[1], fed.blob(fed.schema.to_json().encode())
+    model.partial_dependence(fed, "age")
+    ward = fed.schema.names.index("ward")
+    bad = [Grid(99, np.zeros(1)), Grid(0, np.zeros(0)), Grid(0, np.array([np.nan])), Grid(ward, np.array([0.5]))]
+    bad += [Grid(0, np.zeros((2, 2))), Grid(0, np.zeros(301)), Grid(0, np.zeros(2, np.float32))]
+    for grids in ([grid] for grid in bad):
+        with pytest.raises(FormatError, match="not possible"):
+            set_columns(fed.site("site 0"), SetColumns(schema=blob, model=contender, grids=grids))
+    with pytest.raises(FormatError, match="must be 1 to"):
+        set_columns(fed.site("site 0"), SetColumns(schema=blob, model=contender, grids=[]))
+
+
+def test_few_rows_say_nothing():
+    fed, model = fitted(policy=sv.Policy(min_test=200))
+    with pytest.raises(InputError, match="enough test rows"):
+        model.partial_dependence(fed, "age")
