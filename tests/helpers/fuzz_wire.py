@@ -135,6 +135,8 @@ def _by_rows(signed: bool) -> list[Federation]:
         for learner in learners:
             learner.fit(fed)
         learners[0].evaluate(fed)
+        learners[0].permutation_importance(fed, repeats=1)
+        learners[0].partial_dependence(fed, "dose", grid=[1, 4])
         if signed:
             _send_results(learners[0], fed)
         made.append(fed)

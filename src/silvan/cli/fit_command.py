@@ -81,6 +81,7 @@ def carry_out(plan: "Study", run: "Run", record: "Record", console: "Console", *
             steps.judge(record, federation, model, progress, epsilon=plan.evaluation_epsilon)
             if steps.is_private(record):
                 steps.note_test_rows(record)
+        steps.explain_model(record, federation, model, plan, progress)
     if record.evaluation:
         run.write_evaluation(record.evaluation)
     record.status = "done"
@@ -90,6 +91,8 @@ def carry_out(plan: "Study", run: "Run", record: "Record", console: "Console", *
 
     summary = summarise(record)
     terminal.print_parts(console, terminal.results(summary), terminal.sentences(summary))
+    if record.permutation:
+        terminal.print_parts(console, terminal.columns_that_matter(summary))
     models = [model.file for model in record.models] or [MODEL]
     listed = ["sites", "study.toml"] if demo else []
     listed += [SHARES] if plan.by_columns and demo else models

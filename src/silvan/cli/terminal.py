@@ -137,6 +137,18 @@ def _cell(line: dict[str, Any], model: str, summary: dict[str, Any]) -> Text:
     return cell
 
 
+def columns_that_matter(summary: dict[str, Any], most: int = 5) -> RenderableType:
+    """Return the columns that matter most, by how much the error grows when they are shuffled."""
+    table = make_table()
+    table.add_column("Columns that matter most", overflow="fold")
+    table.add_column("Error grows by", justify="right", no_wrap=True)
+    for name, growth in summary["importances"][:most]:
+        table.add_row(Text(clean(name)), f"{growth:.3g}")
+    what = "Brier score" if len(summary["classes"] or ()) == 2 else "mean squared error"
+    caption = Text(f"{what} on all sites' test rows, with the column shuffled at each site")
+    return Group(table, Text(), _dim(caption))
+
+
 def on_table(rows: list["Figures"], name: str) -> RenderableType:
     """Return the figures of models on one table: a line for each model, sites' own ones by name."""
     metrics = [key for key in METRICS if rows and key in rows[0].figures]

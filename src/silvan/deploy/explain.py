@@ -100,11 +100,18 @@ def _lines(study: RemoteStudy, sites: list[str]) -> list[str]:
     plan = study.study
     parameters = ", ".join(f"{key} {value}" for key, value in plan.parameters.items()) or "all parameters as they are"
     others = f"all sites of the federation ({', '.join(sites)})" if study.sites is None else ", ".join(sites)
+    more = []
+    if plan.importance:
+        more.append("How much columns matter is told as errors with a column shuffled, summed over sites.")
+    if plan.dependence:
+        names = ", ".join(plan.dependence)
+        more.append(f"Mean predictions of your test rows leave, summed over sites, with these columns set: {names}.")
     return [
         f"Learns to predict {plan.label!r} by {plan.kind} ({parameters}), over {others}.",
         f"{plan.test:.0%} of your rows are kept for judging, and only figures of merit of them leave."
         if plan.test
         else "No rows are kept for judging.",
+        *more,
     ]
 
 
@@ -225,6 +232,10 @@ def _try(study: RemoteStudy, n: int, table: pl.DataFrame, sums: Any) -> Trial | 
             model.judge_with_noise(federation, plan.evaluation_epsilon)
         elif plan.test:
             model.evaluate(federation)
+            if plan.importance and model.forest_ is not None:
+                model.permutation_importance(federation, repeats=1)
+            if plan.dependence and model.forest_ is not None:
+                model.dependence(federation, federation.schema.names[:1])
     except SilvanError:
         return None
     lines = [line for site in sites for line in site.outbox.ledger.lines()]  # type: ignore[union-attr]

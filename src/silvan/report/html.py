@@ -63,7 +63,7 @@ def render(summary: dict[str, Any]) -> str:
 def _importances(summary: dict[str, Any]) -> list[tuple[str, float, Markup]]:
     listed = summary["importances"][:_MOST_IMPORTANCES]
     most = max((share for _, share in listed), default=0.0) or 1.0
-    return [(name, share, plots.bar(share / most)) for name, share in listed]
+    return [(name, share, plots.bar(max(share, 0.0) / most)) for name, share in listed]
 
 
 def _stacks(summary: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:

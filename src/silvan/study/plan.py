@@ -46,6 +46,8 @@ class Study:
     kinds: Kinds = field(default_factory=dict)  # what columns are, where the study says so
     schema: Schema | None = None  # of the columns, if the study sets it
     evaluation_epsilon: float | None = None  # epsilon of the figures; None: they are exact
+    importance: bool = False  # whether columns are shuffled to see how much they matter
+    dependence: tuple[str, ...] = ()  # columns that predictions are averaged over
     lines: dict[Key, int] = field(default_factory=dict, repr=False)
 
     @property
@@ -74,8 +76,13 @@ class Study:
             more["kinds"] = dict(self.kinds)
         if self.schema is not None:
             more["schema"] = self.schema.to_json()
-        if self.evaluation_epsilon is not None:
-            more["evaluation"] = {"epsilon": self.evaluation_epsilon}
+        evaluation = {
+            "epsilon": self.evaluation_epsilon,
+            "importance": self.importance,
+            "dependence": list(self.dependence),
+        }
+        if any(evaluation.values()):
+            more["evaluation"] = {key: value for key, value in evaluation.items() if value}
         return {
             **more,
             "label": self.label,

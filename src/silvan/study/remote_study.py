@@ -148,7 +148,7 @@ def parse_remote_study(text: str, path: Path = Path("study.toml"), check: Check 
     if kind == "BOFRF" and parameters.get("protocol") != "paper":
         parameters.setdefault("recount", True)  # machines of others may send what they like
     schema = check_schema(rest.get("schema"), top.get("label", "label"), problems)
-    evaluation_epsilon = check_evaluation(rest, parameters, problems)
+    evaluation = check_evaluation(rest, parameters, problems)
     kinds = check_column_kinds(rest.get("kinds", {}), columns, problems)
     sites, quorum, timeout = data.get("sites"), data.get("quorum"), data.get("timeout", TIMEOUT)
     if sites is not None and not (_names(sites) and len(set(sites)) == len(sites)):
@@ -168,7 +168,7 @@ def parse_remote_study(text: str, path: Path = Path("study.toml"), check: Check 
         problems.add(("figures",), f"figures must be 'own' or 'all', got {figures!r}")
     problems.stop()
     name, output = top.pop("name", "study"), top.pop("output", Path())  # not the file's name, which sites do not have
-    given: dict[str, Any] = {"schema": schema, "evaluation_epsilon": evaluation_epsilon, "lines": problems.lines}
+    given: dict[str, Any] = {"schema": schema, "lines": problems.lines, **evaluation}
     given["kinds"] = kinds
     study = Study(path, name, {}, kind, parameters, {}, Path(output), **given, **top)
     made = RemoteStudy(study, text, sites, quorum, float(timeout), days, sampling == "secret" and not columns)

@@ -123,6 +123,14 @@ class Curve(msgspec.Struct, frozen=True):
     points: list[tuple[float, float]]
 
 
+class Dependence(msgspec.Struct, frozen=True):
+    """Mean predictions of all sites' test rows with a column set to each value, by class (of two, the second)."""
+
+    column: str
+    values: list[float | str]
+    means: dict[str, list[float]]
+
+
 class Record(msgspec.Struct, kw_only=True):
     """What ``run.json`` holds."""
 
@@ -152,6 +160,8 @@ class Record(msgspec.Struct, kw_only=True):
     traffic: list[Traffic] = []  # of all steps
     kinds: list[Kind] = []
     importances: dict[str, float] | None = None
+    permutation: dict[str, float] | None = None  # growth of the squared error with a column shuffled (docs/figures.md)
+    dependence: list[Dependence] = []
     threshold: float | None = None  # from which score on the second of two classes is predicted
     repeats: int = 0  # how often every row was judged; 0: the test rows were, once
     folds: int = 0

@@ -16,6 +16,7 @@ import numpy as np
 from silvan import metrics
 from silvan.algorithms.evaluation.evaluate import evaluate
 from silvan.algorithms.evaluation.figures import Row, never_decided
+from silvan.errors import InputError
 from silvan.federate.alignment import asks_to_align
 from silvan.federation.federation import OVERALL, Federation
 from silvan.forest.forest import Forest
@@ -26,7 +27,7 @@ from silvan.study.message_kinds import describe_kinds
 from silvan.study.plan import Study
 from silvan.study.progress_bars import Progress
 from silvan.study.remote_study import RemoteStudy
-from silvan.study.run_folder import Counts, Curve, Difference, Figures, Record, Run, Site, Traffic
+from silvan.study.run_folder import Counts, Curve, Dependence, Difference, Figures, Record, Run, Site, Traffic
 
 _MOST_CLASSES = 12
 """Curves are kept for so many classes."""
@@ -106,6 +107,9 @@ def _site(federation: Federation, name: str) -> Site:
 
 def check_with_sites(study: Study, federation: Federation, model: Any, *, sampling: bool = False) -> None:
     """Announce all that the study will ask: raise an error if a site would refuse, before anything is spent."""
+    unknown = [name for name in study.dependence if name not in federation.schema.names]
+    if unknown:
+        raise InputError(f"dependence names {unknown[0]!r}, which is no column to learn from")
     announce(federation, questions_of(study, federation, model, sampling=sampling))
 
 
@@ -120,6 +124,8 @@ def questions_of(study: Study, federation: Federation, model: Any, *, sampling: 
     if study.test > 0:
         noisy = {} if study.evaluation_epsilon is None else {"epsilon": study.evaluation_epsilon}
         questions += model.questions_of_judging(federation, **noisy)
+        if study.importance or study.dependence:
+            questions += model.questions_of_explaining(study.importance, study.dependence)
     if sampling:
         questions += Questions((OfferSampling, TakeSampling), tasks=0)
     return questions
@@ -197,6 +203,26 @@ def judge(
     names = [name for name, _ in contenders]
     record.curves = [] if counts is None else list(curves(names, counts.scores, record.classes or []))
     record.status = "done"
+    note_traffic(record, federation)
+
+
+def explain_model(record: Record, federation: Federation, model: Any, study: Study, progress: Progress) -> None:
+    """Record which columns matter and how predictions depend on some, if the study asks for it."""
+    if not (study.importance or study.dependence):
+        return
+    if model.forest_ is None:
+        record.warnings.append("which columns matter is known of a forest for all sites, and there is none here")
+        return
+    with progress.step("Asking what columns do"):
+        if study.importance:
+            record.permutation = model.permutation_importance(federation)
+        if study.dependence:
+            classes = record.classes
+            names = ["prediction"] if classes is None else classes[1:] if len(classes) == 2 else classes
+            record.dependence = [
+                Dependence(column, values, dict(zip(names, np.round(means.T, 6).tolist(), strict=True)))
+                for column, (values, means) in model.dependence(federation, study.dependence).items()
+            ]
     note_traffic(record, federation)
 
 

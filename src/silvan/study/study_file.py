@@ -93,7 +93,7 @@ def read_study(path: str | Path) -> Study:
             problems.unknown((key,), SECTIONS, f"unknown section [{key}]")
     tables = check_sites(data, path.parent, problems)
     kind, parameters = check_learner(data.get("learner", {}), "parties" in data, problems)
-    evaluation_epsilon = check_evaluation(data, parameters, problems)
+    evaluation = check_evaluation(data, parameters, problems)
     check_repeats(data, parameters, problems)
     policy = check_policy(data.get("policy", {}), problems)
     schema = check_schema(data.get("schema"), top.get("label", "label"), problems)
@@ -113,7 +113,7 @@ def read_study(path: str | Path) -> Study:
         Path(os.path.normpath(output)),
         schema=schema,
         kinds=kinds,
-        evaluation_epsilon=evaluation_epsilon,
+        **evaluation,
         lines=problems.lines,
         **top,
     )

@@ -37,6 +37,9 @@ MODELS_JUDGED = {"BOFRF": 2}
 
 SECTIONS = ("sites", "parties", "reading", "kinds", "schema", "learner", "evaluation", "policy")
 
+EVALUATION = ("epsilon", "importance", "dependence")
+"""Keys of how a model is judged."""
+
 Sources = dict[str, Path | Query | Table]
 """Tables by site."""
 
@@ -230,20 +233,49 @@ def check_column_kinds(values: Any, columns: bool, problems: Problems) -> Kinds:
     return found
 
 
-def check_evaluation(data: dict[str, Any], parameters: dict[str, Any], problems: Problems) -> float | None:
-    """Check how the model is judged; return the epsilon of its figures, None if they are exact."""
+def check_evaluation(data: dict[str, Any], parameters: dict[str, Any], problems: Problems) -> dict[str, Any]:
+    """Check how the model is judged; return the fields of the plan that say so."""
     values, private = data.get("evaluation", {}), parameters.get("epsilon") is not None
     if private and "schema" not in data:
         problems.add(("learner", "epsilon"), "epsilon needs a schema that is known without looking at tables: [schema]")
     if not isinstance(values, dict):
         problems.add(("evaluation",), "evaluation must be a section: [evaluation]")
-        return None
-    for key in values:
-        if key != "epsilon":
-            problems.unknown(("evaluation", key), ["epsilon"], f"unknown key {key!r} in [evaluation]")
-    if "epsilon" not in values or values["epsilon"] == NONE:
-        return None
-    key, epsilon = ("evaluation", "epsilon"), values["epsilon"]
+        return {}
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in EVALUATION:
+            problems.unknown(("evaluation", key), list(EVALUATION), f"unknown key {key!r} in [evaluation]")
+        elif key != "epsilon":
+            right = isinstance(value, bool) if key == "importance" else _are_columns(value)
+            if not right:
+                what = "true or false" if key == "importance" else "a list of columns, each once"
+                problems.add(("evaluation", key), f"{key} must be {what}, got {value!r}")
+            elif value:
+                found[key] = value if key == "importance" else tuple(value)
+                _check_explaining(key, data, private, problems)
+    if "epsilon" in values and values["epsilon"] != NONE:
+        found["evaluation_epsilon"] = _check_noise(values["epsilon"], private, bool(data.get("test")), problems)
+    return found
+
+
+def _are_columns(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(v, str) and v for v in value) and len(set(value)) == len(value)
+
+
+def _check_explaining(key: str, data: dict[str, Any], private: bool, problems: Problems) -> None:
+    """Check that there are exact figures of test rows of sites."""
+    kind = data.get("learner", {}).get("kind") if isinstance(data.get("learner"), dict) else None
+    if private:
+        problems.add(("evaluation", key), f"{key} is for learners without epsilon: it is not told with noise")
+    elif "parties" in data or kind in COLUMN_LEARNERS:
+        problems.add(("evaluation", key), f"{key} is for [sites]; leave it out of studies over columns")
+    elif not data.get("test"):
+        problems.add(("evaluation", key), f"{key} needs test rows: set test")
+
+
+def _check_noise(epsilon: Any, private: bool, test: bool, problems: Problems) -> float | None:
+    """Check the epsilon of figures."""
+    key = ("evaluation", "epsilon")
     try:
         check_epsilon(epsilon)
     except InputError as error:
@@ -251,7 +283,7 @@ def check_evaluation(data: dict[str, Any], parameters: dict[str, Any], problems:
         return None
     if not private:
         problems.add(key, "epsilon of figures is for a forest with epsilon in [learner]; leave it out")
-    if not data.get("test"):
+    if not test:
         problems.add(key, "there are no rows to judge by: set test, or leave [evaluation] out")
     return float(epsilon)
 

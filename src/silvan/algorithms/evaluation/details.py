@@ -191,7 +191,7 @@ def _number_groups(predicted: np.ndarray, y: np.ndarray, floors: Floors) -> np.n
 def numbers_differ(numbers: np.ndarray) -> bool:
     """Whether more than one of the numbers is another than most: otherwise their mean may tell each of them."""
     _, times = np.unique(numbers, return_counts=True)
-    return bool(len(numbers) - times.max() > 1)
+    return bool(len(numbers) - times.max(initial=0) > 1)
 
 
 # -- at the coordinator

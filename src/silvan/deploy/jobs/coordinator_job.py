@@ -151,6 +151,7 @@ class Coordinator(Controlling):
             if plan.test > 0:
                 steps.judge(record, federation, model, Bars(), epsilon=plan.evaluation_epsilon)
                 steps.note_test_rows(record)
+                steps.explain_model(record, federation, model, plan, Bars())
                 run.write_evaluation(record.evaluation)
             record.status = "done"
             run.write(record)

@@ -34,6 +34,8 @@ def copy_for(record: Record, study: RemoteStudy, site: str, holder: str = "") ->
         traffic=[line for line in record.traffic if line.site == site],
         evaluation=[row for row in record.evaluation if _may_see(record, study, site, holder, row)],
         counts=[counts for counts in record.counts if _may_see(record, study, site, holder, counts)],
+        permutation=record.permutation if everything or _sees_overall(record, site, holder) else None,
+        dependence=record.dependence if everything or _sees_overall(record, site, holder) else [],
         curves=record.curves if everything or _sees_overall(record, site, holder) else [],
     )
 

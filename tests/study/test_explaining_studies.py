@@ -1,0 +1,85 @@
+"""Studies that ask what columns do: in the study file, in approvals, and in the run folder."""
+
+import pytest
+from helpers.runs import silvan, write_study
+
+from silvan.deploy.explain import try_out
+from silvan.errors import InputError
+from silvan.study.remote_study import parse_remote_study
+from silvan.study.run_folder import Run
+from silvan.study.study_file import read_study
+
+ASKS = '\n[evaluation]\nimportance = true\ndependence = ["age", "ward"]\n'
+
+
+def written(folder, more=ASKS, **settings):
+    path = write_study(folder, **settings)
+    path.write_text(path.read_text() + more)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["MergedForest", "BOFRF"])
+def test_a_run_has_what_was_asked_for(tmp_path, kind):
+    path = written(tmp_path, kind=kind)
+    out = silvan("fit", path, "--output", tmp_path / "run").output
+    assert "Columns that matter most" in out
+    record = Run(tmp_path / "run").read()
+    assert set(record.permutation) == {"age", "dose", "sex", "ward", "noise"}
+    assert [one.column for one in record.dependence] == ["age", "ward"]
+    assert record.dependence[1].values[0] == "a"
+    assert len(record.dependence[1].means["yes"]) == len(record.dependence[1].values)
+    assert {"ShuffleColumns", "SetColumns"} <= {kind.name for kind in record.kinds}
+    assert "when the column is shuffled" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_study_that_does_not_ask_is_what_it_was(tmp_path):
+    plain = read_study(write_study(tmp_path))
+    assert "evaluation" not in plain.settings()
+    asked = read_study(written(tmp_path))
+    assert asked.settings()["evaluation"] == {"importance": True, "dependence": ["age", "ward"]}
+    assert asked.fingerprint("1") != plain.fingerprint("1")
+
+
+def test_without_a_forest_for_all_sites(tmp_path):
+    silvan("fit", written(tmp_path, kind="LocalForest"), "--output", tmp_path / "run")
+    record = Run(tmp_path / "run").read()
+    assert record.permutation is None
+    assert any("forest for all sites" in text for text in record.warnings)
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ("importance = 1", "true or false"),
+        ('dependence = "age"', "a list of columns"),
+        ('dependence = ["age", "age"]', "each once"),
+        ("importances = true", "did you mean"),
+    ],
+)
+def test_what_cannot_be_meant(tmp_path, lines, why):
+    with pytest.raises(InputError, match=why):
+        read_study(written(tmp_path, f"\n[evaluation]\n{lines}\n"))
+
+
+def test_there_must_be_test_rows(tmp_path):
+    path = written(tmp_path)
+    path.write_text(path.read_text().replace("test = 0.3\n", ""))
+    with pytest.raises(InputError, match="needs test rows"):
+        read_study(path)
+
+
+def test_an_unknown_column_stops_before_training(tmp_path):
+    path = written(tmp_path, '\n[evaluation]\ndependence = ["agee"]\n')
+    found = silvan("fit", path, "--output", tmp_path / "run", ok=False)
+    assert found.exit_code
+    assert f"study.toml:{len(path.read_text().splitlines())}" in found.stderr
+    assert Run(tmp_path / "run").read().status == "started"
+
+
+def test_approvals_list_the_messages():
+    text = 'label = "y"\ntest = 0.3\n[learner]\nkind = "MergedForest"\n'
+    kinds = {"ShuffleColumns", "SetColumns"}
+    assert not kinds & set(try_out(parse_remote_study(text)).kinds)
+    asked = try_out(parse_remote_study(text + ASKS))
+    assert kinds <= set(asked.kinds)
+    assert asked.tasks == 4
