@@ -135,15 +135,22 @@ def _by_rows(signed: bool) -> list[Federation]:
         for learner in learners:
             learner.fit(fed)
         learners[0].evaluate(fed)
-        learners[0].permutation_importance(fed, repeats=1)
-        learners[0].partial_dependence(fed, "dose", grid=[1, 4])
         if signed:
             _send_results(learners[0], fed)
         made.append(fed)
     numbers = parts(table(n=60).select("dose", "noise", "label"), 3)  # what adaptive bins can take
     fed = federate(numbers, Recorded, signed=signed, policy=sv.Policy(messages=("*", "AdaptiveLevel")))
     sv.HistogramForest(2, max_depth=2, bins="adaptive").fit(fed)
-    return [*made, fed]
+    return [*made, fed, _explained(signed)]
+
+
+def _explained(signed: bool) -> Federation:
+    """As many test rows as it takes for sites to say what columns do."""
+    fed = federate(parts(table(n=90), 3), Recorded, sums="masked", signed=signed, test=0.5)
+    model = sv.MergedForest(2, max_depth=2).fit(fed)
+    model.permutation_importance(fed, repeats=1)
+    model.partial_dependence(fed, "dose", grid=[1, 4])
+    return fed
 
 
 def _private(signed: bool) -> list[Federation]:

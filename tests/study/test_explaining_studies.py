@@ -47,6 +47,14 @@ def test_without_a_forest_for_all_sites(tmp_path):
     assert any("forest for all sites" in text for text in record.warnings)
 
 
+def test_too_few_test_rows(tmp_path):
+    """There is a model and figures all the same."""
+    silvan("fit", written(tmp_path, f"{ASKS}\n[policy]\nmin_test = 30\n"), "--output", tmp_path / "run")
+    record = Run(tmp_path / "run").read()
+    assert record.status == "done"
+    assert any("enough test rows" in text for text in record.warnings)
+
+
 @pytest.mark.parametrize(
     ("lines", "why"),
     [

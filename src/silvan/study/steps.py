@@ -213,16 +213,20 @@ def explain_model(record: Record, federation: Federation, model: Any, study: Stu
     if model.forest_ is None:
         record.warnings.append("which columns matter is known of a forest for all sites, and there is none here")
         return
-    with progress.step("Asking what columns do"):
-        if study.importance:
-            record.permutation = model.permutation_importance(federation)
-        if study.dependence:
-            classes = record.classes
-            names = ["prediction"] if classes is None else classes[1:] if len(classes) == 2 else classes
-            record.dependence = [
-                Dependence(column, values, dict(zip(names, np.round(means.T, 6).tolist(), strict=True)))
-                for column, (values, means) in model.dependence(federation, study.dependence).items()
-            ]
+    classes = record.classes
+    names = ["prediction"] if classes is None else classes[1:] if len(classes) == 2 else classes
+    try:
+        with progress.step("Asking what columns do"):
+            if study.importance:
+                record.permutation = model.permutation_importance(federation)
+            shown = model.dependence(federation, study.dependence) if study.dependence else {}
+    except InputError as error:  # too few rows: the model is there all the same
+        record.warnings.append(str(error))
+        return
+    record.dependence = [
+        Dependence(column, values, dict(zip(names, np.round(means.T, 6).tolist(), strict=True)))
+        for column, (values, means) in shown.items()
+    ]
     note_traffic(record, federation)
 
 
