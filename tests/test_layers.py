@@ -28,6 +28,7 @@ LAYERS = [
     "report",
     "auditing",
     "deploy",
+    "web",
     "cli",
     "__init__",
 ]

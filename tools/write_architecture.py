@@ -27,7 +27,7 @@ LAYERS = (
         "privacy",
         "algorithms",
     ),
-    *("learners", "federate", "study", "report", "auditing", "deploy", "cli"),
+    *("learners", "federate", "study", "report", "auditing", "deploy", "web", "cli"),
 )
 
 

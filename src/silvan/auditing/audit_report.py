@@ -8,8 +8,8 @@ import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-import silvan.report
 from silvan.auditing.findings import Finding, what_helps
+from silvan.report.html import STYLE
 from silvan.util.files import write_whole
 
 FORMAT = "silvan audit"
@@ -17,7 +17,6 @@ VERSION = 1
 JSON, PAGE = "audit.json", "audit.html"
 
 _TEMPLATES = Path(__file__).parent / "page"
-_STYLE = Path(silvan.report.__file__).parent / "page" / "style.css"
 _CLASS = {"held": "gained", "close": "level", "exceeded": "lost", "not run": "level"}
 
 
@@ -72,7 +71,7 @@ def render(data: dict[str, Any]) -> str:
         lstrip_blocks=True,
     )
     environment.filters["figure"] = figure
-    style = Markup(_STYLE.read_text())  # noqa: S704, our own file
+    style = Markup(STYLE.read_text())  # noqa: S704, our own file
     return environment.get_template("audit.html.jinja").render(
         reports=data["reports"], style=style, colour=_CLASS, what_helps=what_helps
     )

@@ -49,6 +49,7 @@ def fit(
 def carry_out(plan: "Study", run: "Run", record: "Record", console: "Console", *, demo: bool = False) -> None:
     """Agree, train, judge and report; a demo says less on the way, and keeps no journal."""
     from silvan.cli import terminal
+    from silvan.deploy.job_progress import ProgressWriter
     from silvan.report.html import write_report
     from silvan.report.summary import summarise
     from silvan.study import steps
@@ -68,12 +69,17 @@ def carry_out(plan: "Study", run: "Run", record: "Record", console: "Console", *
         terminal.print_parts(console, clean(title), terminal.differences(summarise(record)))
         ask_about_columns(plan, federation.local_sites, private=steps.is_private(record))
 
+    noted = ProgressWriter(run, "", run.folder)  # for who looks at the folder meanwhile
+    federation.watch(noted.on)
     with plan.pointing():
         model = make_learner(plan, federation.schema)
         steps.check_with_sites(plan, federation, model)
+        rounds = model.expected_rounds
+        noted.stage("training", 0 if rounds is None else federation.rounds + rounds)
         seconds = steps.train(federation, model, progress)
     steps.note_training(record, run, federation, model, seconds)
     run.write(record)
+    noted.stage("judging")
     with plan.pointing():
         if plan.repeats:
             judge_repeatedly(record, federation, model, progress, plan.repeats)
@@ -88,6 +94,7 @@ def carry_out(plan: "Study", run: "Run", record: "Record", console: "Console", *
     run.write(record)
     federation.journal.close()
     write_report(run)
+    noted.stage("done", final=True)
 
     summary = summarise(record)
     terminal.print_parts(console, terminal.results(summary), terminal.sentences(summary))
@@ -152,9 +159,10 @@ def start_run(study: "Study", run: "Run", *, resume: bool) -> "Record":
 
 def put_aside(run: "Run") -> None:
     """Move an earlier run's files to a new folder inside the run folder: nothing is lost."""
+    from silvan.deploy.job_progress import PROGRESS
     from silvan.study.run_folder import EVALUATION, JOURNAL, REPORT, RUN, SHARES
 
-    known = [EVALUATION, REPORT, JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", RUN]
+    known = [EVALUATION, REPORT, PROGRESS, JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", RUN]
     files = [run.file(name) for name in known] + sorted(run.folder.glob("model*.silvan"))
     files = [file for file in files if file.is_file()] + [run.file(SHARES)] * run.file(SHARES).is_dir()
     if not files:

@@ -19,6 +19,7 @@ from silvan.cli import (
     site_command,
     study_command,
 )
+from silvan.cli.pages import web_command
 from silvan.cli.plain_text import clean
 from silvan.cli.tables import check_command
 from silvan.errors import SilvanError
@@ -68,6 +69,7 @@ app.command()(report_command.report)
 app.command()(audit_command.audit)
 app.command()(doctor_command.doctor)
 site_command.app.command("check")(check_command.check_site)
+app.command()(web_command.web)
 app.add_typer(site_command.app, name="site")
 app.add_typer(study_command.app, name="study")
 

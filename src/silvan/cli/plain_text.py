@@ -4,10 +4,12 @@ from typing import Any
 
 import typer
 
+from silvan.util.readable import printable
+
 
 def clean(text: Any) -> str:
     """Return text with unprintable characters replaced, so that it cannot control a terminal."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text))
+    return printable(text)
 
 
 def print_lines(*lines: str) -> None:

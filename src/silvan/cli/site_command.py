@@ -10,7 +10,7 @@ from silvan.cli.plain_text import clean, print_lines
 from silvan.errors import InputError, SilvanError
 
 if TYPE_CHECKING:
-    from silvan.deploy.member import Member, SiteFiles
+    from silvan.deploy.member import SiteFiles
     from silvan.deploy.results.send_results import KeptResults
     from silvan.study.remote_study import RemoteStudy
 
@@ -27,7 +27,7 @@ def system() -> None:
     require_posix()
 
 
-_MOST_COLUMNS, _LONGEST_REASON = 12, 150
+_MOST_COLUMNS = 12
 
 
 @app.command()
@@ -187,10 +187,8 @@ def decline(
     """Take no part in a study: the coordinator is told why. Approving it later takes that back."""
     from silvan.deploy.native.flare_folder import open_site
 
-    if not why.strip() or len(why) > _LONGEST_REASON:
-        raise InputError(f"why must be text of at most {_LONGEST_REASON} characters")
     member = open_site(folder)
-    member.decline(study_of(member, study), clean(why).strip())
+    member.decline(study_of(member, study), why)
     print_lines("Declined. The coordinator is told when it asks, or asks at once if the study waits for you.")
 
 
@@ -332,32 +330,19 @@ def start(
     new_roster: Annotated[bool, typer.Option("--new-roster", hidden=True)] = False,
 ) -> None:
     """Start the site's process: it connects to the coordinator, and answers what you let it."""
-    from silvan.deploy.certificates import ends_soon
-    from silvan.deploy.hub import roster_fingerprint
-    from silvan.deploy.member import Member, check_table
-    from silvan.deploy.services import become_site, start_site
+    from silvan.deploy.member import Member
+    from silvan.deploy.services import become_site, prepare_site, start_site
 
     member = Member(folder)
     if new_roster:
         raise InputError(f"new keys are shown, and accepted by their words, with `silvan site roster {folder}`")
-    if ends_soon(member.certificate):
-        member.renew()
-        print_lines(f"The certificate was about to end and is renewed, until {_end_of(member)}.")
-    own = member.settings
-    check_table(own["table"], own.get("query"), [], own.get("memory"), own.get("reading"))
-    roster = member.pin_roster()
-    if roster is not None:
-        print_lines(f"All keys together in words: {roster_fingerprint(roster)}")
+    print_lines(*prepare_site(member))
     if foreground:
         become_site(member)
     process = start_site(member)
     print_lines(
         f"Running (process {process.pid}). Errors: silvan site status {folder}. FLARE's log: {member.path}/kit/log.txt"
     )
-
-
-def _end_of(member: "Member") -> str:
-    return f"{member.certificate.not_valid_after_utc:%Y-%m-%d}"
 
 
 @app.command()
@@ -367,7 +352,8 @@ def renew(folder: Folder) -> None:
 
     member = Member(folder)
     member.renew()
-    print_lines(f"Renewed, until {_end_of(member)}. The site uses it when it is started again.")
+    end = f"{member.certificate.not_valid_after_utc:%Y-%m-%d}"
+    print_lines(f"Renewed, until {end}. The site uses it when it is started again.")
 
 
 @app.command()

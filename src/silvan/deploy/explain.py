@@ -23,6 +23,7 @@ from silvan.federation.site import HANDLERS
 from silvan.privacy.gate.announce import announce
 from silvan.privacy.gate.gate import Policy
 from silvan.privacy.gate.site_folder import Approval
+from silvan.privacy.noise.noisy_request import Noisy
 from silvan.privacy.sampling_key import share_sampling_key
 from silvan.study import steps
 from silvan.study.learner_section import check_parameters
@@ -80,11 +81,23 @@ def explain(member: SiteFiles, study: RemoteStudy) -> Explanation:
         lines += [] if study.predict is not None else [_results(study, len(sites))]
         if plan.models_judged:
             lines.append(f"Models of others that your test rows judge: {plan.models_judged} at most.")
-        closed = [kind for kind in trial.kinds if not member.policy.allows(kind)]
-        if closed:
-            lines.append(f"Your policy does not allow {', '.join(closed)}: the site would refuse.")
+        lines += _refused(member.policy, trial.kinds)
     leaves = describe_kinds([] if trial is None else trial.kinds)
     return Explanation(study.id, study.digest, found, lines, leaves, study.text, asked)
+
+
+def _refused(policy: Policy, kinds: list[str]) -> list[str]:
+    """Describe which of the kinds of messages a site would refuse by its policy, whatever its owner approves."""
+    closed = [kind for kind in kinds if not policy.allows(kind)]
+    exact = [kind for kind in kinds if HANDLERS[kind][0].of_rows and not issubclass(HANDLERS[kind][0], Noisy)]
+    unnamed = [kind for kind in exact if policy.allows(kind) and not policy.allows_exact(kind)]
+    lines = [f"Your policy does not allow {', '.join(closed)}: the site would refuse."] if closed else []
+    if unnamed:
+        lines.append(
+            f"Your policy has a privacy budget, and {', '.join(unnamed)} would be answered without noise: the site "
+            "would refuse, unless messages in the policy names them."
+        )
+    return lines
 
 
 def _wrong_parameters(study: RemoteStudy) -> list[str]:
@@ -121,8 +134,10 @@ def _results(study: RemoteStudy, n_sites: int) -> str:
         return "At the end every party has its share of the model, and the label holder is sent the figures."
     if study.figures == "all":
         return "At the end every site is sent the model and the figures of all sites, yours too."
-    both = "your own figures and those over all sites" if n_sites >= LEAST else "your own figures"
-    return f"At the end you are sent the model, {both}; no other site is sent yours."
+    what = (
+        "the model, your own figures and those over all sites" if n_sites >= LEAST else "the model and your own figures"
+    )
+    return f"At the end you are sent {what}; no other site is sent yours."
 
 
 def approve_study(

@@ -28,6 +28,8 @@ class Progress(msgspec.Struct):
     final: bool = False  # it has ended, and will not go on if it is submitted again
     seconds: dict[str, float] = {}  # when each stage began: seconds since 1970
     spent: dict[str, float] = {}  # seconds of training: at the slowest site of every wave, on the wire, in all
+    rounds: int = 0  # the last one of this stage, if that is known
+    answered: dict[str, int] = {}  # the last round that each site answered
 
 
 class ProgressWriter:
@@ -40,9 +42,9 @@ class ProgressWriter:
         self._path, self._folder, self._last = run.file(PROGRESS), folder, 0.0
         self.now = Progress(job)
 
-    def stage(self, name: str) -> None:
-        """Note that a stage begins, and when."""
-        self.now.stage = name
+    def stage(self, name: str, rounds: int = 0, *, final: bool = False) -> None:
+        """Note that a stage begins, and when; it ends with the round ``rounds`` at the latest, if that is known."""
+        self.now.stage, self.now.rounds, self.now.final = name, rounds, self.now.final or final
         self.now.seconds[name] = time.time()
         self.write()
 
@@ -53,6 +55,7 @@ class ProgressWriter:
             self.now.waiting[event.site] = event.kind
         elif event.what == "answer":
             self.now.waiting.pop(event.site, None)
+            self.now.answered[event.site] = event.round
         elif event.what == "lost":
             self.now.lost[event.site] = event.kind
         if time.monotonic() - self._last > 0.5 or event.what in ("waiting", "lost"):

@@ -46,7 +46,7 @@ from silvan.study.remote_study import RemoteStudy, parse_remote_study
 from silvan.study.study_sections import check_policy, check_reading
 from silvan.study.toml_lines import Problems, key_lines
 from silvan.util.files import write_whole
-from silvan.util.readable import count_of
+from silvan.util.readable import count_of, printable
 
 KEY_FILE = Path("kit", "startup", "client.key")
 MEMBER, SETTINGS, ROSTER, STORE, BUDGET = "member.json", "site.toml", "roster.json", "store.sqlite", "budget.sqlite"
@@ -57,6 +57,9 @@ BETWEEN_MACHINES = {"score_groups": 5}
 _COMMENT = """# What the site brings, and what it lets out. Restart the site after a change.
 # The policy's keys are explained in docs/study.md, the table's in docs/tables.md.
 """
+
+
+_LONGEST_REASON = 150
 
 
 class Membership(msgspec.Struct, frozen=True):
@@ -164,7 +167,10 @@ class SiteFiles:
         write_whole(self._asked(study, "toml"), study.text.encode())
 
     def decline(self, study: RemoteStudy, why: str) -> None:
-        """Note that the owner does not take part in a study, and why; an approval of it is withdrawn."""
+        """Note that the owner does not take part in a study, and why, in a line; an approval of it is withdrawn."""
+        why = printable(why).strip()
+        if not why or len(why) > _LONGEST_REASON:
+            raise InputError(f"the reason must be text of at most {_LONGEST_REASON} characters")
         if self.folder.approvals.find(study.id) is not None:
             self.folder.approvals.withdraw(study.id)
         write_whole(self._asked(study, "declined"), why.encode())

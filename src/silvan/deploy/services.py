@@ -3,8 +3,9 @@
 import signal
 import time
 
-from silvan.deploy.hub import Hub
-from silvan.deploy.member import KEY_FILE, Member
+from silvan.deploy.certificates import ends_soon
+from silvan.deploy.hub import Hub, roster_fingerprint
+from silvan.deploy.member import KEY_FILE, Member, check_table
 from silvan.deploy.operations.tidy import remove_old_jobs
 from silvan.deploy.process import (
     Background,
@@ -52,6 +53,24 @@ def start_hub(hub: Hub) -> list[Background]:
             stop_all([server, enrol])
             raise FederationError(f"{process.name} did not start: {line or 'see its log'} ({process.log})")
     return [server, enrol]
+
+
+def prepare_site(member: Member) -> list[str]:
+    """Check what a site needs to start: its certificate, renewed if it ends soon, its table, everybody's keys.
+
+    Returns what the owner should know.
+    """
+    lines = []
+    if ends_soon(member.certificate):
+        member.renew()
+        end = f"{member.certificate.not_valid_after_utc:%Y-%m-%d}"
+        lines.append(f"The certificate was about to end and is renewed, until {end}.")
+    own = member.settings
+    check_table(own["table"], own.get("query"), [], own.get("memory"), own.get("reading"))
+    roster = member.pin_roster()
+    if roster is not None:
+        lines.append(f"All keys together in words: {roster_fingerprint(roster)}")
+    return lines
 
 
 def start_site(member: Member) -> Background:

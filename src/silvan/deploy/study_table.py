@@ -87,13 +87,17 @@ def check_study_table(member: SiteFiles, study: RemoteStudy, table: SiteTable) -
     member.store.put_all({_key(study): found, _begun_key(study): b"1"})
 
 
-def remember_table(member: SiteFiles, study: RemoteStudy) -> str:
-    """Remember a site's table for a study that its owner approves; return what the owner should know."""
+def remember_table(member: SiteFiles, study: RemoteStudy, reasons: bool = True) -> str:
+    """Remember a site's table for a study that its owner approves; return what the owner should know.
+
+    With ``reasons`` that includes why a table cannot be read, which may name what is in a cell.
+    """
     try:
         table = SiteTable(member.name, study_source(member, study), table_settings(member, study))
         found = _fingerprint(member, study, table)
     except (SilvanError, OSError) as error:
-        return f"Its table cannot be read from here ({error}), and is remembered when the study begins."
+        why = f" ({error})" if reasons else ""
+        return f"Its table cannot be read from here{why}, and is remembered when the study begins."
     known = member.store.get(_key(study))
     if known is not None and _has_begun(member, study):
         if hmac.compare_digest(known, found):

@@ -29,7 +29,7 @@ RECENT = 20.0
 MOST_TRIES = 8
 """Jobs in a row that may end without any new answer."""
 
-_CANCELLED = "cancelled"
+CANCELLED = "cancelled"
 """A file in the run folder of a study that was cancelled."""
 
 _SITES = "sites.json"
@@ -94,7 +94,7 @@ class Supervisor:
         self.run.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.run.file("study.toml"), self.study.text.encode())
         write_whole(self.run.file(_SITES), msgspec.json.encode(self.sites))
-        self.run.file(_CANCELLED).unlink(missing_ok=True)
+        self.run.file(CANCELLED).unlink(missing_ok=True)
         if self._done() and not self._lacking():
             return self.run
         try:
@@ -164,7 +164,7 @@ class Supervisor:
         """End the study's job, and the command that waits for it; return whether there was anything to end."""
         if not self.run.folder.is_dir() or self._done():
             return False
-        self.run.file(_CANCELLED).touch()
+        self.run.file(CANCELLED).touch()
         try:
             job = self._running_job()
             if job is not None:
@@ -174,7 +174,7 @@ class Supervisor:
         return True
 
     def _check_cancelled(self) -> None:
-        if self.run.file(_CANCELLED).exists():
+        if self.run.file(CANCELLED).exists():
             raise FederationError("the study was cancelled; run it again, and it goes on where it stopped")
 
     def _answers(self) -> int:

@@ -14,6 +14,9 @@ from silvan.util.files import write_whole
 from silvan.util.readable import format_bytes, format_figure, format_interval, format_time, signed
 
 _HERE = Path(__file__).parent / "page"
+STYLE = _HERE / "style.css"
+"""The style sheet, of this page and of others that should look the same."""
+
 _MOST_IMPORTANCES = 15
 
 
@@ -49,7 +52,7 @@ def render(summary: dict[str, Any]) -> str:
         linear=any(not forest["trees"] for forest in summary["forests"]),
         kind=dict(summary["settings"]).get("learner.kind", "forest"),
         positives=any(site["positives"] is not None for site in summary["sites"]),
-        style=Markup((_HERE / "style.css").read_text()),  # noqa: S704, our own file
+        style=Markup(STYLE.read_text()),  # noqa: S704, our own file
         comparison=None if summary["noisy"] else plots.comparison(summary),
         legend=[(model, plots.swatch(model, models), plots.model_class(model, models)) for model in models],
         panels=plots.roc_panels(summary),

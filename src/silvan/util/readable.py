@@ -17,6 +17,14 @@ _SMALL = (
 )
 
 
+def printable(text: object, keep: str = "") -> str:
+    """Return text with unprintable characters replaced, but for those to ``keep``: they may be made to mislead."""
+    whole = str(text)
+    if whole.isprintable():
+        return whole
+    return "".join(c if c.isprintable() or c in keep else "\N{REPLACEMENT CHARACTER}" for c in whole)
+
+
 def format_count(n: int) -> str:
     """Write small numbers as words."""
     return _SMALL[n] if 0 <= n < len(_SMALL) else f"{n:,}"

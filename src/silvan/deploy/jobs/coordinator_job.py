@@ -140,7 +140,8 @@ class Coordinator(Controlling):
                 steps.check_with_sites(plan, federation, model, sampling=study.secret)
             if study.secret:
                 share_sampling_key(federation)
-            progress_file.stage("training")
+            last = 0 if model.expected_rounds is None else federation.rounds + model.expected_rounds
+            progress_file.stage("training", last)
             transport.spent.clear()
             start = time.monotonic()
             model.fit(federation)

@@ -86,20 +86,22 @@ def hub_status(hub: Hub, connected: Collection[str] = ()) -> HubStatus:
     )
 
 
-def site_status(site: SiteFiles) -> SiteStatus:
-    """Return the status of a site's folder."""
+def study_state(site: SiteFiles, study: RemoteStudy) -> str:
+    """Return how a study stands with a site's owner."""
+    if site.declined(study) is not None:
+        return "declined"
+    if not site.policy.approve:
+        return "needs no approval"
+    return "approved" if site.folder.approvals.find(study.id) else "waits for your approval"
+
+
+def site_status(site: SiteFiles, *, ask: bool = True) -> SiteStatus:
+    """Return the status of a site's folder; with ``ask``, the coordinator is asked for keys that the site lacks."""
     budget, member = site.budget(), site if isinstance(site, Member) else None
     own, roster = None if member is None else member.membership, None if member is None else member.roster()
-    if member is not None and roster is None:
+    if member is not None and roster is None and ask:
         with contextlib.suppress(SilvanError):
             roster = member.pin_roster()
-
-    def state(study: RemoteStudy) -> str:
-        if site.declined(study) is not None:
-            return "declined"
-        if not site.policy.approve:
-            return "needs no approval"
-        return "approved" if site.folder.approvals.find(study.id) else "waits for your approval"
 
     return SiteStatus(
         site=site.name,
@@ -111,7 +113,7 @@ def site_status(site: SiteFiles) -> SiteStatus:
         budget_spent=float(budget.spent),
         budget_limit=budget.limit,
         ledger_lines=len(read_lines(site.path)) if (site.path / LEDGER).exists() else 0,
-        studies={study.id: state(study) for study in site.studies()},
+        studies={study.id: study_state(site, study) for study in site.studies()},
         last_error=last_error(site.path),
         log=str(site.path / SITE_LOG) if (site.path / SITE_LOG).is_file() else "",
     )

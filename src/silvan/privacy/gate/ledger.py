@@ -27,6 +27,7 @@ from silvan.federation.keys import Key, is_signed
 from silvan.federation.store import digest
 from silvan.util.files import keep_private, write_whole
 from silvan.util.folder_lock import lock_folder
+from silvan.util.readable import printable
 
 LEDGER, HEAD = "ledger.jsonl", "ledger.head"
 """What the files are called in a site's folder."""
@@ -96,8 +97,7 @@ class Head(msgspec.Struct, frozen=True):
 
 def clean(text: str) -> str:
     """Limit a text of the coordinator to one line of printable characters: it may be made to mislead."""
-    text = text[:_LONGEST]
-    return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return printable(text[:_LONGEST])
 
 
 class Ledger:

@@ -1,0 +1,1 @@
+"""Commands that show a folder as pages in a browser."""

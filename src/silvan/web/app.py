@@ -1,0 +1,196 @@
+"""Serves the pages of a folder: routes, forms, and a stream of events that keeps an open page up to date."""
+
+import asyncio
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, quote
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from silvan.errors import SilvanError
+from silvan.report.html import STYLE
+from silvan.web.access import Access, Guard
+from silvan.web.pages import File, Folder, Page, environment
+
+log = logging.getLogger("silvan.web")
+
+_STATIC = Path(__file__).parent / "static"
+_PAUSE, _QUIET = 0.5, 15.0
+"""Seconds between two looks at a folder, and after which a stream says that it is alive."""
+
+_MOST_BYTES, _MOST_NOTICES = 20_000, 50
+
+_REPORT = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
+"""What a report may do: show itself."""
+
+
+class Notices:
+    """What actions had to say, each shown on the page that follows."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, tuple[str, bool]] = OrderedDict()
+
+    def keep(self, text: str, good: bool) -> str:
+        """Keep a text; return the name to ask for it by."""
+        name = secrets.token_hex(8)
+        self._kept[name] = (text, good)
+        while len(self._kept) > _MOST_NOTICES:
+            self._kept.popitem(last=False)
+        return name
+
+    def find(self, name: str) -> tuple[str, bool] | None:
+        """Return a text and whether it is good news."""
+        return self._kept.get(name)
+
+
+class Pages:
+    """Answers requests for a folder's pages."""
+
+    def __init__(self, folder: Folder, access: Access) -> None:
+        self.folder, self.access, self.notices = folder, access, Notices()
+
+    # -- pages
+
+    async def show(self, request: Request) -> Response:
+        """Send a page or a file."""
+        path = request.path_params["path"].strip("/")
+        page: Page | File | None
+        try:
+            page = await run_in_threadpool(lambda: self.folder.page(path) or self.folder.file(path))
+        except (SilvanError, OSError) as error:
+            return self.refusal(500, describe(error))
+        if page is None:
+            return self.refusal(404, "There is no such page.")
+        if isinstance(page, File):
+            return _send(page)
+        notice = self.notices.find(request.query_params.get("notice", ""))
+        return HTMLResponse(await run_in_threadpool(self._render, page, path, notice))
+
+    def _render(self, page: Page, path: str, notice: tuple[str, bool] | None) -> str:
+        return environment().get_template(page.template).render(self._values(page, path, notice))
+
+    def _values(self, page: Page, path: str, notice: tuple[str, bool] | None = None) -> dict[str, Any]:
+        return {
+            **page.values,
+            "title": page.title,
+            "folder": self.folder.name,
+            "links": self.folder.links(),
+            "path": f"/{path}",
+            "live": f"/live/{quote(path)}",
+            "form_token": self.access.form_token,
+            "notice": notice,
+        }
+
+    def refusal(self, status: int, text: str) -> Response:
+        """Return a page that says why there is nothing else to see."""
+        page = environment().get_template("refusal.html.jinja").render(status=status, text=text)
+        return HTMLResponse(page, status)
+
+    # -- what is new
+
+    async def events(self, request: Request) -> Response:
+        """Send the moving part of a page, now and whenever it is another."""
+        path = request.path_params["path"].strip("/")
+        stream = self.stream(path)
+        return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+    async def stream(self, path: str) -> AsyncGenerator[str]:
+        """Yield the events of a page."""
+        yield "retry: 1000\n\n"
+        state: object = None
+        sent, quiet = "", 0.0
+        while True:
+            now = await run_in_threadpool(self.folder.state)
+            if now != state or not sent:
+                state, text = now, await run_in_threadpool(self.moving, path)
+                if text != sent:
+                    sent, quiet = text, 0.0
+                    yield "".join(f"data: {line}\n" for line in text.splitlines()) + "\n"
+            await asyncio.sleep(_PAUSE)
+            quiet += _PAUSE
+            if quiet >= _QUIET:
+                quiet = 0.0
+                yield ": still here\n\n"
+
+    def moving(self, path: str) -> str:
+        """Return the moving part of a page, as HTML."""
+        try:
+            page = self.folder.page(path)
+        except (SilvanError, OSError) as error:
+            page = Page("", "base.html.jinja", {"problem": describe(error)})
+        template = environment().get_template("base.html.jinja" if page is None else page.template)
+        if page is None:
+            page = Page("", "base.html.jinja", {"problem": "This page is gone."})
+        context = template.new_context(self._values(page, path))
+        return "".join(template.blocks["live"](context))
+
+    # -- forms
+
+    async def act(self, request: Request) -> Response:
+        """Do what a form asks for, then show the page that it was on."""
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > _MOST_BYTES:
+                return self.refusal(413, "That is too much text.")
+        form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+        if not self.access.is_form(form.get("form", "")):
+            return self.refusal(403, "This form is not of this page, or of an earlier start of it. Nothing was done.")
+        action = self.folder.actions().get(request.path_params["action"])
+        if action is None:
+            return self.refusal(404, "There is nothing of this name to do.")
+        try:
+            text, good = await run_in_threadpool(action, form), True
+        except (SilvanError, OSError) as error:
+            text, good = describe(error), False
+        back = "/" + form.get("back", "").lstrip("/\\")
+        return RedirectResponse(f"{quote(back)}?notice={self.notices.keep(text, good)}", status_code=303)
+
+
+def describe(error: Exception) -> str:
+    """Return an error in a sentence."""
+    if isinstance(error, OSError):
+        return f"{error.filename or 'A file'}: {(error.strerror or 'cannot be used').lower()}."
+    text = str(error)
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+
+
+def make_app(folder: Folder, access: Access) -> ASGIApp:
+    """Return the application that serves a folder's pages."""
+    pages = Pages(folder, access)
+
+    async def style(request: Request) -> Response:
+        return Response(STYLE.read_text(), media_type="text/css")
+
+    async def mistake(request: Request, error: Exception) -> Response:
+        log.error("a mistake in silvan: %s", type(error).__name__, exc_info=error)
+        return pages.refusal(500, f"A mistake in silvan: {type(error).__name__}.")
+
+    app = Starlette(
+        routes=[
+            Route("/static/report.css", style),
+            Mount("/static", StaticFiles(directory=_STATIC)),
+            Route("/live/{path:path}", pages.events),
+            Route("/act/{action}", pages.act, methods=["POST"]),
+            Route("/{path:path}", pages.show),
+        ],
+        exception_handlers={Exception: mistake},
+    )
+    return Guard(app, access, pages.refusal)
+
+
+def _send(file: File) -> Response:
+    headers = {"Content-Security-Policy": _REPORT}
+    if file.name:
+        headers["Content-Disposition"] = f"attachment; filename*=utf-8''{quote(file.name)}"
+    return Response(file.data, media_type=file.type, headers=headers)

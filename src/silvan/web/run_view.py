@@ -1,0 +1,199 @@
+"""What a page shows of a run folder: how the run stands, how far each site is, what came out.
+
+Everything in the folder may be half written, or come from somewhere else; what cannot be read is said, not raised.
+"""
+
+import time
+import tomllib
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from silvan.deploy.job_progress import PROGRESS, Progress, read_progress
+from silvan.deploy.process import Background
+from silvan.errors import SilvanError
+from silvan.report.html import render
+from silvan.report.summary import summarise
+from silvan.study.run_folder import RUN, Record, Run
+from silvan.util.files import file_name
+
+COMMAND = "run"
+"""What the process that runs a study is called: its log and its id are beside the run's other files."""
+
+STUDY = "study.toml"
+"""A study's text, in the run folder of one between machines."""
+
+_RECENT = 20.0
+"""Seconds since a run last wrote how far it is, after which one whose process is not known counts as stopped."""
+
+
+class SiteView(NamedTuple):
+    """How far a site is."""
+
+    name: str
+    state: str  # "ready", "waiting" or "lost"
+    text: str
+    round: int
+
+
+class RunView(NamedTuple):
+    """How a run stands."""
+
+    key: str  # the name of its folder
+    name: str
+    state: str  # "running", "done", "failed", "stopped", "cancelled" or "unreadable"
+    text: str  # in a line
+    stage: str
+    round: int
+    rounds: int
+    sites: list[SiteView]
+    record: Record | None
+
+    @property
+    def shown(self) -> str:
+        """The state in words."""
+        return "cannot be read" if self.state == "unreadable" else self.state
+
+    @property
+    def spoken(self) -> str:
+        """What a screen reader should say when it changes: not every round."""
+        waits = [site.name for site in self.sites if site.state == "waiting"] if self.state == "running" else []
+        more = f"; waits for {', '.join(waits[:3])}{' and others' if len(waits) > 3 else ''}" if waits else ""
+        return f"{self.name}: {self.stage if self.state == 'running' else self.shown}{more}"
+
+
+def process_of_run(folder: Path) -> Background:
+    """Return the process that runs a study, if this page started it."""
+    return Background(folder, COMMAND)
+
+
+def look_at(folder: Path, locked: bool = False, cancelled: bool = False) -> RunView:
+    """Return how a run stands; ``locked`` says that some job is at work on it."""
+    record, problem = _read_record(folder)
+    progress = _read_progress(folder)
+    process = process_of_run(folder)
+    started = process.pid is not None
+    ended = progress is not None and progress.final and not (started and _began_later(folder))
+    state, text = "running", ""
+    if problem:
+        state, text = "unreadable", problem
+    elif record is not None and record.status == "done" and (progress is None or ended or not started):
+        state = "done"
+    elif cancelled and not started:
+        state, text = "cancelled", "It was cancelled; run it again, and it goes on where it stopped."
+    elif ended and progress is not None and progress.error:
+        state, text = "failed", progress.error
+    elif not started and not locked and not _is_recent(folder):
+        said = _last_words(process)
+        state, text = ("failed", said) if said else ("stopped", "Run it again, and it goes on where it stopped.")
+    elif progress is None or not locked:
+        text = _last_words(process)
+    return RunView(
+        key=folder.name,
+        name=_name_of(folder) if record is None else record.name,
+        state=state,
+        text=text,
+        stage="starting" if progress is None else progress.stage,
+        round=0 if progress is None else progress.round,
+        rounds=0 if progress is None else progress.rounds,
+        sites=_sites(record, progress, state),
+        record=record,
+    )
+
+
+def _name_of(folder: Path) -> str:
+    """Return what a study calls itself; the folder's name if it does not say."""
+    try:
+        name = tomllib.loads((folder / STUDY).read_text(encoding="utf-8")).get("name")
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return folder.name
+    return name if isinstance(name, str) and name.strip() else folder.name
+
+
+def _began_later(folder: Path) -> bool:
+    """Whether the process began after the last progress was written, which is then of an earlier one."""
+    try:
+        return (folder / f"{COMMAND}.pid").stat().st_mtime > (folder / PROGRESS).stat().st_mtime
+    except OSError:
+        return True
+
+
+def _sites(record: Record | None, progress: Progress | None, state: str) -> list[SiteView]:
+    names = [] if record is None else [site.name for site in record.sites]
+    found = progress or Progress("")
+    views = []
+    for name in dict.fromkeys([*names, *found.answered, *found.waiting, *found.lost]):
+        at = found.answered.get(name, 0)
+        if name in found.lost:
+            views.append(SiteView(name, "lost", found.lost[name], at))
+        elif name in found.waiting and state == "running":
+            views.append(SiteView(name, "waiting", found.waiting[name], at))
+        else:
+            views.append(SiteView(name, "ready", f"answered round {at}" if at else "", at))
+    return sorted(views, key=lambda site: site.state == "ready")  # who is waited for comes first
+
+
+def _read_record(folder: Path) -> tuple[Record | None, str]:
+    if not (folder / RUN).is_file():
+        return None, ""
+    try:
+        return Run(folder).read(), ""
+    except (SilvanError, OSError):
+        return None, f"Its {RUN} is damaged, half written, or of something else."
+
+
+def _read_progress(folder: Path) -> Progress | None:
+    try:
+        return read_progress(folder / PROGRESS)
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError):
+        return None
+
+
+def _is_recent(folder: Path) -> bool:
+    try:
+        return time.time() - (folder / PROGRESS).stat().st_mtime < _RECENT
+    except OSError:
+        return False
+
+
+def _last_words(process: Background) -> str:
+    """Return the last line of a process's log, without the seconds or the name in front of it."""
+    line = process.last_log_line().strip()
+    first, _, rest = line.partition(" s  ")
+    if rest and first.strip().replace(".", "").isdigit():
+        line = rest
+    return line.removeprefix("silvan: ").strip()
+
+
+def report_of(record: Record) -> bytes:
+    """Return the report of a run, made anew: a file that lies in the folder may be of anybody."""
+    return _report(msgspec.json.encode(record))
+
+
+@lru_cache(maxsize=4)
+def _report(record: bytes) -> bytes:
+    return render(summarise(msgspec.json.decode(record, type=Record))).encode()
+
+
+def sentences_of(record: Record | None) -> list[str]:
+    """Return what came out of a run, in sentences; none while nothing was judged."""
+    return [] if record is None or not record.evaluation else _sentences(msgspec.json.encode(record))
+
+
+@lru_cache(maxsize=64)
+def _sentences(record: bytes) -> list[str]:
+    try:
+        found: list[str] = summarise(msgspec.json.decode(record, type=Record))["sentences"]
+    except (ArithmeticError, LookupError, TypeError, ValueError):  # figures that no run of silvan has
+        return ["Its figures make no sense: the file was not written by silvan, or changed."]
+    return found
+
+
+def folder_in(parent: Path, key: str) -> Path | None:
+    """Return the folder of this name in another one, if it is there; never one elsewhere."""
+    if not key or key != Path(key).name or key.startswith(".") or file_name(key).startswith("%2E"):
+        return None
+    path = parent / key
+    return path if path.is_dir() and not path.is_symlink() else None

@@ -1,0 +1,239 @@
+"""The pages of a site's folder: studies that wait for its owner, what left, what came back, start and stop."""
+
+import hashlib
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from silvan.deploy.explain import Explanation, approve_study, explain
+from silvan.deploy.member import MEMBER, ROSTER, SETTINGS, Member, SiteFiles
+from silvan.deploy.native.flare_folder import open_site
+from silvan.deploy.operations.status import site_status, study_state
+from silvan.deploy.results.send_results import KeptResults, read_results
+from silvan.deploy.services import prepare_site, process_of, start_site
+from silvan.deploy.study_table import remember_table
+from silvan.errors import FederationError, InputError, SilvanError
+from silvan.privacy.gate.ledger import LEDGER, Line, read_lines, verify
+from silvan.privacy.gate.site_folder import APPROVALS
+from silvan.study.remote_study import RemoteStudy
+from silvan.study.run_folder import RUN
+from silvan.web.pages import File, Page, stamp
+from silvan.web.run_view import report_of, sentences_of
+
+_NEWEST, _MOST_LINES = 12, 300
+"""Lines of the ledger that are shown on the first page, and on others."""
+
+
+class SiteFolderPages:
+    """A site's folder as pages."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = open_site(path).path
+        self._folder, self._opened = path, object()
+        self._site: SiteFiles | None = None
+        self._lock = threading.Lock()
+        self._explained: dict[object, Explanation] = {}
+        self._explaining = threading.Lock()
+
+    @property
+    def site(self) -> SiteFiles:
+        """The site's files; opened anew when its owner has changed the settings."""
+        with self._lock:
+            now = stamp([self.path / MEMBER, self.path / SETTINGS])
+            if self._site is None or now != self._opened:
+                self._site, self._opened = open_site(self._folder), now
+            return self._site
+
+    @property
+    def name(self) -> str:
+        """What all its pages are headed."""
+        return f"site {self.site.name}"
+
+    def links(self) -> list[tuple[str, str]]:
+        """Return the pages to choose from."""
+        return [("/", "Studies"), ("/ledger", "What left")]
+
+    def state(self) -> object:
+        """Return something that differs when a page may show something else."""
+        names = (MEMBER, SETTINGS, ROSTER, LEDGER, APPROVALS, "budget.sqlite-wal")
+        asked = sorted((self.path / "asked").glob("*"))
+        results = sorted((self.path / "results").glob(f"*/{RUN}"))
+        site = self.site
+        pid = process_of(site).pid if isinstance(site, Member) else None
+        return stamp([*(self.path / name for name in names), *asked, *results]), pid
+
+    # -- pages
+
+    def page(self, path: str) -> Page | None:
+        """Return a page."""
+        if path == "":
+            return Page("Studies", "site.html.jinja", self._overview())
+        if path == "ledger":
+            return Page("What left", "ledger.html.jinja", self._ledger())
+        first, _, rest = path.partition("/")
+        digest, _, last = rest.partition("/")
+        study = self._find(digest) if first == "studies" else None
+        if study is None or last not in ("", "explanation"):
+            return None
+        if last:
+            return Page(study.study.name, "explanation.html.jinja", self._explanation(study))
+        return Page(study.study.name, "site_study.html.jinja", self._study(study))
+
+    def file(self, path: str) -> File | None:
+        """Return the report or the model of a study, once its signature was checked."""
+        parts = path.split("/")
+        study = self._find(parts[1]) if len(parts) == 3 and parts[0] == "studies" else None
+        if study is None or parts[2] not in ("report", "model"):
+            return None
+        kept = self._results(study)
+        if parts[2] == "report":
+            return File(report_of(kept.record), "text/html")
+        if kept.model is None:
+            raise InputError("the model of a study over columns is in shares; this party's is in its store")
+        return File(kept.model, "application/octet-stream", f"{study.folder}.silvan")
+
+    def _find(self, digest: str) -> RemoteStudy | None:
+        return next((study for study in self.site.studies() if study.digest == digest), None)
+
+    def _results(self, study: RemoteStudy) -> KeptResults:
+        site = self.site
+        return read_results(site.results_folder(study), site.coordinator_key(study), study.id, site.name)
+
+    def _lines(self) -> list[Line]:
+        return read_lines(self.path) if (self.path / LEDGER).exists() else []
+
+    def _overview(self) -> dict[str, Any]:
+        site, lines = self.site, self._lines()
+        status = site_status(site, ask=False)
+        counts = Counter(line.study for line in lines if line.outcome == "answered")
+        studies = [
+            (study, status.studies.get(study.id, ""), counts[study.id], (site.results_folder(study) / RUN).is_file())
+            for study in reversed(site.studies())
+        ]
+        values = {"status": status, "studies": studies, "lines": lines[: -_NEWEST - 1 : -1], "total": len(lines)}
+        return {**values, "can_start": isinstance(site, Member)}
+
+    def _ledger(self) -> dict[str, Any]:
+        lines = self._lines()
+        faults = verify(self.path, self.site.folder.public(), all_signatures=False).faults if lines else []
+        counts = Counter(line.outcome for line in lines)
+        size = sum(line.bytes for line in lines)
+        values = {"total": len(lines), "counts": counts, "size": size, "faults": faults[:5]}
+        return {**values, "lines": lines[: -_MOST_LINES - 1 : -1]}
+
+    def _study(self, study: RemoteStudy) -> dict[str, Any]:
+        site = self.site
+        lines = [line for line in self._lines() if line.study == study.id]
+        sentences, problem = [], ""
+        there = (site.results_folder(study) / RUN).is_file()
+        if there:
+            try:
+                sentences = sentences_of(self._results(study).record)
+            except (SilvanError, OSError) as error:
+                problem = str(error)
+        return {
+            "study": study,
+            "state": study_state(site, study),
+            "why": site.declined(study),
+            "approval": site.folder.approvals.find(study.id),
+            "lines": lines[: -_MOST_LINES - 1 : -1],
+            "total": len(lines),
+            "size": sum(line.bytes for line in lines),
+            "round": max((line.round for line in lines), default=0),
+            "refused": sum(line.outcome in ("refused", "failed") for line in lines),
+            "there": there,
+            "sentences": sentences,
+            "unsigned": problem,
+            "columns": study.study.by_columns,
+        }
+
+    # -- approvals
+
+    def _explanation(self, study: RemoteStudy) -> dict[str, Any]:
+        found = self.explanation(study)
+        site = self.site
+        approval, why = site.folder.approvals.find(study.id), site.declined(study)
+        values = {"study": study, "explained": found, "approval": approval, "why": why, "shown": _shown(found)}
+        there = (site.results_folder(study) / RUN).is_file()
+        return {**values, "needs": site.policy.approve, "there": there}
+
+    def explanation(self, study: RemoteStudy) -> Explanation:
+        """Return what a study asks; a trial of it takes seconds, so it is kept while nothing has changed."""
+        files = [self.site.settings_file, self.path / ROSTER, self.path / "asked" / f"{study.digest}.sites"]
+        key = (study.digest, str(stamp(files)))
+        with self._explaining:
+            found = self._explained.get(key)
+            if found is None:
+                if len(self._explained) > 50:
+                    self._explained.clear()
+                found = self._explained[key] = explain(self.site, study)
+            return found
+
+    # -- actions
+
+    def actions(self) -> dict[str, Callable[[dict[str, str]], str]]:
+        """Return what forms may do."""
+        return {
+            "start": self._start,
+            "stop": self._stop,
+            "approve": self._approve,
+            "decline": self._decline,
+            "withdraw": self._withdraw,
+        }
+
+    def _asked(self, form: dict[str, str]) -> RemoteStudy:
+        study = self._find(form.get("study", ""))
+        if study is None:
+            raise InputError("there is no such study")
+        return study
+
+    def _approve(self, form: dict[str, str]) -> str:
+        """Approve exactly what the page showed."""
+        study = self._asked(form)
+        if form.get("shown") != _shown(self.explanation(study)):
+            raise InputError("what the study asks is no longer what this page showed; read it again, then decide")
+        made = approve_study(self.site, study)
+        kinds = len(made.messages or ())
+        return f"Approved: {kinds} kinds of messages may leave. {remember_table(self.site, study, reasons=False)}"
+
+    def _decline(self, form: dict[str, str]) -> str:
+        self.site.decline(self._asked(form), form.get("why", ""))
+        return "Declined. The coordinator is told when it asks, or asks at once if the study waits for you."
+
+    def _withdraw(self, form: dict[str, str]) -> str:
+        self.site.folder.approvals.withdraw(self._asked(form).id)
+        return "Withdrawn: the site answers nothing more in this study."
+
+    def _member(self) -> Member:
+        site = self.site
+        if not isinstance(site, Member):
+            raise InputError("FLARE's own commands start and stop this site")
+        return site
+
+    def _start(self, form: dict[str, str]) -> str:
+        member = self._member()
+        try:
+            lines = prepare_site(member)
+        except FederationError:
+            raise
+        except SilvanError:  # what it says of a table may be what is in a cell
+            raise InputError(
+                "the site's table, or what site.toml says of it, is not as it must be; `silvan site start` in a "
+                "terminal says why"
+            ) from None
+        start_site(member)
+        return " ".join(["The site runs.", *lines])
+
+    def _stop(self, form: dict[str, str]) -> str:
+        stopped = process_of(self._member()).stop()
+        return "Stopped; a study waits, and goes on when it is started again." if stopped else "It was not running."
+
+
+def _shown(found: Explanation) -> str:
+    """Return a digest of what an approval would hold and of what its owner is told."""
+    asked = None if found.asked is None else msgspec.structs.replace(found.asked, at="")
+    return hashlib.sha256(msgspec.json.encode([asked, found.lines, found.text])).hexdigest()

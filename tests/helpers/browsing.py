@@ -1,0 +1,32 @@
+"""The live page in this process, as a browser asks for it."""
+
+from starlette.testclient import TestClient
+
+from silvan.web.access import Access
+from silvan.web.app import make_app
+
+PORT = 8100
+ADDRESS = f"http://127.0.0.1:{PORT}"
+
+
+def client_of(folder):
+    """Return a client that knows nothing yet, and what would let it in."""
+    access = Access(PORT)
+    client = TestClient(
+        make_app(folder, access), base_url=ADDRESS, follow_redirects=False, raise_server_exceptions=False
+    )
+    return client, access
+
+
+def open_page(folder):
+    """Return a client that has the token, and what lets it in."""
+    client, access = client_of(folder)
+    assert client.get(f"/?token={access.token}").status_code == 303
+    return client, access
+
+
+def act(client, access, action, **fields):
+    """Send a form; return the page that follows."""
+    answer = client.post(f"/act/{action}", data={"form": access.form_token, "back": "/", **fields})
+    assert answer.status_code == 303, answer.text
+    return client.get(answer.headers["location"]).text
