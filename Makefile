@@ -45,7 +45,7 @@ docs: setup ## docs/architecture.md and the figures anew, and all pages into sit
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 faults: setup ## 10,000 studies in which everything goes wrong, see docs/faults.md
-	SILVAN_FAULTS=10000 $(PYTEST) tests/test_faults.py tests/test_slow_link.py tests/test_kills.py
+	SILVAN_FAULTS=10000 SILVAN_REAL_FAULTS=1 $(PYTEST) tests/test_faults.py tests/test_slow_link.py tests/test_kills.py
 
 $(PEERS)/.ready: pyproject.toml constraints.txt benchmarks/peers.txt
 	$(PYTHON) -m venv $(PEERS)

@@ -13,7 +13,7 @@ pytest.importorskip("nvflare", reason="nvflare is not installed: pip install '.[
 
 from helpers import kills
 
-pytestmark = pytest.mark.skipif("SILVAN_FAULTS" not in os.environ, reason="takes most of an hour: make faults")
+pytestmark = pytest.mark.skipif("SILVAN_REAL_FAULTS" not in os.environ, reason="takes most of an hour: make faults")
 
 
 def test_whatever_is_killed_the_forest_is_the_same(capsys):

@@ -26,7 +26,9 @@ SITES = ("north", "south", "west")
 FOREST = {"n_estimators": 60, "max_depth": 12, "max_features": 8}
 SPEED, DELAY = float(os.environ.get("SILVAN_LINK", "1")) * 1e6 / 8, 0.1
 
-pytestmark = pytest.mark.skipif("SILVAN_FAULTS" not in os.environ, reason="takes a quarter of an hour: make faults")
+pytestmark = pytest.mark.skipif(
+    "SILVAN_REAL_FAULTS" not in os.environ, reason="takes a quarter of an hour: make faults"
+)
 
 
 def test_a_study_ends_over_slow_links(tmp_path, capsys):

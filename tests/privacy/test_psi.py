@@ -152,7 +152,7 @@ def test_points_are_others_in_another_study_and_in_no_order_of_the_table():
     assert not any(a & b for a, b in itertools.combinations(seen, 2))
     party = one.party("p0")
     table = pl.DataFrame({ID: ids[::-1], "x0": 0})
-    other = Party("p0", table, party.settings, id_column=ID, store=party.store)
+    other = Party("p0", table, party.settings, id_column=ID, store=party.store, seed=party.seed)
     assert psi.hide_ids(other, psi.HideIds()) == psi.hide_ids(party, psi.HideIds())
 
 

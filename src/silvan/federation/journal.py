@@ -87,15 +87,15 @@ class Journal:
                 db.execute("INSERT INTO growing VALUES (?)", (RULES,))
             row = db.execute("SELECT name FROM study").fetchone()
             rules = db.execute("SELECT rules FROM growing").fetchone() or (FIRST_RULES,)
-        if row[0] != study:
-            raise FormatError(
-                f"{self.path}: the journal belongs to another study (tables, parameters or sites differ); "
-                "name another file to start afresh"
-            )
         if rules[0] != RULES:
             raise FormatError(
                 f"{self.path}: the study was begun by another version of silvan, which grows other trees; let that "
                 "version end it, or start afresh"
+            )
+        if row[0] != study:
+            raise FormatError(
+                f"{self.path}: the journal belongs to another study (tables, parameters, sites or the version "
+                "of silvan differ); name another file to start afresh"
             )
 
     def find(self, question: str) -> dict[str, Entry]:

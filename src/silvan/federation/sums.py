@@ -23,17 +23,17 @@ class TrustedSums:
     def total(self, federation: Federation, question: Asked) -> tuple[Reply, dict[str, Entry]]:
         """Add the replies up as they come."""
         total: Reply | None = None
-        traffic = {}
+        traffic: dict[str, Entry] = {}
         for site, part, entry in federation.exchange(question):
-            total = part if total is None else add(total, part, site)
+            total = part if total is None else add(total, part, site, list(traffic))
             traffic[site] = entry._replace(body=b"")
         if total is None:
             raise FederationError(f"no site answered {question.kind.__name__}")
         return total, traffic
 
 
-def add(total: Reply, part: Reply, site: str) -> Reply:
-    """Add two replies, field by field: all fields of replies to ``total`` are integer arrays."""
+def add(total: Reply, part: Reply, site: str, before: list[str]) -> Reply:
+    """Add a site's reply to those before, field by field: all fields of replies to ``total`` are integer arrays."""
     fields = {}
     for name in total.__struct_fields__:
         a, b = getattr(total, name), getattr(part, name)
@@ -44,6 +44,7 @@ def add(total: Reply, part: Reply, site: str) -> Reply:
         if a.size:
             high, low = int(a.max()) + int(b.max()), int(a.min()) + int(b.min())
             if high > np.iinfo(a.dtype).max or low < np.iinfo(a.dtype).min:
-                raise SiteError(site, f"answered with {name} too large to be added to the others'")
+                others = ", ".join(map(repr, before))  # one of which may be the one that is wrong
+                raise SiteError(site, f"answered with {name} too large to be added to the others' ({others})")
         fields[name] = np.add(a, b, out=a)
     return msgspec.structs.replace(total, **fields)

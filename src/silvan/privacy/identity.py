@@ -129,7 +129,10 @@ def deal_key(site: Site, request: DealKey) -> SealedKeys:
     party.check_study(request.study)
     for name, key in request.others.items():
         if name == party.name or party.seals.get(name) != key:
-            raise RefusedError("the party shares its key with the parties that it knows, by the keys it knows them by")
+            raise RefusedError(
+                "the party shares its key with the parties that it knows, by the keys it knows them by, and knows "
+                f"another of {name!r}"
+            )
     if party.store.get(party.key_name) is None:
         party.store.put(party.key_name, secrets.token_bytes(KEY_BYTES))
     own, purpose = secret_key(party.store), _purpose(request.study)
@@ -329,12 +332,14 @@ def agree_key(federation: Federation) -> None:
 
         sealed: SealedKeys = federation.ask(request, to=[dealer], check=check)[dealer]
         if others:
-            federation.ask(
-                {
-                    name: TakeKey(study=federation.study, dealer=keys[dealer].key, box=sealed.boxes[name])
-                    for name in others
-                }
-            )
+            taking = {
+                name: TakeKey(study=federation.study, dealer=keys[dealer].key, box=sealed.boxes[name])
+                for name in others
+            }
+            try:
+                federation.ask(taking)
+            except RefusedError as error:
+                raise RefusedError(f"{error}; the key is that of party {dealer!r}") from error
 
 
 def _check_key(key: bytes) -> None:

@@ -25,7 +25,7 @@ from silvan.federation.site import Site, answers
 from silvan.federation.store import CONDUCT, digest
 from silvan.privacy.curve25519 import POINT, cut_points, hash_to_points, multiply_points
 from silvan.privacy.identity import WORDS, check_digests, rising_order, row_digests
-from silvan.privacy.seal import seal, unseal
+from silvan.privacy.seal import LABEL_HOLDER, seal, unseal
 from silvan.util.threads import thread_count
 
 _COMPARED = 16
@@ -116,7 +116,7 @@ def hide_ids(site: Site, request: HideIds) -> HiddenIds:
 def hide_twice(site: Site, request: HideTwice) -> TwiceHidden:
     """Hide the label holder's ids once more, by this party's secret."""
     party = party_of(site)
-    hidden = wire.decode(unseal(party.key_for("hidden ids"), party.blob(request.request.hash)), Points)
+    hidden = wire.decode(unseal(party.key_for("hidden ids"), party.blob(request.request.hash), LABEL_HOLDER), Points)
     if not 1 <= request.rows < MAX_ROWS or hidden.rows != request.rows:
         raise FormatError("there are no rows in question, or not as many as was said")
     if len(hidden.points) != POINT * hidden.rows:
@@ -140,15 +140,16 @@ def intersect(site: Site, request: Intersect) -> Common:
     if set(request.setups) != others:
         raise RefusedError("the party compares its ids with those of all the parties that it knows")
     order, secret = _order(party), _secret(party, _FIRST)
-    setups = {name: unseal(_key_of_setup(party, name), party.blob(request.setups[name].hash)) for name in others}
-    responses = {
-        name: unseal(_key_of_response(party, name), party.blob(request.responses[name].hash)) for name in others
-    }
+    setups, responses = {}, {}
+    for name in sorted(others):
+        by = f"party {name!r}"
+        setups[name] = unseal(_key_of_setup(party, name), party.blob(request.setups[name].hash), by)
+        responses[name] = unseal(_key_of_response(party, name), party.blob(request.responses[name].hash), by)
     common, shared = np.ones(len(order), np.bool_), {}
     for name in request.setups:
         twice = cut_points(responses[name], _COMPARED)
         if len(twice) != len(order):
-            raise FormatError("other points came back than were hidden")
+            raise FormatError(f"other points came back from party {name!r} than were hidden")
         theirs = {point[:_COMPARED] for point in multiply_points(secret, cut_points(setups[name]))}
         found = np.array([point in theirs for point in twice])
         shared[name] = int(found.sum())

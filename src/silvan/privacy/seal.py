@@ -61,9 +61,13 @@ def seal(key: bytes, data: bytes) -> bytes:
     return nonce + ChaCha20Poly1305(key[:32]).encrypt(nonce, data, None)
 
 
-def unseal(key: bytes, box: bytes) -> bytes:
-    """Decrypt a box; raise an error if it was changed, or is of another pair or purpose."""
+LABEL_HOLDER = "the label holder"
+"""Who has sealed what only the party with the label can."""
+
+
+def unseal(key: bytes, box: bytes, by: str = "another site") -> bytes:
+    """Decrypt a box; raise an error, which names who sealed it, if it was changed or is of another pair or purpose."""
     try:
         return ChaCha20Poly1305(key[:32]).decrypt(box[:_NONCE], box[_NONCE:], None)
     except (InvalidTag, ValueError):
-        raise RefusedError("what another site sealed was changed on its way, or belongs elsewhere") from None
+        raise RefusedError(f"what {by} sealed was changed on its way, or belongs elsewhere") from None

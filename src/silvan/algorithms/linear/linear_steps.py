@@ -21,7 +21,7 @@ from silvan.federation import wire
 from silvan.federation.message import Blob, Reply
 from silvan.federation.party import Party
 from silvan.federation.store import digest
-from silvan.privacy.seal import seal, unseal
+from silvan.privacy.seal import LABEL_HOLDER, seal, unseal
 from silvan.privacy.sums.counters import offsets
 
 FRACTION = 28
@@ -115,7 +115,7 @@ def follow_steps(party: Party, terms: Terms, steps: list[Blob]) -> OfferedDirect
 
 def open_step(party: Party, hash_: str, rows: int, directions: int, *, last: bool = False) -> Step:
     """Unseal and check a step; the last one need not have residuals."""
-    step = wire.decode(unseal(party.key_for("residuals"), party.blob(hash_)), Step)
+    step = wire.decode(unseal(party.key_for("residuals"), party.blob(hash_), LABEL_HOLDER), Step)
     residuals, taken = step.residuals, step.taken
     if residuals.ndim != 2 or residuals.dtype != np.int64 or not residuals.shape[1]:
         raise FormatError("the residuals are of another shape")

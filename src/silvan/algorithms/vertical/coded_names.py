@@ -82,7 +82,7 @@ def named_label(party: Party, coded: Label) -> Label:
 
 def _refuse_unless_shown(party: Party, given: T) -> T:
     if not party.show_names:
-        raise RefusedError("the party told of no such column; it goes by numbers, not by names")
+        raise RefusedError(f"party {party.name!r} told of no such column; it goes by numbers, not by names")
     return given
 
 

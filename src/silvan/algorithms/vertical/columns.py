@@ -199,12 +199,26 @@ def describe(
     }
     with federation.counted_apart():
         kinds: dict[str, ColumnKinds] = federation.ask(requests, check=check)
+    _check_names({name: reply.features for name, reply in kinds.items()})
     labels = [reply.label for reply in kinds.values() if reply.label is not None]
     drawn = kinds[drawer]
     held = np.unpackbits(np.frombuffer(drawn.held_out, np.uint8), count=n).astype(np.bool_)
     order = np.arange(n) if drawn.order is None else drawn.order
     features = {name: tuple(reply.features) for name, reply in kinds.items()}
     return Description(features, labels[0] if labels else None, common[order], held[order], drawn.draws)
+
+
+def _check_names(features: Mapping[str, Sequence[Feature]]) -> None:
+    """Raise ``AgreementError`` if two parties' columns go by one name, or one party's do."""
+    first: dict[str, str] = {}
+    for party, own in features.items():
+        for feature in own:
+            if feature.name in first:
+                raise AgreementError(
+                    f"a column of party {party!r} has the name of another, of party {first[feature.name]!r}; one of "
+                    "them answers nonsense, or has to be renamed"
+                )
+            first[feature.name] = party
 
 
 def stretches(features: dict[str, tuple[Feature, ...]]) -> dict[str, range]:

@@ -21,14 +21,14 @@ from silvan.errors import FederationError, FormatError, RefusedError
 from silvan.federation.agreement.agreement import Columns
 from silvan.federation.federation import Federation
 from silvan.federation.message import Reply, Request
-from silvan.federation.party import party_of
+from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.forest.forest_shares import Structure
 from silvan.tree.draw import tie_ranks
 from silvan.tree.fit import Settings
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Grown
-from silvan.tree.level import finish_splits, split_gains
+from silvan.tree.level import add_nodes, finish_splits, split_gains
 from silvan.tree.partition import count_sides, pack_sides
 from silvan.tree.split import Splits
 from silvan.tree.target import Measure
@@ -37,7 +37,10 @@ from silvan.tree.target import Measure
 
 
 class Values(Reply, frozen=True, kw_only=True):
-    """What the best split of each node is worth, -inf where there is none; the roots' statistics at first."""
+    """What the best split of each node is worth, -inf where there is none; the roots' statistics at first.
+
+    The label holder counts the rows of all open nodes, so that no party can tell other sides of a split than it makes.
+    """
 
     values: np.ndarray
     totals: np.ndarray
@@ -52,6 +55,7 @@ class FindValues(Growing, frozen=True, kw_only=True):
 
     seeds: np.ndarray  # uint64, of the nodes: by them, and a key of their own, parties decide between equal gains
     totals: bool
+    others: np.ndarray | None = None  # int32, for the label holder: open nodes without a column of its own, to count
 
 
 class Sides(Reply, frozen=True, kw_only=True):
@@ -77,16 +81,29 @@ class SplitNodes(Growing, frozen=True, kw_only=True):
 def find_values(site: Site, request: FindValues) -> Values:
     """Return how good the party's best split of each node is."""
     descent = descend(party_of(site), request.ground)
-    splits = descent.find(request.nodes, request.features, request.seeds)
+    splits = Splits.empty(0, descent.rows.table.n_stats)  # the label holder may have no column there
+    if len(request.nodes):
+        splits = descent.find(request.nodes, request.features, request.seeds)
     descent.found = (request.nodes, request.features, splits)
-    if request.totals and request.nodes.max(initial=0) >= request.ground.settings.n_estimators:
-        raise RefusedError("the party tells the statistics of roots alone")
     return Values(
         values=np.where(splits.feature >= 0, splits.gain, -np.inf),
-        totals=splits.total if request.totals else splits.total[:0],
+        totals=_totals(party_of(site), descent, request, splits.total) if request.totals else splits.total[:0],
         ranks=tie_ranks(descent.ties(request.seeds, len(request.nodes)), splits.feature),
         varies=splits.varies,
     )
+
+
+def _totals(party: Party, descent: Descent, request: FindValues, found: np.ndarray) -> np.ndarray:
+    """Return the statistics of nodes: of roots, and from the label holder of all that are no smaller than a leaf."""
+    others, n = np.zeros(0, np.int32) if request.others is None else request.others, len(descent.is_split)
+    if others.ndim != 1 or others.dtype != np.int32 or not 0 <= others.min(initial=0) <= others.max(initial=0) < n:
+        raise FormatError("the nodes do not match")
+    nodes = np.concatenate([request.nodes, others])
+    sizes = (descent.rows.stops - descent.rows.starts)[nodes]
+    roots = nodes < request.ground.settings.n_estimators
+    if not roots.all() and not (party.has_label and (sizes[~roots] >= request.min_leaf).all()):
+        raise RefusedError("the party tells the statistics of roots alone, or, with the label, of sides of splits")
+    return np.concatenate([found, add_nodes(descent.rows, others)])
 
 
 @answers(SplitNodes)
@@ -158,6 +175,7 @@ class EncodedCoordinator(VerticalCoordinator):
         self.measure: Measure = reply.measure
         self._rule: Rule = settings.rule(reply.measure)
         self.stats = np.zeros((0, reply.measure.n_stats), np.int64)  # of every node so far
+        self.told = np.zeros(0, np.int64)  # the party that told them, by number
         self.make_contexts(labels=federation.blob(reply.labels), measure=reply.measure)
 
     def rule(self) -> Rule:
@@ -177,6 +195,7 @@ class EncodedCoordinator(VerticalCoordinator):
         found = splits.feature >= 0
         sides = np.stack([splits.left, splits.total - splits.left], axis=1)[found]
         self.stats = np.concatenate([self.stats, sides.reshape(-1, self.measure.n_stats)])
+        self.told = np.concatenate([self.told, np.repeat(splits.feature[found], 2)])
         return splits
 
     def _offers(
@@ -186,24 +205,13 @@ class EncodedCoordinator(VerticalCoordinator):
 
         ``varies`` receives at which nodes any column varies.
         """
-        asked = {party: which for party, (which, _) in drawn.items() if len(which)}
-        first = self.levels == 1
+        asked = {party: which for party, (which, _) in drawn.items() if len(which) or party == self.holder}
+        others = np.setdiff1d(np.arange(len(nodes)), asked[self.holder])  # nodes without a column of the label holder
+        counted = {party: which if self.levels == 1 else which[:0] for party, which in asked.items()}
+        counted[self.holder] = np.concatenate([asked[self.holder], others])
 
         def check(site: str, reply: Values) -> None:
-            n = len(asked[site])
-            if reply.values.shape != (n,) or reply.values.dtype != np.float64:
-                raise FormatError("its values are not as many as the nodes")
-            if np.isnan(reply.values).any() or (reply.values == np.inf).any():
-                raise FormatError("its values are not numbers")
-            if reply.ranks.shape != (n,) or reply.ranks.dtype != np.uint64:
-                raise FormatError("its ranks are not as many as the nodes")
-            if reply.varies.shape != (n,) or reply.varies.dtype != np.bool_:
-                raise FormatError("it does not tell of every node whether its columns vary")
-            if (reply.values[~reply.varies] > -np.inf).any():
-                raise FormatError("it splits by a column without two values")
-            shape = (n if first else 0, self.measure.n_stats)
-            if reply.totals.shape != shape or reply.totals.dtype != np.int64 or self._impossible(reply.totals):
-                raise FormatError("its statistics are not possible")
+            self._check_offer(reply, len(asked[site]), len(counted[site]))
 
         requests = {
             party: FindValues(
@@ -211,13 +219,17 @@ class EncodedCoordinator(VerticalCoordinator):
                 nodes=nodes[which],
                 features=drawn[party][1],
                 seeds=seeds[which],
-                totals=first,
+                totals=self.levels == 1 or party == self.holder,
+                others=nodes[others] if party == self.holder else None,
             )
             for party, which in asked.items()
         }
         replies: dict[str, Values] = self.federation.ask(requests, check=check)
-        if first:
-            self.stats = self._roots(len(nodes), asked, replies)
+        if self.levels == 1:
+            self.stats = replies[self.holder].totals[np.argsort(counted[self.holder])]
+            self.told = np.full(len(nodes), self.parties.index(self.holder))
+        for party, reply in replies.items():
+            self._check_counts(party, nodes[counted[party]], reply.totals)
         offers = np.full((len(self.parties), len(nodes)), -np.inf)
         ranks = np.zeros(offers.shape, np.uint64)
         for k, party in enumerate(self.parties):
@@ -226,18 +238,31 @@ class EncodedCoordinator(VerticalCoordinator):
                 varies[asked[party]] |= replies[party].varies
         return offers, ranks
 
-    def _roots(self, n: int, asked: dict[str, np.ndarray], replies: dict[str, Values]) -> np.ndarray:
-        """Return the roots' statistics; raise ``FederationError`` if parties count differently."""
-        stats, known = np.zeros((n, self.measure.n_stats), np.int64), np.zeros(n, np.bool_)
-        for party, reply in replies.items():
-            which = asked[party]
-            before = known[which]
-            if not np.array_equal(stats[which][before], reply.totals[before]):
-                raise FederationError(
-                    f"party {party!r} counts other rows than the parties before it; is its table new?"
-                )
-            stats[which], known[which] = reply.totals, True
-        return stats
+    def _check_offer(self, reply: Values, n: int, n_counted: int) -> None:
+        """Raise ``FormatError`` for values that are not of so many nodes, or statistics that cannot be."""
+        if reply.values.shape != (n,) or reply.values.dtype != np.float64:
+            raise FormatError("its values are not as many as the nodes")
+        if np.isnan(reply.values).any() or (reply.values == np.inf).any():
+            raise FormatError("its values are not numbers")
+        if reply.ranks.shape != (n,) or reply.ranks.dtype != np.uint64:
+            raise FormatError("its ranks are not as many as the nodes")
+        if reply.varies.shape != (n,) or reply.varies.dtype != np.bool_:
+            raise FormatError("it does not tell of every node whether its columns vary")
+        if (reply.values[~reply.varies] > -np.inf).any():
+            raise FormatError("it splits by a column without two values")
+        shape = (n_counted, self.measure.n_stats)
+        if reply.totals.shape != shape or reply.totals.dtype != np.int64 or self._impossible(reply.totals):
+            raise FormatError("its statistics are not possible")
+
+    def _check_counts(self, party: str, nodes: np.ndarray, totals: np.ndarray) -> None:
+        """Raise ``FederationError`` if a party counts other rows at nodes than another has told."""
+        wrong = nodes[(totals != self.stats[nodes]).any(axis=1)]
+        if len(wrong):
+            other = self.parties[self.told[wrong[0]]]
+            raise FederationError(
+                f"party {party!r} counts other rows at a node than party {other!r} has told; one of the two answers "
+                "nonsense, or its table is new"
+            )
 
     def _split(self, nodes: np.ndarray, seeds: np.ndarray, drawn: Drawn, deeper: np.ndarray, splits: Splits) -> None:
         """Ask the winners for the sides of the nodes they won."""

@@ -21,7 +21,7 @@ from silvan.federation import wire
 from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
-from silvan.privacy.seal import seal, unseal
+from silvan.privacy.seal import LABEL_HOLDER, seal, unseal
 from silvan.tree.fit import Settings
 from silvan.tree.target import MAX_CLASSES, Measure
 
@@ -118,7 +118,7 @@ def decode_leaves(party: Party, rows: Blob, settings: Settings, leaves: LeafCode
 
 def open_labels(party: Party, blob: Blob, measure: Measure, n_rows: int) -> np.ndarray:
     """Unseal and check the encoded labels; return them in the layout that histograms take."""
-    target = wire.decode(unseal(party.key_for("labels"), party.blob(blob.hash)), Target).target
+    target = wire.decode(unseal(party.key_for("labels"), party.blob(blob.hash), LABEL_HOLDER), Target).target
     if target.shape != (n_rows,) or target.dtype != (np.int64 if measure.scale else np.uint16):
         raise FormatError("the labels are not as many as the rows")
     if measure.scale:

@@ -25,7 +25,7 @@ from silvan.algorithms.vertical.encrypted_splits import KeepChosen, LeftBits, Sp
 from silvan.algorithms.vertical.encrypted_sums import DecideNodes, Decisions, EncryptedSums, Offer, SumLabels
 from silvan.algorithms.vertical.party_shares import Keeping
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError
+from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.agreement.agreement import Columns
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
@@ -87,6 +87,7 @@ class EncryptedCoordinator(VerticalCoordinator):
         self.make_contexts()
         self.choices: dict[str, list[bytes]] = {party: [] for party in self.parties}
         self.notes: list[bytes] = []
+        self.split_by: list[int] = []  # of each node below a root, the party that split the node above, by number
 
     def rule(self) -> Any:
         """Return the rule that goes by what the label holder says."""
@@ -102,6 +103,7 @@ class EncryptedCoordinator(VerticalCoordinator):
         splits.varies[:] = decisions.winner >= 0  # where there is no split, the label holder knows whether to go on
         self.notes.append(decisions.note)
         self._split(nodes, seeds, drawn, decisions, splits)
+        self.split_by += np.repeat(decisions.winner[decisions.winner >= 0], 2).tolist()
         return splits
 
     def _sums(self, nodes: np.ndarray, drawn: Drawn) -> dict[str, Offer]:
@@ -142,9 +144,20 @@ class EncryptedCoordinator(VerticalCoordinator):
             which=which,
             features=features,
             offers=offers,
+            note=self.notes[-1] if self.notes else b"",
         )
         reply: Decisions = self.federation.ask(request, to=[self.holder], check=check)[self.holder]
+        if reply.wrong is not None:
+            self._name_who_split(reply.wrong)
         return reply
+
+    def _name_who_split(self, nodes: np.ndarray) -> None:
+        """Raise ``FederationError`` that names the party whose partition is another than its sums told."""
+        party = self.parties[self.split_by[int(nodes[0]) - self.settings.n_estimators]]
+        raise FederationError(
+            f"party {party!r} splits a node otherwise than its sums told, as {self.holder!r} counts; one of the two "
+            "answers nonsense, or its table is new"
+        )
 
     def _check_decisions(self, decisions: Decisions, n: int, drawn: Drawn, deeper: np.ndarray) -> None:
         """Raise ``FormatError`` for decisions that are not possible."""
@@ -165,6 +178,13 @@ class EncryptedCoordinator(VerticalCoordinator):
                 raise FormatError("it has a node split by a party without a column there")
         if decisions.winner.min(initial=-1) < -1:
             raise FormatError("its decisions are not possible")
+        wrong = decisions.wrong
+        if wrong is not None:
+            least, most = self.settings.n_estimators, self.settings.n_estimators + len(self.split_by)
+            if wrong.shape[1:] != () or not len(wrong) or wrong.dtype != np.int32:
+                raise FormatError("its complaints are of no node")
+            if wrong.min() < least or wrong.max() >= most:
+                raise FormatError("its complaints are of no node")
 
     def _split(self, nodes: np.ndarray, seeds: np.ndarray, drawn: Drawn, decisions: Decisions, splits: Splits) -> None:
         """Ask the winners for the sides of the nodes whose children may be split again."""

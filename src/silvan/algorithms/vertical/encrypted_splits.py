@@ -19,7 +19,7 @@ from silvan.federation.message import Reply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.forest.category_set import SET_WORDS
-from silvan.privacy.seal import seal, unseal
+from silvan.privacy.seal import LABEL_HOLDER, seal, unseal
 from silvan.tree.partition import count_sides, pack_sides
 from silvan.tree.split import Splits
 
@@ -91,7 +91,7 @@ def split_chosen(site: Site, request: SplitChosen) -> LeftBits:
 
 def _open_choices(party: Party, ground: GrowingContext, nodes: np.ndarray, sealed: list[bytes]) -> Splits:
     """Unseal the splits that the label holder chose for this party, and check them against its columns."""
-    choices = [wire.decode(unseal(_choice_key(party, party.name), box), Choice) for box in sealed]
+    choices = [wire.decode(unseal(_choice_key(party, party.name), box, LABEL_HOLDER), Choice) for box in sealed]
     empty = Choice(*(np.zeros(shape, dtype) for shape, dtype in _CHOICE.values()))
     joined = {name: np.concatenate([getattr(c, name) for c in (empty, *choices)]) for name in _CHOICE}
     if any(joined[name].dtype != dtype or len(joined[name]) != len(nodes) for name, (_, dtype) in _CHOICE.items()):
@@ -141,7 +141,7 @@ def _leaf_values(party: Party, request: KeepChosen) -> np.ndarray | None:
         return None
     settings = weighted(request.ground.settings, request.class_weight)
     truth = truth_of(party, request.ground.rows, request.label, settings)
-    notes = [wire.decode(unseal(party.secret_for("notes"), sealed), Note) for sealed in request.notes]
+    notes = [open_note(party, sealed) for sealed in request.notes]
     if not notes:
         raise FormatError("there are no notes of what the leaves are worth")
     # roots are noted anew as long as none of them is split; nodes are numbered by the first time
@@ -160,3 +160,8 @@ def seal_choice(party: Party, winner: str, choice: Choice) -> bytes:
 def seal_note(party: Party, note: Note) -> bytes:
     """Seal what the label holder needs again at the end."""
     return seal(party.secret_for("notes"), wire.encode(note))
+
+
+def open_note(party: Party, sealed: bytes) -> Note:
+    """Open what the label holder sealed for itself."""
+    return wire.decode(unseal(party.secret_for("notes"), sealed, LABEL_HOLDER), Note)

@@ -18,10 +18,10 @@ from silvan.algorithms.vertical.encrypted_labels import (
     truth_of,
     weighted,
 )
-from silvan.algorithms.vertical.encrypted_splits import Choice, Note, seal_choice, seal_note
+from silvan.algorithms.vertical.encrypted_splits import Choice, Note, open_note, seal_choice, seal_note
 from silvan.algorithms.vertical.party_rows import Growing, GrowingContext, descend
 from silvan.data.schema import Label
-from silvan.errors import FormatError
+from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Reply, Request, Verb
 from silvan.federation.party import Party, party_of
@@ -29,6 +29,7 @@ from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.privacy.paillier.cipher import Ciphertexts
 from silvan.privacy.paillier.packing import AskedHistograms, RowsByNode, read_sums, sum_rows
+from silvan.privacy.paillier.paillier_keys import PrivateKey
 from silvan.privacy.seal import seal, unseal
 from silvan.tree.draw import Ties, tie_ranks
 from silvan.tree.level import add_nodes, choose_listed, find_listed, finish_splits
@@ -80,6 +81,7 @@ class Decisions(Reply, frozen=True, kw_only=True):
     is_open: np.ndarray  # (nodes, 2) of its children; of a node without a split: itself, and nothing
     choices: dict[str, bytes]  # for the winners
     note: bytes  # for the label holder itself
+    wrong: np.ndarray | None = None  # int32: nodes whose rows are others than the sums told of which they were made
 
 
 class DecideNodes(Request, frozen=True, kw_only=True):
@@ -99,6 +101,7 @@ class DecideNodes(Request, frozen=True, kw_only=True):
     which: np.ndarray  # nodes with columns of the label holder's own
     features: np.ndarray
     offers: dict[str, Offer]
+    note: bytes = b""  # of the level before, to compare the rows with
 
     @property
     def min_leaf(self) -> int:
@@ -167,9 +170,30 @@ def decide_nodes(site: Site, request: DecideNodes) -> Decisions:
             raise FormatError("an offer of nobody")
         which = _check_places(offer.which, n)
         theirs = Ties(ties.key, ties.seeds[which], offer.first_column)
-        splits = _splits_of(party, request, offer, truth, rows, totals[which], theirs, descent.threads)
+        key = private_key(party, request.encryption.lanes.bits, offer.sums.key)
+        try:
+            splits = _splits_of(party, request, offer, key, truth, rows, totals[which], theirs, descent.threads)
+        except (FormatError, RefusedError) as error:
+            raise RefusedError(f"the sums of party {name!r} do not fit the rows, or cannot be read") from error
         found[name] = Found(which, splits, theirs)
-    return _decide(party, request, truth, found, totals, (rows.stops - rows.starts)[nodes])
+    decided = _decide(party, request, truth, found, totals, (rows.stops - rows.starts)[nodes])
+    return msgspec.structs.replace(decided, wrong=_not_as_told(party, request, len(descent.is_split), totals))
+
+
+def _not_as_told(party: Party, request: DecideNodes, n_nodes: int, totals: np.ndarray) -> np.ndarray | None:
+    """Return the nodes whose rows are others than the sums told by which the nodes above were split; None if none is.
+
+    The children of the level before are the last of all nodes.
+    """
+    if not request.note:
+        return None
+    sides = open_note(party, request.note).sides
+    place = request.nodes - (n_nodes - len(sides))
+    made = np.flatnonzero(place >= 0)
+    if sides.shape[1:] != totals.shape[1:] or place.max(initial=0) >= max(len(sides), 1):
+        raise FormatError("the note is of other nodes")
+    wrong = made[(sides[place[made]] != totals[made]).any(axis=1)]
+    return request.nodes[wrong] if len(wrong) else None
 
 
 def _check_places(which: np.ndarray, n: int) -> np.ndarray:
@@ -184,6 +208,7 @@ def _splits_of(
     party: Party,
     request: DecideNodes,
     offer: Offer,
+    key: PrivateKey,
     truth: Truth,
     rows: NodeRows,
     totals: np.ndarray,
@@ -194,7 +219,6 @@ def _splits_of(
     nodes = request.nodes[offer.which]
     if not 0 <= offer.first_column <= request.ground.n_columns:
         raise FormatError("the columns of a party are not possible")
-    key = private_key(party, request.encryption.lanes.bits, offer.sums.key)
     layout = wire.decode(unseal(party.key_for("layout of sums"), offer.layout), Layout)
     n_bins, categorical = layout.n_bins, layout.categorical
     if n_bins.ndim != 1 or n_bins.dtype != np.int32 or not len(n_bins) or not 1 <= n_bins.min() <= n_bins.max() <= 256:

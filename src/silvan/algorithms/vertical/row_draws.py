@@ -17,7 +17,7 @@ from silvan.errors import FormatError, RefusedError
 from silvan.federation.message import Blob
 from silvan.federation.party import KEY_BYTES, Party
 from silvan.privacy.identity import id_words, places_of, rising_order
-from silvan.privacy.seal import seal, unseal
+from silvan.privacy.seal import LABEL_HOLDER, seal, unseal
 from silvan.privacy.sums.counters import offsets
 
 
@@ -61,7 +61,7 @@ def _key_of_draws(party: Party, schema: Schema, places: np.ndarray, words: np.nd
 
 def row_draws(party: Party, draws: bytes, rows: Blob) -> tuple[np.ndarray, np.ndarray]:
     """Return the key by which trees draw rows, and the word by which each row is drawn: uint64 (2,) and (rows,)."""
-    key = unseal(party.key_for("row draws"), draws)
+    key = unseal(party.key_for("row draws"), draws, LABEL_HOLDER)
     if len(key) != KEY_BYTES:
         raise FormatError("not a key of row draws")
     return np.frombuffer(key[:16], "<u8").astype(np.uint64), row_words(party, rows)[:, 0].copy()
