@@ -20,6 +20,7 @@ import silvan as sv
 from silvan.deploy.fingerprint import fingerprint
 from silvan.deploy.hub import Hub, roster_fingerprint
 from silvan.deploy.member import Member
+from silvan.federation.journal import Journal
 from silvan.federation.keys import Roster
 
 OLD = Path(__file__).parent / "data" / "version_0_1_0"
@@ -142,6 +143,13 @@ def test_an_interrupted_study_is_not_mixed_with_other_trees(old, sums):
     assert answers > 0
     again = study(sums)
     assert (again[0], again[2]) == (hashes, 0)
+
+
+@pytest.mark.parametrize("sums", ["trusted", "masked"])
+def test_a_coordinator_does_not_go_on_with_a_study_of_0_1_0(old, sums):
+    """Between machines the name of a study has the version in it; the reason is said all the same."""
+    with pytest.raises(sv.FormatError, match="begun by another version of silvan, which grows other trees; let that"):
+        Journal(f"journals/{sums}.sqlite").belongs_to(f"study 0.1.0 {['north']}")
 
 
 # -- what sites keep

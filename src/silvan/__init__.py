@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from silvan.learners.vertical import VerticalForest as VerticalForest
     from silvan.privacy.gate.gate import Policy as Policy
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 
 def _modules_by_name() -> dict[str, str]:

@@ -1,7 +1,9 @@
 """A site's table is the same for the whole of a study, or the site says that it is not."""
 
+import re
 import sqlite3
 import stat
+from importlib.metadata import version
 
 import polars as pl
 import pytest
@@ -13,6 +15,7 @@ from typer.testing import CliRunner
 from silvan.cli.main import app
 from silvan.deploy.jobs.site_job import SiteExecutor, make_site
 from silvan.deploy.member import SETTINGS, Member
+from silvan.deploy.operations.last_error import last_error
 from silvan.deploy.study_table import check_study_table, freeze, frozen_file
 from silvan.errors import FederationError, InputError
 from silvan.federation.transports.chunks import send_in_chunks
@@ -190,10 +193,20 @@ def test_a_database_is_frozen_within_memory(joined, study, tmp_path, monkeypatch
 
 
 def test_a_site_whose_folder_is_gone_says_so(tmp_path):
-    executor = SiteExecutor('name = "x"', ["north"], {}, "0.1.0")
+    executor = SiteExecutor('name = "x"', ["north"], {}, version("silvan"))
     server = executor.make_server(job_folders(tmp_path / "gone" / "kit"))
     with pytest.raises(FederationError, match="its folder is gone or damaged; its owner must put it back"):
         send_in_chunks(server.take, b"question", "ask")
+
+
+def test_a_site_of_another_version_says_so_to_both(joined):
+    """Before it reads the study's text, which may be of another version, too; its owner is shown the same."""
+    executor = SiteExecutor("not = [ a study", ["north"], {}, "0.0.9")
+    server = executor.make_server(job_folders(joined.path / "kit"))
+    text = f"silvan is {version('silvan')} at the site and 0.0.9 at the coordinator; install the same version"
+    with pytest.raises(FederationError, match=re.escape(text)):
+        send_in_chunks(server.take, b"question", "ask")
+    assert last_error(joined.path).text.startswith(text)
 
 
 PRIVATE = """

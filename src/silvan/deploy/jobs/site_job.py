@@ -56,9 +56,8 @@ class SiteExecutor(Answering):
             return ChunkServer(lambda data, verb: b"", lambda: refusal)
 
     def _read_study(self) -> RemoteStudy:
-        study = parse_remote_study(self.study)
-        _check_version(self.version)
-        return study
+        _check_version(self.version)  # first: the text may be one that this version cannot read
+        return parse_remote_study(self.study)
 
     def _serve_member(self, member: Member, study: RemoteStudy, folders: JobFolders) -> ChunkServer:
         """Serve a study at a site that has joined."""
@@ -161,7 +160,9 @@ def _refusal(error: Exception, files: SiteFiles | None, study: RemoteStudy | Non
 def _check_version(theirs: str) -> None:
     ours = version("silvan")
     if ours != theirs:
-        raise FederationError(f"it has silvan {ours}, the coordinator {theirs}; install the same")
+        raise FederationError(
+            f"silvan is {ours} at the site and {theirs} at the coordinator; install the same version on all machines"
+        )
 
 
 def make_site(member: SiteFiles, study: RemoteStudy, roster: Roster | None = None, n_jobs: int | None = None) -> Site:
