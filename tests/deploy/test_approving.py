@@ -85,6 +85,18 @@ def test_a_policy_that_forbids_what_a_study_asks(member):
         approve_study(again, plan)
 
 
+def test_a_budget_that_forbids_what_a_study_asks(member):
+    """What is answered without noise is refused by a site with a privacy budget, whatever its owner approves."""
+    settings = 'table = "x.csv"\n[policy]\napprove = true\nepsilon = 1.0\nmessages = ["*", "CountGrid"]\n'
+    (member.path / "site.toml").write_text(settings)
+    again, plan = Member(member.path), study()
+    line = next(line for line in explain(again, plan).lines if "without noise" in line)
+    assert "Describe" in line
+    assert "CountGrid" not in line
+    private = study('kind = "HistogramForest"\nepsilon = 0.1\nprivate = "tables"', 'sums = "masked"', SCHEMA)
+    assert not any("without noise" in line for line in explain(again, private).lines)
+
+
 def test_nobody_knows_yet_who_takes_part(member):
     (member.path / "roster.json").unlink()
     with pytest.raises(InputError, match="not all sites have joined"):

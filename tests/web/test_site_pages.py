@@ -10,6 +10,7 @@ from helpers.browsing import act, open_page
 from silvan.deploy.certificates import Authority, pem
 from silvan.deploy.explain import explain
 from silvan.deploy.member import Member
+from silvan.deploy.operations.last_error import note_error
 from silvan.errors import InputError
 from silvan.study.remote_study import parse_remote_study
 from silvan.web.site_pages import SiteFolderPages
@@ -169,12 +170,14 @@ def test_nothing_of_a_table_is_shown(member, page, monkeypatch):
     plan = study("heart")
     member.note_study(plan)
     _, token = shown(client, plan)
+    note_error(member.path, plan.id, InputError(CELL))
     said = [act(client, access, "start"), act(client, access, "approve", study=plan.digest, shown=token)]
     said += [client.get(path).text for path in ("/", "/ledger", f"/studies/{plan.digest}")]
     for text in said:
         assert CELL not in text
     assert "`silvan site start` in a terminal says why".replace("`", "<code>", 1).replace("`", "</code>") in said[0]
     assert "Its table cannot be read from here, and" in said[1]
+    assert "There was an error at " in said[2]
     assert client.get("/rows.csv").status_code == 404
     assert client.get("/site.key").status_code == 404
     assert client.get("/static/../site_pages.py").status_code == 404

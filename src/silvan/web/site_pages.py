@@ -12,6 +12,7 @@ import msgspec
 from silvan.deploy.explain import Explanation, approve_study, explain
 from silvan.deploy.member import MEMBER, ROSTER, SETTINGS, Member, SiteFiles
 from silvan.deploy.native.flare_folder import open_site
+from silvan.deploy.operations.last_error import LAST_ERROR
 from silvan.deploy.operations.status import site_status, study_state
 from silvan.deploy.results.send_results import KeptResults, read_results
 from silvan.deploy.services import prepare_site, process_of, start_site
@@ -59,7 +60,7 @@ class SiteFolderPages:
 
     def state(self) -> object:
         """Return something that differs when a page may show something else."""
-        names = (MEMBER, SETTINGS, ROSTER, LEDGER, APPROVALS, "budget.sqlite-wal")
+        names = (MEMBER, SETTINGS, ROSTER, LEDGER, APPROVALS, LAST_ERROR, "budget.sqlite-wal")
         asked = sorted((self.path / "asked").glob("*"))
         results = sorted((self.path / "results").glob(f"*/{RUN}"))
         site = self.site

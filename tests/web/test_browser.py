@@ -1,0 +1,174 @@
+"""The live page in a browser, over a real study of two sites: from its start, by an approval, to the report.
+
+One study is asked about everything: progress that moves, a stream that breaks and goes on, what the console says, who
+is asked for anything, and what a screen reader needs, on a wide screen and a phone, light and dark.
+"""
+
+import contextlib
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("nvflare", reason="nvflare is not installed: pip install '.[flare]' to test real sites")
+
+from axe_playwright_python.sync_playwright import Axe
+from helpers.hasty_sites import hasty_sites
+from helpers.needs import CHROMIUM
+from helpers.studies import table
+from playwright.sync_api import expect, sync_playwright
+
+from silvan.deploy import one_machine
+from silvan.deploy.services import process_of, processes_of, start_site, stop_all
+
+pytestmark = pytest.mark.needs("chromium")
+
+PATIENCE = 300_000
+"""Milliseconds after which something that is waited for will never come, also on a machine that is very busy."""
+
+STUDY = """\
+name = "Heart <b>שלום</b>"
+test = 0.25
+
+[learner]
+kind = "HistogramForest"
+n_estimators = 20
+max_depth = 5
+"""
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    """A coordinator and two sites, of which north answers nothing without its owner's approval."""
+    folder = tmp_path_factory.mktemp("web")
+    everything, sources = table("binary", n=300), {}
+    for i, site in enumerate(("north", "south")):
+        everything[i::2].write_csv(folder / f"{site}.csv")
+        sources[site] = str(folder / f"{site}.csv")
+    with hasty_sites():
+        hub, members = one_machine.make_local(folder, sources)
+    try:
+        north = members[0]
+        process_of(north).stop()
+        settings = north.path / "site.toml"
+        settings.write_text(f"{settings.read_text()}approve = true\n")
+        (hub.path / "heart.toml").write_text(STUDY)
+        start_site(north)
+        yield hub, north
+    finally:
+        runs = [path.parent for path in (hub.path / "runs").glob("*/run.pid")]
+        stop_all([*map(run_process, runs), *map(process_of, members), *processes_of(hub)])
+
+
+def run_process(folder):
+    from silvan.web.run_view import process_of_run
+
+    return process_of_run(folder)
+
+
+@contextlib.contextmanager
+def served(folder):
+    """Run ``silvan web`` as a command; give the address that it prints."""
+    words = [sys.executable, "-u", "-m", "silvan.cli.main", "web", str(folder), "--port", "0"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        yield next(line for line in process.stdout if "http://" in line).split()[-1]
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+class Watched:
+    """A browser's window that notes what goes wrong, and what is asked of other machines."""
+
+    def __init__(self, browser, address, **settings):
+        self.context = browser.new_context(**settings)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE)
+        self.wrong, self.away = [], []
+        self.page.on("console", lambda message: self.wrong.append(message.text))
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.context.on("request", self._note)
+        self.page.goto(address)
+
+    def _note(self, request):
+        if not request.url.startswith(("http://127.0.0.1:", "data:")):
+            self.away.append(request.url)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+def check_for_all(page):
+    """Check the page as it is for who reads it otherwise: wide and narrow, light and dark."""
+    for width in (1280, 400):
+        page.set_viewport_size({"width": width, "height": 900})
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            found = Axe().run(page).response["violations"]
+            serious = [rule for rule in found if rule["impact"] in ("serious", "critical")]
+            assert serious == [], [(rule["id"], rule["nodes"][0]["html"]) for rule in serious]
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, page.url
+    page.set_viewport_size({"width": 1280, "height": 900})
+
+
+def test_a_study_from_its_start_to_its_report(federation, browser):
+    hub, north = federation
+    with served(hub.path) as hub_address, served(north.path) as site_address:
+        coordinator, site = Watched(browser, hub_address), Watched(browser, site_address)
+        for window in (coordinator, site):
+            assert "token" not in window.page.url
+            check_for_all(window.page)
+        at_hub, at_site = coordinator.page, site.page
+
+        # a study starts, by the keyboard
+        at_hub.get_by_role("button", name="Run").focus()
+        at_hub.keyboard.press("Enter")
+        expect(at_hub.get_by_role("status").filter(has_text="Started")).to_be_visible(timeout=PATIENCE)
+        at_hub.get_by_role("link", name="Heart").first.click()
+
+        # it comes to the site without a reload, and is explained
+        at_site.get_by_role("link", name="Heart").click()
+        approve = at_site.get_by_role("button", name="Approve exactly this")
+        expect(approve).to_be_visible(timeout=PATIENCE)
+        expect(at_site.locator(".leaves li")).not_to_have_count(0)
+        expect(at_hub.get_by_text("has not approved the study yet")).to_be_visible(timeout=PATIENCE)
+        check_for_all(at_hub)
+        check_for_all(at_site)
+
+        # the stream breaks, and the page goes on with what is new then
+        stages = []
+        at_hub.expose_function("noteStage", lambda stage: stages.append(stage))
+        at_hub.evaluate(
+            "new MutationObserver(() => { const stage = document.querySelector('.stage');"
+            " if (stage) noteStage(stage.innerText); })"
+            ".observe(document.getElementById('live'), {subtree: true, childList: true, characterData: true})"
+        )
+        coordinator.context.set_offline(True)
+        coordinator.context.set_offline(False)
+
+        # approved, it moves, and the result appears at both
+        approve.click()
+        expect(at_site.get_by_text("Approved: ")).to_be_visible(timeout=PATIENCE)
+        for page in (at_hub, at_site):
+            expect(page.get_by_role("link", name="Open the report")).to_be_visible(timeout=PATIENCE)
+        expect(at_hub.locator(".state").first).to_have_text("done", timeout=PATIENCE)
+        assert any("Training" in stage for stage in stages), stages
+        assert len(set(stages)) > 2, stages
+        expect(at_site.locator(".ledger li")).not_to_have_count(0)
+        check_for_all(at_hub)
+        check_for_all(at_site)
+
+        # charts are there
+        for page in (at_hub, at_site):
+            page.get_by_role("link", name="Open the report").click()
+            expect(page.locator("svg.track").first).to_be_visible()
+            check_for_all(page)
+        for window in (coordinator, site):
+            assert window.away == []
+            assert window.wrong == []
