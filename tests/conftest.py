@@ -25,6 +25,7 @@ _COMPLETE = "complete"
 LONG = (
     "test_flare.py",
     "test_faults.py",
+    "web/test_browser.py",
     "test_large.py",
     "auditing/test_measured_epsilon.py",
     "privacy/sums/test_masked_sums.py",
