@@ -157,7 +157,7 @@ WRONG = [
     ("max_depth", 10**6, "at most 4096"),
     ("min_samples_split", 1, "at least 2"),
     ("min_samples_leaf", 0, "at least 1"),
-    ("min_samples_leaf", 0.1, "whole number"),
+    ("min_samples_leaf", 1.5, "below 1"),
     ("max_features", 0, "at least 1"),
     ("max_features", 1.5, "at most 1"),
     ("max_features", 0.0, "above 0"),
@@ -172,7 +172,7 @@ WRONG = [
     ("random_state", "seed", "seed"),
     ("n_jobs", 0, "whole number but 0"),
     ("n_jobs", "two", "got 'two'"),
-    ("oob_score", "yes", "True or False"),
+    ("oob_score", "yes", "True, False or a function"),
     ("feature_draw", "level", "'node' or 'tree'"),
     ("min_weight_fraction_leaf", 0.6, "between 0 and 0.5"),
     ("min_weight_fraction_leaf", float("nan"), "between 0 and 0.5"),
@@ -203,3 +203,52 @@ def test_parameters_that_contradict():
 def test_wrong_weights(model, weight, hint):
     with pytest.raises(ValueError, match=f"(?i)sample.weight.*{hint}"):
         model.fit(X, y, weight)
+
+
+# -- what scikit-learn's forests have too
+
+
+def small():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 4)).astype(np.float32)
+    return X, (X[:, 0] + X[:, 1] > 0).astype(int)
+
+
+def test_leaves_lengths_and_logarithms():
+    X, y = small()
+    model = ForestClassifier(7, max_depth=4).fit(X, y)
+    assert len(model) == 7
+    leaves, forest = model.apply(X), model.forest_
+    assert leaves.shape == (200, 7)
+    values = forest.value[forest.leaf[forest.offsets[:-1] + leaves]]
+    np.testing.assert_allclose(values.mean(axis=1), model.predict_proba(X))
+    np.testing.assert_allclose(np.exp(model.predict_log_proba(X)), model.predict_proba(X))
+    with pytest.raises(AttributeError):
+        len(ForestClassifier())
+
+
+def test_shares_of_rows():
+    X, y = small()
+    shared = ForestClassifier(5, min_samples_leaf=0.1, min_samples_split=0.25).fit(X, y)
+    assert shared.forest_ == ForestClassifier(5, min_samples_leaf=20, min_samples_split=50).fit(X, y).forest_
+    with pytest.raises(InputError, match="min_samples_leaf as a share must be above 0 and below 1"):
+        ForestClassifier(5, min_samples_leaf=1.5).fit(X, y)
+
+
+def test_out_of_bag_by_any_function():
+    X, y = small()
+    plain = ForestClassifier(30, oob_score=True).fit(X, y)
+    by_function = ForestClassifier(30, oob_score=lambda labels, answers: (labels == answers).mean()).fit(X, y)
+    assert plain.oob_score_ == by_function.oob_score_
+    numbers = ForestRegressor(30, oob_score=lambda labels, answers: -np.abs(labels - answers).max()).fit(X, X[:, 0])
+    assert numbers.oob_score_ < 0
+    with pytest.warns(UserWarning, match="which therefore have no out-of-bag score; grow more trees"):
+        ForestClassifier(2, oob_score=True).fit(X, y)
+
+
+def test_what_is_not_there_is_said():
+    X, y = small()
+    with pytest.raises(InputError, match="'absolute_error' is scikit-learn's and not there; use 'squared_error'"):
+        ForestRegressor(criterion="absolute_error").fit(X, X[:, 0])
+    with pytest.raises(InputError, match="class_weight must be None, 'balanced' or a dict"):
+        ForestClassifier(class_weight="balanced_subsample").fit(X, y)

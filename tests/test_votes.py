@@ -79,6 +79,7 @@ def test_columns(labels, tmp_path, monkeypatch):
     assert mine.select("auc", "accuracy", "mcc").equals(theirs.select("auc", "accuracy", "mcc"))
 
 
+@pytest.mark.filterwarnings("ignore:every tree saw")
 def test_one_table():
     frame = table(classes=2)
     X, y = frame.drop("id", "label").to_numpy(), frame["label"].to_numpy()

@@ -4,6 +4,8 @@ They take arrays like any estimator, and data frames with text or categorical co
 columns are split by category, missing values need no filling in.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -25,10 +27,11 @@ from silvan.data.schema import Feature, Label, Schema
 from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.forest.forest import Forest
-from silvan.forest.predict import as_matrix, decide, scores, scores_and_decisions
+from silvan.forest.predict import as_matrix, decide, leaves_of, scores, scores_and_decisions
 from silvan.tree.draw import DrawKeys, make_key, rows_of_trees
 from silvan.tree.fit import Settings, fit_forest
 from silvan.tree.target import Target, class_target, number_target
+from silvan.util.user_warnings import warn_user
 
 
 class _Fitted(BaseEstimator):
@@ -44,14 +47,14 @@ class _Forest(_Fitted):
     n_estimators: int = 100
     criterion: str = "gini"
     max_depth: int | None = None
-    min_samples_split: int = 2
-    min_samples_leaf: int = 2
+    min_samples_split: int | float = 2
+    min_samples_leaf: int | float = 2
     max_features: str | int | float | None = "sqrt"
     max_bins: int = 64
     bootstrap: bool = True
     random_state: Any = 0
     n_jobs: int | None = None
-    oob_score: bool = False
+    oob_score: bool | Callable[[np.ndarray, np.ndarray], float] = False
     feature_draw: str = "node"
     min_weight_fraction_leaf: float = 0.0
 
@@ -60,13 +63,21 @@ class _Forest(_Fitted):
         tags.input_tags.allow_nan = True
         return tags
 
-    def _settings(self) -> Settings:
-        if not isinstance(self.oob_score, bool | np.bool):
-            raise InputError(f"oob_score must be True or False, got {self.oob_score!r}")
+    def _settings(self, n_rows: int = 1) -> Settings:
+        if not isinstance(self.oob_score, bool | np.bool) and not callable(self.oob_score):
+            raise InputError(
+                f"oob_score must be True, False or a function of labels and answers, got {self.oob_score!r}"
+            )
         if self.oob_score and not self.bootstrap:
             raise InputError("oob_score=True needs bootstrap=True: without it every tree sees every row")
+        if self.criterion in ("absolute_error", "friedman_mse", "poisson"):
+            raise InputError(f"criterion {self.criterion!r} is scikit-learn's and not there; use 'squared_error'")
         names = Settings.__dataclass_fields__.keys() & self.get_params(deep=False).keys() - {"class_weight"}
-        return Settings(**{name: getattr(self, name) for name in names})
+        values = {name: getattr(self, name) for name in names}
+        for name, least in (("min_samples_leaf", 1), ("min_samples_split", 2)):
+            if isinstance(values[name], float | np.floating):
+                values[name] = _share_of_rows(name, float(values[name]), n_rows, least)
+        return Settings(**values)
 
     def _read_table(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Check the table to fit on and describe its columns; return X as float32 (rows, features), and y as it is."""
@@ -103,7 +114,7 @@ class _Forest(_Fitted):
         self._seed = _seed(self.random_state)
         schema = Schema(self._features, Label(_label_name(self._features), classes))
         keys = DrawKeys(make_key(self._seed, "rows"), make_key(self._seed, "features"))
-        self.forest_ = fit_forest(X, target, schema, self._settings(), keys, n_jobs=self.n_jobs)
+        self.forest_ = fit_forest(X, target, schema, self._settings(len(X)), keys, n_jobs=self.n_jobs)
 
     def _scores(self, X: Any) -> np.ndarray:
         matrix = self._read(X)
@@ -113,7 +124,19 @@ class _Forest(_Fitted):
         """Score each row by the trees that did not see it, NaN where all did; also return what these decide."""
         keys = np.arange(len(X), dtype=np.uint64)
         seen = rows_of_trees(make_key(self._seed, "rows"), keys, 0, self.n_estimators, True)
+        everywhere = int(seen.all(axis=0).sum())
+        if everywhere:
+            seen_by_all = f"every tree saw {everywhere} of {len(X)} rows"
+            warn_user(f"{seen_by_all}, which therefore have no out-of-bag score; grow more trees")
         return scores_and_decisions(self.forest_, X, self.n_jobs, skip=seen)
+
+    def __len__(self) -> int:
+        """Return how many trees there are; raise ``AttributeError`` before ``fit``, as scikit-learn's forests do."""
+        return len(self.forest_)
+
+    def apply(self, X: Any) -> np.ndarray:
+        """Return the leaf that each row falls into in each tree, by its number in the tree: (rows, trees)."""
+        return leaves_of(self.forest_, self._read(X), self.n_jobs)
 
     @property
     def feature_importances_(self) -> np.ndarray:
@@ -137,7 +160,7 @@ class ForestClassifier(ClassifierMixin, _Forest):
     max_depth
         Levels of splits; None grows until leaves are pure or too small to split.
     min_samples_split, min_samples_leaf
-        Fewest rows in a node that is split, and in a leaf. Rows are counted, not weights.
+        Fewest rows in a node that is split, and in a leaf, or a share of all rows. Rows are counted, not weights.
     max_features
         Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all.
     max_bins
@@ -152,7 +175,8 @@ class ForestClassifier(ClassifierMixin, _Forest):
     n_jobs
         Threads; None for all cores.
     oob_score
-        Score the forest on the rows that trees did not see: ``oob_score_`` and ``oob_decision_function_``.
+        Score the forest on the rows that trees did not see: ``oob_score_`` and ``oob_decision_function_``; by accuracy,
+        or by a function of labels and answers.
     feature_draw
         "node" draws features at every node, "tree" once for a tree.
     min_weight_fraction_leaf
@@ -199,6 +223,8 @@ class ForestClassifier(ClassifierMixin, _Forest):
         self.classes_, codes = np.unique(y, return_inverse=True)
         self.n_classes_ = len(self.classes_)
         by_class = None
+        if isinstance(self.class_weight, str) and self.class_weight != "balanced":
+            raise InputError(f"class_weight must be None, 'balanced' or a dict, got {self.class_weight!r}")
         if self.class_weight is not None:
             by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
             if isinstance(self.class_weight, str) and weight is not None:  # balanced
@@ -209,14 +235,21 @@ class ForestClassifier(ClassifierMixin, _Forest):
         if self.oob_score:
             shares, decided = self._out_of_bag(X)
             known = ~np.isnan(shares[:, 0])
-            right = codes[known] == decided[known]
-            self.oob_score_ = float(right.mean()) if len(right) else np.nan
+            self.oob_score_ = np.nan
+            if known.any():
+                answers, right = self.classes_[decided[known]], codes[known] == decided[known]
+                self.oob_score_ = float(self.oob_score(y[known], answers) if callable(self.oob_score) else right.mean())
             self.oob_decision_function_ = _spread(shares, used)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return class probabilities, columns in the order of ``classes_``."""
         return self._scores(X)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Return the logarithms of class probabilities."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class, or with ``vote="hard"`` the one that most trees vote for."""
@@ -239,7 +272,7 @@ class ForestRegressor(RegressorMixin, _Forest):
     max_depth
         Levels of splits; None grows until leaves are pure or too small to split.
     min_samples_split, min_samples_leaf
-        Fewest rows in a node that is split, and in a leaf. Rows are counted, not weights.
+        Fewest rows in a node that is split, and in a leaf, or a share of all rows. Rows are counted, not weights.
     max_features
         Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all. By default all, as in
         scikit-learn.
@@ -252,7 +285,8 @@ class ForestRegressor(RegressorMixin, _Forest):
     n_jobs
         Threads; None for all cores.
     oob_score
-        Score the forest on the rows that trees did not see: ``oob_score_`` and ``oob_prediction_``.
+        Score the forest on the rows that trees did not see: ``oob_score_`` and ``oob_prediction_``; by R2, or by a
+        function of labels and answers.
     feature_draw
         "node" draws features at every node, "tree" once for a tree.
     min_weight_fraction_leaf
@@ -298,12 +332,21 @@ class ForestRegressor(RegressorMixin, _Forest):
             spread = ((y[known] - y[known].mean()) ** 2).sum() if known.any() else 0.0
             error = ((y[known] - means[known]) ** 2).sum()
             self.oob_score_ = float(1.0 - error / spread) if spread > 0 else np.nan
+            if callable(self.oob_score) and known.any():
+                self.oob_score_ = float(self.oob_score(y[known], means[known]))
             self.oob_prediction_ = _spread(means, used)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the mean of the trees' leaves."""
         return self._scores(X)[:, 0]
+
+
+def _share_of_rows(name: str, share: float, n_rows: int, least: int) -> int:
+    """Return how many rows a share of all is, rounded up, as in scikit-learn."""
+    if not 0.0 < share < 1.0:
+        raise InputError(f"{name} as a share must be above 0 and below 1, got {share}")
+    return max(least, math.ceil(share * n_rows))
 
 
 def _mixed_frame(X: Any) -> nw.DataFrame[Any] | None:

@@ -210,6 +210,24 @@ def _answering_weights(forest: ForestArrays, absent: np.ndarray | None) -> np.nd
     )
 
 
+@njit(nogil=True, cache=True)
+def _leaves(X: np.ndarray, first: int, stop: int, nodes: Nodes, out: np.ndarray) -> None:
+    place = np.empty(BLOCK, np.uint32)
+    for begin in range(first, stop, BLOCK):
+        n = min(BLOCK, stop - begin)
+        for t in range(out.shape[1]):
+            walk(X, begin, n, t, nodes, place)
+            for i in range(n):
+                out[begin + i, t] = place[i] - nodes.offsets[t]
+
+
+def leaves_of(forest: ForestArrays, X: np.ndarray, n_jobs: int | None = None) -> np.ndarray:
+    """Return the leaf that each row falls into in each tree, by its number in the tree: int64 (rows, trees)."""
+    nodes, out = pack(forest), np.zeros((len(X), len(forest)), np.int64)
+    _in_parts(lambda first, stop: _leaves(X, first, stop, nodes, out), len(X), n_jobs)
+    return out
+
+
 def scores(
     forest: ForestArrays,
     X: np.ndarray,
