@@ -107,9 +107,11 @@ def whole_forms() -> Iterator[Case]:
             asked, _ = composed(form, frame, CLAIM, task, 1, worst)
             yield _form_case(form, task, f"{AT_A_SITE}, hostile coordinator", asked, 1, worst)
         for place, known in ((AT_A_SITE, schema(task)), (f"{AT_A_SITE}, hostile coordinator", hostile_schema(task))):
-            # whoever is lost or curious: a site's disguises are its own
             audit = _rows(task, CLAIM, CLAIM, known)
             yield Case("right", "all of input", task, place, len(known.features) + 1, CLAIM, audit)
+        for place, others in (("sum of 4 sites, one lost", 2), ("sum of 4 sites, one lost, one curious", 1)):
+            columns = len(schema(task).features) + 1
+            yield Case("right", "all of input", task, place, columns, CLAIM, _sums_of_rows(task, others))
 
 
 def _form_case(form: str, task: str, place: str, asked: list[Any], shares: int, known: Any) -> Case:
@@ -196,6 +198,15 @@ def _all(asked: list[Any], claimed: float) -> Callable[[int], Bound]:
 
 def _rows(task: str, epsilon: float, claimed: float, known: Any = None) -> Callable[[int], Bound]:
     return lambda draws: audit_rows(lambda row, n: rows_scored(task, row, n, epsilon, known), claimed, draws, SURE)
+
+
+def _sums_of_rows(task: str, others: int) -> Callable[[int], Bound]:
+    """Audit a row in the sum of its disguise and those of sites that are there, and that nobody knows."""
+
+    def scored(row: int, n: int) -> Any:
+        return sum(rows_scored(task, known, n, CLAIM) for known in [row, *[0] * others])
+
+    return lambda draws: audit_rows(scored, CLAIM, draws, SURE)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from helpers.fuzz_wire import CrashError
 from silvan.federation.site import HANDLERS, Outbox
 from silvan.privacy.gate.gate import Gate
 from silvan.privacy.noise.laplace import Noise
+from silvan.privacy.sums import masked_site
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,22 @@ def test_faults_would_be_noticed(lies, kinds, fault, said, monkeypatch):
     lies.start(1)
     with pytest.raises(CrashError, match=said):
         lies.run(2000)
+
+
+def test_false_rosters_would_be_noticed(lies, monkeypatch):
+    """A site that takes whatever members a sum is said to have, with whatever keys."""
+
+    def careless(site, members, *_):
+        return next((i for i, member in enumerate(members) if member.site == site.name), 0)
+
+    monkeypatch.setattr(masked_site, "place_of", careless)
+    monkeypatch.setattr(masked_site, "_pin", lambda *_: None)
+    masked = [i for i in lies.by_kind["CountGrid"] if lies.points[i].envelope.step is not None]
+    masked = [i for i in masked if lies.points[i].envelope.step.sums == "masked"]
+    monkeypatch.setattr(lies, "by_kind", {"CountGrid": masked})
+    lies.start(1)
+    with pytest.raises(CrashError, match=r"a key of its own once|not on the roster|over others than its members"):
+        lies.run(1000)
 
 
 class NoQuestion:

@@ -11,6 +11,8 @@ lies goes on from such a point: a few messages, most of them lies (``liar.py``),
 - trees that no site of the study made are not scored;
 - one thing is summed over one set of sites, and what may be asked once in a task is answered in one form;
 - trees that are shown have at least as many rows in a leaf as the policy says;
+- a site answers over sites that are each there once, itself included, with the keys that it knows them by, and takes
+  trees for those of the site that made them;
 - one row's number and category, which nobody else has, are in no answer.
 
     PYTHONPATH=tests python tests/helpers/fuzz_lies.py --n 100000 --seed 0 --results lies.jsonl
@@ -35,6 +37,7 @@ import numpy as np
 import polars as pl
 from helpers import fuzz_wire
 from helpers.column_studies import wide
+from helpers.false_rosters import false_roster
 from helpers.fuzz_wire import CrashError, Hang, watched
 from helpers.liar import Liar, sort_of
 from helpers.studies import Recorded, table
@@ -42,7 +45,7 @@ from helpers.studies import Recorded, table
 from silvan.errors import SilvanError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.message import Envelope, Missing, Request, Trouble, blobs_in
+from silvan.federation.message import Blob, Envelope, Missing, Request, Trouble, blobs_in
 from silvan.federation.signed import SignedMessage
 from silvan.federation.site import HANDLERS, Site
 from silvan.federation.site_table import SiteSettings
@@ -317,6 +320,9 @@ class Lies:
             return "missing", "", ""
         self._check_answer(site, envelope, verb, reply)
         self._check_question(point, site, envelope)
+        said = false_roster(site, envelope, lambda hash_: {o.site for o in point.federation.makers(Blob(hash_))})
+        if said:
+            raise CrashError(f"{envelope.kind} is answered, and {said}")
         self.seen["answered"] += 1
         return "answered", reply.kind, ""
 

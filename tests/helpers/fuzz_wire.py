@@ -23,6 +23,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,6 +33,7 @@ from helpers.column_studies import federate as federate_by_columns
 from helpers.column_studies import split, wide
 from helpers.mutations import Mutator
 from helpers.private_study import schema as public_schema
+from helpers.randomness import seeded_keys
 from helpers.studies import Recorded, federate, parts, table
 
 import silvan as sv
@@ -43,7 +45,7 @@ from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.message import Envelope, Missing, Trouble
 from silvan.federation.question import Asked
-from silvan.federation.signed import SignedMessage
+from silvan.federation.signed import TOLERANCE, SignedMessage, Signer
 from silvan.federation.site import HANDLERS
 from silvan.forest.forest import Forest
 from silvan.privacy.sampling_key import share_sampling_key
@@ -99,6 +101,14 @@ def watched() -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
+def repeatable() -> Iterator[None]:
+    """Have keys and times of signed messages that are the same in every run, if all else that is drawn is."""
+    clock = count(1_790_000_000_000_000_000).__next__
+    with seeded_keys(), mock.patch.object(Signer.__init__, "__defaults__", (TOLERANCE, clock)):
+        yield
+
+
+@contextmanager
 def _questions_kept() -> Iterator[None]:
     """Have federations keep their questions by name, with what the coordinator checks of answers."""
     exchange = Federation.exchange
@@ -113,7 +123,7 @@ def _questions_kept() -> Iterator[None]:
 
 def studies(signed: bool) -> list[Federation]:
     """Small studies, of which all messages are kept; together they have every kind of message."""
-    with _questions_kept():
+    with _questions_kept(), repeatable():
         return [*_by_rows(signed), *_private(signed), *_by_columns(signed)]
 
 

@@ -1,8 +1,8 @@
 """A coordinator that speaks the protocol properly and lies in its contents.
 
 Takes a message of a real study and replaces something in it by something else that is possible: another schema, other
-cut points, other trees, other sites, another task, the same question in another form. All that it makes is well formed,
-so that a site's rules are tried, not its reading of bytes.
+cut points, other trees, other sites and keys of sites (``false_rosters.py``), another task, the same question in
+another form. All that it makes is well formed, so that a site's rules are tried, not its reading of bytes.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from helpers.false_rosters import STEPS, FalseRosters
 
 from silvan.algorithms.shared.shared_bins import CutPoints
 from silvan.data.schema import Feature, Label, Schema
@@ -22,10 +23,6 @@ from silvan.federation.message import Blob, Envelope
 from silvan.federation.site import HANDLERS
 from silvan.federation.store import digest
 from silvan.forest.forest import Forest
-from silvan.privacy.sums.masked_site import Turn
-from silvan.privacy.sums.ring import Hop
-
-STEPS = {"masked": Turn, "ring": Hop}
 
 _FLOATS = [0.0, 1.0, -1.0, 0.5, 1e-6, 5e-324, 1e30, 50.0, 1000.0, 2.0**-40]
 _INTS = [0, 1, 2, 3, 10, 300, 2**40, -1]
@@ -71,6 +68,9 @@ class Liar:
     def lie(self, envelope: Envelope, content: dict[str, bytes]) -> Envelope:
         """Return a message with something else in it; ``content`` are the blobs that it may refer to."""
         pick, change = self.random, {}
+        if pick.random() < 0.2:
+            envelope = FalseRosters(self.sites, pick).lie(envelope)
+            change["over"] = envelope.over
         if pick.random() < 0.25:
             change |= self._about_sum(envelope)
         if pick.random() < 0.3:

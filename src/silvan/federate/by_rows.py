@@ -120,10 +120,6 @@ def federate_rows(
     ['north', 'south']
     """
     check_common(test, task, random_state, exclude)
-    if test_by not in (None, "class", "row"):
-        raise InputError(f"test_by must be None, 'class' or 'row', got {test_by!r}")
-    if test_by == "row" and schema is None:
-        raise InputError("test_by='row' needs a schema that is given: rows are drawn by their cells, as it reads them")
     given, kinds = read_options("federate_rows", options), check_kinds(kinds or {})
     if schema is not None and schema.label.name != label:
         raise InputError(f"the schema's label is {schema.label.name!r} and label is {label!r}; they must be the same")
@@ -131,9 +127,8 @@ def federate_rows(
     brought = _check_forests(forests, sources)
     protection = Protection(list(sources), given, pinned_seals=True)
     room = None if memory is None else read_size(memory)
-    if test_by is None and schema is not None and (protection.policy.epsilon is not None or budgets is not None):
-        test_by = "row"
-    test_key = make_key(random_state, "rows for judging").tobytes() if test_by == "row" else None
+    budgeted = protection.policy.epsilon is not None or budgets is not None
+    test_key = make_key(random_state, "rows for judging").tobytes() if _by_row(test_by, schema, budgeted) else None
     sites: dict[str, Site] = {}
     for name, source in sources.items():
         own = {"n_jobs": given.n_jobs, "forest": brought.get(name), "memory": room, "folder": folder, "schema": schema}
@@ -144,7 +139,7 @@ def federate_rows(
     federation = protection.federation(sites, study, given)
     if given.journal is not None:
         prints = [_fingerprint(site) for site in sites.values()]
-        said = (f"; kinds {kinds}" if kinds else "") + ("; test by row" if test_by == "row" and test else "")
+        said = (f"; kinds {kinds}" if kinds else "") + ("; test by row" if test_key and test else "")
         named = said + "".join(f"; {name} brings {name_of(forest)}" for name, forest in brought.items())
         federation.journal.belongs_to(
             f"{study}; exclude {list(exclude)}; policy {protection.policy}; sums {given.sums}; tables {prints}{named}"
@@ -185,6 +180,15 @@ def _split(federation: Federation, fold: Fold, given: Options) -> Federation:
     made = protection.federation(sites, f"{federation.study}; fold {fold.number} of {fold.of}, {fold.shuffle}", given)
     made.agreement = replace(agreement, rows={name: sites[name].n_train for name in agreement.rows})
     return made
+
+
+def _by_row(test_by: str | None, schema: Schema | None, budgeted: bool) -> bool:
+    """Return whether test rows are drawn one by one; raise ``InputError`` for what cannot be."""
+    if test_by not in (None, "class", "row"):
+        raise InputError(f"test_by must be None, 'class' or 'row', got {test_by!r}")
+    if test_by == "row" and schema is None:
+        raise InputError("test_by='row' needs a schema that is given: rows are drawn by their cells, as it reads them")
+    return test_by == "row" or (test_by is None and budgeted and schema is not None)
 
 
 def _budget(policy: Policy, folder: str | Path | None, site: str) -> Budget:
