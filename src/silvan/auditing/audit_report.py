@@ -10,11 +10,12 @@ from markupsafe import Markup
 
 from silvan.auditing.findings import Finding, what_helps
 from silvan.report.html import STYLE
+from silvan.study.run_folder import AUDIT
 from silvan.util.files import write_whole
 
 FORMAT = "silvan audit"
 VERSION = 1
-JSON, PAGE = "audit.json", "audit.html"
+JSON, PAGE = AUDIT
 
 _TEMPLATES = Path(__file__).parent / "page"
 _CLASS = {"held": "gained", "close": "level", "exceeded": "lost", "not run": "level"}

@@ -7,6 +7,7 @@ import typer
 
 from silvan.cli.plain_text import clean
 from silvan.errors import InputError
+from silvan.util.readable import count_of
 
 
 def advise(
@@ -42,16 +43,19 @@ def advise(
         raise InputError(f"{study}: advise compares sites that hold the same columns; [parties] hold different ones")
     with progress.step("Reading tables and agreeing on columns"):
         federation = make_federation(plan)
+    wanted, n = plan.parameters.get("clusters") if clusters is None else clusters, len(federation.sites)
+    if clusters is not None and not 1 <= clusters <= n:
+        raise InputError(f"--clusters must be a whole number from 1 to {n}, the number of sites, got {clusters}")
     with plan.pointing(), progress.step("Comparing the sites") as step:
         step.follow(federation, 2)
         advised = advice.advise(
             federation,
-            k=plan.parameters.get("clusters") if clusters is None else clusters,
+            k=wanted,
             metric=cast(Metric, metric or plan.parameters.get("metric") or "manhattan"),  # which advise checks
             first=plan.parameters.get("first") if first is None else first,
         )
     terminal.print_parts(
-        console, clean(f"{plan.name}: {len(advised.sites)} sites"), terminal.advice(advised, advice.WIDE)
+        console, clean(f"{plan.name}: {count_of(len(advised.sites), 'site')}"), terminal.advice(advised, advice.WIDE)
     )
     if output is not None:
         distances = advised.frame()

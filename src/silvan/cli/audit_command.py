@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from silvan.cli.plain_text import clean
+from silvan.cli.plain_text import clean, print_json
 from silvan.errors import InputError
+from silvan.util.readable import count_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,6 +36,7 @@ def audit(
         Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Where to write the report; else into RUN.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides all draws.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Attack the models of a run, as a curious recipient would, and compare what is learnt with limits.
 
@@ -46,7 +48,9 @@ def audit(
     from silvan.auditing.audit_report import write
     from silvan.auditing.findings import make_limits, read_limits
     from silvan.cli import terminal
+    from silvan.report.html import write_report
     from silvan.study.progress_bars import Progress
+    from silvan.study.run_folder import RUN, Run
 
     limits = make_limits() if thresholds is None else read_limits(thresholds)
     limits = make_limits({**limits, **_read_limits(limit or [])})
@@ -56,13 +60,18 @@ def audit(
     with progress.step("Attacking"):
         reports = _on_tables(run, site, table, others, limits, seed) if table else _on_study(run, site, limits, seed)
     console = Console()
-    for report in reports:
+    passed = all(report.passed for report in reports)
+    if json:
+        print_json({"passed": passed, "reports": [report.as_dict() for report in reports]})
+    for report in [] if json else reports:
         terminal.print_parts(console, table_of(report))
     folder = output or (run if run.is_dir() else None)
     if folder is not None:
         for path in write(reports, folder):
-            console.print(str(path), markup=False, highlight=False, soft_wrap=True)
-    if not all(report.passed for report in reports):
+            typer.echo(clean(path), err=json)
+        if folder == run and Run(run).file(RUN).is_file():
+            write_report(Run(run))  # which says of which model the audit is
+    if not passed:
         raise typer.Exit(EXCEEDED)
 
 
@@ -147,7 +156,8 @@ def table_of(report: "Report") -> "RenderableType":
         table.add_row(Text(f.title), Text(f.has), *map(Text, numbers), verdict)
     notes = [Text(f"{f.title}: {f.measure}; {f.note}".rstrip("; "), style="dim") for f in report.findings if f.measure]
     head = Text(
-        f"{clean(report.name)}: {report.trees} trees, {report.members:,} rows learnt from, {report.outsiders:,} others"
+        f"{clean(report.name)}: {count_of(report.trees, 'tree')}, {count_of(report.members, 'row')} learnt from, "
+        f"{report.outsiders:,} others"
     )
     return Group(head, Text(), table, Text(), *notes, Text(), _sentence(report))
 
@@ -162,7 +172,10 @@ def _sentence(report: "Report") -> "RenderableType":
     rest = f" {not_run} could not be run." if not_run else ""
     if report.passed:
         ran = len(report.findings) - not_run
-        return Text(f"Of {ran} attacks none did better than the limits allow.{rest}", style="green" if ran else "dim")
+        return Text(
+            f"Of {count_of(ran, 'attack')} none did better than the limits allow.{rest}",
+            style="green" if ran else "dim",
+        )
     names = ", ".join(f.attack for f in report.exceeded)
     head = Text(f"Limits exceeded: {names}.{rest}", style="red")
     helps = [Text(f"- {line}") for line in what_helps([f.attack for f in report.exceeded])]

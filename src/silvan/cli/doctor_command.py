@@ -5,13 +5,14 @@ from typing import Annotated
 
 import typer
 
-from silvan.cli.plain_text import clean
+from silvan.cli.plain_text import clean, print_json
 
 _STYLES = {"good": "green", "look": "yellow", "bad": "red"}
 
 
 def doctor(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A coordinator's or a site's folder.")] = Path(),
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check versions, clock, certificates, permissions, port, roster and disk; say what to do."""
     from rich.console import Console
@@ -23,7 +24,10 @@ def doctor(
     from silvan.deploy.operations.doctor import examine
 
     console, checks = Console(soft_wrap=True), examine(folder)
-    for check in checks:
+    bad = any(check.state == "bad" for check in checks)
+    if json:
+        print_json({"passed": not bad, "checks": [check._asdict() for check in checks]})
+    for check in [] if json else checks:
         console.print(Text(f"{check.state:5}", style=_STYLES[check.state]), Text(f"{check.what}: {clean(check.text)}"))
-    if any(check.state == "bad" for check in checks):
+    if bad:
         raise typer.Exit(1)

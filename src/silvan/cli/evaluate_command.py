@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from silvan.cli.plain_text import clean, print_json
 from silvan.errors import InputError, SchemaError
+from silvan.util.readable import count_of
 
 if TYPE_CHECKING:
     from silvan.study.plan import Study
@@ -22,6 +24,7 @@ def evaluate(
         Path | None, typer.Option("--output", "-o", metavar="CSV", help="Also write the figures here.")
     ] = None,
     fill: Annotated[bool, typer.Option("--fill", help="Count columns that the table lacks as missing.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Judge a model again: on its sites' test rows, or on a table.
 
@@ -36,20 +39,49 @@ def evaluate(
     from silvan.study.run_folder import Run
 
     console, progress, folder = Console(), Progress(), Run(run)
-    record = folder.read() if run.is_dir() else None
+    record, learnt = folder.read() if run.is_dir() else None, None
     if table is not None:
         if record is None or record.by != "columns":
             check_columns(run, record, table, fill)
         rows = on_table(run, folder, record, table, progress)
-        terminal.print_parts(console, terminal.on_table(rows, str(table)))
+        learnt = rows_learnt_from(folder, record, table)
+        if not json:
+            terminal.print_parts(console, terminal.on_table(rows, str(table)))
+        if learnt:
+            typer.echo(learnt_line(*learnt, str(table)), err=True)
     elif record is None:
         raise InputError(f"{str(run)!r} is not a run folder; to judge a model file, name a table too")
     else:
         rows = at_sites(folder, record, progress)
         summary = summarise(record)
-        terminal.print_parts(console, terminal.results(summary), terminal.sentences(summary))
+        if not json:
+            terminal.print_parts(console, terminal.results(summary), terminal.sentences(summary))
+    if json:
+        told = None if learnt is None else learnt[0]
+        print_json({"run": str(run), "table": table and str(table), "learnt_from": told, "evaluation": rows})
     if output is not None:
         Run(output.parent).write_evaluation(rows, output.name)
+
+
+def rows_learnt_from(run: "Run", record: "Record | None", table: Path) -> tuple[int, int] | None:
+    """Return how many rows of a table the run's model was learnt from, and of how many; None if nobody knows."""
+    from silvan.study.tables.learnt_rows import count_learnt_rows
+
+    if record is None or record.by == "columns" or not record.models:
+        return None
+    schema = run.forest(record.models[0].site or None).schema
+    return count_learnt_rows(run.folder, schema, str(table))
+
+
+def learnt_line(learnt: int, rows: int, table: str) -> str:
+    """Return what to say of rows that were learnt from."""
+    if not learnt:
+        return clean(f"No row of {table} was learnt from.")
+    were, them = ("was", "it") if learnt == 1 else ("were", "them")
+    return clean(
+        f"{learnt:,} of {count_of(rows, 'row')} of {table} {were} learnt from: the figures are too good for {them}; "
+        "judge on other rows"
+    )
 
 
 def check_columns(path: Path, record: "Record | None", table: Path, fill: bool) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from silvan.cli.plain_text import clean
 from silvan.errors import InputError, SilvanError
+from silvan.util.readable import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,16 +56,17 @@ def carry_out(plan: "Study", run: "Run", record: "Record", console: "Console", *
     from silvan.study import steps
     from silvan.study.progress_bars import Progress
     from silvan.study.repeat_steps import judge_repeatedly
-    from silvan.study.run_folder import EVALUATION, JOURNAL, MODEL, REPORT, RUN, SHARES
+    from silvan.study.run_folder import EVALUATION, JOURNAL, LEARNT, MODEL, REPORT, RUN, SHARES
     from silvan.study.study_file import make_federation, make_learner
+    from silvan.study.tables.learnt_rows import keep_learnt_rows
 
     progress = Progress()
     with progress.step("Reading tables and agreeing on columns"):
         federation = make_federation(plan, None if demo else run.file(JOURNAL))
         steps.note_agreement(record, federation)
     run.write(record)
-    who = "sites" if plan.id is None else "parties"
-    title = f"{plan.name}: {plan.kind} over {len(federation.sites)} {who}, {record.features} features"
+    who = count_of(len(federation.sites), "site" if plan.id is None else "party")
+    title = f"{plan.name}: {plan.kind} over {who}, {count_of(record.features, 'feature')}"
     if not demo:
         terminal.print_parts(console, clean(title), terminal.differences(summarise(record)))
         ask_about_columns(plan, federation.local_sites, private=steps.is_private(record))
@@ -78,6 +80,8 @@ def carry_out(plan: "Study", run: "Run", record: "Record", console: "Console", *
         noted.stage("training", 0 if rounds is None else federation.rounds + rounds)
         seconds = steps.train(federation, model, progress)
     steps.note_training(record, run, federation, model, seconds)
+    if not (demo or plan.by_columns or steps.is_private(record)):
+        keep_learnt_rows(federation, run.folder)
     run.write(record)
     noted.stage("judging")
     with plan.pointing():
@@ -103,12 +107,12 @@ def carry_out(plan: "Study", run: "Run", record: "Record", console: "Console", *
     models = [model.file for model in record.models] or [MODEL]
     listed = ["sites", "study.toml"] if demo else []
     listed += [SHARES] if plan.by_columns and demo else models
-    terminal.print_parts(console, terminal.files(run.folder, [*listed, EVALUATION, RUN, REPORT, JOURNAL]))
+    terminal.print_parts(console, terminal.files(run.folder, [*listed, EVALUATION, RUN, REPORT, JOURNAL, LEARNT]))
 
 
 def ask_about_columns(study: "Study", sites: "Mapping[str, SiteTable]", *, private: bool) -> None:
     """Print what looks odd in the first rows of the sites' tables, shortly; nothing of a private study."""
-    from silvan.study.table_check import profiles_of, questions
+    from silvan.study.tables.table_check import profiles_of, questions
 
     if private or study.id is not None or study.memory is not None:
         return
@@ -160,9 +164,9 @@ def start_run(study: "Study", run: "Run", *, resume: bool) -> "Record":
 def put_aside(run: "Run") -> None:
     """Move an earlier run's files to a new folder inside the run folder: nothing is lost."""
     from silvan.deploy.job_progress import PROGRESS
-    from silvan.study.run_folder import EVALUATION, JOURNAL, REPORT, RUN, SHARES
+    from silvan.study.run_folder import AUDIT, EVALUATION, JOURNAL, LEARNT, REPORT, RUN, SHARES
 
-    known = [EVALUATION, REPORT, PROGRESS, JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", RUN]
+    known = [EVALUATION, REPORT, *AUDIT, LEARNT, PROGRESS, JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", RUN]
     files = [run.file(name) for name in known] + sorted(run.folder.glob("model*.silvan"))
     files = [file for file in files if file.is_file()] + [run.file(SHARES)] * run.file(SHARES).is_dir()
     if not files:

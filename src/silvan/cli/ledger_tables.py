@@ -10,7 +10,7 @@ from rich.text import Text
 
 from silvan.cli.plain_text import clean
 from silvan.cli.terminal import make_table
-from silvan.util.readable import format_bytes
+from silvan.util.readable import count_of, format_bytes
 
 if TYPE_CHECKING:
     from silvan.privacy.gate.ledger import Line, Verified
@@ -43,7 +43,7 @@ def lines_table(lines: list["Line"], total: int) -> RenderableType:
     )
     shown = "" if len(lines) == total else f" (the last {len(lines):,} of {total:,})"
     size = format_bytes(sum(line.bytes for line in lines))
-    parts.append(Text(f"{len(lines):,} lines{shown}: {outcomes}; {size} in all."))
+    parts.append(Text(f"{count_of(len(lines), 'line')}{shown}: {outcomes}; {size} in all."))
     parts.append(Text("Times are UTC. --verify says whether any line was changed or is missing.", style="dim"))
     return Group(*parts)
 
@@ -65,7 +65,7 @@ def verdict(found: "Verified", key: str) -> RenderableType:
         more = [Text(f"  and {len(found.faults) - 20:,} more")] if len(found.faults) > 20 else []
         return Group(Text("The ledger cannot be trusted:", style="bold red"), *faults, *more, Text(), signer)
     parts: list[RenderableType] = [
-        Text(f"The ledger is whole: {found.lines:,} lines, each signed and in its place.", style="green"),
+        Text(f"The ledger is whole: {count_of(found.lines, 'line')}, each signed and in its place.", style="green"),
         signer,
         Text(f"Digest of the last line: {found.hash}", style="dim"),
         Text("Noted elsewhere, it proves later what was here: --noted DIGEST.", style="dim"),

@@ -20,7 +20,7 @@ from silvan.cli import (
     study_command,
 )
 from silvan.cli.pages import web_command
-from silvan.cli.plain_text import clean
+from silvan.cli.plain_text import Terminal, clean, plain_words
 from silvan.cli.tables import check_command
 from silvan.errors import SilvanError
 from silvan.util.files import has_no_room
@@ -54,7 +54,6 @@ class Commands(TyperGroup):
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Random forests grown across data silos: the rows stay, trees, counts and sums travel.",
@@ -94,6 +93,9 @@ def options(
 
 def main() -> None:
     """Run the command line."""
+    if sys.stdout.isatty():
+        out = sys.stdout
+        sys.stdout = Terminal(out.buffer, encoding=out.encoding, errors=out.errors, line_buffering=True)
     try:
         app()
     finally:
@@ -128,7 +130,8 @@ def _message(error: BaseException) -> str:
     if not isinstance(error, SilvanError):
         return f"a mistake in silvan: {type(error).__name__}: {error}\nadd --debug to see where, and report it"
     cause = error.__cause__
-    return f"{error}\n{cause}" if isinstance(cause, SilvanError) and str(cause) not in str(error) else str(error)
+    more = isinstance(cause, SilvanError) and str(cause) not in str(error)
+    return plain_words(f"{error}\n{cause}" if more else str(error))
 
 
 def _here() -> bool:

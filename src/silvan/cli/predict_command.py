@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from silvan.errors import InputError, SchemaError
+from silvan.util.readable import count_of
 
 if TYPE_CHECKING:
+    from silvan.data.schema import Schema
+    from silvan.data.typed_table import Frame
     from silvan.forest.forest import Forest
     from silvan.study.run_folder import Run
 
@@ -31,25 +34,31 @@ def predict(
         bool,
         typer.Option("--fill", help="Count columns that the table lacks as missing; so too rows that a party lacks."),
     ] = False,
+    id_: Annotated[
+        str | None, typer.Option("--id", metavar="COLUMN", help="Keep this column of the table beside the predictions.")
+    ] = None,
 ) -> None:
     """Predict every row of a table: the class and each class's probability, or the number."""
     run = open_column_run(model)
     if run is not None:
         if site is not None:
             raise InputError("--site is for runs of sites: all parties have the same model")
+        if id_ is not None:
+            raise InputError("--id is for runs of sites: the predictions of parties have the ids in any case")
         predict_matched_rows(run, tables, output, fill)
         return
     if len(tables) > 1:
         raise InputError(f"one table at a time, got {len(tables)}; several are for a run of parties")
-    predict_table(model, Path(tables[0]), output, site, fill)
+    predict_table(model, Path(tables[0]), output, site, fill, id_)
 
 
-def predict_table(model: Path, table: Path, output: Path | None, site: str | None, fill: bool) -> None:
-    """Predict the rows of one table."""
+def predict_table(
+    model: Path, table: Path, output: Path | None, site: str | None, fill: bool, id_: str | None = None
+) -> None:
+    """Predict the rows of one table; the cells of the column ``id_`` stand beside them as they are written."""
     import numpy as np
 
     from silvan.data.encode import encode_features
-    from silvan.data.table import read_table
     from silvan.forest import predict as walk
     from silvan.study.progress_bars import Progress
     from silvan.study.run_folder import Run
@@ -59,7 +68,7 @@ def predict_table(model: Path, table: Path, output: Path | None, site: str | Non
     progress = Progress()
     forest = open_forest(model, site)
     with progress.step("Reading the table"):
-        frame = read_table(str(table), forest.schema.label.name, forest.schema)
+        frame, ids = read_with_ids(table, forest.schema, id_)
         lacking = np.array([name not in frame.columns for name in forest.schema.columns])
         absent = [name for name, lacks in zip(forest.schema.columns, lacking, strict=True) if lacks]
         abstain = forest.combine == "vote" and not fill
@@ -77,16 +86,33 @@ def predict_table(model: Path, table: Path, output: Path | None, site: str | Non
     rows: list[list[Any]]
     if forest.classes is None:
         rows = [["row", "prediction"]]
-        rows += ([i, repr(value)] for i, value in enumerate(scores[:, 0].tolist(), 1))
+        rows += ([i, f"{value!r}"] for i, value in enumerate(scores[:, 0].tolist(), 1))
     else:
         classes = forest.classes.tolist()
         rows = [["row", "prediction", *(f"probability_{c}" for c in classes)]]
         for i, (best, shares) in enumerate(zip(decided.tolist(), scores.tolist(), strict=True), 1):
             rows.append([i, classes[best], *(f"{share:.6g}" for share in shares)])
+    if ids is not None:
+        rows = [[row[0], cell, *row[1:]] for row, cell in zip(rows, [id_, *ids], strict=True)]
     if absent and abstain:
         silent = int(walk.abstaining(forest, lacking).sum())
         typer.echo(f"{silent} of {len(forest)} trees abstained: the table lacks {format_names(absent)}", err=True)
-    write_out(csv_text(rows), output, f"{len(X):,} predictions by forest {forest.hash[:12]}")
+    write_out(csv_text(rows), output, f"{count_of(len(X), 'prediction')} by forest {forest.hash[:12]}")
+
+
+def read_with_ids(table: Path, schema: "Schema", id_: str | None) -> tuple["Frame", list[str] | None]:
+    """Read a table by a schema, and the cells of one of its columns as they are written."""
+    from silvan.data.cells import STRANGE, text_columns, value_text
+    from silvan.data.table import open_table, read_table
+
+    if id_ is None:
+        return read_table(str(table), schema.label.name, schema), None
+    opened = open_table(str(table), schema.label.name, by_schema=True)
+    if id_ not in opened.frame.columns:
+        raise InputError(f"{str(table)!r} has no column {id_!r}; --id names a column to keep beside the predictions")
+    frame = opened.with_texts([*text_columns(schema), id_])
+    texts = ((value, value_text(value) or "") for value in frame[id_].to_list())
+    return frame, [str(value) if text == STRANGE else text for value, text in texts]
 
 
 def predict_matched_rows(run: "Run", words: list[str], output: Path | None, fill: bool) -> None:
@@ -100,7 +126,7 @@ def predict_matched_rows(run: "Run", words: list[str], output: Path | None, fill
     tables = _tables_by_party(words, [site.name for site in record.sites])
     predictions = column_steps.predict(model, record, tables, Progress(), fill=fill)
     text = csv_text([predictions.columns, *predictions.iter_rows()])
-    write_out(text, output, f"{len(predictions):,} predictions by model {record.models[0].hash[:12]}")
+    write_out(text, output, f"{count_of(len(predictions), 'prediction')} by model {record.models[0].hash[:12]}")
 
 
 def _tables_by_party(words: list[str], names: list[str]) -> dict[str, str]:

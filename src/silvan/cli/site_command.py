@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from silvan.cli.plain_text import clean, print_lines
+from silvan.cli.plain_text import clean, print_json, print_lines
 from silvan.errors import InputError, SilvanError
+from silvan.util.readable import count_of
 
 if TYPE_CHECKING:
     from silvan.deploy.member import SiteFiles
@@ -45,6 +46,7 @@ def ledger(
         typer.Option("--noted", metavar="DIGEST", help="The digest of a line that was noted before: is it there?"),
     ] = None,
     last: Annotated[int | None, typer.Option("--last", metavar="N", min=1, help="Show the last lines only.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what left a site and what was refused, in plain words."""
     from rich.console import Console
@@ -60,12 +62,19 @@ def ledger(
     if verify or key is not None or noted is not None:
         public = site.public() if key is None else read_public(key)
         found = verify_ledger(site.path, public, noted)
-        print_parts(console, verdict(found, public.hex()))
+        if json:
+            print_json({"whole": not found.faults, "key": public.hex(), "verified": found})
+        else:
+            print_parts(console, verdict(found, public.hex()))
         if found.faults:
             raise typer.Exit(1)
         return
     lines = read_lines(site.path)
-    print_parts(console, lines_table(lines if last is None else lines[-last:], len(lines)))
+    shown = lines if last is None else lines[-last:]
+    if json:
+        print_json({"total": len(lines), "lines": shown})
+    else:
+        print_parts(console, lines_table(shown, len(lines)))
 
 
 @app.command()
@@ -281,7 +290,9 @@ def _list_results(member: "SiteFiles") -> None:
     for plan in found:
         try:
             kept = read_results(member.results_folder(plan), member.coordinator_key(plan), plan.id, member.name)
-            state = "; ".join(f"{one.trees:,} trees, {one.hash[:12]}" for one in kept.record.models if one.trees)
+            state = "; ".join(
+                f"{count_of(one.trees, 'tree')}, {one.hash[:12]}" for one in kept.record.models if one.trees
+            )
             state = f"{state or 'a model in shares'}; in {kept.run.folder}"
         except SilvanError as error:
             state = str(error)
@@ -408,7 +419,7 @@ def backup(
     from silvan.deploy.operations.backup import backup_site
 
     n = backup_site(Member(folder), target)
-    print_lines(f"{n} files are in {target}. Secrets are among them: keep it as you keep the site's folder.")
+    print_lines(f"{count_of(n, 'file')} in {target}. Secrets are among them: keep it as you keep the site's folder.")
 
 
 @app.command()

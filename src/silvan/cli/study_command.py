@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from silvan.cli.plain_text import print_lines
+from silvan.cli.plain_text import clean, print_lines
 from silvan.errors import InputError
+from silvan.util.readable import count_of
 
 if TYPE_CHECKING:
     from silvan.deploy.hub import Hub
@@ -32,6 +33,10 @@ app = typer.Typer(
 )
 
 In = Annotated[Path, typer.Option("--in", metavar="FOLDER", help="The coordinator's folder; this one, if not given.")]
+
+At = Annotated[
+    Path | None, typer.Argument(metavar="[FOLDER]", help="The coordinator's folder; this one, if not given.")
+]
 
 
 @app.callback()
@@ -107,6 +112,7 @@ def revoke(site: Annotated[str, typer.Argument(metavar="SITE")], folder: In = Pa
 
 @app.command()
 def start(
+    at: At = None,
     folder: In = Path(),
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay until stopped, for containers.")] = False,
 ) -> None:
@@ -114,7 +120,7 @@ def start(
     from silvan.deploy.hub import Hub
     from silvan.deploy.services import start_hub, wait_for_end
 
-    hub = Hub(folder)
+    hub = Hub(at or folder)
     processes = start_hub(hub)
     content = hub.read()
     print_lines(f"Running: studies on port {content.port}, joining on port {content.port + 1}. Logs: {hub.path}/*.log")
@@ -123,38 +129,40 @@ def start(
 
 
 @app.command()
-def stop(folder: In = Path()) -> None:
+def stop(at: At = None, folder: In = Path()) -> None:
     """Stop the coordinator's processes; a study that runs goes on when they are started again."""
     from silvan.deploy.hub import Hub
     from silvan.deploy.services import processes_of, stop_all
 
-    print_lines("Stopped." if stop_all(processes_of(Hub(folder))) else "Nothing was running.")
+    print_lines("Stopped." if stop_all(processes_of(Hub(at or folder))) else "Nothing was running.")
 
 
 @app.command()
 def status(
+    at: At = None,
     folder: In = Path(),
     json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
 ) -> None:
     """Show the sites, how far each is, and the studies."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from silvan.cli.terminal import RULES
     from silvan.deploy.hub import Hub
     from silvan.deploy.job_progress import line_of
     from silvan.deploy.operations.status import as_json, hub_status
 
-    hub = Hub(folder)
+    hub = Hub(at or folder)
     found = hub_status(hub, _connected(hub))
     if json:
         typer.echo(as_json(found))
         return
     table = Table(box=RULES, pad_edge=False)
     for column in ("Site", "Joined", "Connected", "Its keys in words: compare by telephone"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold", no_wrap=column in ("Joined", "Connected"))
     for name, site in found.sites.items():
-        table.add_row(name, site.joined, "yes" if site.connected else "no", site.words)
+        table.add_row(Text(clean(name)), site.joined, "yes" if site.connected else "no", site.words)
     Console().print(table)
     print_lines(f"{found.federation} at {found.host}:{found.port}: {'running' if found.running else 'not running'}")
     for name, pid in found.processes.items():
@@ -187,6 +195,7 @@ def _connected(hub: "Hub") -> list[str]:
 
 @app.command()
 def metrics(
+    at: At = None,
     folder: In = Path(),
     port: Annotated[int, typer.Option(min=1, max=65535, help="Where to listen, on 127.0.0.1.")] = 9102,
 ) -> None:
@@ -195,7 +204,7 @@ def metrics(
     from silvan.deploy.operations import status
     from silvan.deploy.operations.metrics_server import make_metrics_server
 
-    hub = Hub(folder)
+    hub = Hub(at or folder)
     server = make_metrics_server(port, lambda: status.metrics(status.hub_status(hub, _connected(hub))))
     print_lines(f"Figures at http://127.0.0.1:{port}/metrics; end with Ctrl-C.")
     server.serve_forever()
@@ -222,7 +231,9 @@ def backup(
     from silvan.deploy.operations.backup import backup_hub
 
     n = backup_hub(Hub(folder), target)
-    print_lines(f"{n} files are in {target}. Secrets are among them: keep it as you keep the coordinator's folder.")
+    print_lines(
+        f"{count_of(n, 'file')} in {target}. Secrets are among them: keep it as you keep the coordinator's folder."
+    )
 
 
 @app.command()
@@ -255,7 +266,9 @@ def predict(
     made = next_prediction(hub, read_remote_study(study / "study.toml" if study.is_dir() else study))
     run_study(hub, made)
     found = what_was_predicted(hub, made)
-    print_lines(f"{found.rows:,} rows predicted. The predictions are at {found.party}: {found.file} in its folder.")
+    print_lines(
+        f"{count_of(found.rows, 'row')} predicted. The predictions are at {found.party}: {found.file} in its folder."
+    )
 
 
 @app.command()

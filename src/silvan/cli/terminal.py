@@ -16,7 +16,7 @@ from silvan.algorithms.evaluation.certainty import CERTAINTY
 from silvan.cli.plain_text import clean
 from silvan.federation.federation import OVERALL
 from silvan.report.summary import METRICS
-from silvan.util.readable import format_bytes, format_figure, format_interval, signed
+from silvan.util.readable import count_of, format_bytes, format_figure, format_interval, signed
 
 RULES = box.Box("    \n    \n ── \n    \n ── \n ── \n    \n    \n")
 """A rule below the head and between sections, and nothing else."""
@@ -37,6 +37,7 @@ FILES = {
     "study.toml": "what was done: silvan fit runs it again",
     "model": "the structure, and each party's share in a file of its own",
     "journal.sqlite": "every reply, so that an interrupted fit goes on",
+    "learnt_rows.private": "to know rows that were learnt from; keep it to yourself",
 }
 
 
@@ -67,7 +68,7 @@ def results(summary: dict[str, Any]) -> RenderableType:
     beside = "beside it" if _narrow(summary) else "beside the federated one"
     where = "on the test rows" if summary["by"] == "columns" else "on each site's own test rows"
     if summary["repeats"]:
-        where = f"on each site's own rows, mean of {summary['splits']} splits"
+        where = f"on each site's own rows, mean of {count_of(summary['splits'], 'split')}"
     caption = Text(f"{metric['title']} {where}{better}; {beside} the gain against the {who.lower()} alone")
     parts: list[RenderableType] = [table, Text(), _dim(caption)]
     if any(site["use"] for site in summary["sites"]):
@@ -164,7 +165,7 @@ def on_table(rows: list["Figures"], name: str) -> RenderableType:
         values = (row.figures[key] for key in metrics)
         cells = [Text("undefined" if value is None else f"{value:.4g}") for value in values]
         table.add_row(Text(clean(who)), *cells, style="bold" if row.model == "federated" else None)
-    counted = f"{rows[0].rows:,} rows of {clean(name)}" if rows else ""
+    counted = f"{count_of(rows[0].rows, 'row')} of {clean(name)}" if rows else ""
     return Group(table, Text(), _dim(Text(f"on {counted}")))
 
 

@@ -163,7 +163,8 @@ def call(host: str, port: int, root: str, path: str, content: dict[str, Any] | N
     except ssl.SSLCertVerificationError as error:
         raise FederationError(_not_trusted(where, error)) from None
     except (TimeoutError, OSError, http.client.HTTPException, ValueError) as error:
-        reason = getattr(error, "strerror", None) or type(error).__name__
+        silent = isinstance(error, TimeoutError)
+        reason = getattr(error, "strerror", None) or ("no answer in time" if silent else "not as a coordinator does")
         raise FederationError(
             f"the coordinator at {where} does not answer ({str(reason).lower()}); has it run `silvan study start`, and "
             "may this machine connect there?"

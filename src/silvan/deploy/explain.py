@@ -32,6 +32,7 @@ from silvan.study.remote_study import RemoteStudy
 from silvan.study.run_folder import Kind
 from silvan.study.study_file import make_learner
 from silvan.study.toml_lines import Problems
+from silvan.util.readable import count_of
 
 _ROWS = 90
 _SITES = 3, 12  # fewest and most in a trial
@@ -66,7 +67,7 @@ def explain(member: SiteFiles, study: RemoteStudy) -> Explanation:
     lines = lines_for_party(study, sites) if plan.by_columns else _lines(study, sites)
     if plan.kind != "VerticalForest":  # which has none
         lines.append(f"Sums are {_SUMS[plan.sums]}.")
-    lines.append(f"{f'Up to {lost}' if lost else 'None'} of the {len(sites)} sites may be lost.")
+    lines.append(f"{f'Up to {lost}' if lost else 'None'} of {count_of(len(sites), 'site')} may be lost.")
     if plan.exclude:
         lines.append(f"Columns left out: {', '.join(plan.exclude)}.")
     lines += _cost(member, plan.parameters.get("epsilon"), plan.evaluation_epsilon)

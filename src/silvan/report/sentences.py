@@ -204,7 +204,7 @@ def _cost(record: Record) -> str:
     n = len(record.bytes)
     sent = sum(ways["sent"] for ways in record.bytes.values()) / n
     received = sum(ways["received"] for ways in record.bytes.values()) / n
-    rounds = "one round" if record.rounds == 1 else f"{record.rounds} rounds"
+    rounds = "one round" if record.rounds == 1 else f"{record.rounds:,} rounds"
     who = "this site" if record.copy_for else "on average a site"
     return (
         f"Training took {rounds}; {who} sent {format_bytes(sent)} and received "

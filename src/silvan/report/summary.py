@@ -7,10 +7,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from silvan.algorithms.evaluation.certainty import certainty
 from silvan.federation.federation import OVERALL
 from silvan.report.sentences import sentences
-from silvan.study.run_folder import Figures, Record, Run
+from silvan.study.run_folder import AUDIT, Figures, Record, Run
 from silvan.util.readable import digits_of
 
 METRICS = {
@@ -38,7 +40,35 @@ _SEEN = {
 
 def summarise_run(folder: str | Path) -> dict[str, Any]:
     """Read a run folder and return the summary of the run."""
-    return summarise(Run(folder).read())
+    run = Run(folder)
+    record = run.read()
+    return {**summarise(record), "audit": read_audit(run, record)}
+
+
+class _Audited(msgspec.Struct):
+    """What is read of one report of an audit."""
+
+    hash: str
+    passed: bool
+
+
+class _Audit(msgspec.Struct):
+    """What is read of ``audit.json``."""
+
+    reports: list[_Audited]
+
+
+def read_audit(run: Run, record: Record) -> dict[str, Any] | None:
+    """Return of which models the audit in a run folder is, whether they are the run's, and whether limits held."""
+    path = run.file(AUDIT[0])
+    if not path.is_file():
+        return None
+    try:
+        reports = msgspec.json.decode(path.read_bytes(), type=_Audit).reports
+    except (OSError, msgspec.DecodeError):
+        return {"models": [], "ours": False, "passed": False}
+    ours = bool(reports) and {one.hash for one in reports} <= {model.hash for model in record.models}
+    return {"models": [one.hash for one in reports], "ours": ours, "passed": all(one.passed for one in reports)}
 
 
 def summarise(record: Record) -> dict[str, Any]:
@@ -50,6 +80,7 @@ def summarise(record: Record) -> dict[str, Any]:
     overall = _site(record, OVERALL, metric, models) if known else None
     mean = _mean(sites, metric, models) if record.by == "rows" and not record.repeats else None
     summary = {
+        "audit": None,
         "name": record.name,
         "made": record.made,
         "status": record.status,

@@ -1,5 +1,6 @@
 """Checks a learner's parameters by its signature and its own rules, before any work starts."""
 
+from datetime import date, time
 from typing import Any
 
 from silvan import learners
@@ -17,6 +18,13 @@ def check_learner(values: Any, columns: bool, problems: Problems) -> tuple[str, 
     return kind, parameters
 
 
+def holds_dates(value: Any) -> bool:
+    """Whether a value of a TOML file is a date or a time, or has one in it; no parameter is one."""
+    if isinstance(value, list | dict):
+        return any(map(holds_dates, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, date | time)
+
+
 def check_parameters(kind: str, parameters: dict[str, Any], problems: Problems) -> None:
     """Check the parameters of a learner that is known by its kind; there are none without."""
     hints = parameters_of(getattr(learners, kind)) if kind else {}
@@ -25,6 +33,12 @@ def check_parameters(kind: str, parameters: dict[str, Any], problems: Problems) 
             problems.unknown(("learner", key), ["kind", *hints], f"unknown key {key!r} in [learner], a {kind}")
             continue
         given = NONE if value is None else value
+        if holds_dates(value):
+            problems.add(("learner", key), f"{key} must not be a date or a time")
+            continue
+        if key == "class_weight" and isinstance(value, list) and not all(fits(one, float) for one in value):
+            problems.add(("learner", key), f"{key} must be 'balanced', or a number for each class, got {given!r}")
+            continue
         if not fits(value, hints[key]):
             problems.add(("learner", key), f"{key} must be {describe_type(hints[key])}, got {given!r}")
             continue

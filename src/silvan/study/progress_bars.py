@@ -17,7 +17,7 @@ from rich.text import Text
 
 from silvan.federation.federation import Federation
 from silvan.federation.question import Event
-from silvan.util.readable import format_time
+from silvan.util.readable import count_of, format_time
 
 PATIENCE = 2.0
 """Seconds before anything is shown."""
@@ -55,7 +55,7 @@ class Step:
             answered.add(event.site)
             now, sites = len(waves) if apart else event.round - before, len(federation.active)
             if rounds == 1:
-                self.detail = f"{len(answered)} of {sites} sites"
+                self.detail = f"{len(answered)} of {count_of(sites, 'site')}"
             else:
                 self.detail = f"round {now}" if rounds is None else f"round {now} of up to {rounds}"
             self.advance((now - 1) * sites + len(answered), (rounds or 0) * sites)

@@ -12,6 +12,7 @@ from silvan.learners.compare import judge_splits, mark_best
 from silvan.study.progress_bars import Progress
 from silvan.study.run_folder import Record
 from silvan.study.steps import curves, figures, note_traffic
+from silvan.util.readable import count_of
 
 LOSSLESS = ("HistogramForest",)
 """Learners whose forest should be that of pooled rows, which is grown to see whether it is."""
@@ -32,7 +33,7 @@ def judge_repeatedly(
     folds = folds_of(max(site.test for site in federation.local_sites.values()), repeats)
     learners = {**{name: clone(other) for name, other in (beside or {}).items()}, FEDERATED: clone(model)}
     splits, scores, names = [], None, list[str]()
-    with progress.step(f"Judging on {len(folds)} splits") as step:
+    with progress.step(f"Judging on {count_of(len(folds), 'split')}") as step:
         for rows, counts in judge_splits(federation, learners, folds):
             splits.append(rows)
             names = list(dict.fromkeys(row.model for row in rows))

@@ -25,6 +25,12 @@ RUN, MODEL, EVALUATION, REPORT, JOURNAL = (
     "journal.sqlite",
 )
 
+AUDIT = ("audit.json", "audit.html")
+"""What an audit of the run's model writes."""
+
+LEARNT = "learnt_rows.private"
+"""Hashes of the rows that were learnt from, which stay with their owner."""
+
 SHARES = "model"
 """The folder of a model in shares."""
 

@@ -56,8 +56,8 @@ def keep_private(path: str | Path) -> None:
     log.warning("%s: others on this machine could read it; now only its owner can", path)
 
 
-def write_whole(path: str | Path, data: bytes) -> None:
-    """Write a file: to a temporary name beside it, flushed to disk, then renamed."""
+def write_whole(path: str | Path, data: bytes, *, private: bool = False) -> None:
+    """Write a file: to a temporary name beside it, flushed to disk, then renamed; a private one for its owner only."""
     path = Path(path)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -67,7 +67,7 @@ def write_whole(path: str | Path, data: bytes) -> None:
             os.fsync(file.fileno())
         mask = os.umask(0)
         os.umask(mask)
-        Path(temporary).chmod(0o666 & ~mask)
+        Path(temporary).chmod(0o600 if private else 0o666 & ~mask)
         Path(temporary).replace(path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):

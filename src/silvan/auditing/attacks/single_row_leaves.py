@@ -12,6 +12,7 @@ import numpy as np
 
 from silvan.auditing.findings import ATTACKS, Finding
 from silvan.auditing.release import Release, Rows, leaf_of
+from silvan.util.readable import count_of
 
 
 def single_row_leaves(release: Release, members: Rows, drawn: np.ndarray | None = None) -> Finding:
@@ -29,5 +30,5 @@ def single_row_leaves(release: Release, members: Rows, drawn: np.ndarray | None 
         ATTACKS["lonely"],
         value=float((held[asked] == 1).mean()),
         n=int(asked.sum()),
-        note=f"the smallest leaf holds {least} rows{unknown}",
+        note=f"the smallest leaf holds {count_of(least, 'row')}{unknown}",
     )

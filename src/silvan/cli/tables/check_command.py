@@ -17,7 +17,7 @@ def check(
 ) -> None:
     """Show the columns of every site's table, and ask about what looks odd; nothing is learnt or written."""
     from silvan.study.study_file import read_study
-    from silvan.study.table_check import open_tables, profiles_of, questions, reading_notes, table_of_all
+    from silvan.study.tables.table_check import open_tables, profiles_of, questions, reading_notes, table_of_all
 
     plan = read_study(study)
     with plan.pointing():
@@ -49,7 +49,7 @@ def check_site(
     from silvan.deploy.native.flare_folder import open_site
     from silvan.deploy.study_table import table_settings
     from silvan.federation.site_table import SiteSettings, SiteTable
-    from silvan.study.table_check import profiles_of, questions, reading_notes
+    from silvan.study.tables.table_check import profiles_of, questions, reading_notes
 
     member = open_site(folder)
     came = member.studies()

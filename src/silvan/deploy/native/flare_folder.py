@@ -29,7 +29,7 @@ from silvan.federation.keys import COORDINATOR, Key, Roster
 from silvan.federation.signed import Signer
 from silvan.privacy.seal import public_key
 from silvan.study.remote_study import RemoteStudy
-from silvan.study.run_folder import JOURNAL, RUN, Run
+from silvan.study.run_folder import JOURNAL, LEARNT, RUN, Run
 from silvan.util.files import write_whole
 
 SETTINGS, FOLDER = "silvan.toml", "silvan"
@@ -212,7 +212,7 @@ def copy_results(run: Run, folder: Path) -> None:
     """Copy what came out of a study, which is all of its run folder but the journal and the introductions."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in run.folder.iterdir() if run.folder.is_dir() else ():
-        if path.is_file() and not path.name.startswith((JOURNAL, _INTRODUCTIONS, ".")):
+        if path.is_file() and not path.name.startswith((JOURNAL, LEARNT, _INTRODUCTIONS, ".")):
             shutil.copyfile(path, folder / path.name)
 
 

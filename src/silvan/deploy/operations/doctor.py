@@ -21,6 +21,7 @@ from silvan.deploy.process import port_in_use
 from silvan.deploy.services import process_of, processes_of
 from silvan.errors import InputError, SilvanError
 from silvan.privacy.gate.file_marks import FileMarks
+from silvan.util.readable import count_of
 
 MIN_DISK = 1 << 30
 
@@ -68,7 +69,9 @@ def _check_hub(hub: Hub) -> Iterator[Check]:
     if missing:
         yield Check("roster", "look", f"not joined yet: {', '.join(missing)}")
     else:
-        yield Check("roster", "good", f"{len(content.sites)} sites; in words: {roster_fingerprint(hub.roster())}")
+        yield Check(
+            "roster", "good", f"{count_of(len(content.sites), 'site')}; in words: {roster_fingerprint(hub.roster())}"
+        )
 
 
 def _check_member(member: Member) -> Iterator[Check]:
@@ -121,7 +124,7 @@ def _roster(member: Member) -> str:
     if pinned is None and latest is None:
         return "not all sites have joined yet"
     known = pinned or latest
-    text = "" if known is None else f"{len(known.sites)} sites; in words: {roster_fingerprint(known)}"
+    text = "" if known is None else f"{count_of(len(known.sites), 'site')}; in words: {roster_fingerprint(known)}"
     if pinned is not None and latest is not None:
         change = compare_rosters(pinned, latest)
         if change.changed:

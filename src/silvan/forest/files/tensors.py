@@ -47,8 +47,8 @@ def unpack(data: bytes, what: str) -> tuple[dict[str, str], dict[str, Any]]:
         tensors = dict(deserialize(data))  # type: ignore[no-untyped-call]
         size = int.from_bytes(data[:8], "little")
         return msgspec.json.decode(data[8 : 8 + size], type=_Header).metadata, tensors
-    except (SafetensorError, msgspec.DecodeError, UnicodeDecodeError, ValueError, TypeError) as error:
-        raise FormatError(f"damaged, or not a {what} ({type(error).__name__})") from None
+    except (SafetensorError, msgspec.DecodeError, UnicodeDecodeError, ValueError, TypeError):
+        raise FormatError(f"damaged, or not a {what}") from None
 
 
 def is_of(tensor: Any, dtype: Any) -> bool:

@@ -1,0 +1,74 @@
+"""Keyed hashes of the rows that a model was learnt from, so that it is not judged on them unawares.
+
+They lie in a file of their own, with their key, for the owner's eyes: who has the file and knows a whole row can tell
+whether it was learnt from. So it is never handed on with a run, and a private study has none.
+"""
+
+import hashlib
+import secrets
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from silvan.data.encode import encode_features, encode_label
+from silvan.data.schema import Schema
+from silvan.data.table import read_table
+from silvan.errors import FormatError
+from silvan.federation.federation import Federation
+from silvan.federation.part import Part
+from silvan.study.run_folder import LEARNT
+from silvan.util.files import write_whole
+
+_KEY, _HASH = 16, 8
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """What the file holds: the schema by which rows are read, the key, and sorted hashes."""
+
+    schema: str
+    key: bytes
+    hashes: bytes
+    format: str = "silvan learnt rows"
+
+
+def keep_learnt_rows(federation: Federation, folder: Path) -> None:
+    """Write the hashes of all rows to learn from, if all tables are in this process."""
+    key, schema = secrets.token_bytes(_KEY), federation.schema
+    found = [_of_part(site.part(schema), key) for site in federation.local_sites.values()]
+    hashes = np.unique(np.concatenate([np.zeros(0, np.uint64), *found]))
+    write_whole(folder / LEARNT, msgspec.msgpack.encode(_Kept(schema.hash, key, hashes.tobytes())), private=True)
+
+
+def count_learnt_rows(folder: Path, schema: Schema, table: str) -> tuple[int, int] | None:
+    """Return how many rows of a table were learnt from, and of how many; None if that cannot be told."""
+    path = folder / LEARNT
+    if not path.is_file():
+        return None
+    try:
+        kept = msgspec.msgpack.decode(path.read_bytes(), type=_Kept)
+        hashes = np.frombuffer(kept.hashes, np.uint64)
+    except (msgspec.DecodeError, ValueError):
+        raise FormatError(f"{path}: damaged; remove it, and rows that were learnt from are not told apart") from None
+    frame = read_table(table, schema.label.name, schema)
+    if kept.schema != schema.hash or any(name not in frame.columns for name in schema.columns):
+        return None
+    X, y = encode_features(frame, schema), encode_label(frame, schema)
+    mine = _hashes(X, y, kept.key)
+    return int(np.isin(mine, hashes).sum()), len(mine)
+
+
+def _of_part(part: Part, key: bytes) -> np.ndarray:
+    """Return the hashes of a site's rows, some of them in memory at a time."""
+    return np.concatenate([np.zeros(0, np.uint64), *(_hashes(some.X, some.y, key) for some in part.pieces())])
+
+
+def _hashes(X: Any, y: Any, key: bytes) -> np.ndarray:
+    """Return a keyed hash of each row: its cells as the schema reads them, and its label."""
+    cells = np.asarray(X, np.float32) + np.float32(0.0)  # there is one zero
+    cells[np.isnan(cells)] = np.float32("nan")
+    label = np.asarray(y, np.float64).reshape(len(cells), 1) + 0.0
+    rows = np.concatenate([np.ascontiguousarray(cells).view(np.uint8), label.view(np.uint8)], axis=1)
+    made = b"".join(hashlib.blake2b(row, key=key, digest_size=_HASH).digest() for row in map(bytes, rows))
+    return np.frombuffer(made, np.uint64)

@@ -1,0 +1,408 @@
+"""What people are shown at the command line: no word of Python's, right numbers of things, folders of any kind."""
+
+import io
+import json
+import re
+import shutil
+
+import polars as pl
+import pytest
+from helpers.runs import fitted, silvan, write_study
+from helpers.studies import parts, table
+from rich.cells import cell_len
+from rich.console import Console
+
+from silvan.cli.plain_text import Terminal, isolate
+from silvan.cli.terminal import print_parts, results
+from silvan.federation.federation import OVERALL
+from silvan.privacy.gate.site_folder import SiteFolder
+from silvan.report.summary import summarise_run
+
+PYTHON = re.compile(
+    r"\bNone\b(?! of)|\bTrue\b|\bFalse\b|Traceback|<class|\bdict\b|NoneType|\w+Error\b|object at 0x|\bk must be"
+    r"|\btuple\b|\bstr\b|\bint\b|\bbool\b|\bfloat\b|Literal\[|a mistake in silvan|PosixPath"
+    r"|\b1 (sites|rows|trees|lines|columns|parties|features|more|files|splits|predictions)\b"
+)
+VALUES = ("-1", "1.5", "nan", '""', '"x"', "[]", '["a"]', "true", "2020-01-01", "{a = 1}")
+KEYS = (
+    "name",
+    "label",
+    "test",
+    "repeats",
+    "random_state",
+    "task",
+    "sums",
+    "exclude",
+    "id",
+    "match",
+    "memory",
+    "output",
+)
+TABLES = ("site", "table", "sites", "kinds", "schema", "reading", "policy", "learner", "parties")
+PARAMETERS = (
+    *("kind", "n_estimators", "max_depth", "max_features", "min_samples_leaf", "class_weight", "random_state"),
+    *("threshold", "epsilon", "nonsense"),
+)
+POLICY = ("epsilon", "approve", "min_sites", "messages", "min_leaf", "nonsense")
+
+
+def said(*words, code=None):
+    """Run a command that may fail; return what it showed, which has no words of Python's."""
+    result = silvan(*words, ok=False)
+    text = result.stdout + result.stderr
+    found = PYTHON.search(text)
+    assert found is None, f"{found[0]!r} in: {text}"
+    assert result.exit_code in ((0, 1, 2) if code is None else (code,)), text
+    return text
+
+
+@pytest.mark.parametrize("key", [*KEYS, *TABLES])
+def test_wrong_values_in_a_study(tmp_path, key):
+    good = write_study(tmp_path).read_text()
+    rest = "\n".join(line for line in good.splitlines() if not line.startswith(f"{key} "))
+    for value in VALUES:
+        (tmp_path / "bad.toml").write_text(f"{key} = {value}\n{rest}\n")
+        said("check", tmp_path / "bad.toml")
+
+
+@pytest.mark.parametrize(("section", "keys"), [("learner", PARAMETERS), ("policy", POLICY)])
+def test_wrong_values_in_a_section(tmp_path, section, keys):
+    good = write_study(tmp_path, more="" if section == "learner" else "[policy]\n").read_text()
+    for key in keys:
+        rest = "\n".join(line for line in good.splitlines() if not line.startswith(f"{key} "))
+        for value in VALUES:
+            (tmp_path / "bad.toml").write_text(rest.replace(f"[{section}]", f"[{section}]\n{key} = {value}"))
+            said("check", tmp_path / "bad.toml")
+
+
+def test_weights_that_are_no_numbers_and_dates_are_said_to_be_so(tmp_path):
+    path = write_study(tmp_path)
+    good = path.read_text()
+    path.write_text(good + 'class_weight = ["a"]\n')
+    assert "class_weight must be 'balanced', or a number for each class" in said("fit", path, code=1)
+    path.write_text(good + "threshold = 2020-01-01\n")
+    assert "threshold must not be a date or a time" in said("fit", path, code=1)
+
+
+WRONG = [
+    ["fit", "nowhere.toml"],
+    ["fit", "."],
+    ["check", "nowhere.toml"],
+    ["check", "0.csv"],
+    ["advise", "study.toml", "--clusters", "9"],
+    ["advise", "study.toml", "--clusters", "0"],
+    ["advise", "study.toml", "--metric", "x"],
+    ["advise", "study.toml", "--first", "x"],
+    ["predict", "run", "nowhere.csv"],
+    ["predict", "run", "0.csv", "--site", "x"],
+    ["predict", "run", "0.csv", "--id", "x"],
+    ["predict", "run", "0.csv", "1.csv"],
+    ["predict", "0.csv", "0.csv"],
+    ["predict", "run/model.silvan", "study.toml"],
+    ["evaluate", "run", "study.toml"],
+    ["evaluate", "run", "other.csv"],
+    ["evaluate", "run/model.silvan"],
+    ["evaluate", "nowhere"],
+    ["audit", "run", "--limit", "x"],
+    ["audit", "run", "--limit", "x=1"],
+    ["audit", "run", "--limit", "membership=x"],
+    ["audit", "run", "--others", "0.csv"],
+    ["audit", "run", "--site", "x"],
+    ["audit", "run", "--thresholds", "0.csv"],
+    ["audit", "run", "--table", "nowhere.csv"],
+    ["report", "nowhere"],
+    ["doctor", "nowhere"],
+    ["site", "ledger", "nowhere"],
+    ["site", "ledger", "run", "--verify"],
+    ["site", "ledger", "run", "--key", "x"],
+    ["site", "status", "run"],
+    ["site", "check", "run"],
+    ["site", "approve", "run", "--withdraw"],
+    ["site", "join", "0.csv", "--table", "0.csv"],
+    ["study", "status", "run"],
+    ["study", "status", "--in", "run"],
+    ["study", "init", "x", "--site", "a/b"],
+    ["study", "init", "x", "--site", "a", "--address", ":"],
+    ["study", "run", "study.toml"],
+    ["study", "job", "study.toml", "-o", "job"],
+    ["demo", "--sites", "x"],
+    ["nonsense"],
+]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("small")
+    fitted(folder)
+    (folder / "other.csv").write_text("a,b\n1,2\n")
+    return folder
+
+
+@pytest.mark.parametrize("words", WRONG, ids=" ".join)
+def test_wrong_command_lines(small, words, monkeypatch):
+    monkeypatch.chdir(small)
+    said(*words)
+
+
+# -- run folders
+
+
+def _empty(run):
+    shutil.rmtree(run)
+    run.mkdir()
+
+
+def _cut(run):
+    data = (run / "run.json").read_bytes()
+    (run / "run.json").write_bytes(data[: len(data) // 2])
+
+
+def _foreign(run):
+    (run / "run.json").write_text('{"name": "of another program", "runs": []}')
+
+
+def _newer(run):
+    (run / "run.json").write_text('{"format": "silvan run", "version": 99}')
+
+
+def _binary(run):
+    (run / "run.json").write_bytes(bytes(range(256)))
+
+
+def _without_model(run):
+    (run / "model.silvan").unlink()
+
+
+def _cut_model(run):
+    (run / "model.silvan").write_bytes((run / "model.silvan").read_bytes()[:100])
+
+
+def _started(run):
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**record, "status": "started", "models": [], "evaluation": []}))
+
+
+def _other_model(run):
+    record = json.loads((run / "run.json").read_text())
+    record["models"][0]["hash"] = "0" * 64
+    (run / "run.json").write_text(json.dumps(record))
+
+
+def _damaged_hashes(run):
+    (run / "learnt_rows.private").write_bytes(b"nonsense")
+
+
+SPOILED = (
+    *(_empty, _cut, _foreign, _newer, _binary, _without_model, _cut_model, _started, _other_model, _damaged_hashes),
+)
+
+
+@pytest.mark.parametrize("spoil", SPOILED, ids=lambda f: f.__name__)
+def test_half_written_and_foreign_run_folders(small, tmp_path, spoil):
+    run = tmp_path / "run"
+    shutil.copytree(small / "run", run)
+    spoil(run)
+    table = small / "0.csv"
+    for words in (
+        ["evaluate", run],
+        ["evaluate", run, table],
+        ["predict", run, table],
+        ["report", run],
+        ["audit", run],
+        ["audit", run, "--table", table],
+        ["check", run],
+        ["site", "ledger", run],
+        ["doctor", run],
+    ):
+        said(*words)
+
+
+# -- what was learnt from
+
+
+def test_rows_that_were_learnt_from_are_known(tmp_path):
+    """By keyed hashes in a file for the owner alone; a private study keeps none."""
+    fitted(tmp_path)
+    run, learnt = tmp_path / "run", tmp_path / "run" / "learnt_rows.private"
+    assert learnt.stat().st_mode & 0o077 == 0
+    record = json.loads((run / "run.json").read_text())
+    rows = {site["name"]: site["rows"] for site in record["sites"]}
+    found = json.loads(silvan("evaluate", run, tmp_path / "0.csv", "--json").stdout)
+    assert found["learnt_from"] == rows["north"]  # and not those that were kept for judging
+    assert set(found) == {"run", "table", "learnt_from", "evaluation"}
+    shown = silvan("evaluate", run, tmp_path / "0.csv").stderr
+    assert f"{rows['north']} of" in shown
+    assert "learnt from: the figures are too good for them; judge on other rows" in shown
+    table(n=40, seed=9).write_csv(tmp_path / "new.csv")
+    assert "No row of" in silvan("evaluate", run, tmp_path / "new.csv").stderr
+    pl.concat([pl.read_csv(tmp_path / "0.csv")[:40], pl.read_csv(tmp_path / "new.csv")], how="vertical_relaxed").sample(
+        fraction=1.0, shuffle=True, seed=0
+    ).write_csv(tmp_path / "mixed.csv")
+    mixed = json.loads(silvan("evaluate", run, tmp_path / "mixed.csv", "--json").stdout)
+    assert 0 < mixed["learnt_from"] <= 40
+    (tmp_path / "1.csv").unlink()  # the study's own tables need not be there
+    again = json.loads(silvan("evaluate", run, tmp_path / "0.csv", "--json").stdout)
+    assert again["learnt_from"] == rows["north"]
+    learnt.unlink()  # as in a folder that was handed on
+    assert json.loads(silvan("evaluate", run, tmp_path / "0.csv", "--json").stdout)["learnt_from"] is None
+
+
+def test_hashes_of_rows_say_nothing_without_their_key_and_are_not_copied(small, tmp_path):
+    from silvan.deploy.native.flare_folder import copy_results
+    from silvan.study.run_folder import Run
+
+    copy_results(Run(small / "run"), tmp_path / "copy")
+    assert not (tmp_path / "copy" / "learnt_rows.private").exists()
+    other = tmp_path / "other"
+    other.mkdir()
+    fitted(other)  # the same study again: other hashes
+    here, there = ((folder / "run" / "learnt_rows.private").read_bytes() for folder in (small, other))
+    assert len(here) == len(there)
+    assert here != there
+
+
+# -- audits, predictions, names
+
+
+def test_json_has_the_keys_that_are_documented(small, tmp_path):
+    """One object on standard output, and nothing else there."""
+
+    def keys(*words):
+        return set(json.loads(silvan(*words, "--json", ok=False).stdout))
+
+    assert keys("evaluate", small / "run", small / "0.csv") == {"run", "table", "learnt_from", "evaluation"}
+    assert keys("audit", small / "run", "--table", small / "0.csv", "-o", tmp_path / "audit") == {"passed", "reports"}
+    assert keys("doctor", tmp_path) == {"passed", "checks"}
+    assert keys("check", small / "study.toml") == {"columns", "files", "questions"}
+    site = SiteFolder(tmp_path / "site")
+    words = dict.fromkeys(("site", "study", "task", "kind", "what", "how", "question", "asked", "answer"), "x")
+    site.ledger.write(**words, round=1, bytes=1, outcome="answered")
+    assert "1 line: 1 answered" in said("site", "ledger", site.path, code=0)
+    assert keys("site", "ledger", site.path) == {"total", "lines"}
+    assert keys("site", "ledger", site.path, "--verify") == {"whole", "key", "verified"}
+
+
+def test_completion_is_there():
+    shown = silvan("--help").output
+    assert "--install-completion" in shown
+    assert "--show-completion" in shown
+
+
+def test_no_row_of_one_class_and_a_site_without_test_rows(tmp_path):
+    """Figures that cannot be computed are called undefined, and nothing fails."""
+    tables = dict(zip(("north", "east", "south"), parts(table(n=120), 3).values(), strict=True))
+    tables["tiny"] = tables["north"][:1]
+    fitted(tmp_path, tables=tables)
+    one = tables["south"].filter(pl.col("label") == "no")
+    one.write_csv(tmp_path / "one.csv")
+    text = said("evaluate", tmp_path / "run", tmp_path / "one.csv", code=0)
+    assert "undefined" in text
+    assert "undefined" in said("evaluate", tmp_path / "run", code=0) or "–" in said("evaluate", tmp_path / "run")
+
+
+def test_two_hundred_sites(small, tmp_path):
+    """The page and the tables of the terminal are whole."""
+    shutil.copytree(small / "run", tmp_path / "run")
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    names = [f"the university hospital of town {i}" for i in range(200)]
+    record["sites"] = [{**record["sites"][0], "name": name} for name in names]
+    for key in ("evaluation", "counts"):
+        kept = [row for row in record[key] if row["site"] in ("north", OVERALL)]
+        record[key] = [{**row, "site": s} for row in kept for s in ([OVERALL] if row["site"] == OVERALL else names)]
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    silvan("report", tmp_path / "run")
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert all(name in page for name in names)
+    console = Console(width=80, file=io.StringIO())
+    print_parts(console, results(summarise_run(tmp_path / "run")))
+    text = console.file.getvalue()
+    assert "town 199" in " ".join(text.split())
+    assert "…" not in text
+    assert all(cell_len(line) <= 80 for line in text.splitlines())
+
+
+def test_an_audit_never_lies_beside_another_model(tmp_path):
+    fitted(tmp_path)
+    run = tmp_path / "run"
+    hash_ = json.loads((run / "run.json").read_text())["models"][0]["hash"]
+    report = {"name": "x", "hash": hash_, "passed": True}
+    (run / "audit.json").write_text(json.dumps({"reports": [report]}))
+    (run / "audit.html").write_text("<p>audit")
+    silvan("report", run)
+    assert f"of the model {hash_[:12]}" in (run / "report.html").read_text()
+    (run / "audit.json").write_text(json.dumps({"reports": [{**report, "hash": "f" * 64}]}))
+    silvan("report", run)
+    assert "is of another model, ffffffffffff" in (run / "report.html").read_text()
+    silvan("fit", tmp_path / "study.toml", "--output", run, "--fresh")
+    assert (run / "earlier-1" / "audit.json").exists()
+    assert (run / "earlier-1" / "learnt_rows.private").exists()
+    assert not (run / "audit.json").exists()
+    assert not (run / "audit.html").exists()
+
+
+def test_predictions_with_ids_as_they_are_written(small, tmp_path):
+    rows = pl.read_csv(small / "0.csv").with_columns(
+        patient=pl.Series([f"00{i}" for i in range(len(pl.read_csv(small / "0.csv")))])
+    )
+    rows.write_csv(tmp_path / "new.csv")
+    lines = silvan("predict", small / "run", tmp_path / "new.csv", "--id", "patient").stdout.splitlines()
+    assert lines[0].startswith("row,patient,prediction,probability_")
+    assert [line.split(",")[1] for line in lines[1:4]] == ["000", "001", "002"]
+    plain = silvan("predict", small / "run", tmp_path / "new.csv").stdout.splitlines()
+    assert [line.split(",")[2:] for line in lines] == [line.split(",")[1:] for line in plain]
+
+
+NAMES = ("[red]Klinik[/red] <b>", "בית החולים שערי צדק", "[bold]", "n" * 90)
+
+
+def test_names_of_any_kind_and_long_ones_at_80_columns(tmp_path):
+    """Nothing is cut off or wider than the terminal, no control character gets out, and pages escape all."""
+    long = "a very long name of a column that is far wider than any terminal of eighty"
+    frame = table(n=240).rename({"age": long, "noise": "a\N{RIGHT-TO-LEFT OVERRIDE}evil\x1b[2J"})
+    tables = dict(zip(NAMES, parts(frame, 4).values(), strict=True))
+    lines = []
+    for i, (site, rows) in enumerate(tables.items()):
+        rows.write_csv(tmp_path / f"{i}.csv")
+        lines.append(f'{json.dumps(site)} = "{i}.csv"')
+    study = tmp_path / "study.toml"
+    study.write_text(
+        'name = "names"\ntest = 0.3\noutput = "run"\n[sites]\n' + "\n".join(lines) + "\n[learner]\nn_estimators = 3\n"
+    )
+    shown = [narrow("check", study), narrow("fit", study), narrow("advise", study)]
+    run = tmp_path / "run"
+    shown += [narrow("evaluate", run), narrow("evaluate", run, tmp_path / "0.csv"), narrow("audit", run)]
+    for text in shown:
+        assert "\x1b[2J" not in text
+        assert "\N{RIGHT-TO-LEFT OVERRIDE}" not in text
+        assert "…" not in text
+        for line in text.splitlines():
+            if "/" not in line:  # a path is not broken, so that it can be copied
+                assert cell_len(line) <= 80, line
+    assert "exceeded" in shown[-1] or "held" in shown[-1]
+    page = (run / "report.html").read_text()
+    assert "[red]Klinik[/red] <b>" not in page
+    assert "[red]Klinik[/red] &lt;b&gt;" in page
+
+
+def narrow(*words):
+    """Run a command in a terminal of 80 columns."""
+    from typer.testing import CliRunner
+
+    from silvan.cli.main import app
+
+    result = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "80"})
+    assert result.exit_code in (0, 1), result.output
+    assert "silvan: " not in result.output, result.output
+    return result.stdout
+
+
+def test_names_from_right_to_left_turn_nothing_around():
+    """Each run of such letters in a line is isolated, in a terminal alone: what a program reads stays as it is."""
+    assert isolate("Köln 3") == "Köln 3"
+    assert isolate("בית חולים  35 rows") == "\u2068בית חולים\u2069  35 rows"
+    assert isolate("מרפאה\n12") == "\u2068מרפאה\u2069\n12"
+    raw = io.BytesIO()
+    out = Terminal(raw, encoding="utf-8", errors="strict")
+    out.write("מרפאה 7\n")
+    out.flush()
+    assert raw.getvalue().decode() == "\u2068מרפאה\u2069 7\n"
