@@ -158,6 +158,7 @@ def _explained(signed: bool) -> Federation:
     """As many test rows as it takes for sites to say what columns do."""
     fed = federate(parts(table(n=90), 3), Recorded, sums="masked", signed=signed, test=0.5)
     model = sv.MergedForest(2, max_depth=2).fit(fed)
+    model.evaluate(fed, by=["sex"])
     model.permutation_importance(fed, repeats=1)
     model.partial_dependence(fed, "dose", grid=[1, 4])
     return fed

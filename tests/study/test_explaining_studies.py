@@ -2,8 +2,12 @@
 
 import pytest
 from helpers.runs import silvan, write_study
+from helpers.studies import parts, table
+from typer.testing import CliRunner
 
+from silvan.cli.main import app
 from silvan.deploy.explain import try_out
+from silvan.deploy.results.site_copy import copy_for
 from silvan.errors import InputError
 from silvan.study.remote_study import parse_remote_study
 from silvan.study.run_folder import Run
@@ -30,6 +34,26 @@ def test_a_run_has_what_was_asked_for(tmp_path, kind):
     assert len(record.dependence[1].means["yes"]) == len(record.dependence[1].values)
     assert {"ShuffleColumns", "SetColumns"} <= {kind.name for kind in record.kinds}
     assert "when the column is shuffled" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_run_by_subgroups(tmp_path):
+    """What is printed fits 80 columns; all figures are there on request."""
+    tables = dict(zip(("north", "east"), parts(table(n=240), 2).values(), strict=True))
+    path = written(tmp_path, '\n[evaluation]\nby = ["sex"]\n', tables=tables)
+    words = ["fit", str(path), "--output", str(tmp_path / "run")]
+    out = CliRunner().invoke(app, words, env={"COLUMNS": "80"}).output
+    assert "sex = f" in out
+    assert "95 % interval  Brier  Sens.  Spec." in out
+    record = Run(tmp_path / "run").read()
+    assert {row.group for row in record.subgroups} == {"sex = f", "sex = m"}
+    assert {row.group for row in record.evaluation} == {""}
+    again = CliRunner().invoke(app, ["evaluate", str(tmp_path / "run"), "--all"], env={"COLUMNS": "80"}).output
+    assert "log_loss" in again
+    assert "log_loss" not in out
+    for line in (out + again).splitlines():
+        assert len(line) <= 80 or str(tmp_path) in line
+    kept = copy_for(record, parse_remote_study("[learner]\n"), "north")
+    assert {row.site for row in kept.subgroups} == {"north"}
 
 
 def test_a_study_that_does_not_ask_is_what_it_was(tmp_path):
@@ -62,6 +86,7 @@ def test_too_few_test_rows(tmp_path):
         ('dependence = "age"', "a list of columns"),
         ('dependence = ["age", "age"]', "each once"),
         ("importances = true", "did you mean"),
+        ('by = "sex"', "a list of columns"),
     ],
 )
 def test_what_cannot_be_meant(tmp_path, lines, why):
@@ -76,8 +101,9 @@ def test_there_must_be_test_rows(tmp_path):
         read_study(path)
 
 
-def test_an_unknown_column_stops_before_training(tmp_path):
-    path = written(tmp_path, '\n[evaluation]\ndependence = ["agee"]\n')
+@pytest.mark.parametrize("key", ["dependence", "by"])
+def test_an_unknown_column_stops_before_training(tmp_path, key):
+    path = written(tmp_path, f'\n[evaluation]\n{key} = ["agee"]\n')
     found = silvan("fit", path, "--output", tmp_path / "run", ok=False)
     assert found.exit_code
     assert f"study.toml:{len(path.read_text().splitlines())}" in found.stderr

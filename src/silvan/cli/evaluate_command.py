@@ -23,6 +23,7 @@ def evaluate(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="CSV", help="Also write the figures here.")
     ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Show every figure of every model.")] = False,
     fill: Annotated[bool, typer.Option("--fill", help="Count columns that the table lacks as missing.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -34,6 +35,7 @@ def evaluate(
     from rich.console import Console
 
     from silvan.cli import terminal
+    from silvan.cli.tables import figure_tables
     from silvan.report.summary import summarise
     from silvan.study.progress_bars import Progress
     from silvan.study.run_folder import Run
@@ -46,7 +48,8 @@ def evaluate(
         rows = on_table(run, folder, record, table, progress)
         learnt = rows_learnt_from(folder, record, table)
         if not json:
-            terminal.print_parts(console, terminal.on_table(rows, str(table)))
+            shown = figure_tables.all_figures(rows) if everything else terminal.on_table(rows, str(table))
+            terminal.print_parts(console, shown)
         if learnt:
             typer.echo(learnt_line(*learnt, str(table)), err=True)
     elif record is None:
@@ -55,7 +58,8 @@ def evaluate(
         rows = at_sites(folder, record, progress)
         summary = summarise(record)
         if not json:
-            terminal.print_parts(console, terminal.results(summary), terminal.sentences(summary))
+            further = figure_tables.further(record, summary, everything=everything)
+            terminal.print_parts(console, terminal.results(summary), *further, terminal.sentences(summary))
     if json:
         told = None if learnt is None else learnt[0]
         print_json({"run": str(run), "table": table and str(table), "learnt_from": told, "evaluation": rows})
@@ -124,7 +128,7 @@ def at_sites(run: "Run", record: "Record", progress: "Progress") -> list["Figure
     if study.repeats:
         judge_repeatedly(record, federation, model, progress, study.repeats)
     else:
-        steps.judge(record, federation, model, progress, epsilon=study.evaluation_epsilon)
+        steps.judge(record, federation, model, progress, epsilon=study.evaluation_epsilon, by=study.by)
     federation.journal.close()
     if traffic:
         record.traffic, record.kinds = traffic, kinds  # what left the sites when the model was made

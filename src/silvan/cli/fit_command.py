@@ -50,6 +50,7 @@ def fit(
 def carry_out(plan: "Study", run: "Run", record: "Record", console: "Console", *, demo: bool = False) -> None:
     """Agree, train, judge and report; a demo says less on the way, and keeps no journal."""
     from silvan.cli import terminal
+    from silvan.cli.tables import figure_tables
     from silvan.deploy.job_progress import ProgressWriter
     from silvan.report.html import write_report
     from silvan.report.summary import summarise
@@ -88,7 +89,7 @@ def carry_out(plan: "Study", run: "Run", record: "Record", console: "Console", *
         if plan.repeats:
             judge_repeatedly(record, federation, model, progress, plan.repeats)
         elif any(site.test_rows for site in record.sites) or (plan.test > 0 and steps.is_private(record)):
-            steps.judge(record, federation, model, progress, epsilon=plan.evaluation_epsilon)
+            steps.judge(record, federation, model, progress, epsilon=plan.evaluation_epsilon, by=plan.by)
             if steps.is_private(record):
                 steps.note_test_rows(record)
         steps.explain_model(record, federation, model, plan, progress)
@@ -101,9 +102,8 @@ def carry_out(plan: "Study", run: "Run", record: "Record", console: "Console", *
     noted.stage("done", final=True)
 
     summary = summarise(record)
-    terminal.print_parts(console, terminal.results(summary), terminal.sentences(summary))
-    if record.permutation:
-        terminal.print_parts(console, terminal.columns_that_matter(summary))
+    further = [] if demo else figure_tables.further(record, summary)
+    terminal.print_parts(console, terminal.results(summary), *further, terminal.sentences(summary))
     models = [model.file for model in record.models] or [MODEL]
     listed = ["sites", "study.toml"] if demo else []
     listed += [SHARES] if plan.by_columns and demo else models

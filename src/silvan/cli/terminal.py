@@ -70,7 +70,7 @@ def results(summary: dict[str, Any]) -> RenderableType:
     if summary["repeats"]:
         where = f"on each site's own rows, mean of {count_of(summary['splits'], 'split')}"
     caption = Text(f"{metric['title']} {where}{better}; {beside} the gain against the {who.lower()} alone")
-    parts: list[RenderableType] = [table, Text(), _dim(caption)]
+    parts: list[RenderableType] = [table, Text(), dim(caption)]
     if any(site["use"] for site in summary["sites"]):
         parts += [Text(), _does_joining_help(summary)]
     return Group(*parts)
@@ -89,7 +89,7 @@ def _with_noise(summary: dict[str, Any]) -> RenderableType:
     caption = Text(
         f"on the test rows of all sites, some {noisy['rows']:,}, with noise for epsilon {noisy['epsilon']:g}"
     )
-    return Group(table, Text(), _dim(caption))
+    return Group(table, Text(), dim(caption))
 
 
 def _does_joining_help(summary: dict[str, Any]) -> RenderableType:
@@ -138,18 +138,6 @@ def _cell(line: dict[str, Any], model: str, summary: dict[str, Any]) -> Text:
     return cell
 
 
-def columns_that_matter(summary: dict[str, Any], most: int = 5) -> RenderableType:
-    """Return the columns that matter most, by how much the error grows when they are shuffled."""
-    table = make_table()
-    table.add_column("Columns that matter most", overflow="fold")
-    table.add_column("Error grows by", justify="right", no_wrap=True)
-    for name, growth in summary["importances"][:most]:
-        table.add_row(Text(clean(name)), f"{growth:.3g}")
-    what = "Brier score" if len(summary["classes"] or ()) == 2 else "mean squared error"
-    caption = Text(f"{what} on all sites' test rows, with the column shuffled at each site")
-    return Group(table, Text(), _dim(caption))
-
-
 def on_table(rows: list["Figures"], name: str) -> RenderableType:
     """Return the figures of models on one table: a line for each model, sites' own ones by name."""
     metrics = [key for key in METRICS if rows and key in rows[0].figures]
@@ -166,14 +154,14 @@ def on_table(rows: list["Figures"], name: str) -> RenderableType:
         cells = [Text("undefined" if value is None else f"{value:.4g}") for value in values]
         table.add_row(Text(clean(who)), *cells, style="bold" if row.model == "federated" else None)
     counted = f"{count_of(rows[0].rows, 'row')} of {clean(name)}" if rows else ""
-    return Group(table, Text(), _dim(Text(f"on {counted}")))
+    return Group(table, Text(), dim(Text(f"on {counted}")))
 
 
 def differences(summary: dict[str, Any]) -> RenderableType:
     """Return a table of how the sites' tables differ, and what was done about it."""
     if not summary["differences"]:
         same = "rows" if summary["by"] == "columns" else "columns, kinds and classes"
-        return _dim(Text(f"All tables have the same {same}."))
+        return dim(Text(f"All tables have the same {same}."))
     table = make_table()
     table.add_column("Column", overflow="fold")
     table.add_column("How the sites differ", overflow="fold")
@@ -218,7 +206,7 @@ def advice(advised: "Advice", widest: int) -> RenderableType:
         cells = (Text("–" if i == j else f"{d:.2f}") for j, d in enumerate(advised.distances[i]))
         table.add_row(Text(clean(site)), *cells)
     caption = Text(f"{advised.metric} distances between the sites' means and shares, on scales of 0 to 1")
-    return Group(table, Text(), _dim(caption), Text(), sentences)
+    return Group(table, Text(), dim(caption), Text(), sentences)
 
 
 def print_parts(console: Console, *parts: RenderableType) -> None:
@@ -233,6 +221,7 @@ def make_table() -> Table:
     return Table(box=RULES, pad_edge=False, show_edge=False, header_style="bold", padding=(0, 1, 0, 0))
 
 
-def _dim(text: Text) -> Text:
+def dim(text: Text) -> Text:
+    """Return a text in a faint colour."""
     text.stylize("dim")
     return text

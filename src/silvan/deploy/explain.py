@@ -115,6 +115,8 @@ def _lines(study: RemoteStudy, sites: list[str]) -> list[str]:
     parameters = ", ".join(f"{key} {value}" for key, value in plan.parameters.items()) or "all parameters as they are"
     others = f"all sites of the federation ({', '.join(sites)})" if study.sites is None else ", ".join(sites)
     more = []
+    if plan.by:
+        more.append(f"Figures of your test rows leave by {', '.join(plan.by)} too, of subgroups that are large enough.")
     if plan.importance:
         more.append("How much columns matter is told as errors with a column shuffled, summed over sites.")
     if plan.dependence:

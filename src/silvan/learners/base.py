@@ -322,7 +322,7 @@ class Learner(_Fitted):
         """Write the global forest to a ``.silvan`` file; ``Forest.load`` reads it, ``forests_`` has those of sites."""
         self._forest_for(None).save(path)
 
-    def evaluate(self, federation: Federation, table: Any = None) -> "pl.DataFrame":
+    def evaluate(self, federation: Federation, table: Any = None, *, by: Sequence[str] = ()) -> "pl.DataFrame":
         """Compare the model with what each site has alone and, in one process, with that of pooled rows.
 
         Each site scores its own test part; only figures and counts leave it. ``counts_`` keeps the counts of all sites
@@ -334,6 +334,9 @@ class Learner(_Fitted):
             The federation that the model was fitted on, made with test rows (``test=0.2``).
         table
             A table with the label to score every model on, in place of the test rows; in one process only.
+        by
+            Columns of categories, such as ``["sex"]``: subgroups of test rows have lines of their own, as far as
+            sites' policies allow it. A column ``group`` names them; it is empty for all rows.
 
         Returns
         -------
@@ -344,20 +347,24 @@ class Learner(_Fitted):
             was chosen for the site, which was not done by its test rows.
         """
         contenders = self.contenders(federation)
+        if by and (table is not None or federation.columns is not None):
+            raise InputError("by is for the test rows of sites that hold rows; leave it out here")
         if table is not None:
             return figures_frame(self.figures_on_table(federation, contenders, table))
         if federation.columns is not None:
             return figures_frame(self._figures_on_test_rows(federation, contenders))
         with federation.working_on(f"judging {type(self).__name__}"):
             draws = self.draws(federation, contenders)
-            rows, self.counts_ = evaluate(
-                federation, self.schema_, contenders, self.feature_key(), draws, self.decide()
+            rows, self.counts_, subgroups = evaluate(
+                federation, self.schema_, contenders, self.feature_key(), draws, self.decide(), by
             )
         for text in never_decided(rows, self.schema_):
             warn_user(text)
-        return figures_frame(rows)
+        return figures_frame([*rows, *subgroups])
 
-    def permutation_importance(self, federation: Federation, repeats: int = 5) -> dict[str, float]:
+    def permutation_importance(
+        self, federation: Federation, repeats: int = 5, by: Sequence[str] = ()
+    ) -> dict[str, float]:
         """Return how much each column matters to the global forest: those that matter most come first.
 
         Every site shuffles a column within its own test rows; the sum over sites of squared errors says by how much
@@ -369,6 +376,8 @@ class Learner(_Fitted):
             The federation that the model was fitted on, made with test rows (``test=0.2``).
         repeats
             How often each column is shuffled.
+        by
+            The columns of subgroups, if the model is judged by some: sites then group rows as they do there.
 
         Returns
         -------
@@ -377,7 +386,7 @@ class Learner(_Fitted):
         """
         forest, model = self._explained(federation)
         with federation.working_on(f"columns that matter to {type(self).__name__}"):
-            found = importances(federation, self.schema_, model, self.feature_key(), forest, repeats)
+            found = importances(federation, self.schema_, model, self.feature_key(), forest, repeats, by)
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def partial_dependence(self, federation: Federation, column: str, grid: Any = None) -> "pl.DataFrame":
@@ -497,9 +506,11 @@ _ENDS = ("low", "high")
 
 def figures_frame(rows: list[Row]) -> "pl.DataFrame":
     """Return figures as a data frame, a line for each site and model."""
+    grouped = any(r.group for r in rows)
     listed = [
         {
             "site": r.site,
+            **({"group": r.group} if grouped else {}),
             "model": r.model,
             "rows": r.rows,
             **r.figures,

@@ -12,6 +12,7 @@ from silvan.algorithms.evaluation.contenders import MOST
 from silvan.algorithms.evaluation.evaluate import Counts, evaluate
 from silvan.algorithms.evaluation.figures import FEDERATED, LOCAL, Row
 from silvan.algorithms.evaluation.repeats import best_candidate, folds_of, over_splits
+from silvan.algorithms.evaluation.site_thresholds import Draws
 from silvan.data.holdout import Fold
 from silvan.errors import InputError
 from silvan.federation.federation import OVERALL, Federation
@@ -174,15 +175,18 @@ def judge_splits(
     for fold in folds:
         split = federation.split(fold)
         listed: list[tuple[str, object]] = []
+        draws: dict[str, Draws] = {}
         for name, learner in learners.items():
             fitted: Learner = clone(learner).fit(split)
             candidates = dict(fitted.candidates())
             if not listed:
                 listed.append((LOCAL, candidates[LOCAL]))
             listed.append((name, candidates[FEDERATED]))
+            draws |= fitted.draws(split, [])
             feature_key = fitted.feature_key()
         with split.working_on("judging"):
-            yield evaluate(split, split.schema, listed, feature_key)
+            rows, counts, _ = evaluate(split, split.schema, listed, feature_key, draws)
+            yield rows, counts
         federation.traffic.update(split.traffic)
 
 

@@ -10,7 +10,7 @@ from silvan.util.readable import digits_of
 if TYPE_CHECKING:
     import polars as pl
 
-_KEYS = ("site", "model")
+_KEYS = ("site", "group", "model")
 """Columns that every block of a printed table begins with."""
 
 _EMPTY = ("note",)

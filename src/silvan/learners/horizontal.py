@@ -1,5 +1,6 @@
 """Learners on federations of rows: histogram and merged forests, and the baselines, pooled and local forests."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -192,7 +193,9 @@ class HistogramForest(Learner):
         )
         self.forests_ = dict.fromkeys(federation.active, self.forest_)
 
-    def evaluate(self, federation: Federation, table: Any = None, epsilon: float | None = None) -> "pl.DataFrame":
+    def evaluate(
+        self, federation: Federation, table: Any = None, epsilon: float | None = None, *, by: Sequence[str] = ()
+    ) -> "pl.DataFrame":
         """Compare the model as every learner does; a private one may be judged with noise.
 
         Parameters
@@ -205,6 +208,8 @@ class HistogramForest(Learner):
             How much the figures may tell of a test row; charged to the sites' budgets. Then there is one line, for all
             sites together: the number of rows has noise, and each figure has a 95 % interval, noise included. None:
             figures are exact, and a site with a privacy budget refuses them.
+        by
+            Columns of categories, whose subgroups have lines of their own; not with ``epsilon``.
 
         Returns
         -------
@@ -213,17 +218,19 @@ class HistogramForest(Learner):
             ``epsilon`` says what covers the figures: "outside" for nothing.
         """
         if self.epsilon is None and epsilon is None:
-            return super().evaluate(federation, table)
+            return super().evaluate(federation, table, by=by)
         import polars as pl
 
         if epsilon is not None:
+            if by:
+                raise InputError("by is for exact figures; leave it or epsilon out")
             if table is not None:
                 raise InputError("epsilon is for the sites' test rows; leave it out to judge on a table of your own")
             frame, covered = figures_frame([self.judge_with_noise(federation, epsilon)]), f"epsilon {epsilon:g}"
         else:
             if table is None:
                 announce(federation, self.questions_of_judging(federation))
-            frame, covered = super().evaluate(federation, table), "outside"
+            frame, covered = super().evaluate(federation, table, by=by), "outside"
         return frame.with_columns(pl.lit(covered).alias("guarantee"))
 
     def judge_with_noise(self, federation: Federation, epsilon: float) -> Row:

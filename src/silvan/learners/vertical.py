@@ -1,5 +1,6 @@
 """The learner of vertical forests: trees on columns that stay with their parties."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -257,6 +258,8 @@ class VerticalForest(Learner, _InShares):
             leaves = self._leaves(federation, digests)
             if not len(structure.value):
                 found = {"leaves": leaves, "weights": structure.weights, "votes": votes}
+                if self.threshold_ is not None:
+                    found["threshold"] = self.threshold_
             else:
                 scores = self._scores(federation, leaves)
                 found = {"scores": scores}
@@ -268,7 +271,7 @@ class VerticalForest(Learner, _InShares):
 
     # -- judging
 
-    def evaluate(self, federation: Federation, table: Any = None) -> "pl.DataFrame":
+    def evaluate(self, federation: Federation, table: Any = None, *, by: Sequence[str] = ()) -> "pl.DataFrame":
         """Compare the model with what each party has alone, were it told the label, and with that of the joined table.
 
         Rows kept for judging are scored in one round, and the label holder compares the scores with its labels. All
@@ -276,8 +279,10 @@ class VerticalForest(Learner, _InShares):
         of all columns every model is scored on that instead.
         """
         columns = columns_of(federation)
-        if table is not None or columns.label_holder is None or not len(columns.test):
-            return super().evaluate(federation, table)  # without a table, raises an error that names what is lacking
+        if by or table is not None or columns.label_holder is None or not len(columns.test):
+            return super().evaluate(
+                federation, table, by=by
+            )  # without a table, raises an error that names what is lacking
         contenders = self.contenders(federation) if federation.local_sites else []
         return figures_frame(self.figures_on_test_rows(federation, contenders))
 

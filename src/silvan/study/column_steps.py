@@ -190,7 +190,10 @@ def _predictions(model: Any, federation: Federation, fill: bool) -> pl.DataFrame
         return numbers
     frame: pl.DataFrame = model.predict_proba(federation, incomplete=fill)
     shares = frame.select(map(str, classes)).to_numpy()
-    best = pl.Series("prediction", [classes[code] for code in shares.argmax(axis=1)])
+    threshold, codes = getattr(model, "threshold_", None), shares.argmax(axis=1)
+    if threshold is not None:
+        codes = (shares[:, 1] >= threshold).astype(np.int64)
+    best = pl.Series("prediction", [classes[code] for code in codes])
     named = {str(name): f"probability_{name}" for name in classes}
     rounded = frame.with_columns(pl.col(str(name)).round_sig_figs(6) for name in classes).rename(named)
     return rounded.insert_column(1, best)

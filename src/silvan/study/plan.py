@@ -47,6 +47,7 @@ class Study:
     schema: Schema | None = None  # of the columns, if the study sets it
     evaluation_epsilon: float | None = None  # epsilon of the figures; None: they are exact
     importance: bool = False  # whether columns are shuffled to see how much they matter
+    by: tuple[str, ...] = ()  # columns whose subgroups have figures of their own
     dependence: tuple[str, ...] = ()  # columns that predictions are averaged over
     lines: dict[Key, int] = field(default_factory=dict, repr=False)
 
@@ -79,6 +80,7 @@ class Study:
         evaluation = {
             "epsilon": self.evaluation_epsilon,
             "importance": self.importance,
+            "by": list(self.by),
             "dependence": list(self.dependence),
         }
         if any(evaluation.values()):

@@ -88,6 +88,7 @@ class Figures(msgspec.Struct, frozen=True):
     ``gain`` is against the site alone, with its 95 % interval; ``use`` marks the model that was chosen for the site,
     which is the variant ``same_as``, if it is one. Figures with noise for ``epsilon`` have 95 % intervals,
     noise included: ``between``. ``more`` are further figures, ``note`` says why figures are lacking (docs/figures.md).
+    ``group`` is the subgroup of rows, empty for all.
     """
 
     site: str
@@ -103,6 +104,7 @@ class Figures(msgspec.Struct, frozen=True):
     epsilon: float | None = None
     more: dict[str, float | None] = {}
     note: str = ""
+    group: str = ""
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -172,6 +174,7 @@ class Record(msgspec.Struct, kw_only=True):
     repeats: int = 0  # how often every row was judged; 0: the test rows were, once
     folds: int = 0
     evaluation: list[Figures] = []
+    subgroups: list[Figures] = []  # if the study asks for them
     curves: list[Curve] = []
     counts: list[Counts] = []
     pooled_hash: str | None = None  # of the forest of all rows in one place, if it was grown

@@ -5,7 +5,7 @@ The caller writes the record after each step, before the next one starts.
 
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 from silvan import metrics
 from silvan.algorithms.evaluation.evaluate import evaluate
 from silvan.algorithms.evaluation.figures import Row, never_decided
+from silvan.algorithms.evaluation.subgroups import places_of
 from silvan.errors import InputError
 from silvan.federate.alignment import asks_to_align
 from silvan.federation.federation import OVERALL, Federation
@@ -110,6 +111,8 @@ def check_with_sites(study: Study, federation: Federation, model: Any, *, sampli
     unknown = [name for name in study.dependence if name not in federation.schema.names]
     if unknown:
         raise InputError(f"dependence names {unknown[0]!r}, which is no column to learn from")
+    if study.by:
+        places_of(federation.schema, study.by)
     announce(federation, questions_of(study, federation, model, sampling=sampling))
 
 
@@ -169,8 +172,9 @@ def judge(
     progress: Progress,
     beside: dict[str, Any] | None = None,
     epsilon: float | None = None,
+    by: Sequence[str] = (),
 ) -> None:
-    """Judge the model at the sites, beside their own forests, the pooled forest, and other learners.
+    """Judge the model at the sites, and by subgroups, beside their own forests, the pooled forest, and other learners.
 
     With ``epsilon`` only the model itself is judged, over all sites, with noise.
     """
@@ -194,11 +198,13 @@ def judge(
         step.follow(federation, 1, apart=True)
         with federation.working_on(f"judging {type(model).__name__}"):
             draws = model.draws(federation, contenders)
-            rows, counts = evaluate(federation, model.schema_, contenders, model.feature_key(), draws, model.decide())
+            key, decide = model.feature_key(), model.decide()
+            rows, counts, subgroups = evaluate(federation, model.schema_, contenders, key, draws, decide, by)
     record.warnings += never_decided(rows, model.schema_)
     pooled = dict(contenders).get("pooled")
     record.pooled_hash = pooled.hash if isinstance(pooled, Forest) else None
     record.evaluation = [figures(row) for row in rows]
+    record.subgroups = [figures(row) for row in subgroups]
     record.counts = [_counts(row, record.classes) for row in rows]
     names = [name for name, _ in contenders]
     record.curves = [] if counts is None else list(curves(names, counts.scores, record.classes or []))
@@ -218,7 +224,7 @@ def explain_model(record: Record, federation: Federation, model: Any, study: Stu
     try:
         with progress.step("Asking what columns do"):
             if study.importance:
-                record.permutation = model.permutation_importance(federation)
+                record.permutation = model.permutation_importance(federation, by=study.by)
             shown = model.dependence(federation, study.dependence) if study.dependence else {}
     except InputError as error:  # too few rows: the model is there all the same
         record.warnings.append(str(error))
@@ -244,6 +250,7 @@ def figures(row: Row) -> Figures:
     gains = row.gain, row.low, row.high, row.use, row.same_as
     more = {name: None if np.isnan(value) else float(value) for name, value in row.more.items()}
     beside: dict[str, Any] = {"between": row.between, "epsilon": row.epsilon, "more": more, "note": row.note}
+    beside["group"] = row.group
     return Figures(row.site, row.model, row.rows, values, *gains, **beside)
 
 

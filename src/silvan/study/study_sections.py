@@ -37,7 +37,7 @@ MODELS_JUDGED = {"BOFRF": 2}
 
 SECTIONS = ("sites", "parties", "reading", "kinds", "schema", "learner", "evaluation", "policy")
 
-EVALUATION = ("epsilon", "importance", "dependence")
+EVALUATION = ("epsilon", "importance", "dependence", "by")
 """Keys of how a model is judged."""
 
 Sources = dict[str, Path | Query | Table]
@@ -269,6 +269,8 @@ def _check_explaining(key: str, data: dict[str, Any], private: bool, problems: P
         problems.add(("evaluation", key), f"{key} is for learners without epsilon: it is not told with noise")
     elif "parties" in data or kind in COLUMN_LEARNERS:
         problems.add(("evaluation", key), f"{key} is for [sites]; leave it out of studies over columns")
+    elif key == "by" and "repeats" in data:
+        problems.add(("evaluation", key), "by is for one split of rows; leave one of by and repeats out")
     elif not data.get("test"):
         problems.add(("evaluation", key), f"{key} needs test rows: set test")
 

@@ -390,7 +390,7 @@ def test_rows_of_one_class_have_no_figures_in_groups():
 def test_which_variant_it_is_that_a_site_should_use():
     fed, _ = fitted("binary", n=600)
     model = sv.BOFRF(n_estimators=6, max_depth=4).fit(fed)
-    rows, _ = evaluate(fed, model.schema_, model.contenders(fed), model.feature_key())
+    rows, *_ = evaluate(fed, model.schema_, model.contenders(fed), model.feature_key())
     for site in fed.sites:
         here = [row for row in rows if row.site == site]
         assert [row.model for row in here] == ["local", "own", "global", "federated", "pooled"]

@@ -61,8 +61,8 @@ NO_RULE = Decide()
 # -- at a site
 
 
-def check_contenders(site: Site, contenders: Sequence[Contender]) -> None:
-    """Refuse more models than a study may have judged, before any row is touched."""
+def check_contenders(site: Site, contenders: Sequence[Contender], by: Sequence[int] = ()) -> None:
+    """Refuse more models than a study may have judged, before any row is touched; by other subgroups it is another."""
     if not 1 <= len(contenders) <= MOST:
         raise RefusedError(f"the site judges at most {MOST} models at a time")
     sent = set()
@@ -70,7 +70,9 @@ def check_contenders(site: Site, contenders: Sequence[Contender]) -> None:
         if one.sent is None:
             continue
         if not one.work:
-            sent.add(digest(msgspec.json.encode(one)))  # other draws of its trees make other figures
+            sent.add(
+                digest(msgspec.json.encode([one, list(by)] if by else one))
+            )  # other draws of its trees make other figures
         elif not any(owner.site == site.name and owner.task == one.work for owner in site.owners(one.sent.hash)):
             raise RefusedError("what is said to be the site's own model is not")
     _count_models(site, sent)

@@ -7,8 +7,8 @@ in groups where a policy says so (``score_groups.py``), and few models are judge
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -31,9 +31,10 @@ from silvan.algorithms.evaluation.details import (
 )
 from silvan.algorithms.evaluation.figures import LOCAL, Answer, Row, compared, with_detail
 from silvan.algorithms.evaluation.intervals import intervals
-from silvan.algorithms.evaluation.judged_answers import answer_on_test_rows, threshold_of
+from silvan.algorithms.evaluation.judged_answers import answer_on_test_rows, test_cells, threshold_of
 from silvan.algorithms.evaluation.score_groups import arrange, hides_one_class
 from silvan.algorithms.evaluation.site_thresholds import Draws
+from silvan.algorithms.evaluation.subgroups import Subgroup, check_by, check_subgroups, name_of, places_of
 from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
@@ -64,6 +65,7 @@ class Figures(Reply, frozen=True, kw_only=True):
     figures: np.ndarray
     intervals: np.ndarray
     details: tuple[Detail, ...] = ()
+    subgroups: tuple[Subgroup, ...] = ()
 
 
 class Judge(Request, frozen=True, kw_only=True, omit_defaults=True):
@@ -76,15 +78,17 @@ class Judge(Request, frozen=True, kw_only=True, omit_defaults=True):
     contenders: list[Contender]
     feature_key: np.ndarray
     against: int = -1  # the one that gains are measured against, if any
+    by: tuple[int, ...] = ()  # places of columns whose subgroups have figures of their own
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         n = len(self.contenders)
+        apart = f", and of subgroups by {len(self.by)} columns" if self.by else ""
         if reply is None:
-            return f"figures of merit of {n:,} models on the site's own test rows"
+            return f"figures of merit of {n:,} models on the site's own test rows{apart}"
         return (
             f"{reply.figures.shape[1]} figures of merit of {n:,} models on the site's own test rows, how many these "
-            f"are, and intervals of gains{_DETAILS if reply.details else ''}"
+            f"are, and intervals of gains{_DETAILS if reply.details else ''}{apart}"
         )
 
     def course(self) -> Course:
@@ -109,6 +113,7 @@ class Tally(Request, frozen=True, kw_only=True, omit_defaults=True):
     schema: Blob
     contenders: list[Contender]
     feature_key: np.ndarray
+    by: tuple[int, ...] = ()  # as in the figures: rows are grouped by score within subgroups
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
@@ -128,34 +133,52 @@ def judge(site: Site, request: Judge) -> Figures:
     if not -1 <= request.against < len(request.contenders):
         raise FormatError("gains are measured against a model that is not there")
     schema = schema_of(site, request.schema)
-    check_contenders(site, request.contenders)
+    check_by(schema, request.by)
+    check_contenders(site, request.contenders, request.by)
     y = site.part(schema, test=True).y
-    given = [answer_on_test_rows(site, schema, contender, request.feature_key) for contender in request.contenders]
-    if schema.n_classes:
-        rows = [list(_classification(*one).values()) for one in given]
-    else:
-        rows = [metrics.moments(answer.scores[:, 0], labels).tolist() for answer, labels in given]
+    key, by = request.feature_key, request.by
+    given = [answer_on_test_rows(site, schema, contender, key, by) for contender in request.contenders]
     between = _intervals(site, given, request.against, schema.n_classes)
-    figures = np.array(rows, np.float64).reshape(len(given), -1)
-    figures, between = rounded(figures, between, bool(schema.n_classes))
+    between = rounded_intervals(between, bool(schema.n_classes))
+    thresholds = [threshold_of(site, schema, contender, key) for contender in request.contenders]
+    figures, details = _figures(site, schema, given, y, thresholds)
+    between[[not len(detail.figures) for detail in details]] = np.nan
+    subgroups, cells = [], test_cells(site, schema, by)
+    for codes, rows in [] if cells is None else zip(cells.shown, cells.rows(), strict=False):
+        some = [(Answer(answer.scores[rows], answer.decided[rows]), labels[rows]) for answer, labels in given]
+        subgroups.append(Subgroup(codes, len(rows), *_figures(site, schema, some, y[rows], thresholds)))
+    if subgroups and not schema.n_classes:  # groups of all rows would be other ones than those of subgroups
+        details = tuple(msgspec.structs.replace(detail, groups=[]) for detail in details)
+    return Figures(rows=len(y), figures=figures, intervals=between, details=details, subgroups=tuple(subgroups))
+
+
+def _figures(
+    site: Site, schema: Schema, given: list[tuple[Answer, np.ndarray]], y: np.ndarray, thresholds: Sequence[float]
+) -> tuple[np.ndarray, tuple[Detail, ...]]:
+    """Return figures (models, figures) and details of rows; none where the policy finds them too few."""
+    if schema.n_classes:
+        listed = [list(_classification(*one).values()) for one in given]
+    else:
+        listed = [metrics.moments(answer.scores[:, 0], labels).tolist() for answer, labels in given]
+    figures = rounded(np.array(listed, np.float64).reshape(len(given), -1), bool(schema.n_classes))
     policy, details = policy_of(site), [nothing()] * len(given)
-    for i, ((answer, labels), contender) in enumerate(zip(given, request.contenders, strict=True)):
+    for i, (answer, labels) in enumerate(given):
         if policy.allows_figures(y, schema.n_classes) and not hides_one_class(policy, labels, schema.n_classes):
-            threshold = threshold_of(site, schema, contender, request.feature_key)
-            details[i] = detail_of(*answer, labels, schema.n_classes, Floors.of(policy), threshold)
+            details[i] = detail_of(*answer, labels, schema.n_classes, Floors.of(policy), thresholds[i])
         else:  # not refused: a site with few rows would end everybody's evaluation
-            figures[i], between[i] = np.nan if schema.n_classes else 0.0, np.nan
-    return Figures(rows=len(y), figures=figures, intervals=between, details=tuple(details))
+            figures[i] = np.nan if schema.n_classes else 0.0
+    return figures, tuple(details)
 
 
 @answers(Tally)
 def tally(site: Site, request: Tally) -> Counts:
     """Count the site's test rows on the grid of scores; a model whose trees all abstain counts no rows."""
     schema = schema_of(site, request.schema)
-    check_contenders(site, request.contenders)
+    check_by(schema, request.by)
+    check_contenders(site, request.contenders, request.by)
     scores, confusion, bands = [], [], []
     for contender in request.contenders:
-        answer, y = answer_on_test_rows(site, schema, contender, request.feature_key)
+        answer, y = answer_on_test_rows(site, schema, contender, request.feature_key, request.by)
         scored = slice(0, 0) if answer.silent else slice(None)
         found, labels = answer.scores[scored], y[scored]
         scores.append(metrics.count_scores(found, labels, exact=False))
@@ -190,24 +213,37 @@ def _intervals(site: Site, given: list[tuple[Answer, np.ndarray]], against: int,
     return found
 
 
-def rounded(figures: np.ndarray, between: np.ndarray, classes: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return figures and intervals with three digits: decimals of shares, significant ones of moments of numbers.
+def rounded(figures: np.ndarray, classes: bool) -> np.ndarray:
+    """Return figures with three digits: decimals of shares, significant ones of moments of numbers.
 
     A mean has digits by how far numbers spread around it.
     """
     if classes:
-        return np.round(figures, _DIGITS), np.round(between, _DIGITS)
+        return np.asarray(np.round(figures, _DIGITS))
     short = [[float(f"{x:.{_DIGITS}g}") for x in row] for row in figures]
     for row, exact in zip(short, figures, strict=True):
         spread = np.sqrt(exact[3] / exact[0]) if exact[0] else 0.0
         row[0] = exact[0]
         row[2] = exact[2] if not spread else round(exact[2], _DIGITS - 1 - math.floor(math.log10(spread)))
-    return np.array(short).reshape(figures.shape), np.array(
-        [[float(f"{x:.{_DIGITS}g}") for x in row] for row in between]
-    )
+    return np.array(short).reshape(figures.shape)
+
+
+def rounded_intervals(between: np.ndarray, classes: bool) -> np.ndarray:
+    """Return intervals with three digits."""
+    if classes:
+        return np.asarray(np.round(between, _DIGITS))
+    return np.array([[float(f"{x:.{_DIGITS}g}") for x in row] for row in between])
 
 
 # -- at the coordinator
+
+
+class Evaluated(NamedTuple):
+    """Lines of figures, of sites and over all; summed counts for curves; and lines of subgroups."""
+
+    rows: list[Row]
+    counts: Counts | None
+    subgroups: list[Row]
 
 
 def evaluate(
@@ -217,13 +253,14 @@ def evaluate(
     feature_key: np.ndarray,
     draws: Mapping[str, Draws] | None = None,
     decide: Decide = NO_RULE,
-) -> tuple[list[Row], Counts | None]:
+    by: Sequence[str] = (),
+) -> Evaluated:
     """Judge models at all sites.
 
     A model is a ``Forest``, a dict of them by site, or ``Settings`` or ``Boosting`` for sites' own. ``draws`` says
     which rows the trees of a forest drew, by its hash, so that sites can choose thresholds; ``decide``, how the second
-    of two classes is decided on. Return the rows of the table of figures, and the summed counts behind the overall
-    ones, for curves; None for regression.
+    of two classes is decided on; ``by``, which columns of categories make subgroups with figures of their own. There
+    are no counts for curves where a number is predicted.
 
     Counts are summed of models that all sites judge alike; of one that differs by site there are none, and its overall
     figures are the mean of the sites', by their test rows.
@@ -234,11 +271,12 @@ def evaluate(
     shared: dict[str, Any] = {
         "schema": federation.blob(schema.to_json().encode()),
         "feature_key": feature_key,
+        "by": places_of(schema, by),
     }
     with federation.counted_apart():
         replies: dict[str, Figures] = federation.ask(
             {site: Judge(contenders=listed[site], against=against, **shared) for site in listed},
-            check=_check_figures(schema, len(contenders)),
+            check=_check_figures(schema, len(contenders), shared["by"]),
         )
         if not any(reply.rows for reply in replies.values()):
             raise InputError(NO_TEST_ROWS)
@@ -248,7 +286,7 @@ def evaluate(
     rows = []
     for site, reply in replies.items():
         judged = [
-            with_detail(Row(site, name, reply.rows, _site_figures(schema, reply, i)), _detail(reply, i), schema)
+            with_detail(Row(site, name, reply.rows, _named(schema, reply.figures[i])), _detail(reply, i), schema)
             for i, name in enumerate(names)
         ]
         rows += compared(judged, reply.intervals, [msgspec.json.encode(one) for one in listed[site]])
@@ -265,7 +303,31 @@ def evaluate(
         scores, matrix = (None, None) if counts is None else (counts.scores[i], counts.confusion[i])
         detail = detail_over_all(schema.n_classes, scores, matrix, told)
         overall.append(with_detail(Row(OVERALL, name, n, figures), detail, schema))
-    return [*rows, *compared(overall)], counts
+    return Evaluated([*rows, *compared(overall)], counts, _of_subgroups(schema, names, replies, shared["by"]))
+
+
+def _of_subgroups(schema: Schema, names: Sequence[str], replies: Mapping[str, Figures], by: Sequence[int]) -> list[Row]:
+    """Return the lines of subgroups: of sites, and over those sites that show a subgroup, by its rows there."""
+    found: dict[tuple[int, ...], list[tuple[str, Subgroup]]] = {}
+    for site, reply in replies.items():
+        for one in reply.subgroups:
+            found.setdefault(tuple(one.codes), []).append((site, one))
+    listed: list[Row] = []
+    for codes, shown in sorted(found.items()):
+        group = name_of(schema, by, codes)
+        for i, name in enumerate(names):
+            rows = []
+            for site, one in shown:
+                line = Row(site, name, one.rows, _named(schema, one.figures[i]), group=group)
+                rows.append(with_detail(line, one.details[i], schema))
+            if schema.n_classes:
+                n, figures = _mean_figures(rows)
+            else:
+                moments = np.array([one.figures[i] for _, one in shown])
+                n, figures = int(moments[:, 0].sum()), metrics.from_moments(moments)
+            detail = detail_over_all(schema.n_classes, None, None, [(one.rows, one.details[i]) for _, one in shown])
+            listed += [*rows, with_detail(Row(OVERALL, name, n, figures, group=group), detail, schema)]
+    return listed
 
 
 def _detail(reply: Figures, i: int) -> Detail:
@@ -300,20 +362,10 @@ def _mean_figures(rows: list[Row]) -> tuple[int, dict[str, float]]:
     return sum(row.rows for row in rows if not np.isnan(list(row.figures.values())).all()), figures
 
 
-def _check_figures(schema: Schema, n_models: int) -> Check:
-    width = len(metrics.CLASSIFICATION) if schema.n_classes else 4
+def _check_figures(schema: Schema, n_models: int, by: Sequence[int] = ()) -> Check:
 
     def check(site: str, reply: Figures) -> None:
-        figures = reply.figures
-        if figures.shape != (n_models, width) or figures.dtype != np.float64 or not 0 <= reply.rows < MAX_ROWS:
-            raise FormatError("its figures are not those asked for")
-        if schema.n_classes:
-            possible = np.isnan(figures) | (np.abs(figures) <= 1.0)
-        else:
-            possible = np.isfinite(figures) & (figures >= [0.0, 0.0, -np.inf, 0.0])
-            possible[:, 0] &= np.isin(figures[:, 0], (0.0, reply.rows))  # all rows, or none if the model abstains
-        if not possible.all():
-            raise FormatError("its figures are not possible")
+        _check_some(schema, n_models, reply.rows, reply.figures)
         between = reply.intervals
         if between.shape != (n_models, 2) or between.dtype != np.float64:
             raise FormatError("its intervals are not those asked for")
@@ -323,10 +375,31 @@ def _check_figures(schema: Schema, n_models: int) -> Check:
             raise FormatError("its intervals are not possible")
         if len(reply.details) not in (0, n_models):
             raise FormatError("its details are not those asked for")
+        check_subgroups(reply.subgroups, schema, by, reply.rows)
         for detail in reply.details:
             check_detail(detail, schema.n_classes, reply.rows)
+        for one in reply.subgroups:
+            for detail in one.details:
+                check_detail(detail, schema.n_classes, one.rows)
+            _check_some(schema, n_models, one.rows, one.figures)
+            if len(one.details) != n_models:
+                raise FormatError("its details are not those asked for")
 
     return check
+
+
+def _check_some(schema: Schema, n_models: int, rows: int, figures: np.ndarray) -> None:
+    """Raise ``FormatError`` for figures of so many rows that are not possible."""
+    width = len(metrics.CLASSIFICATION) if schema.n_classes else 4
+    if figures.shape != (n_models, width) or figures.dtype != np.float64 or not 0 <= rows < MAX_ROWS:
+        raise FormatError("its figures are not those asked for")
+    if schema.n_classes:
+        possible = np.isnan(figures) | (np.abs(figures) <= 1.0)
+    else:
+        possible = np.isfinite(figures) & (figures >= [0.0, 0.0, -np.inf, 0.0])
+        possible[:, 0] &= np.isin(figures[:, 0], (0.0, rows))  # all rows, or none if the model abstains
+    if not possible.all():
+        raise FormatError("its figures are not possible")
 
 
 def _count_shapes(schema: Schema, n_models: int) -> dict[str, tuple[int, ...]]:
@@ -350,7 +423,7 @@ def _check_counts(schema: Schema, n_models: int) -> Check:
     return check
 
 
-def _site_figures(schema: Schema, reply: Figures, i: int) -> dict[str, float]:
+def _named(schema: Schema, figures: np.ndarray) -> dict[str, float]:
     if schema.n_classes:
-        return dict(zip(metrics.CLASSIFICATION, reply.figures[i].tolist(), strict=True))
-    return metrics.from_moments(reply.figures[i])
+        return dict(zip(metrics.CLASSIFICATION, figures.tolist(), strict=True))
+    return metrics.from_moments(figures)

@@ -60,7 +60,7 @@ class Row:
     interval; None where it is not known. ``use`` marks the model that the learner chose for the site; ``same_as`` names
     the variant of the model that it is equal to, if there is one. Figures with noise for ``epsilon`` lie ``between``
     two numbers each. ``more`` and ``detail`` are what is told beside the figures (``details.py``); ``note`` says why
-    figures are lacking.
+    figures are lacking. ``group`` is the subgroup of rows, empty for all.
     """
 
     site: str
@@ -77,6 +77,7 @@ class Row:
     more: dict[str, float] = field(default_factory=dict)
     detail: Detail | None = None
     note: str = ""
+    group: str = ""
 
 
 def with_detail(row: Row, detail: Detail, schema: Schema) -> Row:

@@ -1,5 +1,7 @@
 """Models at a site's test rows: the model that is sent or grown, its answers in groups of rows, and its threshold."""
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 from msgspec import UnsetType
@@ -8,8 +10,8 @@ from silvan import metrics
 from silvan.algorithms.boosting.adaboost import local_boost
 from silvan.algorithms.evaluation.contenders import Contender, model_of
 from silvan.algorithms.evaluation.figures import Answer, answer_of
-from silvan.algorithms.evaluation.score_groups import in_groups
 from silvan.algorithms.evaluation.site_thresholds import Draws, site_threshold
+from silvan.algorithms.evaluation.subgroups import Cells, cells_of, check_by, in_groups_by_cell
 from silvan.algorithms.horizontal.merged_forest import local_forest
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, RefusedError
@@ -19,10 +21,10 @@ from silvan.privacy.gate.gate import policy_of
 
 
 def answer_on_test_rows(
-    site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray
+    site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray, by: Sequence[int] = ()
 ) -> tuple[Answer, np.ndarray]:
     """Score the test part in groups of rows; return the scores and the labels to count by, kept for both rounds."""
-    key = ("scores", msgspec.json.encode(contender), feature_key.tobytes(), schema.hash)
+    key = ("scores", msgspec.json.encode(contender), feature_key.tobytes(), schema.hash, *by)
     if key not in site.cache:
         forest = forest_of(site, schema, contender, feature_key)
         part, absent = site.part(schema, test=True), site.absent(schema)
@@ -31,8 +33,22 @@ def answer_on_test_rows(
         at = _decide_at(site, schema, contender, feature_key)
         if not np.isnan(at):
             whole = Answer(whole.scores, (whole.scores[:, 1] >= at).astype(np.int64))
-        site.cache[key] = in_groups(whole, part.y, schema.n_classes, policy_of(site).score_groups)
+        least, cells = policy_of(site).score_groups, test_cells(site, schema, by)
+        site.cache[key] = in_groups_by_cell(whole, part.y, schema.n_classes, least, cells)
     found: tuple[Answer, np.ndarray] = site.cache[key]
+    return found
+
+
+def test_cells(site: Site, schema: Schema, by: Sequence[int]) -> Cells | None:
+    """Return the test rows by subgroup; None without columns that make some."""
+    if not by:
+        return None
+    check_by(schema, by)
+    key = ("cells", schema.hash, *by)
+    if key not in site.cache:
+        part = site.part(schema, test=True)
+        site.cache[key] = cells_of(part.X, part.y, by, schema.n_classes, policy_of(site))
+    found: Cells = site.cache[key]
     return found
 
 

@@ -1,5 +1,6 @@
 """The test rows that explain a model at a site: which are taken, and whether there are enough of them."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from silvan.algorithms.evaluation.contenders import Contender, check_contenders, model_of
 from silvan.algorithms.evaluation.details import Floors
 from silvan.algorithms.evaluation.figures import answer_of
+from silvan.algorithms.evaluation.subgroups import check_by
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.site import Site
@@ -38,11 +40,12 @@ class Explained(NamedTuple):
         return found[:, 1:] if self.forest.schema.n_classes == 2 else found
 
 
-def explained_rows(site: Site, schema: Schema, model: Contender) -> Explained:
+def explained_rows(site: Site, schema: Schema, model: Contender, by: Sequence[int] = ()) -> Explained:
     """Read a model that is sent, which counts as one that is judged; there are no rows where they are too few."""
     if model.sent is None or model.own is not None or model.boosted is not None:
         raise FormatError("what is explained is a model that is sent")
-    check_contenders(site, [model])
+    check_by(schema, by)
+    check_contenders(site, [model], by)
     forest, part = model_of(site, schema, model.sent), site.part(schema, test=True)
     policy = policy_of(site)
     n = len(part)

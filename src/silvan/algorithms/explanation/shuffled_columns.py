@@ -8,6 +8,7 @@ from the columns, whatever the labels are.
 """
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,8 +16,9 @@ import numpy as np
 from silvan.algorithms.evaluation.contenders import Contender
 from silvan.algorithms.evaluation.details import Floors, numbers_differ
 from silvan.algorithms.evaluation.figures import Answer
-from silvan.algorithms.evaluation.judged_answers import answer_on_test_rows
-from silvan.algorithms.evaluation.score_groups import hides_one_class, in_groups
+from silvan.algorithms.evaluation.judged_answers import answer_on_test_rows, test_cells
+from silvan.algorithms.evaluation.score_groups import hides_one_class
+from silvan.algorithms.evaluation.subgroups import in_groups_by_cell, places_of
 from silvan.algorithms.explanation.explained_rows import Explained, explained_rows, score_range
 from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import Schema
@@ -53,6 +55,7 @@ class ShuffleColumns(Request, frozen=True, kw_only=True):
     model: Contender
     feature_key: np.ndarray
     repeats: int
+    by: tuple[int, ...] = ()  # columns of subgroups, as the model is judged by
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
@@ -68,15 +71,15 @@ def shuffle_columns(site: Site, request: ShuffleColumns) -> ShuffledLosses:
     if not 1 <= request.repeats <= MOST_REPEATS:
         raise FormatError(f"columns are shuffled 1 to {MOST_REPEATS} times")
     schema = schema_of(site, request.schema)
-    some = explained_rows(site, schema, request.model)
+    some = explained_rows(site, schema, request.model, request.by)
     columns = columns_of_features(schema)
     nothing = ShuffledLosses(rows=np.zeros(1, np.int64), losses=np.zeros(1 + len(columns), np.int64))
     if not some.usable:
         return nothing
-    grouped, labels = answer_on_test_rows(site, schema, request.model, request.feature_key)
+    grouped, labels = answer_on_test_rows(site, schema, request.model, request.feature_key, request.by)
     if hides_one_class(policy_of(site), labels, schema.n_classes):
         return nothing
-    known, expected = _expected(site, schema, some, grouped, labels)
+    known, expected = _expected(site, schema, some, grouped, labels, request.by)
     some, expected = some._replace(X=some.X[known]), expected[known]
     if not len(expected):
         return nothing
@@ -95,14 +98,14 @@ def columns_of_features(schema: Schema) -> dict[str, list[int]]:
 
 
 def _expected(
-    site: Site, schema: Schema, some: Explained, grouped: Answer, labels: np.ndarray
+    site: Site, schema: Schema, some: Explained, grouped: Answer, labels: np.ndarray, by: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return which rows take part, and of each the shares of classes, or the mean number, of its group."""
     n = schema.n_classes
     floors = Floors.of(policy_of(site))
     if not n and floors.numbers_differ:
         part = site.part(schema, test=True)
-        grouped, labels = in_groups(grouped, part.y, 0, floors.rows)
+        grouped, labels = in_groups_by_cell(grouped, part.y, 0, floors.rows, test_cells(site, schema, by))
     wanted = np.eye(n)[labels][:, 1 if n == 2 else 0 :] if n else np.asarray(labels, np.float64)[:, None]
     everyone = np.ones(len(some.X), np.bool_)
     if policy_of(site).score_groups == 1:
@@ -157,7 +160,13 @@ def _shuffle(site: Site, column: int, repeat: int, n: int) -> np.ndarray:
 
 
 def importances(
-    federation: Federation, schema: Schema, model: Contender, feature_key: np.ndarray, forest: Forest, repeats: int
+    federation: Federation,
+    schema: Schema,
+    model: Contender,
+    feature_key: np.ndarray,
+    forest: Forest,
+    repeats: int,
+    by: Sequence[str] = (),
 ) -> dict[str, float]:
     """Return by how much the mean squared error grows when a column is shuffled, by column."""
     if not 1 <= repeats <= MOST_REPEATS:
@@ -172,7 +181,8 @@ def importances(
                 raise FormatError(f"its {name} are not those asked for")
 
     blob = federation.blob(schema.to_json().encode())
-    request = ShuffleColumns(schema=blob, model=model, feature_key=feature_key, repeats=repeats)
+    places = places_of(schema, by)
+    request = ShuffleColumns(schema=blob, model=model, feature_key=feature_key, repeats=repeats, by=places)
     with federation.counted_apart():
         total: ShuffledLosses = federation.total(request, check=check)
     rows = int(total.rows[0])

@@ -54,6 +54,7 @@ class KeepPredictions(Request, frozen=True, kw_only=True):
     leaves: np.ndarray | UnsetType = UNSET  # (rows, trees), where only the label holder knows what they are worth
     weights: np.ndarray | UnsetType = UNSET  # of the trees
     votes: bool = False  # with leaves: whether trees vote for a class
+    threshold: float | UnsetType = UNSET  # with leaves: from which score on the second of two classes is decided on
 
 
 # -- at the label holder
@@ -92,7 +93,9 @@ def _scores(party: Party, request: KeepPredictions, n: int, width: int) -> tuple
     scores, decided, leaves, weights = request.scores, request.decided, request.leaves, request.weights
     if not isinstance(leaves, UnsetType) and not isinstance(weights, UnsetType):
         scores = own_scores(party, request.model, leaves, weights, votes=False)
-        if request.votes:
+        if not isinstance(request.threshold, UnsetType) and width == 2:
+            decided = (scores[:, 1] >= request.threshold).astype(np.int64)
+        elif request.votes:
             decided = own_scores(party, request.model, leaves, weights, votes=True).argmax(axis=1)
     if isinstance(scores, UnsetType) or scores.shape != (n, width) or scores.dtype != np.float64:
         raise FormatError("the scores do not match the rows")

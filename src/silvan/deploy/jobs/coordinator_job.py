@@ -150,7 +150,7 @@ class Coordinator(Controlling):
             run.write(record)
             progress_file.stage("judging")
             if plan.test > 0:
-                steps.judge(record, federation, model, Bars(), epsilon=plan.evaluation_epsilon)
+                steps.judge(record, federation, model, Bars(), epsilon=plan.evaluation_epsilon, by=plan.by)
                 steps.note_test_rows(record)
                 steps.explain_model(record, federation, model, plan, Bars())
                 run.write_evaluation(record.evaluation)

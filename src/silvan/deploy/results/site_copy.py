@@ -33,6 +33,7 @@ def copy_for(record: Record, study: RemoteStudy, site: str, holder: str = "") ->
         bytes={name: n for name, n in record.bytes.items() if name == site},
         traffic=[line for line in record.traffic if line.site == site],
         evaluation=[row for row in record.evaluation if _may_see(record, study, site, holder, row)],
+        subgroups=[row for row in record.subgroups if _may_see(record, study, site, holder, row)],
         counts=[counts for counts in record.counts if _may_see(record, study, site, holder, counts)],
         permutation=record.permutation if everything or _sees_overall(record, site, holder) else None,
         dependence=record.dependence if everything or _sees_overall(record, site, holder) else [],

@@ -1,0 +1,184 @@
+"""Figures of subgroups: what brute force says, floors, and that no row's label is told by them."""
+
+from collections import defaultdict
+from itertools import product
+
+import numpy as np
+import polars as pl
+import pytest
+from helpers.studies import TASKS, federate, parts, table
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+import silvan as sv
+from silvan.algorithms.evaluation.evaluate import Figures, Tally, tally
+from silvan.algorithms.evaluation.figures import Answer, answer_of
+from silvan.algorithms.evaluation.subgroups import (
+    Subgroup,
+    cells_of,
+    check_by,
+    check_subgroups,
+    in_groups_by_cell,
+    places_of,
+)
+from silvan.errors import FormatError, InputError, RefusedError
+from silvan.metrics import classification, regression
+
+SMALL = {"n_estimators": 12, "max_depth": 4}
+GROUPS = sv.Policy(score_groups=5)
+
+
+def fitted(task="binary", learner=sv.HistogramForest, n=300, **settings):
+    fed = federate(parts(table(task, n=n), 3), test=0.4, **settings)
+    return fed, learner(**SMALL).fit(fed)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_row_by_row_it_is_what_brute_force_says(task):
+    fed, model = fitted(task)
+    found = model.evaluate(fed, by=["sex"])
+    sex = fed.schema.names.index("sex")
+    for site in fed.sites:
+        part = fed.site(site).part(fed.schema, test=True)
+        for code, name in enumerate(fed.schema.features[sex].categories):
+            rows = part.X[:, sex] == code
+            answer = answer_of(model.forest_, part.X[rows], np.zeros(part.X.shape[1], bool))
+            [line] = found.filter(site=site, model="federated", group=f"sex = {name}").to_dicts()
+            assert line["rows"] == rows.sum()
+            if task == "number":
+                wanted = regression(answer.scores[:, 0], part.y[rows])
+                assert line["rmse"] == pytest.approx(wanted["rmse"], rel=0.01)
+            else:
+                wanted = classification(answer.scores, part.y[rows], answer.decided)
+                assert line["auc"] == pytest.approx(wanted["auc"], abs=6e-4)
+    plain = model.evaluate(fed)
+    whole = found.filter(group="")
+    assert whole.drop("group").equals(plain)
+    assert "group" not in plain.columns
+
+
+def test_over_all_sites_it_is_the_mean_by_rows():
+    fed, model = fitted(policy=GROUPS)
+    found = model.evaluate(fed, by=["sex"]).filter(model="federated", group="sex = f")
+    sites = found.filter(pl.col("site") != "all")
+    [overall] = found.filter(site="all").to_dicts()
+    assert overall["rows"] == sites["rows"].sum()
+    assert overall["accuracy"] == pytest.approx((sites["accuracy"] * sites["rows"]).sum() / overall["rows"], abs=1e-9)
+
+
+# -- which are shown
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=120), st.integers(1, 25), st.sampled_from([1, 2]))
+def test_what_is_left_is_never_one_small_subgroup(codes, min_test, min_class):
+    X, y = np.array(codes, np.float32)[:, None], np.arange(len(codes)) % 2
+    policy = sv.Policy(min_test=min_test, min_class=min_class, score_groups=5)
+    cells = cells_of(X, y, (0,), 2, policy)
+    least = max(10, min_test)
+    assert sorted(np.concatenate(cells.rows()).tolist()) == list(range(len(codes)))
+    for (code,), rows in zip(cells.shown, cells.rows(), strict=False):
+        assert set(X[rows, 0]) == {code}
+        assert len(rows) == codes.count(code) >= least
+    rest = np.flatnonzero(cells.place == len(cells.shown))
+    if len(rest) and cells.shown:
+        assert len(rest) >= least
+        assert len(set(X[rest, 0])) > 1
+        assert policy.allows_figures(y[rest], 2)
+
+
+def test_missing_values_and_several_columns():
+    X = np.array([[0, 0], [0, 1], [np.nan, 1], [1, 1]] * 12, np.float32)
+    cells = cells_of(X, np.arange(48) % 2, (0, 1), 2, sv.Policy())
+    assert cells.shown == [[-1, 1], [0, 0], [0, 1], [1, 1]]
+    fed, model = fitted(n=900)
+    found = model.evaluate(fed, by=["ward", "sex"])["group"].unique().to_list()
+    assert "ward = a, sex = f" in found
+    assert "ward = missing, sex = f" not in found  # too few
+
+
+# -- what it tells
+
+
+def told(answer, labels, cells):
+    columns = np.column_stack([cells.place, answer.scores, answer.decided, labels])
+    return columns[np.lexsort(columns.T)].tobytes()
+
+
+@pytest.mark.parametrize("codes", [[0] * 5 + [1] * 5, [0, 1] * 5, [0] * 7 + [1] * 3])
+def test_no_row_has_its_label_told(codes):
+    """Of all labels that there could be, those that are told alike, in each subgroup, leave every row two classes."""
+    rng = np.random.default_rng(0)
+    score = rng.random(10)
+    before = Answer(np.column_stack([1 - score, score]), (score > 0.5).astype(int))
+    place = np.array(codes)
+    cells = cells_of(place[:, None].astype(np.float32), place, (0,), 2, sv.Policy())._replace(
+        place=place, shown=[[0], [1]]
+    )
+    if min(np.bincount(place)) < 4:  # as sites do: what is too small is with others
+        cells = cells._replace(place=np.zeros(10, int), shown=[])
+    alike = defaultdict(list)
+    for labels in product(range(2), repeat=10):
+        y = np.array(labels)
+        alike[told(*in_groups_by_cell(before, y, 2, 4, cells), cells)].append(y)
+    assert all(len(np.unique(row)) > 1 for found in alike.values() for row in np.array(found).T)
+    assert len(alike) > 2
+
+
+def test_counts_over_all_are_of_the_same_groups():
+    """Another grouping of the same rows counts as another model."""
+    fed, model = fitted(policy=sv.Policy(score_groups=5, models=1))
+    model.evaluate(fed, by=["sex"])
+    model.permutation_importance(fed, 1, by=["sex"])
+    with pytest.raises(RefusedError, match="models of others"):
+        model.permutation_importance(fed, 1)
+    with pytest.raises(RefusedError, match="models of others"):
+        model.evaluate(fed)
+    site, blob = fed.site("site 0"), fed.blob(fed.schema.to_json().encode())
+    asked = Tally(schema=blob, contenders=[model._explained(fed)[1]], feature_key=model.feature_key())
+    by_sex = structs.replace(asked, by=places_of(fed.schema, ["sex"]))
+    assert tally(site, by_sex).confusion.sum() == len(site.part(fed.schema, test=True))
+    with pytest.raises(RefusedError, match="models of others"):
+        tally(site, asked)
+
+
+# -- what cannot be meant
+
+
+def test_bad_columns():
+    fed, model = fitted(n=90)
+    for by, why in [
+        (["sexx"], "no column to learn from"),
+        (["age"], "has numbers"),
+        ("sex", "a list of at most 3"),
+        (["sex", "sex"], "each once"),
+    ]:
+        with pytest.raises(InputError, match=why):
+            model.evaluate(fed, by=by)
+    with pytest.raises(InputError, match="leave it out here"):
+        model.evaluate(fed, table(), by=["sex"])
+    sex, age = (fed.schema.names.index(name) for name in ("sex", "age"))
+    for by in ((age,), (sex, sex), (99,), (-1,), (0, 1, 2, 3)):
+        with pytest.raises(FormatError, match="different columns of categories"):
+            check_by(fed.schema, by)
+
+
+def test_replies_that_are_not_possible():
+    fed, _ = fitted(n=90)
+    sex = (fed.schema.names.index("sex"),)
+    right = Subgroup([0], 10, np.zeros((1, 6)), ())
+    check_subgroups([right], fed.schema, sex, 10)
+    for some in (
+        [right, right],
+        [structs.replace(right, rows=11)],
+        [structs.replace(right, rows=0)],
+        [structs.replace(right, codes=[7])],
+        [structs.replace(right, codes=[-2])],
+        [structs.replace(right, codes=[0, 0])],
+        [structs.replace(right, codes=[])],
+    ):
+        with pytest.raises(FormatError, match="subgroups are not possible"):
+            check_subgroups(some, fed.schema, sex, 10)
+    with pytest.raises(FormatError):
+        check_subgroups([right], fed.schema, (), 10)
+    assert Figures(rows=0, figures=np.zeros(0), intervals=np.zeros(0)).subgroups == ()
