@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import msgspec
 import polars as pl
@@ -35,7 +36,7 @@ from silvan.deploy.member import BUDGET, Member
 from silvan.deploy.process import Background, client_arguments
 from silvan.deploy.services import process_of, processes_of, start_hub, start_site, stop_all
 from silvan.deploy.supervise import Supervisor
-from silvan.errors import FederationError
+from silvan.errors import FederationError, SilvanError
 from silvan.federation.journal import Journal
 from silvan.privacy.gate.ledger import verify
 from silvan.privacy.noise.budget import Budget
@@ -415,7 +416,7 @@ def test_a_site_and_a_coordinator_that_are_killed(federation, tmp_path):
     """SIGKILL in the middle of a study, first to all processes of a site, then to those of the coordinator.
 
     What is started again goes on from what was kept, and nothing is different. Whoever waited for the coordinator is
-    killed with it.
+    killed with it. A site whose table has changed meanwhile says so, and goes on when the rows are back.
     """
     hub, members, sources = federation
     plan = study("long", sites=PAIR)
@@ -433,11 +434,28 @@ def test_a_site_and_a_coordinator_that_are_killed(federation, tmp_path):
         assert len(Journal(command.folder / JOURNAL)) > 0
         assert not (command.folder / "model.silvan").exists()
         approve(members["north"], plan)
+        rows = Path(sources["south"])
+        before = rows.read_bytes()
+        pl.read_parquet(rows)[1:].write_parquet(rows)
+        with pytest.raises(FederationError, match=r"'?south'?.* its table has changed since the study began"):
+            Supervisor(hub, plan).run_to_end()
+        rows.write_bytes(before)
         command.start()
         run = command.done()
     assert hash_of(run) == in_process(sources, "long", PAIR)
     before = run.read()
     assert Supervisor(hub, plan).run_to_end().read() == before  # done already: nothing is asked again
+
+
+def test_a_study_that_an_owner_declines(federation):
+    """The reason reaches who runs it, and nothing has left."""
+    hub, members, _ = federation
+    north, plan = Member(members["north"].path), study("forest", "# declined", PAIR)
+    with must_approve(north):
+        north.decline(plan, "not before the ethics board meets")
+        with pytest.raises(SilvanError, match="its owner declined the study: not before the ethics board meets"):
+            Supervisor(hub, plan).run_to_end()
+    assert not any(line.study == plan.id for line in north.folder.ledger.lines())
 
 
 def test_a_site_that_stays_away(federation):

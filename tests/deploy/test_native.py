@@ -4,6 +4,7 @@ Real processes are in tests/test_flare_native.py.
 """
 
 import json
+import os
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from silvan.deploy.certificates import Authority, make_key, make_request, pem
 from silvan.deploy.jobs.coordinator_job import Coordinator
 from silvan.deploy.jobs.site_job import SiteExecutor
 from silvan.deploy.member import Member
+from silvan.deploy.native.flare_care import examine
 from silvan.deploy.native.flare_folder import FlareSite
 from silvan.deploy.native.introductions import Credentials, Introduction, read_roster
 from silvan.deploy.native.recipe import StudyRecipe
@@ -484,3 +486,59 @@ def test_a_folder_of_no_site(tmp_path):
     assert "no site here" in shown.output
     with pytest.raises(InputError, match="it names the site's table"):
         FlareSite(tmp_path, "north")
+
+
+# -- care of FLARE's folders
+
+
+def examined(folder):
+    return {check.what: check for check in examine(folder)}
+
+
+def test_doctor_knows_flares_folders(federation):
+    """The allow list is what is forgotten; keys that others can read, and certificates, are looked at as anywhere."""
+    north, server = federation.workspace("north"), federation.workspace(SERVER)
+    assert "no resources.json" in examined(north)["allow list"].text
+    for folder in (north, server):
+        (folder / "local" / "resources.json.default").write_text('{"class_allow_list": ["nvflare."]}')
+        found = examined(folder)
+        assert found["allow list"].state == "bad"
+        assert 'add "silvan.deploy.jobs." to class_allow_list' in found["allow list"].text
+        (folder / "local" / "resources.json").write_text('{"class_allow_list": ["nvflare.", "silvan.deploy.jobs."]}')
+    assert examined(north)["files"].text == "no study has been here yet"
+    federation.run(study())
+    for folder in (north, north / "silvan", server):
+        assert {check.what for check in examine(folder) if check.state == "bad"} <= {"versions"}
+    assert "rows.parquet" in examined(north)["settings"].text
+    assert "know of the same answers" in examined(north)["files"].text
+    for folder, key in ((north, north / "silvan" / "site.key"), (server, server / "silvan" / "coordinator.key")):
+        key.chmod(0o644)
+        assert f"others on this machine can read {key}" in examined(folder)["permissions"].text
+        key.chmod(0o600)
+    settings(federation, "north", "table = 3")
+    assert examined(north)["settings"].state == "bad"
+    assert CliRunner().invoke(app, ["doctor", str(north)]).exit_code == 1
+
+
+def test_flares_folders_are_copied(federation, tmp_path):
+    """What silvan keeps is copied with the settings; a site that goes on from the copy asks its owner first."""
+    federation.run(study())
+    north, server = federation.workspace("north"), federation.workspace(SERVER)
+    (north / "pid.fl").write_text(str(os.getppid()))
+    refused = CliRunner().invoke(app, ["site", "backup", str(north), str(tmp_path / "no")])
+    assert "FLARE's client is running" in " ".join(refused.output.split())
+    (north / "pid.fl").unlink()
+    assert CliRunner().invoke(app, ["site", "backup", str(north), str(tmp_path / "site")]).exit_code == 0
+    assert CliRunner().invoke(app, ["study", "backup", str(tmp_path / "hub"), "--in", str(server)]).exit_code == 0
+    assert {path.name for path in (tmp_path / "hub").iterdir()} >= {"coordinator.key", "runs"}
+    names = {path.name for path in (tmp_path / "site").iterdir()}
+    assert names >= {"silvan.toml", "site.key", "ledger.jsonl", "store.sqlite", "rosters"}
+    shutil.rmtree(north / "silvan")
+    (tmp_path / "site").replace(north / "silvan")
+    assert "backup" in examined(north)["files"].text
+    with pytest.raises(FederationError, match="owner"):
+        federation.run(study("# again"))
+    CliRunner().invoke(app, ["site", "restored", str(north), "--accept"])
+    assert examined(north)["files"].state == "good"
+    federation.job = "job-2"
+    assert federation.run(study("# again")).read().status == "done"

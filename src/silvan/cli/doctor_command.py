@@ -11,7 +11,9 @@ _STYLES = {"good": "green", "look": "yellow", "bad": "red"}
 
 
 def doctor(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A coordinator's or a site's folder.")] = Path(),
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A coordinator's or a site's folder, or FLARE's own.")
+    ] = Path(),
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check versions, clock, certificates, permissions, port, roster and disk; say what to do."""
@@ -21,7 +23,7 @@ def doctor(
     from silvan.deploy.process import require_posix
 
     require_posix()
-    from silvan.deploy.operations.doctor import examine
+    from silvan.deploy.native.flare_care import examine
 
     console, checks = Console(soft_wrap=True), examine(folder)
     bad = any(check.state == "bad" for check in checks)

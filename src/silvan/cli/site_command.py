@@ -416,9 +416,12 @@ def backup(
 ) -> None:
     """Copy the site's folder, while it is stopped; to put it back, copy it to where it was."""
     from silvan.deploy.member import Member
+    from silvan.deploy.native.flare_care import backup_flare_site
+    from silvan.deploy.native.flare_folder import open_site
     from silvan.deploy.operations.backup import backup_site
 
-    n = backup_site(Member(folder), target)
+    site = open_site(folder)
+    n = backup_site(site, target) if isinstance(site, Member) else backup_flare_site(site, target)
     print_lines(f"{count_of(n, 'file')} in {target}. Secrets are among them: keep it as you keep the site's folder.")
 
 

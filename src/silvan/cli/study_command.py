@@ -228,9 +228,10 @@ def backup(
 ) -> None:
     """Copy the coordinator's folder; to put it back, copy it to where it was."""
     from silvan.deploy.hub import Hub
+    from silvan.deploy.native.flare_care import backup_flare_server, is_flare_server
     from silvan.deploy.operations.backup import backup_hub
 
-    n = backup_hub(Hub(folder), target)
+    n = backup_flare_server(folder, target) if is_flare_server(folder) else backup_hub(Hub(folder), target)
     print_lines(
         f"{count_of(n, 'file')} in {target}. Secrets are among them: keep it as you keep the coordinator's folder."
     )

@@ -180,11 +180,12 @@ def _start_time(pid: int) -> str:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return "" if not _is_running(pid) or Path("/proc/self/stat").exists() else "unknown"
+        return "" if not is_running(pid) or Path("/proc/self/stat").exists() else "unknown"
     return "" if fields[0] == "Z" else fields[19]
 
 
-def _is_running(pid: int) -> bool:
+def is_running(pid: int) -> bool:
+    """Whether there is a process of a number."""
     try:
         os.kill(pid, 0)
     except OSError:

@@ -7,7 +7,7 @@ is one, and a site that is started from it first asks its owner.
 
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,15 +28,16 @@ def backup_site(member: Member, target: Path) -> int:
     pid = process_of(member).pid
     if pid is not None:
         raise InputError(f"the site is running (process {pid}); stop it first: its files must be of one moment")
-    return _copy(member.path, target)
+    return copy_folder(member.path, target)
 
 
 def backup_hub(hub: Hub, target: Path) -> int:
     """Copy a coordinator's folder to a new one; return how many files there are."""
-    return _copy(hub.path, target)
+    return copy_folder(hub.path, target)
 
 
-def _copy(folder: Path, target: Path) -> int:
+def copy_folder(folder: Path, target: Path, also: Sequence[Path] = ()) -> int:
+    """Copy a folder, and files from elsewhere beside its own; the copy says that it is one. Return how many files."""
     target = target.absolute()
     if target.exists() or target.is_relative_to(folder):
         raise InputError(f"{target}: name a new folder outside of {folder}; nothing is written over")
@@ -48,9 +49,11 @@ def _copy(folder: Path, target: Path) -> int:
         copy = half / path.relative_to(folder)
         copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _copy_file(path, copy)
+    for path in also:
+        _copy_file(path, half / path.name)
     (half / FROM_BACKUP).write_text(datetime.now(UTC).isoformat(sep=" ", timespec="seconds") + "\n")
     half.replace(target)
-    return len(paths)
+    return len(paths) + len(also)
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -16,7 +16,7 @@ from silvan.deploy.certificates import SOON, check_certificate, common_name, rea
 from silvan.deploy.enrol import call, check_versions, versions
 from silvan.deploy.hub import HUB, Hub, compare_rosters, roster_fingerprint
 from silvan.deploy.joining.join_requests import MAX_CLOCK_DIFFERENCE
-from silvan.deploy.member import MEMBER, Member
+from silvan.deploy.member import MEMBER, Member, SiteFiles
 from silvan.deploy.process import port_in_use
 from silvan.deploy.services import process_of, processes_of
 from silvan.errors import InputError, SilvanError
@@ -40,7 +40,7 @@ class Check(NamedTuple):
 
 def examine(path: Path) -> list[Check]:
     """Check the installation, and a coordinator's or a site's folder if it is one."""
-    checks = [_run("versions", _versions), _run("disk", lambda: _disk(path))]
+    checks = check_installation(path)
     if (path / HUB).exists():
         checks += _check_hub(Hub(path))
     elif (path / MEMBER).exists():
@@ -50,11 +50,18 @@ def examine(path: Path) -> list[Check]:
     return checks
 
 
+def check_installation(path: Path) -> list[Check]:
+    """Check what any folder needs."""
+    return [run_check("versions", _versions), run_check("disk", lambda: _disk(path))]
+
+
 def _check_hub(hub: Hub) -> Iterator[Check]:
     content = hub.read()
-    yield _run("permissions", lambda: _private(hub.private_files()))
+    yield run_check("permissions", lambda: check_readers(hub.private_files()))
     for name in ("server/startup/server.crt", "admin/startup/client.crt"):
-        yield _run("certificate", partial(_certificate, hub.path / name, hub.path / "authority" / "root.crt", _AT_HUB))
+        yield run_check(
+            "certificate", partial(check_end, hub.path / name, hub.path / "authority" / "root.crt", _AT_HUB)
+        )
     running = [process.name for process in processes_of(hub) if process.pid is not None]
     for port, name in ((content.port, "server"), (content.port + 1, "enrol")):
         used = port_in_use("localhost", port)
@@ -76,9 +83,9 @@ def _check_hub(hub: Hub) -> Iterator[Check]:
 
 def _check_member(member: Member) -> Iterator[Check]:
     startup = member.path / "kit" / "startup"
-    yield _run("permissions", lambda: _private(member.private_files()))
-    yield _run("certificate", lambda: _certificate(startup / "client.crt", startup / "rootCA.pem", _AT_SITE))
-    yield _run("settings", lambda: f"table {member.settings['table']}")
+    yield run_check("permissions", lambda: check_readers(member.private_files()))
+    yield run_check("certificate", lambda: check_end(startup / "client.crt", startup / "rootCA.pem", _AT_SITE))
+    yield run_check("settings", lambda: f"table {member.settings['table']}")
     own = member.membership
     try:
         status = call(own.host, own.port + 1, own.root, "/roster")
@@ -87,13 +94,13 @@ def _check_member(member: Member) -> Iterator[Check]:
     else:
         yield Check("coordinator", "good", f"{own.host}:{own.port + 1} answers, for joining")
         yield _study_port(own.host, own.port)
-        yield _run("versions there", lambda: _same_versions(status["versions"]))
+        yield run_check("versions there", lambda: _same_versions(status["versions"]))
         off = time.time() - float(status["time"])
         text = f"{abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} the coordinator's"
         state = "good" if abs(off) < MAX_CLOCK_DIFFERENCE / 4 else "look" if abs(off) < MAX_CLOCK_DIFFERENCE else "bad"
         yield Check("clock", state, text if state == "good" else f"{text}; set it (NTP)")
-        yield _run("roster", lambda: _roster(member))
-    yield _run("files", lambda: _files(member))
+        yield run_check("roster", lambda: _roster(member))
+    yield run_check("files", lambda: check_files(member))
     pid = process_of(member).pid
     yield Check("process", "good" if pid else "look", f"runs ({pid})" if pid else "not running (`silvan site start`)")
 
@@ -109,7 +116,8 @@ def _study_port(host: str, port: int) -> Check:
         return Check("study port", "bad", text)
 
 
-def _files(member: Member) -> str:
+def check_files(member: SiteFiles) -> str:
+    """Check that a site's files know of the same answers; raise an error if one is behind."""
     FileMarks(member.folder.ledger, member.budget(), member.store).check()
     return "ledger, privacy budget and store know of the same answers"
 
@@ -149,7 +157,8 @@ def _disk(path: Path) -> str:
     return text
 
 
-def _private(paths: list[Path]) -> str:
+def check_readers(paths: list[Path]) -> str:
+    """Check that others on this machine cannot read files; raise an error that names one they can."""
     if os.name != "posix":
         return "not checked on this system"
     for path in paths:
@@ -161,7 +170,8 @@ def _private(paths: list[Path]) -> str:
 _ROOT_ENDS = "it is the federation's own: make a new federation, and have all sites join it"
 
 
-def _certificate(path: Path, root: Path, renewal: str) -> str:
+def check_end(path: Path, root: Path, renewal: str) -> str:
+    """Check a certificate, and that it does not end soon; return until when it is."""
     certificate, authority = read_certificate(path.read_bytes()), read_certificate(root.read_bytes())
     check_certificate(certificate, authority)
     ends = min(certificate.not_valid_after_utc, authority.not_valid_after_utc)
@@ -171,7 +181,8 @@ def _certificate(path: Path, root: Path, renewal: str) -> str:
     return text
 
 
-def _run(what: str, check: Callable[[], str]) -> Check:
+def run_check(what: str, check: Callable[[], str]) -> Check:
+    """Return what came of a check."""
     try:
         return Check(what, "good", check())
     except (SilvanError, OSError) as error:
