@@ -141,8 +141,8 @@ def test_a_study_from_its_start_to_its_report(federation, browser):
             " if (stage) noteStage(stage.innerText); })"
             ".observe(document.getElementById('live'), {subtree: true, childList: true, characterData: true})"
         )
-        coordinator.context.set_offline(True)
-        coordinator.context.set_offline(False)
+        with at_hub.expect_request(lambda request: "/live/" in request.url):
+            at_hub.evaluate("document.getElementById('live')._htmx.sse.reader.cancel()")
 
         # approved, it moves, and the result appears at both
         approve.click()

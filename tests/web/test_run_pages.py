@@ -8,6 +8,7 @@ from helpers.runs import fitted, write_study
 from silvan.deploy.job_progress import PROGRESS, Progress, read_progress
 from silvan.errors import InputError
 from silvan.study.run_folder import Record, Run, Site
+from silvan.study.study_file import read_study
 from silvan.web.run_pages import RunsFolder
 
 HOSTILE = '<script>alert(1)</script> "\u202ekcab\u202c" `<img src=x>` שלום'
@@ -168,6 +169,17 @@ def test_starting_a_study_starts_the_command(folder, page, monkeypatch):
     monkeypatch.setattr("silvan.web.run_pages.Background.start", lambda self, words, cwd: started.append((words, cwd)))
     assert "Started: small" in act(client, access, "run", file="study.toml")
     assert started == [(["-u", "-m", "silvan.cli.main", "fit", "study.toml"], folder)]
+
+
+def test_a_run_that_was_stopped_can_go_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("silvan.web.run_view._RECENT", 0.0)
+    plan = read_study(write_study(tmp_path))
+    Run(plan.output).write(Record(name="small"))
+    client, _ = open_page(RunsFolder(tmp_path))
+    text = client.get("/studies/study").text
+    assert 'class="state is-stopped"' in text
+    assert 'name="file" value="study.toml"' in text
+    assert "Run again" in text
 
 
 def test_one_run_folder(folder):

@@ -46,6 +46,8 @@ def format_names(names: list[str], most: int = 10) -> str:
 
 def format_bytes(n: float) -> str:
     """Write a number of bytes with three digits at most."""
+    if n == 1:
+        return "1 byte"
     for unit in ("bytes", "KB", "MB", "GB"):
         if n < 999.5 or unit == "GB":
             digits = 0 if unit == "bytes" or n >= 99.95 else 1

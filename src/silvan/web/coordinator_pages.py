@@ -93,7 +93,11 @@ class CoordinatorFolder:
         view = self._look(run)
         text = (run / STUDY).read_text(errors="replace") if (run / STUDY).is_file() else ""
         values = {"run": view, "sentences": sentences_of(view.record), "text": text, "act": "study"}
-        return Page(view.name, "run.html.jinja", {**values, "can_run": bool(text), "can_cancel": bool(text)})
+        return Page(
+            view.name,
+            "run.html.jinja",
+            {**values, "again": {"run": run.name} if text else {}, "can_cancel": bool(text)},
+        )
 
     def _files(self) -> list[StudyFile]:
         found = []

@@ -74,8 +74,10 @@ class RunsFolder:
         if run is None or not (path == "" or path.startswith("studies/")):
             return None
         view = look_at(run)
-        values = {"run": view, "sentences": sentences_of(view.record), "text": "", "act": "fit", "can_run": False}
-        return Page(view.name, "run.html.jinja", {**values, "can_cancel": process_of_run(run).pid is not None})
+        values = {"run": view, "sentences": sentences_of(view.record), "text": "", "act": "fit"}
+        again = next(({"file": file.file} for file in self._files() if file.run == view.key), {})
+        can_cancel = process_of_run(run).pid is not None
+        return Page(view.name, "run.html.jinja", {**values, "again": again, "can_cancel": can_cancel})
 
     def file(self, path: str) -> File | None:
         """Return a report."""

@@ -124,7 +124,7 @@ def _sites(record: Record | None, progress: Progress | None, state: str) -> list
     names = [] if record is None else [site.name for site in record.sites]
     found = progress or Progress("")
     views = []
-    for name in dict.fromkeys([*names, *found.answered, *found.waiting, *found.lost]):
+    for name in dict.fromkeys([*names, *sorted({*found.answered, *found.waiting, *found.lost})]):
         at = found.answered.get(name, 0)
         if name in found.lost:
             views.append(SiteView(name, "lost", found.lost[name], at))
