@@ -70,5 +70,10 @@ def _hashes(X: Any, y: Any, key: bytes) -> np.ndarray:
     cells[np.isnan(cells)] = np.float32("nan")
     label = np.asarray(y, np.float64).reshape(len(cells), 1) + 0.0
     rows = np.concatenate([np.ascontiguousarray(cells).view(np.uint8), label.view(np.uint8)], axis=1)
-    made = b"".join(hashlib.blake2b(row, key=key, digest_size=_HASH).digest() for row in map(bytes, rows))
-    return np.frombuffer(made, np.uint64)
+    data, width, empty = memoryview(rows.tobytes()), rows.shape[1], hashlib.blake2b(key=key, digest_size=_HASH)
+    made = []
+    for start in range(0, len(data), width):
+        hasher = empty.copy()
+        hasher.update(data[start : start + width])
+        made.append(hasher.digest())
+    return np.frombuffer(b"".join(made), np.uint64)
