@@ -221,7 +221,7 @@ def test_half_written_and_foreign_run_folders(small, tmp_path, spoil):
 
 
 def test_rows_that_were_learnt_from_are_known(tmp_path):
-    """By keyed hashes in a file for the owner alone; a private study keeps none."""
+    """By keyed hashes in a file for the owner alone."""
     fitted(tmp_path)
     run, learnt = tmp_path / "run", tmp_path / "run" / "learnt_rows.private"
     assert learnt.stat().st_mode & 0o077 == 0

@@ -84,6 +84,7 @@ def test_a_private_forest_is_judged_from_a_file(tmp_path, federations):
     assert "that is 4 of every site's privacy budget" in " ".join(said.split())
     assert spent(federations[0]) == pytest.approx(4.0)
     run = Run(tmp_path / "run")
+    assert not run.file("learnt_rows.private").exists()  # nothing exact is kept
     (row,) = run.read().evaluation
     assert (row.site, row.model, row.epsilon) == ("all", "federated", 1.0)
     assert row.between["accuracy"][0] <= row.figures["accuracy"] <= row.between["accuracy"][1]
