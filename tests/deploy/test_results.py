@@ -106,7 +106,7 @@ def test_of_two_sites_none_can_take_its_own_figures_off(joined):
         assert bool(kept.record.curves) == ("all" in seen)
         assert silvan("site", "report", members["north"].path, plan.study.name).exit_code == 0
     assert "the figures of all sites, yours too" in " ".join(explain(members["north"], shared).lines)
-    assert "you are sent the model, your own figures; no other" in " ".join(explain(members["north"], quiet).lines)
+    assert "you are sent the model and your own figures; no other" in " ".join(explain(members["north"], quiet).lines)
 
 
 @pytest.mark.parametrize("common", [True, False])

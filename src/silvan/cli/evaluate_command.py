@@ -62,7 +62,11 @@ def evaluate(
             terminal.print_parts(console, terminal.results(summary), *further, terminal.sentences(summary))
     if json:
         told = None if learnt is None else learnt[0]
-        print_json({"run": str(run), "table": table and str(table), "learnt_from": told, "evaluation": rows})
+        groups = record.subgroups if record is not None and table is None else []
+        by_group = {"subgroups": groups} if groups else {}
+        print_json(
+            {"run": str(run), "table": table and str(table), "learnt_from": told, "evaluation": rows, **by_group}
+        )
     if output is not None:
         Run(output.parent).write_evaluation(rows, output.name)
 
