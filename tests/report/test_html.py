@@ -31,7 +31,11 @@ class Page(HTMLParser):
         self.tags.append(tag)
         for name, value in attributes:
             assert not name.startswith("on"), f"{tag} has {name}"
-            if name in ("src", "href", "srcset", "data", "action", "xlink:href", "poster") and value != "data:,":
+            if (
+                name in ("src", "href", "srcset", "data", "action", "xlink:href", "poster")
+                and value[:1] != "#"
+                and value != "data:,"
+            ):
                 self.fetched.append((tag, name, value))
         if tag not in VOID:
             self.open.append(tag)
@@ -107,14 +111,14 @@ def test_it_says_what_the_run_found(tmp_path):
     for kind in summary["traffic"]["kinds"]:
         assert kind["name"] in text
         assert kind["asks"] in text
-    for word in ("ROC curves", "What left each site", "numba", "worst" if "worst" in page else "age"):
+    for word in ("ROC", "Model card", "What left each site", "numba", "worst" if "worst" in page else "age"):
         assert word in text
 
 
 @pytest.mark.parametrize("task", ["several", "number"])
 def test_other_tasks(tmp_path, task):
     page = page_of(tmp_path, tables=parts(table(task, n=150), 3))
-    assert page.count('class="roc"') == (4 if task == "several" else 0)
+    assert page.count('class="roc"') == {"several": 4 + 1, "number": 1}[task]  # sites have too few rows for groups
     assert Page(page).fetched == []
 
 

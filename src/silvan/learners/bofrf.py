@@ -90,6 +90,8 @@ class BOFRF(Learner):
         Each tree's weight before tau is applied, and its site; in the order of ``forest_``.
     clusters_
         The sites of each cluster, by centroid; None without ``clusters``.
+    distances_
+        With ``clusters``, how far each site is from all of them, in the same order.
     settings_
         The parameters of each site's trees.
     refused_
@@ -158,10 +160,11 @@ class BOFRF(Learner):
         schema = self.schema_
         settings = balance_classes(federation, schema, settings)
         self.clusters_: dict[str, list[str]] | None = None
+        self.distances_: dict[str, list[float]] = {}
         if self.clusters is not None:
-            self.clusters_ = find_clusters(
-                federation, schema, self.clusters, self.metric, self.first, self.random_state
-            )
+            found = find_clusters(federation, schema, self.clusters, self.metric, self.first, self.random_state)
+            self.clusters_ = found.members
+            self.distances_ = {site: row.tolist() for site, row in zip(found.sites, found.distances, strict=True)}
         oob = self.protocol == "honest" and not validation
         exchange = ExchangeSettings(validation, oob, search, self.equal, self.max_trees, self.admission, self.recount)
         weighted = weigh(federation, schema, settings, feature_key, self.clusters_, exchange)
@@ -210,6 +213,28 @@ class BOFRF(Learner):
                 tau, own = self.taus_[site], self.strategies_[site] == "own"
                 agreed = self.own_[site] if own else self.globals_[site]
                 self.forests_[site] = agreed if tau == self.tau else one.ensemble(tau, site if own else None)
+
+    def weights_by_site(self) -> dict[str, dict[str, float]]:
+        """Return of each site's trees: how many, how many are used, their weights and their share of all votes.
+
+        The weights are before ``tau``: ``least``, ``median`` and ``most``. Scores are summed over the sites that score,
+        so that nobody knows them apart.
+        """
+        found = {}
+        for site, together in self.globals_.items():
+            cluster = [other for other, forest in self.globals_.items() if forest is together]
+            owners = self.owners_[np.isin(self.owners_, cluster)]
+            alphas = self.weights_[self.owners_ == site]
+            own, total = together.weights[owners == site], float(together.weights.sum())
+            found[site] = {
+                "trees": len(alphas),
+                "used": int((own > 0).sum()),
+                "least": round(float(alphas.min()), 3),
+                "median": round(float(np.median(alphas)), 3),
+                "most": round(float(alphas.max()), 3),
+                "share": round(float(own.sum()) / total, 4) if total else 0.0,
+            }
+        return found
 
     def _check(self, settings: Settings) -> float:
         """Raise ``InputError`` for parameters out of range; return the share of rows to split off."""

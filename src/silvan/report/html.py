@@ -7,7 +7,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from silvan.algorithms.evaluation.certainty import CERTAINTY
-from silvan.report import plots
+from silvan.report import curves, plots, site_tables
+from silvan.report.judged import MORE, leading_model, threshold_titles
 from silvan.report.summary import summarise_run
 from silvan.study.run_folder import REPORT, Run
 from silvan.util.files import write_whole
@@ -19,12 +20,26 @@ STYLE = _HERE / "style.css"
 
 _MOST_IMPORTANCES = 15
 
+_OPEN = 4
+"""Curves of so many sites are shown at once; of more, each site's unfold when it is chosen."""
+
+_CONTROLS = {
+    **dict.fromkeys([*range(9), 11, 12, *range(14, 32), 127], "\N{REPLACEMENT CHARACTER}"),
+    **dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\N{REPLACEMENT CHARACTER}"),
+}
+"""Characters that are seen by what they do to others: controls, and those that turn the direction of text."""
+
 
 def write_report(run: Run) -> Path:
     """Write a run's page and return its path."""
     page = render(summarise_run(run.folder))
-    write_whole(run.file(REPORT), page.encode())
+    write_whole(run.file(REPORT), page.encode(errors="replace"))
     return run.file(REPORT)
+
+
+def without_controls(text: str) -> str:
+    """Return a text without characters that act on others."""
+    return text.translate(_CONTROLS)
 
 
 def render(summary: dict[str, Any]) -> str:
@@ -45,22 +60,94 @@ def render(summary: dict[str, Any]) -> str:
         gain=_gain,
     )
     models = summary["models"]
-    return environment.get_template("report.html.jinja").render(
+    model = leading_model(models)
+    titles = threshold_titles(summary["judged"])
+    page = environment.get_template("report.html.jinja").render(
         run=summary,
         own=" at this site" if len(summary["among"]) > len(summary["sites"]) else "",
         who="party" if summary["by"] == "columns" else "site",
         linear=any(not forest["trees"] for forest in summary["forests"]),
         kind=dict(summary["settings"]).get("learner.kind", "forest"),
+        distance=dict(summary["settings"]).get("learner.metric", "manhattan"),
         positives=any(site["positives"] is not None for site in summary["sites"]),
         style=Markup(STYLE.read_text()),  # noqa: S704, our own file
         comparison=None if summary["noisy"] else plots.comparison(summary),
-        legend=[(model, plots.swatch(model, models), plots.model_class(model, models)) for model in models],
-        panels=plots.roc_panels(summary),
+        legend=[(m, plots.swatch(m, models), plots.model_class(m, models)) for m in models],
+        panels=curves.roc_panels(summary),
+        judged=_judged(summary, model) if model is not None else [],
+        open=len(summary["sites"]) <= _OPEN,
+        many=len(summary["sites"]) > plots.MANY,
+        model=model,
+        classes=_classes(summary),
+        thresholds=None if model is None else site_tables.threshold_table(summary, model, titles),
+        meanings=[(title, MORE[key][1]) for key, title, _ in titles],
+        column_table=site_tables.column_table(summary),
+        weight_table=site_tables.weight_table(summary),
+        distance_table=site_tables.distance_table(summary),
+        tree=None if summary["tree"] is None else plots.tree(summary["tree"]["lines"]),
         importances=_importances(summary),
         between=format_interval,
         certainty=CERTAINTY,
         stacks=_stacks(summary),
     )
+    return without_controls(page)
+
+
+def _judged(summary: dict[str, Any], model: str) -> list[dict[str, Any]]:
+    """Draw the curves of every site, all rows together first."""
+    found = []
+    for site in summary["judged"]:
+        if model in site["models"]:
+            one = site["models"][model]
+            found.append(site | {"panels": _panels(summary, site, model), "rows": one["rows"], "figures": one})
+    return found if any(site["panels"] for site in found) else []
+
+
+def _panels(summary: dict[str, Any], site: dict[str, Any], model: str) -> list[tuple[str, Markup]]:
+    """Draw what is known of a site: ROC, calibration and decision curves, or predicted against actual."""
+    where = f", {site['title']}"
+    one, several = site["models"][model], len(summary["classes"] or []) > 2
+    known = {of: groups for of, groups in one["groups"].items() if len(groups) > 1}
+    if not known:
+        return []
+    if summary["classes"] is None:
+        groups = next(iter(known.values()))
+        styles = {model: plots.model_class(model, summary["models"])}
+        return [("predicted against actual", curves.predicted_against_actual(model, groups, styles, where))]
+    if several:
+        styles = {of: f"c{i % 8}" for i, of in enumerate(summary["classes"])}
+        rocs = [(of, points) for of, groups in known.items() if of in styles and (points := curves.roc_points(groups))]
+        lines = [(of, groups) for of, groups in known.items() if of in styles]
+        drawn = [("ROC, each class against the rest", curves.roc(rocs, styles, where))] if rocs else []
+        return [*drawn, ("calibration", curves.calibration(lines, styles, where=where))]
+    return _panels_of_two(summary, site, model, next(iter(known)), where)
+
+
+def _panels_of_two(
+    summary: dict[str, Any], site: dict[str, Any], model: str, of: str, where: str
+) -> list[tuple[str, Markup]]:
+    styles = {m: plots.model_class(m, summary["models"]) for m in summary["models"]}
+    shown = curves.back_to_front([m for m in (*plots.MODELS, model) if m in site["models"]])
+    shown = list(dict.fromkeys(shown))
+    groups = {m: site["models"][m]["groups"].get(of, []) for m in shown}
+    rocs = [(m, points) for m in shown if (points := curves.roc_points(groups[m]))]
+    panels = [("ROC", curves.roc(rocs, styles, where))] if rocs else []
+    lines = [(m, groups[m]) for m in shown if m != "pooled" and len(groups[m]) > 1]
+    slope = site["models"][model]["more"].get("calibration_slope")
+    title = "calibration" if slope is None else f"calibration, slope {slope:.2f}"
+    panels.append((title, curves.calibration(lines, styles, model, where)))
+    benefit = {m: site["models"][m]["net_benefit"] for m in shown if m != "pooled"}
+    decided = [(m, [(x, y) for x, y, _ in points]) for m, points in benefit.items() if points]
+    if decided:
+        everybody = [(x, y) for x, _, y in next(points for points in benefit.values() if points)]
+        panels.append(("decision curve", curves.decision(decided, everybody, styles, where)))
+    return panels
+
+
+def _classes(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the style of each class, where curves are by class."""
+    names = summary["classes"] or []
+    return [(name, f"c{i % 8}") for i, name in enumerate(names[:12])] if len(names) > 2 else []
 
 
 def _importances(summary: dict[str, Any]) -> list[tuple[str, float, Markup]]:

@@ -7,7 +7,6 @@ page's style sheet, by class, so that they follow the reader's light or dark mod
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 from markupsafe import Markup
@@ -15,14 +14,20 @@ from markupsafe import Markup
 MARGIN = 3.0
 """Per cent left free at both ends of a track, so that marks are not cut."""
 
+MANY = 12
+"""From more sites on, what is over all of them comes first, and long tables are folded."""
+
+MODELS = ("local", "federated", "pooled")
+"""Models that have a mark and a colour of their own."""
+
 Line = dict[str, Any]
 
 
 def model_class(model: str, models: Sequence[str]) -> str:
     """Return the style class of a model: three have their own, others take the next free one."""
-    if model in ("local", "federated", "pooled"):
+    if model in MODELS:
         return f"m-{model}"
-    others = [m for m in models if m not in ("local", "federated", "pooled")]
+    others = [m for m in models if m not in MODELS]
     return f"m-other{others.index(model) % 4}"
 
 
@@ -63,14 +68,16 @@ def _place(value: float, ticks: Sequence[float]) -> float:
 def comparison(summary: Line) -> dict[str, Any] | None:
     """Draw each site's figures on one scale, with a line from the site alone to the federated forest."""
     metric, models = summary["metric"], summary["models"]
-    lines = [*summary["sites"], *filter(None, [summary["mean"], summary["overall"]])]
+    sums = [line for line in (summary["mean"], summary["overall"]) if line is not None]
+    lines = [*sums, *summary["sites"]] if len(summary["sites"]) > MANY else [*summary["sites"], *sums]
     values = [v for line in lines for v in line["figures"].values() if v is not None]
     if metric is None or not values:
         return None
     bounded = metric["key"] != "rmse"
     ticks = nice_scale(min(values), max(values), 1.0 if bounded else None)
     tracks = [(line, _track(line, models, ticks, metric)) for line in lines]
-    return {"axis": _axis(ticks), "tracks": tracks}
+    rule = len(sums) if lines[0] in sums else len(summary["sites"])  # where a line is drawn between sites and sums
+    return {"axis": _axis(ticks), "tracks": tracks, "rule": rule if sums and summary["sites"] else -1}
 
 
 def _axis(ticks: Sequence[float]) -> Markup:
@@ -129,72 +136,21 @@ def swatch(model: str, models: Sequence[str]) -> Markup:
     ).format(model_class(model, models), 12 if model in _SHAPES else 0, _SHAPES.get(model, _OTHER))
 
 
-# -- ROC curves
-
-_SIDE, _LEFT, _TOP = 300.0, 58.0, 10.0
+# -- a tree
 
 
-def roc_panels(summary: Line) -> list[dict[str, Any]]:
-    """Draw the curves of each class; where all curves are near the corner, also the corner enlarged."""
-    classes = list(dict.fromkeys(curve["of"] for curve in summary["curves"]))
-    panels = []
-    for of in classes:
-        curves = [(c["model"], c["points"]) for c in summary["curves"] if c["of"] == of]
-        title = f"{summary['label']} = {of}" + (" against the rest" if len(classes) > 1 else "")
-        panels.append({"title": title, "svg": roc(curves, summary["models"])})
-        if len(classes) == 1 and all(_area(points) > 0.9 for _, points in curves):
-            panels.append({"title": "the corner, enlarged", "svg": roc(curves, summary["models"], corner=0.25)})
-    return panels
-
-
-def roc(curves: list[tuple[str, list[tuple[float, float]]]], models: Sequence[str], corner: float = 1.0) -> Markup:
-    """Draw ROC curves; ``corner`` is how much of both axes is shown, from the upper left."""
-
-    def x(rate: float) -> float:
-        return _LEFT + _SIDE * rate / corner
-
-    def y(rate: float) -> float:
-        return _TOP + _SIDE * (1.0 - rate) / corner
-
-    steps = [i / 5 * corner for i in range(6)]
-    parts = []
-    for t, text in zip(steps, tick_labels(steps), strict=True):
-        parts.append(Markup('<path class="grid" d="M{:.1f} {:.1f}v{:.0f}"/>').format(x(t), _TOP, _SIDE))
-        parts.append(Markup('<text class="tx" x="{:.1f}" y="{:.1f}">{}</text>').format(x(t), _TOP + _SIDE + 18, text))
-    for t, text in zip([1 - s for s in steps], tick_labels([1 - s for s in steps]), strict=True):
-        parts.append(Markup('<path class="grid" d="M{:.1f} {:.1f}h{:.0f}"/>').format(_LEFT, y(t), _SIDE))
-        parts.append(Markup('<text class="ty" x="{:.1f}" y="{:.1f}">{}</text>').format(_LEFT - 8, y(t) + 4, text))
-    if corner == 1.0:
-        parts.append(Markup('<path class="chance" d="M{:.1f} {:.1f}L{:.1f} {:.1f}"/>').format(x(0), y(0), x(1), y(1)))
-    inner = []
-    for model, points in sorted(
-        curves, key=lambda c: ("pooled", "local", "", "federated").index(c[0] if c[0] in _SHAPES else "")
-    ):
-        path = "M" + "L".join(f"{x(px):.1f} {y(py):.1f}" for px, py in points)
-        inner.append(Markup('<path class="curve {}" d="{}"/>').format(model_class(model, models), path))
-    frame = Markup(
-        '<svg x="{x:.0f}" y="{y:.0f}" width="{s:.0f}" height="{s:.0f}" '
-        'viewBox="{x:.0f} {y:.0f} {s:.0f} {s:.0f}">{}</svg>'
-    )
-    parts.append(frame.format(Markup("").join(inner), x=_LEFT - 2, y=_TOP - 2, s=_SIDE + 4))
-    parts.append(
-        Markup('<text class="tx name" x="{:.0f}" y="{:.0f}">false positive rate</text>').format(
-            _LEFT + _SIDE / 2, _TOP + _SIDE + 38
-        )
-    )
-    parts.append(
-        Markup('<text class="tx name" transform="translate(12 {:.0f}) rotate(-90)">true positive rate</text>').format(
-            _TOP + _SIDE / 2
-        )
-    )
-    width, height = _LEFT + _SIDE + 14, _TOP + _SIDE + 46
-    return Markup('<svg class="roc" viewBox="0 0 {:.0f} {:.0f}" role="img" aria-label="ROC curves">{}</svg>').format(
-        width, height, Markup("").join(parts)
-    )
-
-
-def _area(points: list[tuple[float, float]]) -> float:
-    return sum((bx - ax) * (ay + by) / 2 for (ax, ay), (bx, by) in pairwise(points))
+def tree(lines: list[Line]) -> Markup:
+    """Draw the outline of a tree as lists in lists, which wrap where a page is narrow; the style draws its branches."""
+    parts, level = [Markup("")], -1
+    for line in lines:
+        parts.append(Markup("<ul><li>") if line["level"] > level else Markup("</li><li>"))
+        if line["level"] < level:
+            parts[-1] = Markup("</li></ul>") * (level - line["level"]) + parts[-1]
+        level = line["level"]
+        text = f"… {line['cut']} leaves, {line['answer']}" if line["cut"] else f"→ {line['answer']}"
+        answer = Markup(' <b class="{}">{}</b>').format("cut" if line["cut"] else "answer", text)
+        parts.append(Markup("<bdi>{}</bdi>{}").format(line["text"], answer if line["answer"] else ""))
+    return Markup("").join([*parts, Markup("</li></ul>") * (level + 1)])
 
 
 # -- bars
@@ -214,7 +170,7 @@ def stack(parts: list[tuple[int, str, int]], most: int) -> Markup:
         width = 100 * size / max(most, 1)
         drawn.append(
             Markup('<rect class="k{}" x="{:.3f}%" width="{:.3f}%" height="18"><title>{}</title></rect>').format(
-                colour % 8, at, width, title
+                colour % 10, at, width, title
             )
         )
         at += width

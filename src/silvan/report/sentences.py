@@ -202,8 +202,8 @@ def _cost(record: Record) -> str:
     if not record.models or not record.bytes or not record.rounds:
         return ""
     n = len(record.bytes)
-    sent = sum(ways["sent"] for ways in record.bytes.values()) / n
-    received = sum(ways["received"] for ways in record.bytes.values()) / n
+    sent = sum(ways.get("sent", 0) for ways in record.bytes.values()) / n
+    received = sum(ways.get("received", 0) for ways in record.bytes.values()) / n
     rounds = "one round" if record.rounds == 1 else f"{record.rounds:,} rounds"
     who = "this site" if record.copy_for else "on average a site"
     return (

@@ -10,9 +10,13 @@ from typing import Any
 import msgspec
 
 from silvan.algorithms.evaluation.certainty import certainty
+from silvan.errors import FormatError
 from silvan.federation.federation import OVERALL
+from silvan.report.beside import read_beside
+from silvan.report.judged import MORE, judged_at_sites
+from silvan.report.model_card import SEEN, importance_note, model_card
 from silvan.report.sentences import sentences
-from silvan.study.run_folder import AUDIT, Figures, Record, Run
+from silvan.study.run_folder import RUN, Figures, Record, Run
 from silvan.util.readable import digits_of
 
 METRICS = {
@@ -42,45 +46,21 @@ def summarise_run(folder: str | Path) -> dict[str, Any]:
     """Read a run folder and return the summary of the run."""
     run = Run(folder)
     record = run.read()
-    return {**summarise(record), "audit": read_audit(run, record)}
-
-
-class _Audited(msgspec.Struct):
-    """What is read of one report of an audit."""
-
-    hash: str
-    passed: bool
-
-
-class _Audit(msgspec.Struct):
-    """What is read of ``audit.json``."""
-
-    reports: list[_Audited]
-
-
-def read_audit(run: Run, record: Record) -> dict[str, Any] | None:
-    """Return of which models the audit in a run folder is, whether they are the run's, and whether limits held."""
-    path = run.file(AUDIT[0])
-    if not path.is_file():
-        return None
     try:
-        reports = msgspec.json.decode(path.read_bytes(), type=_Audit).reports
-    except (OSError, msgspec.DecodeError):
-        return {"models": [], "ours": False, "passed": False}
-    ours = bool(reports) and {one.hash for one in reports} <= {model.hash for model in record.models}
-    return {"models": [one.hash for one in reports], "ours": ours, "passed": all(one.passed for one in reports)}
+        return summarise(record, read_beside(run, record))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise FormatError(f"{run.file(RUN)}: what it holds does not fit together; run `silvan fit` again") from error
 
 
-def summarise(record: Record) -> dict[str, Any]:
-    """Return the summary of a run."""
+def summarise(record: Record, beside: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the summary of a run; ``beside`` is what other files of its folder add."""
     models = list(dict.fromkeys(row.model for row in record.evaluation))
     metric = _leading(record)
     sites = [_site(record, site, metric, models) for site in [s.name for s in record.sites]]
     known = any(row.site == OVERALL for row in record.evaluation)
     overall = _site(record, OVERALL, metric, models) if known else None
     mean = _mean(sites, metric, models) if record.by == "rows" and not record.repeats else None
-    summary = {
-        "audit": None,
+    summary: dict[str, Any] = {
         "name": record.name,
         "made": record.made,
         "status": record.status,
@@ -102,13 +82,14 @@ def summarise(record: Record) -> dict[str, Any]:
         "overall": overall,
         "lead": mean or overall or (sites[0] if record.copy_for and sites and record.evaluation else None),
         "noisy": _noisy(record, metric),
-        "figures": _figures(record, models),
+        "figures": _figures(record, 3 if metric is None else metric["digits"]),
         "curves": [{"model": c.model, "of": c.of, "points": c.points} for c in record.curves],
         "importances": sorted((record.permutation or record.importances or {}).items(), key=lambda item: -item[1]),
         "shuffled": record.permutation is not None,
         "rounds": record.rounds,
         "agreement_rounds": record.agreement_rounds,
         "bytes": record.bytes,
+        "sent": sum(ways.get("sent", 0) for ways in record.bytes.values()),
         "traffic": _traffic(record),
         "sums": record.sums,
         "differences": [(d.column, d.what, d.done) for d in record.differences],
@@ -118,9 +99,43 @@ def summarise(record: Record) -> dict[str, Any]:
         "hashes": _hashes(record),
         "forests": [{"site": m.site, "trees": m.trees, "nodes": m.nodes, "hash": m.hash} for m in record.models],
         "seconds": record.seconds,
+        **_beyond_figures(record, models),
+        **(beside or {"tree": None, "audit": None, "complaints": []}),
+        "looked_beside": beside is not None,
     }
     summary["sentences"] = sentences(record, summary)
+    summary["card"] = model_card(record, summary)
     return summary
+
+
+def _beyond_figures(record: Record, models: list[str]) -> dict[str, Any]:
+    """Return curves, columns, weights, distances, and what is said where something is not known."""
+    return {
+        "judged": judged_at_sites(record, models),
+        "columns": msgspec.to_builtins(record.columns),
+        "weights": msgspec.to_builtins(record.weights),
+        "tau": record.study.get("learner", {}).get("tau"),
+        "clusters": record.clusters,
+        "distances": _distances(record),
+        "importance_note": "" if record.permutation or record.importances else importance_note(record),
+        "seen": SEEN.get(record.sums, "") if record.by == "rows" else "",
+        "alike": _alike(record),
+    }
+
+
+def _distances(record: Record) -> dict[str, list[float]]:
+    """Return distances between sites, if they are those of all pairs."""
+    n = len(record.distances)
+    return record.distances if all(len(row) == n for row in record.distances.values()) else {}
+
+
+def _alike(record: Record) -> str:
+    """Return what is known of tables of which no differences are known."""
+    if record.by == "columns":
+        return "By their columns only: all parties have the same rows."
+    if record.kinds and not any(kind.name == "Describe" for kind in record.kinds):
+        return "Not known: the study says what the columns mean, and sites were not asked to describe theirs."
+    return "They do not: all have the same columns, kinds and classes."
 
 
 def _leading(record: Record) -> dict[str, Any] | None:
@@ -264,18 +279,21 @@ def _positives(record: Record) -> float | None:
     return sum(share * n for share, n in known) / max(sum(n for _, n in known), 1) if known else None
 
 
-def _figures(record: Record, models: list[str]) -> dict[str, Any]:
+def _figures(record: Record, digits: int) -> dict[str, Any]:
     """Return all metrics of all models at all sites."""
     names = [key for key in METRICS if record.evaluation and key in record.evaluation[0].figures]
+    more = [key for key in MORE if any(row.more.get(key) is not None for row in record.evaluation)]
     rows: list[Figures] = sorted(record.evaluation, key=lambda r: (r.site == OVERALL,))
     return {
-        "titles": [METRICS[key][:2] for key in names],
+        "core": len(names),
+        "digits": [digits if key in ("rmse", "mae") else 3 for key in (*names, *more)],
+        "titles": [*(METRICS[key][:2] for key in names), *(MORE[key] for key in more)],
         "rows": [
             {
                 "site": r.site,
                 "model": r.model,
                 "rows": r.rows,
-                "values": [r.figures.get(k) for k in names],
+                "values": [*(r.figures.get(k) for k in names), *(r.more.get(k) for k in more)],
                 "gain": r.gain,
                 "low": r.gain_low,
                 "high": r.gain_high,

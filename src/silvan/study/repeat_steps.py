@@ -11,7 +11,7 @@ from silvan.federation.federation import Federation
 from silvan.learners.compare import judge_splits, mark_best
 from silvan.study.progress_bars import Progress
 from silvan.study.run_folder import Record
-from silvan.study.steps import curves, figures, note_traffic
+from silvan.study.steps import counts_of, curves, figures, note_traffic
 from silvan.util.readable import count_of
 
 LOSSLESS = ("HistogramForest",)
@@ -44,7 +44,9 @@ def judge_repeatedly(
     if type(model).__name__ in LOSSLESS:
         with progress.step("Growing the pooled forest to compare with", expected=record.seconds):
             record.pooled_hash = model.pooled_model(federation).hash
-    record.evaluation = [figures(row) for row in mark_best(over_splits(splits, folds), [FEDERATED, LOCAL])]
+    judged = mark_best(over_splits(splits, folds), [FEDERATED, LOCAL])
+    record.evaluation = [figures(row) for row in judged]
+    record.counts = [counts_of(row, record.classes) for row in judged]
     record.curves = [] if scores is None else list(curves(names, np.asarray(scores), record.classes or []))
     record.repeats, record.folds, record.status = repeats, folds[0].of, "done"
     note_traffic(record, federation)

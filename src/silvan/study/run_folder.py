@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from silvan.errors import FormatError, InputError, VersionError
+from silvan.federation.agreement.agreement import ColumnAtSites
 from silvan.forest.forest import Forest
 from silvan.util.csv_text import csv_text
 from silvan.util.files import write_whole
@@ -80,6 +81,18 @@ class Model(msgspec.Struct, frozen=True):
     trees: int
     nodes: int
     site: str = ""
+
+
+class SiteTrees(msgspec.Struct, frozen=True):
+    """The trees of a site in a forest of weighed trees: how many, how many are used, weights, share of all votes."""
+
+    site: str
+    trees: int
+    used: int
+    least: float
+    median: float
+    most: float
+    share: float
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -160,6 +173,7 @@ class Record(msgspec.Struct, kw_only=True):
     sums: str = "trusted"
     sites: list[Site] = []
     differences: list[Difference] = []
+    columns: list[ColumnAtSites] = []  # what sites told of their columns
     warnings: list[str] = []
     models: list[Model] = []
     rounds: int = 0
@@ -170,6 +184,9 @@ class Record(msgspec.Struct, kw_only=True):
     importances: dict[str, float] | None = None
     permutation: dict[str, float] | None = None  # growth of the squared error with a column shuffled (docs/figures.md)
     dependence: list[Dependence] = []
+    weights: list[SiteTrees] = []  # of trees that are weighed
+    clusters: dict[str, list[str]] = {}  # of sites, by the one in their middle
+    distances: dict[str, list[float]] = {}  # of each site from all of them, in the same order
     threshold: float | None = None  # from which score on the second of two classes is predicted
     repeats: int = 0  # how often every row was judged; 0: the test rows were, once
     folds: int = 0

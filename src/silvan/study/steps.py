@@ -28,10 +28,24 @@ from silvan.study.message_kinds import describe_kinds
 from silvan.study.plan import Study
 from silvan.study.progress_bars import Progress
 from silvan.study.remote_study import RemoteStudy
-from silvan.study.run_folder import Counts, Curve, Dependence, Difference, Figures, Record, Run, Site, Traffic
+from silvan.study.run_folder import (
+    Counts,
+    Curve,
+    Dependence,
+    Difference,
+    Figures,
+    Record,
+    Run,
+    Site,
+    SiteTrees,
+    Traffic,
+)
 
 _MOST_CLASSES = 12
 """Curves are kept for so many classes."""
+
+_MOST_COLUMNS = 200
+"""What sites told is kept of so many columns."""
 
 
 def versions() -> dict[str, str]:
@@ -95,6 +109,7 @@ def _note_schema(record: Record, federation: Federation) -> None:
     record.differences = [Difference(*note) for note in federation.differences.notes]
     record.warnings = list(federation.differences.warnings)
     record.agreement_rounds = federation.agreement_rounds
+    record.columns = [] if is_private(record) else federation.agreement.described[:_MOST_COLUMNS]
 
 
 def _site(federation: Federation, name: str) -> Site:
@@ -152,8 +167,16 @@ def note_training(record: Record, run: Run, federation: Federation, model: Any, 
     has_gains = forest is not None and forest.gain is not None
     record.importances = forest.importances() if forest is not None and has_gains else None
     record.threshold = getattr(model, "threshold_", None)
+    _note_weights(record, model)
     record.status = "trained"
     note_traffic(record, federation)
+
+
+def _note_weights(record: Record, model: Any) -> None:
+    """Record how trees are weighed, and the clusters of sites, of a learner that has them."""
+    if hasattr(model, "weights_by_site"):
+        record.weights = [SiteTrees(site, **one) for site, one in model.weights_by_site().items()]
+    record.clusters, record.distances = getattr(model, "clusters_", None) or {}, getattr(model, "distances_", {})
 
 
 def forests_to_keep(model: Any) -> dict[str, Forest]:
@@ -187,7 +210,7 @@ def judge(
     if federation.columns is not None:
         rows, record.pooled_hash = column_steps.judge(federation, model, progress, record.seconds)
         record.evaluation, record.status = [figures(row) for row in rows], "done"
-        record.counts = [_counts(row, record.classes) for row in rows]
+        record.counts = [counts_of(row, record.classes) for row in rows]
         note_traffic(record, federation)
         return
     with progress.step("Growing the pooled forest to compare with", expected=record.seconds):
@@ -205,7 +228,7 @@ def judge(
     record.pooled_hash = pooled.hash if isinstance(pooled, Forest) else None
     record.evaluation = [figures(row) for row in rows]
     record.subgroups = [figures(row) for row in subgroups]
-    record.counts = [_counts(row, record.classes) for row in rows]
+    record.counts = [counts_of(row, record.classes) for row in rows]
     names = [name for name, _ in contenders]
     record.curves = [] if counts is None else list(curves(names, counts.scores, record.classes or []))
     record.status = "done"
@@ -254,7 +277,7 @@ def figures(row: Row) -> Figures:
     return Figures(row.site, row.model, row.rows, values, *gains, **beside)
 
 
-def _counts(row: Row, classes: list[str] | None) -> Counts:
+def counts_of(row: Row, classes: list[str] | None) -> Counts:
     """Return the counts behind a line of the evaluation."""
     detail = row.detail
     if detail is None:

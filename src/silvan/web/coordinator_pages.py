@@ -75,7 +75,7 @@ class CoordinatorFolder:
         if run is None or (parts[0], parts[2]) != ("studies", "report"):
             return None
         record = self._look(run).record
-        return None if record is None else File(report_of(record), "text/html")
+        return None if record is None else File(report_of(record, run), "text/html")
 
     def _status(self) -> dict[str, Any]:
         connected = self._presence.connected()

@@ -86,7 +86,7 @@ class RunsFolder:
             return None
         run = self._find(parts[1])
         record = None if run is None else look_at(run).record
-        return None if record is None else File(report_of(record), "text/html")
+        return None if run is None or record is None else File(report_of(record, run), "text/html")
 
     def _find(self, key: str) -> Path | None:
         run = self._folders().get(key)

@@ -14,6 +14,7 @@ import msgspec
 from silvan.deploy.job_progress import PROGRESS, Progress, read_progress
 from silvan.deploy.process import Background
 from silvan.errors import SilvanError
+from silvan.report.beside import read_beside
 from silvan.report.html import render
 from silvan.report.summary import summarise
 from silvan.study.run_folder import RUN, Record, Run
@@ -167,14 +168,15 @@ def _last_words(process: Background) -> str:
     return line.removeprefix("silvan: ").strip()
 
 
-def report_of(record: Record) -> bytes:
+def report_of(record: Record, folder: Path) -> bytes:
     """Return the report of a run, made anew: a file that lies in the folder may be of anybody."""
-    return _report(msgspec.json.encode(record))
+    return _report(msgspec.json.encode(record), msgspec.json.encode(read_beside(Run(folder), record)))
 
 
 @lru_cache(maxsize=4)
-def _report(record: bytes) -> bytes:
-    return render(summarise(msgspec.json.decode(record, type=Record))).encode()
+def _report(record: bytes, beside: bytes) -> bytes:
+    summary = summarise(msgspec.json.decode(record, type=Record), msgspec.json.decode(beside))
+    return render(summary).encode(errors="replace")
 
 
 def sentences_of(record: Record | None) -> list[str]:
@@ -186,7 +188,7 @@ def sentences_of(record: Record | None) -> list[str]:
 def _sentences(record: bytes) -> list[str]:
     try:
         found: list[str] = summarise(msgspec.json.decode(record, type=Record))["sentences"]
-    except (ArithmeticError, LookupError, TypeError, ValueError):  # figures that no run of silvan has
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # figures that no run of silvan has
         return ["Its figures make no sense: the file was not written by silvan, or changed."]
     return found
 

@@ -92,7 +92,7 @@ class SiteFolderPages:
             return None
         kept = self._results(study)
         if parts[2] == "report":
-            return File(report_of(kept.record), "text/html")
+            return File(report_of(kept.record, kept.run.folder), "text/html")
         if kept.model is None:
             raise InputError("the model of a study over columns is in shares; this party's is in its store")
         return File(kept.model, "application/octet-stream", f"{study.folder}.silvan")

@@ -30,7 +30,7 @@ def test_clusters_that_are_clear_are_suggested(five):
 def test_the_learner_makes_the_clusters_that_were_advised(five, metric, k):
     advised = sv.advise(five, k=k, metric=metric)
     first = next(iter(advised.clusters))
-    assert advised.clusters == find_clusters(five, five.schema, advised.k, metric, first)
+    assert advised.clusters == find_clusters(five, five.schema, advised.k, metric, first).members
 
 
 def test_sites_by_distance(five):

@@ -199,7 +199,7 @@ def test_only_rounded_figures_leave():
 @pytest.mark.parametrize("metric", METRICS)
 def test_sites_that_look_alike_are_together(metric, five):
     before = five.rounds
-    assert list(find_clusters(five, five.schema, 2, metric, first="old 2").values()) == TOGETHER
+    assert list(find_clusters(five, five.schema, 2, metric, first="old 2").members.values()) == TOGETHER
     assert five.rounds == before + 2
 
 
@@ -211,7 +211,7 @@ def test_clusters_are_those_of_the_vectors():
     for k in (1, 2, 3, 4):
         for seed in range(3):
             mine = find_clusters(fed, fed.schema, k, random_state=seed)
-            assert mine == cluster_sites(vectors, k, random_state=seed)
+            assert mine.members == cluster_sites(vectors, k, random_state=seed)
 
 
 @pytest.mark.parametrize("kind", ["cold", "resumed"])
@@ -221,13 +221,13 @@ def test_the_same_however_it_is_run(kind, tmp_path, five):
         fed = federate(unlike(), **settings)
         vectors = characterise(fed, fed.schema)
         assert all(np.array_equal(vectors[s], v, equal_nan=True) for s, v in characterise(five, five.schema).items())
-        assert list(find_clusters(fed, fed.schema, 2, first="old 2").values()) == TOGETHER
+        assert list(find_clusters(fed, fed.schema, 2, first="old 2").members.values()) == TOGETHER
         fed.close()
 
 
 def test_a_number_to_predict_changes_nothing():
     fed = federate({name: t.with_columns(pl.col("age").alias("label")) for name, t in unlike().items()})
-    assert list(find_clusters(fed, fed.schema, 2, first="old 2").values()) == TOGETHER
+    assert list(find_clusters(fed, fed.schema, 2, first="old 2").members.values()) == TOGETHER
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_a_lost_site_is_left_out():
 
     fed = federate(unlike(), disturbed(lose), quorum=3)
     found = find_clusters(fed, fed.schema, 2, first="old 2")
-    assert list(found.values()) == [["old 1", "old 2"], ["young 2", "young 3"]]
+    assert list(found.members.values()) == [["old 1", "old 2"], ["young 2", "young 3"]]
     fed = federate(unlike(), disturbed(lose), quorum=3)
     with pytest.raises(InputError, match="first must be one of the sites"):
         find_clusters(fed, fed.schema, 2, first="young 1")
@@ -316,7 +316,7 @@ def test_a_vector_that_cannot_be_is_refused(change, said):
 def test_the_truth_passes():
     """The test above, tested."""
     fed = lied(lambda v: v)
-    assert list(find_clusters(fed, fed.schema, 2, first="old 2").values()) == TOGETHER
+    assert list(find_clusters(fed, fed.schema, 2, first="old 2").members.values()) == TOGETHER
     fed = lied(lambda v: put(v, slice(1, 4), math.nan))
     assert np.isnan(find_distances(characterise(fed, fed.schema), fed.schema)).sum() == 0
 

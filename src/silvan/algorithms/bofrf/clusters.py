@@ -7,7 +7,7 @@ outer ends of the cells that hold the ``FLOOR``-th lowest and highest row of all
 has all bounds.
 """
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -117,6 +117,14 @@ def _figures(column: np.ndarray, feature: Feature, low: float, high: float) -> n
 # -- at the coordinator
 
 
+class Clustering(NamedTuple):
+    """Clusters of sites, members by centroid as ``cluster_sites`` gives them, and how far the sites are apart."""
+
+    members: dict[str, list[str]]
+    sites: list[str]
+    distances: np.ndarray
+
+
 def find_clusters(
     federation: Federation,
     schema: Schema,
@@ -125,14 +133,15 @@ def find_clusters(
     first: str | None = None,
     random_state: int = 0,
     p: float = 3.0,
-) -> dict[str, list[str]]:
-    """Divide a federation's sites into clusters: the members by centroid, as ``cluster_sites`` gives them."""
+) -> Clustering:
+    """Divide a federation's sites into clusters by the distances between them."""
     check_clustering(federation.active, k, metric, first, random_state, p, called="clusters")
     vectors = characterise(federation, schema)
     names = list(vectors)  # some may have been lost on the way
     check_clustering(names, k, metric, first, random_state, p, called="clusters")
     apart = find_distances(vectors, schema, metric, p)
-    return farthest_first(names, apart, k, draw_first(names, first, random_state))
+    members = farthest_first(names, apart, k, draw_first(names, first, random_state))
+    return Clustering(members, names, apart)
 
 
 def find_distances(

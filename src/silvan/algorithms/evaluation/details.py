@@ -247,6 +247,36 @@ def detail_over_all(
     return Detail(_of_two(levels, scores[0], at, np.nan), table, at, groups)
 
 
+def join_details(details: Sequence[Detail]) -> Detail | None:
+    """Join the details of a model on several splits: counts are added, groups of near scores joined; no figures."""
+    known = [detail for detail in details if detail.groups]
+    if not known:
+        return None
+    confusion, at_threshold = (
+        sum((table for table in tables if table.size), start=np.zeros_like(tables[0]))
+        for tables in ([d.confusion for d in known], [d.at_threshold for d in known])
+    )
+    groups = []
+    for i in range(len(known[0].groups)):
+        joined = np.concatenate([detail.groups[i] for detail in known])
+        joined = joined[np.argsort(joined[:, 0], kind="stable")]
+        of_classes = confusion.size > 0
+        groups.append(
+            group_counts(joined[:, 0], joined[:, 1:].T, Floors(), MOST_GROUPS) if of_classes else _join_means(joined)
+        )
+    return Detail(np.zeros(0), confusion, at_threshold, groups)
+
+
+def _join_means(groups: np.ndarray) -> np.ndarray:
+    """Join neighbours among groups of rising prediction to at most so many, by their rows."""
+    if len(groups) <= MOST_GROUPS:
+        return groups
+    starts = np.unique(np.arange(MOST_GROUPS) * len(groups) // MOST_GROUPS)
+    rows = np.add.reduceat(groups[:, 2], starts)
+    means = [np.add.reduceat(groups[:, i] * groups[:, 2], starts) / rows for i in (0, 1)]
+    return np.stack([*means, rows], axis=1)
+
+
 def _mean(told: Sequence[tuple[int, Detail]], width: int) -> np.ndarray:
     """Return the mean of the sites' figures, by their rows, of those that have one."""
     values = np.array([detail.figures for _, detail in told]).reshape(-1, width)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from silvan.algorithms.evaluation.details import join_details
 from silvan.algorithms.evaluation.figures import LOCAL, Row
 from silvan.data.holdout import Fold
 from silvan.errors import InputError
@@ -85,7 +86,8 @@ def _of_site(splits: list[list[Row]], n_folds: int, ratio: float) -> list[Row]:
         more = {key: value for key, value in more.items() if not key.endswith(("_low", "_high"))}  # means are no ends
         note = rows[0].note if np.isnan(next(iter(figures.values()))) else ""
         alike = same.pop() if len(same) == 1 else ""
-        one = Row(rows[0].site, name, judged, figures, same_as=alike, more=more, note=note)
+        detail = join_details([row.detail for row in rows if row.detail is not None])
+        one = Row(rows[0].site, name, judged, figures, same_as=alike, more=more, detail=detail, note=note)
         if name != LOCAL and LOCAL in first:
             gains = first[LOCAL] - first[name] if "rmse" in figures else first[name] - first[LOCAL]
             gains = gains[~np.isnan(gains)]
@@ -106,7 +108,9 @@ def _mean_of_sites(rows: list[Row]) -> list[Row]:
         n = sum(row.rows for row in some)
         names = rows[0].figures
         figures = {key: sum(row.figures[key] * row.rows for row in some) / n if n else np.nan for key in names}
-        listed.append(Row(OVERALL, name, sum(row.rows for row in rows if row.model == name), figures))
+        n_rows = sum(row.rows for row in rows if row.model == name)
+        detail = join_details([row.detail for row in rows if row.model == name and row.detail is not None])
+        listed.append(Row(OVERALL, name, n_rows, figures, detail=detail))
     return listed
 
 

@@ -10,7 +10,7 @@ from silvan.data.column_types import Kinds, date_parts
 from silvan.data.encode import Task, date_features
 from silvan.data.schema import MAX_CATEGORIES, Class, Feature, Label, Schema
 from silvan.errors import AgreementError, FormatError
-from silvan.federation.agreement.agreement import Agreement, Differences
+from silvan.federation.agreement.agreement import Agreement, ColumnAtSites, Differences
 from silvan.federation.agreement.describe import (
     BUCKETS,
     FLOOR,
@@ -32,6 +32,9 @@ MAX_ROWS = 1 << 40
 
 _KINDS = {"numeric": "numbers", "categorical": "text", "date": "dates", "empty": "nothing"}
 """What is shown of the kinds of columns."""
+
+_BIAS, _CELLS = 127, 256
+"""A cell of medians is a power of two by the exponent of a float: how that is counted, and how many there are."""
 
 _FAR = 2
 """Medians so many powers of two apart look like other units."""
@@ -64,10 +67,13 @@ def agree(federation: Federation, label: str, task: Task | None = None, kinds: K
         _suspect_names(list(found), differences)
         _suspect_units(replies, found, differences)
         features = [feature for name, kind in found.items() for feature in _features(name, kind, kinds or {})]
+        named: dict[str, dict[str, int]] = {}
         if "categorical" in found.values():
-            features = _name_categories(federation, features, differences)
+            features, named = _name_categories(federation, features, differences)
     rows = {site: description.rows for site, description in replies.items()}
-    return Agreement(Schema(tuple(features), Label(label, classes, folded=folded)), differences, rows)
+    described = [_described(name, kind, replies, named.get(name, {})) for name, kind in found.items()]
+    schema = Schema(tuple(features), Label(label, classes, folded=folded))
+    return Agreement(schema, differences, rows, described=described)
 
 
 def ask_rows(federation: Federation) -> dict[str, int]:
@@ -178,6 +184,17 @@ def _distinct_classes(classes: tuple[Class, ...] | None, label: str, kind: Any) 
     )
 
 
+def _described(name: str, kind: str, replies: dict[str, Description], named: dict[str, int]) -> ColumnAtSites:
+    """Return what the sites told of a column."""
+    sites = [site for site, description in replies.items() if name in description.names]
+    sizes = {}
+    for site in sites if kind == "numeric" else []:
+        cell = int(replies[site].medians[replies[site].names.index(name)])
+        if 0 < cell <= _CELLS:
+            sizes[site] = 2.0 ** (cell - 1 - _BIAS), 2.0 ** (cell - _BIAS)
+    return ColumnAtSites(name, kind, sites, sizes, {site: n for site, n in named.items() if site in sites})
+
+
 def _suspect_names(names: Sequence[str], differences: Differences, column: str | None = None) -> None:
     """Warn of names of columns, or of a column's categories, that differ only in case, blanks or marks."""
     by_fold: dict[str, list[str]] = {}
@@ -212,7 +229,10 @@ def _suspect_units(replies: dict[str, Description], kinds: dict[str, str], diffe
             differences.add(name, f"median far off at {', '.join(odd)}", "warning only")
 
 
-def _name_categories(federation: Federation, features: list[Feature], differences: Differences) -> list[Feature]:
+def _name_categories(
+    federation: Federation, features: list[Feature], differences: Differences
+) -> tuple[list[Feature], dict[str, dict[str, int]]]:
+    """Return the features with their categories, and of each column how many of these every site named."""
     names = [f.name for f in features if f.categorical]
     shape = len(names), 2 * BUCKETS
 
@@ -227,7 +247,7 @@ def _name_categories(federation: Federation, features: list[Feature], difference
     counts = federation.total(CountCategories(names=names), check=check_counts).counts
     common = [_common(row) for row in counts]
     replies = federation.ask(NameCategories(names=names, common=common), check=check_names)
-    named = {}
+    named, numbers = {}, {}
     for i, name in enumerate(names):
         allowed, rows = set(common[i].tolist()), counts[i]
         at: dict[str, list[str]] = {}
@@ -246,8 +266,9 @@ def _name_categories(federation: Federation, features: list[Feature], difference
         if rest:
             differences.add(name, f"categories with fewer than {FLOOR} rows in all", "together as 'other'")
         _suspect_names(categories, differences, name)
+        numbers[name] = {site: n for site in replies if (n := sum(site in at[text] for text in categories))}
         named[name] = Feature(name, "categorical", categories=tuple(categories), other=rest > 0)
-    return [named.get(f.name, f) for f in features]
+    return [named.get(f.name, f) for f in features], numbers
 
 
 def _common(counts: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from silvan.data.schema import Schema
@@ -21,6 +22,21 @@ class Differences:
     def __str__(self) -> str:
         widths = [max((len(note[i]) for note in self.notes), default=0) for i in range(2)]
         return "\n".join(f"{column:{widths[0]}}  {what:{widths[1]}}  {done}" for column, what, done in self.notes)
+
+
+class ColumnAtSites(msgspec.Struct, frozen=True):
+    """What sites told of a column when they agreed, and no more than that.
+
+    ``sites`` have it. ``sizes``, of numbers: the two powers of two between which the median of a site's values lies,
+    without their signs and zeros. ``categories``: how many categories a site named. A site that is in neither has too
+    few values to tell.
+    """
+
+    name: str
+    kind: str  # numeric, categorical or date
+    sites: list[str] = []
+    sizes: dict[str, tuple[float, float]] = {}
+    categories: dict[str, int] = {}
 
 
 @dataclass(frozen=True)
@@ -57,4 +73,5 @@ class Agreement:
     differences: Differences = field(default_factory=Differences)
     rows: dict[str, int] = field(default_factory=dict)  # to learn from, by site; empty where policies keep it back
     columns: Columns | None = None
+    described: list[ColumnAtSites] = field(default_factory=list)  # what sites told of their columns
     by_asking: bool = True  # whether the schema was found by asking the sites, not given

@@ -1,0 +1,206 @@
+"""Draws what is known of a model's scores: ROC, calibration and decision curves, predicted against actual numbers.
+
+All charts are of one kind: a square with ticks, in which curves and dots are drawn. Like the other charts they are
+inline SVG that is coloured by class, and whatever is put into them is escaped.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from silvan.report.plots import model_class, nice_scale, tick_labels
+
+Points = list[tuple[float, float]]
+Groups = Sequence[tuple[float, float, float]]
+
+_SIDE, _LEFT, _TOP, _BELOW = 220.0, 56.0, 8.0, 40.0
+_BANDS = 10
+"""Dots of a calibration curve."""
+
+_ORDER = ("pooled", "local", "", "federated")
+"""Models from back to front; others lie between."""
+
+
+class Axis(NamedTuple):
+    """Rising ticks of an axis, and its name."""
+
+    ticks: Sequence[float]
+    name: str
+
+    def place(self, value: float) -> float:
+        """Return where a value lies, from 0 to 1 between the outer ticks."""
+        return (value - self.ticks[0]) / (self.ticks[-1] - self.ticks[0])
+
+
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+class Chart:
+    """A square with ticks; what is drawn beyond its edges is cut off."""
+
+    def __init__(self, label: str, x: Axis, y: Axis) -> None:
+        self.label, self.x, self.y = label, x, y
+        self.parts: list[Markup] = []
+
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        """Return the place of a point."""
+        return _LEFT + _SIDE * self.x.place(x), _TOP + _SIDE * (1.0 - self.y.place(y))
+
+    def line(self, points: Points, style: str) -> None:
+        """Draw a line through points."""
+        path = "M" + "L".join("{:.1f} {:.1f}".format(*self.at(*point)) for point in points)
+        self.parts.append(Markup('<path class="{}" d="{}"/>').format(style, path))
+
+    def dots(self, points: list[tuple[float, float, float, str]], style: str) -> None:
+        """Draw dots: place, radius and title of each."""
+        for x, y, radius, title in points:
+            left, top = self.at(x, y)
+            self.parts.append(
+                Markup('<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="{:.1f}"><title>{}</title></circle>').format(
+                    style, left, top, radius, title
+                )
+            )
+
+    def draw(self) -> Markup:
+        """Return the chart."""
+        grid, texts = [], []
+        for t, text in zip(self.x.ticks, tick_labels(self.x.ticks), strict=True):
+            left, _ = self.at(t, self.y.ticks[0])
+            grid.append(f"M{left:.1f} {_TOP:.0f}v{_SIDE:.0f}")
+            texts.append(
+                Markup('<text class="tx" x="{:.1f}" y="{:.0f}">{}</text>').format(left, _TOP + _SIDE + 16, text)
+            )
+        for t, text in zip(self.y.ticks, tick_labels(self.y.ticks), strict=True):
+            _, top = self.at(self.x.ticks[0], t)
+            grid.append(f"M{_LEFT:.0f} {top:.1f}h{_SIDE:.0f}")
+            texts.append(Markup('<text class="ty" x="{:.0f}" y="{:.1f}">{}</text>').format(_LEFT - 6, top + 4, text))
+        names = Markup(
+            '<text class="tx name" x="{:.0f}" y="{:.0f}">{}</text>'
+            '<text class="tx name" transform="translate(11 {:.0f}) rotate(-90)">{}</text>'
+        ).format(_LEFT + _SIDE / 2, _TOP + _SIDE + 34, self.x.name, _TOP + _SIDE / 2, self.y.name)
+        inner = Markup(
+            '<svg x="{x:.0f}" y="{y:.0f}" width="{s:.0f}" height="{s:.0f}" viewBox="{x:.0f} {y:.0f} {s:.0f} {s:.0f}">'
+            "{parts}</svg>"
+        ).format(x=_LEFT - 4, y=_TOP - 4, s=_SIDE + 8, parts=Markup("").join(self.parts))
+        return Markup(
+            '<svg class="roc" viewBox="0 0 {:.0f} {:.0f}" role="img" aria-label="{}">'
+            '<path class="grid" d="{}"/>{}{}{}</svg>'
+        ).format(
+            _LEFT + _SIDE + 14, _TOP + _SIDE + _BELOW, self.label, "".join(grid), Markup("").join(texts), names, inner
+        )
+
+
+def back_to_front(models: Sequence[str]) -> list[str]:
+    """Return models in the order in which they are drawn."""
+    return sorted(models, key=lambda m: _ORDER.index(m if m in _ORDER else ""))
+
+
+# -- ROC curves
+
+
+def roc_points(groups: Groups) -> Points:
+    """Return the ROC curve of groups of rising score: false and true positive rates; none without both classes."""
+    negatives, positives = (sum(group[i] for group in groups) for i in (1, 2))
+    if not negatives > 0 or not positives > 0:
+        return []
+    points, x, y = [(0.0, 0.0)], 0.0, 0.0
+    for _, others, own in sorted(groups, reverse=True):
+        x, y = x + others / negatives, y + own / positives
+        points.append((min(x, 1.0), min(y, 1.0)))
+    return points
+
+
+def roc(curves: list[tuple[str, Points]], styles: dict[str, str], where: str = "", corner: float = 1.0) -> Markup:
+    """Draw ROC curves by name; ``corner`` is how much of both axes is shown, from the upper left."""
+    ticks = [t * corner for t in SHARES]
+    rising = [round(1.0 - t, 10) for t in reversed(ticks)]
+    chart = Chart(f"ROC curves{where}", Axis(ticks, "false positive rate"), Axis(rising, "true positive rate"))
+    if corner == 1.0:
+        chart.line([(0, 0), (1, 1)], "chance")
+    for name, points in curves:
+        chart.line(points, f"curve {styles[name]}")
+    return chart.draw()
+
+
+def roc_panels(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """Draw the curves of each class over all rows; where all are near the corner, also the corner enlarged."""
+    classes = list(dict.fromkeys(curve["of"] for curve in summary["curves"]))
+    styles = {model: model_class(model, summary["models"]) for model in summary["models"]}
+    panels = []
+    for of in classes:
+        found = {c["model"]: c["points"] for c in summary["curves"] if c["of"] == of and len(c["points"]) > 1}
+        curves = [(model, found[model]) for model in back_to_front([m for m in found if m in styles])]
+        if not curves:
+            continue
+        title = f"{summary['label']} = {of}" + (" against the rest" if len(classes) > 1 else "")
+        panels.append({"title": title, "svg": roc(curves, styles, f" of {title}, all rows together")})
+        if len(classes) == 1 and all(_area(points) > 0.9 for _, points in curves):
+            panels.append({"title": "the corner, enlarged", "svg": roc(curves, styles, ", the corner", corner=0.25)})
+    return panels
+
+
+def _area(points: Points) -> float:
+    return sum((bx - ax) * (ay + by) / 2 for (ax, ay), (bx, by) in pairwise(points))
+
+
+# -- calibration, decisions, numbers
+
+
+def calibration(curves: list[tuple[str, Groups]], styles: dict[str, str], dotted: str = "", where: str = "") -> Markup:
+    """Draw how often rows are of the class against the mean score of their group, with dots on one of the curves."""
+    chart = Chart(f"Calibration{where}", Axis(SHARES, "score"), Axis(SHARES, "share of the class"))
+    chart.line([(0, 0), (1, 1)], "chance")
+    for name, groups in curves:
+        known = [(score, own / (others + own), others + own) for score, others, own in _joined(groups)]
+        chart.line([(score, share) for score, share, _ in known], f"curve {styles[name]}")
+        if name == dotted:
+            dots = [(x, y, n, f"{y:.0%} of {n:,.0f} rows with a mean score of {x:.2f}") for x, y, n in known]
+            chart.dots(_sized(dots), f"dot {styles[name]}")
+    return chart.draw()
+
+
+def _joined(groups: Groups) -> list[tuple[float, float, float]]:
+    """Join groups of rising score to a few of about as many rows each: mean score, other rows, rows of the class."""
+    total = sum(others + own for _, others, own in groups)
+    joined, mass, others, own = list[tuple[float, float, float]](), 0.0, 0.0, 0.0
+    seen = 0.0
+    for score, more, more_own in groups:
+        mass, others, own = mass + score * (more + more_own), others + more, own + more_own
+        seen += more + more_own
+        if others + own > 0 and seen >= total * (len(joined) + 1) / _BANDS - 1e-9:
+            joined.append((mass / (others + own), others, own))
+            mass, others, own = 0.0, 0.0, 0.0
+    return joined
+
+
+def decision(curves: list[tuple[str, Points]], everybody: Points, styles: dict[str, str], where: str = "") -> Markup:
+    """Draw net benefit by threshold, beside acting on everybody and on nobody."""
+    highest = max(y for _, points in [*curves, ("", everybody)] for _, y in points)
+    ticks = nice_scale(-0.15 * max(highest, 0.02), max(highest, 0.02), wanted=4)
+    chart = Chart(f"Decision curve{where}", Axis(SHARES, "threshold"), Axis(ticks, "net benefit"))
+    chart.line([(0, 0), (1, 0)], "nobody")
+    low = ticks[0] - 0.1 * (ticks[-1] - ticks[0])  # lines run out of the chart, not to its far end
+    chart.line([(x, max(y, low)) for x, y in everybody], "chance")
+    for name, points in curves:
+        chart.line([(x, max(y, low)) for x, y in points], f"curve {styles[name]}")
+    return chart.draw()
+
+
+def predicted_against_actual(name: str, groups: Groups, styles: dict[str, str], where: str = "") -> Markup:
+    """Draw the mean of the number against the mean prediction of each group of rows."""
+    values = [value for group in groups for value in group[:2]]
+    ticks = nice_scale(min(values), max(values), wanted=4)
+    chart = Chart(f"Predicted against actual{where}", Axis(ticks, "predicted"), Axis(ticks, "actual"))
+    chart.line([(ticks[0], ticks[0]), (ticks[-1], ticks[-1])], "chance")
+    dots = [(p, y, n, f"{n:,.0f} rows: predicted {p:.4g}, actual {y:.4g}") for p, y, n in groups]
+    chart.dots(_sized(dots), f"dot {styles[name]}")
+    return chart.draw()
+
+
+def _sized(dots: list[tuple[float, float, float, str]]) -> list[tuple[float, float, float, str]]:
+    """Return dots with areas in proportion to their rows."""
+    most = max((n for *_, n, _ in dots), default=1.0) or 1.0
+    return [(x, y, 1.5 + 3.5 * math.sqrt(max(n, 0.0) / most), title) for x, y, n, title in dots]

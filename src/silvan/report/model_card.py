@@ -1,0 +1,202 @@
+"""The model card of a run: what the model is for, its limits, its data, who saw what, and what to cite."""
+
+from typing import Any
+
+from silvan.report.judged import leading_model
+from silvan.study.run_folder import Record
+from silvan.util.readable import format_count
+
+SEEN = {
+    "trusted": "Sums were trusted: the coordinator added the sites' parts, and saw each of them; with "
+    'sums = "masked" it sees the sums only.',
+    "ring": "Sums were passed round a ring of the sites, sealed from each to the next: the coordinator and the first "
+    "site of the ring saw the sums only, and both neighbours of a site together could tell its part.",
+    "masked": "What went into sums was hidden by masks that cancel when all of it is added: the coordinator saw the "
+    "sums only.",
+}
+"""Who sees what of sums, by how they are formed."""
+
+_BOFRF = (
+    "M. Gencturk, A. A. Sinaci, N. K. Cicekli: BOFRF: A Novel Boosting-Based Federated Random Forest Algorithm on "
+    "Horizontally Partitioned Data. IEEE Access 10, 2022."
+)
+_THESIS = (
+    "M. Gencturk: Privacy-Preserving Horizontal Federated Learning Methodology through a Novel Boosting-Based "
+    "Federated Random Forest Algorithm. PhD thesis, Middle East Technical University, 2023."
+)
+_VERTICAL = "Y. Liu and others: Federated Forest. IEEE Transactions on Big Data 8, 2022."
+_HISTOGRAM = "S. Kalloori, S. Klingler: Cross-Silo Federated Learning Based Decision Trees. ACM SAC, 2022."
+_MERGED = (
+    "A.-C. Hauschild and others: Federated Random Forests Can Improve Local Performance of Predictive Models for "
+    "Various Healthcare Applications. Bioinformatics 38, 2022."
+)
+_FOREST = "L. Breiman: Random Forests. Machine Learning 45, 2001."
+
+PAPERS: dict[str, tuple[str, ...]] = {
+    "HistogramForest": (_HISTOGRAM, _FOREST),
+    "MergedForest": (_MERGED, _FOREST),
+    "BOFRF": (_BOFRF, _THESIS),
+    "BOPPID": (_THESIS,),
+    "AdaBoostPL": (_THESIS,),
+    "MultBoost": (_THESIS,),
+    "LocalForest": (_FOREST,),
+    "PooledForest": (_FOREST,),
+    "VerticalForest": (_VERTICAL, _FOREST),
+}
+"""Publications behind each learner."""
+
+_FAR_SLOPE = (0.8, 1.25)
+"""Beyond these a calibration slope is named among the limits, if it is of enough rows."""
+
+_ENOUGH = 200
+
+_MOST_WARNINGS = 3
+
+
+def model_card(record: Record, summary: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """Return the card: titles, each with its sentences."""
+    card = [
+        ("What it is for", _use(record, summary)),
+        ("Limits", _limits(record, summary)),
+        ("Data", _data(record, summary)),
+        ("Privacy", _privacy(record, summary)),
+        ("To cite", _citations(record)),
+    ]
+    return [(title, texts) for title, texts in card if texts]
+
+
+def importance_note(record: Record) -> str:
+    """Return why there are no importances."""
+    learner = record.study.get("learner", {})
+    trees = any(model.trees for model in record.models)
+    if not record.models:
+        return "Not known: nothing is trained yet."
+    if learner.get("epsilon") is not None:
+        return (
+            "Not known: the trees are made of noisy counts and keep no gains; to count them would cost privacy budget."
+        )
+    if record.by == "columns":
+        return "Not known: each party keeps the splits on its own columns." if trees else ""
+    if all(model.site for model in record.models):
+        return "Not known for all sites together: every site has a model of its own."
+    if learner.get("kind") in ("AdaBoostPL", "BOPPID", "MultBoost", "LocalAdaBoost"):
+        return "Not known: stumps are weighed by how they vote, and keep no gains."
+    return (
+        "Not known: trees that leave a site carry no gains; importance = true in [evaluation] of the study asks the "
+        "sites."
+    )
+
+
+def _use(record: Record, summary: dict[str, Any]) -> list[str]:
+    kind = record.study.get("learner", {}).get("kind", "a forest")
+    what = (
+        "a number"
+        if record.classes is None
+        else f"one of {format_count(len(record.classes))} classes: {', '.join(record.classes[:6])}"
+        + (" and others" if len(record.classes) > 6 else "")
+    )
+    who = "parties" if record.by == "columns" else "sites"
+    return [
+        f"Predicts {record.label} ({what}) from {record.features} features, learnt by {kind} "
+        f"at {format_count(len(summary['among']))} {who}.",
+        "For rows that come about as theirs did: the same columns, measured alike, of people or things of one kind.",
+        "It shows what goes together in these rows, not what causes what. Before it decides about anybody, have it "
+        "checked by those who know the field, on rows of the place where it will be used.",
+    ]
+
+
+def _limits(record: Record, summary: dict[str, Any]) -> list[str]:
+    more = len(record.warnings) - _MOST_WARNINGS
+    texts = record.warnings[:_MOST_WARNINGS] + ([f"{more} more warnings are listed above."] if more > 0 else [])
+    metric, sites = summary["metric"], summary["sites"]
+    if not record.evaluation:
+        return [*texts, "It has not been judged: there are no test rows."]
+    few = [site["title"] for site in sites if site["certainty"] == "few"]
+    lost = [site["title"] for site in sites if site["certainty"] == "lost"]
+    undefined = [site["title"] for site in sites if not any(v is not None for v in site["figures"].values())]
+    if undefined and summary["noisy"] is None and metric is not None and not record.copy_for and record.by == "rows":
+        texts.append(f"No {metric['title']} is known at {_some(undefined)}: no test rows, or one class only.")
+    if few:
+        texts.append(f"Too few test rows to tell a gain from noise: {_some(few)}.")
+    if lost:
+        texts.append(f"Worse than what the site has alone, by more than noise: {_some(lost)}.")
+    model = leading_model(summary["models"])
+    slopes = {
+        site["title"]: slope
+        for site in summary["judged"]
+        if model in site["models"] and site["models"][model]["rows"] >= _ENOUGH
+        if (slope := site["models"][model]["more"].get("calibration_slope")) is not None
+    }
+    off = [f"{site} ({slope:.2f})" for site, slope in slopes.items() if not _FAR_SLOPE[0] <= slope <= _FAR_SLOPE[1]]
+    if off:
+        texts.append(f"Probabilities are not calibrated at {_some(off)}; the slope in brackets should be near 1.")
+    if record.study.get("learner", {}).get("class_weight") == "balanced":
+        texts.append("Classes were balanced, so probabilities are higher for rare classes than their share.")
+    texts.append("Nothing is known of rows of other places or other times than those it was judged on.")
+    return texts
+
+
+def _data(record: Record, summary: dict[str, Any]) -> list[str]:
+    own = len(summary["among"]) > len(record.sites)
+    rows = f"{summary['rows']:,} rows to learn from" + (" at this site" if own else "") if summary["rows"] else ""
+    test = f"{summary['test_rows']:,} to judge by" if summary["test_rows"] else ""
+    who = "parties" if record.by == "columns" else "sites"
+    told = ", ".join(filter(None, [rows, test])) or "How many rows there are is not told"
+    texts = [f"{told}; {who}: {_some(summary['among'])}." if summary["among"] else ""]
+    if record.repeats:
+        texts.append(f"Every row was judged {record.repeats} times, in {record.repeats * record.folds} splits.")
+    positives = [s.positives for s in record.sites if s.positives is not None]
+    if positives and record.classes is not None and len(record.classes) == 2:
+        between = f"{min(positives):.0%}" + (f" to {max(positives):.0%}" if len(positives) > 1 else "")
+        texts.append(f"{record.label} is {record.classes[1]} in {between} of a site's rows.")
+    if record.differences:
+        n = len(record.differences)
+        texts.append(f"The tables differ in {format_count(n)} {'way' if n == 1 else 'ways'}, listed above.")
+    texts.append(f"Made {record.made.replace('T', ' ').replace('+00:00', ' UTC')}." if record.made else "")
+    return [text for text in texts if text]
+
+
+def _privacy(record: Record, summary: dict[str, Any]) -> list[str]:
+    columns = record.by == "columns"
+    texts = ["No feature left its party." if columns else "No row left its site."]
+    if not columns and any(kind.verb == "total" for kind in record.kinds):
+        texts.append(SEEN.get(record.sums, ""))
+    epsilon = record.study.get("learner", {}).get("epsilon")
+    noisy = summary["noisy"]
+    if epsilon is not None:
+        spent = epsilon + (noisy["epsilon"] if noisy else 0.0)
+        texts.append(
+            f"The model is differentially private, epsilon {epsilon:g} for training"
+            + (f" and {noisy['epsilon']:g} for judging, {spent:g} in all." if noisy else ".")
+        )
+    else:
+        texts.append(
+            "The model has no differential privacy: whoever gets it may learn something of single rows from its "
+            "leaves. An audit measures how much."
+        )
+    audit = summary["audit"]
+    for report in audit["reports"] if audit else []:
+        failed = [f["title"] for f in report["findings"] if f["verdict"] == "exceeded"]
+        ran = sum(f["verdict"] != "not run" for f in report["findings"])
+        found = f"above their limits: {'; '.join(failed)}" if failed else "none did better than its limit"
+        texts.append(f"Audit of model {report['hash'][:12]}: of {ran} attacks, {found}.")
+    if not audit and summary["looked_beside"] and record.by == "rows" and not record.copy_for:
+        texts.append("It has not been audited; silvan audit RUN does that.")
+    return [text for text in texts if text]
+
+
+def _citations(record: Record) -> list[str]:
+    learner = record.study.get("learner", {})
+    version = record.versions.get("silvan", "")
+    texts = list(PAPERS.get(learner.get("kind", ""), ()))
+    if learner.get("epsilon") is not None:
+        texts.append("C. Dwork, A. Roth: The Algorithmic Foundations of Differential Privacy. 2014.")
+    if record.repeats:
+        texts.append(
+            "C. Nadeau, Y. Bengio: Inference for the Generalization Error. Machine Learning 52, 2003 (intervals)."
+        )
+    return [*texts, f"silvan {version}, the software that made it.".replace(" ,", ",")]
+
+
+def _some(names: list[str], most: int = 6) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

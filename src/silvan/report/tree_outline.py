@@ -1,0 +1,127 @@
+"""One tree of a forest as an outline: under which conditions it answers what, in plain words."""
+
+from datetime import date, timedelta
+from typing import Any
+
+import numpy as np
+
+from silvan.data.schema import Feature
+from silvan.forest.category_set import is_category_split, set_bits
+from silvan.forest.forest import Forest
+
+MOST_LEVELS = 3
+"""Splits from the root down that are shown."""
+
+_MOST_NAMES = 4
+"""Categories that a condition names."""
+
+
+def outline(forest: Forest) -> dict[str, Any] | None:
+    """Return the shallowest tree that says something, as lines; None where leaves say nothing by themselves."""
+    if forest.combine not in ("mean", "vote") or not len(forest):
+        return None
+    tree = _shallowest(forest)
+    if tree is None:
+        return None
+    start, end = int(forest.offsets[tree]), int(forest.offsets[tree + 1])
+    lines: list[dict[str, Any]] = []
+    _walk(forest, start, 0, "all rows", {}, lines)
+    return {
+        "number": tree + 1,
+        "trees": len(forest),
+        "leaves": int((forest.feature[start:end] < 0).sum()),
+        "levels": int(forest.depth[start:end].max()),
+        "shown": MOST_LEVELS,
+        "of": "" if forest.classes is None else str(forest.classes[-1]) if len(forest.classes) == 2 else "most likely",
+        "lines": lines,
+    }
+
+
+def _shallowest(forest: Forest) -> int | None:
+    """Return the tree of the least depth among those that are used and split twice, or at least once."""
+    starts = forest.offsets[:-1]
+    splits = np.add.reduceat(forest.feature >= 0, starts).astype(np.int64)
+    levels = np.maximum.reduceat(forest.depth, starts)
+    for least in (2, 1):
+        fit = np.flatnonzero((splits >= least) & (forest.weights > 0))
+        if len(fit):
+            return int(min(fit, key=lambda t: (levels[t], -splits[t], t)))
+    return None
+
+
+Reach = dict[int, np.ndarray]
+"""By feature that was split on above: which categories reach a node, and in bit 0 whether missing values do."""
+
+
+def _walk(forest: Forest, node: int, level: int, text: str, reach: Reach, lines: list[dict[str, Any]]) -> None:
+    """Add a node and those below it, depth first."""
+    line: dict[str, Any] = {"level": level, "text": text, "answer": "", "share": None, "cut": 0}
+    lines.append(line)
+    if forest.feature[node] < 0:
+        line |= _answer(forest, forest.value[_places(forest, np.array([node]))[0]])
+    elif level == MOST_LEVELS:
+        leaves = _leaves_below(forest, node)
+        line |= {**_answer(forest, forest.value[_places(forest, leaves)].mean(axis=0)), "cut": len(leaves)}
+    else:
+        feature, children = int(forest.feature[node]), (int(forest.left[node]), int(forest.right[node]))
+        here = reach.get(feature, np.ones(256, np.bool_))
+        for child, (condition, bits) in zip(children, _conditions(forest, node, here), strict=True):
+            _walk(forest, child, level + 1, condition, {**reach, feature: bits}, lines)
+
+
+def _leaves_below(forest: Forest, node: int) -> np.ndarray:
+    found, level = [], np.array([node])
+    while len(level):
+        inner = forest.feature[level] >= 0
+        found.append(level[~inner])
+        level = np.concatenate([forest.left[level[inner]], forest.right[level[inner]]])
+    return np.concatenate(found)
+
+
+def _places(forest: Forest, leaves: np.ndarray) -> np.ndarray:
+    """Return where the values of leaves are, which are stored in the order of nodes."""
+    return (np.cumsum(forest.feature < 0) - 1)[leaves]
+
+
+def _answer(forest: Forest, value: np.ndarray) -> dict[str, Any]:
+    """Return what a leaf of a value answers, and how likely that is."""
+    if forest.classes is None:
+        return {"answer": f"{value[0]:.4g}"}
+    best = len(value) - 1 if len(value) == 2 else int(value.argmax())
+    share = float(min(max(value[best], 0.0), 1.0))
+    return {"answer": f"{forest.classes[best]}: {share:.0%}", "share": share}
+
+
+def _conditions(forest: Forest, node: int, here: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    """Return the conditions under which rows go left and right, of those that get here, and which these are."""
+    feature: Feature = forest.schema.features[int(forest.feature[node])]
+    by_category = is_category_split(forest.schema, forest.feature)
+    if by_category[node]:
+        bits = set_bits(forest.sets[[int(by_category[:node].sum())]])[0]
+        return [(_categories(feature, side), side) for side in (bits & here, ~bits & here)]
+    at, left = _value(feature, float(forest.threshold[node])), bool(forest.missing_left[node])
+    sides = []
+    for sign, goes in (("≤", left), (">", not left)):
+        bits = here.copy()
+        bits[0] &= goes
+        sides.append((f"{feature.name} {sign} {at}{', or missing' * bool(bits[0])}", bits))
+    return sides
+
+
+def _value(feature: Feature, value: float) -> str:
+    """Write a threshold; one of days as a date."""
+    if feature.date == "days":
+        try:
+            return (date(1970, 1, 1) + timedelta(days=int(np.floor(value)))).isoformat()
+        except OverflowError:
+            pass
+    return f"{value:.4g}" if abs(value) < 1e4 or abs(value) >= 1e7 else f"{value:,.0f}"
+
+
+def _categories(feature: Feature, bits: np.ndarray) -> str:
+    """Name the categories of a side; bit 0 is that of missing values."""
+    names = [*(feature.categories or ()), *(["other"] if feature.other else [])]
+    here = [name for i, name in enumerate(names, start=1) if bits[i]]
+    shown = here if len(here) <= _MOST_NAMES else [*here[: _MOST_NAMES - 1], f"{len(here) - _MOST_NAMES + 1} more"]
+    shown += ["missing"] * bool(bits[0])
+    return f"{feature.name} is {' or '.join(shown)}" if shown else f"{feature.name} is of none that is known"
