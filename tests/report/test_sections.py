@@ -20,7 +20,7 @@ from silvan.report.curves import calibration, roc_points
 from silvan.report.html import render, without_controls, write_report
 from silvan.report.markdown import escape, markdown
 from silvan.report.model_card import PAPERS, importance_note
-from silvan.report.site_tables import column_table, distance_table, threshold_table, weight_table
+from silvan.report.site_tables import column_table, distance_table, subgroup_table, threshold_table, weight_table
 from silvan.report.summary import summarise, summarise_run
 from silvan.report.tree_outline import outline
 from silvan.study.run_folder import AUDIT, Counts, Curve, Figures, Kind, Model, Record, Run, Site, SiteTrees
@@ -202,6 +202,17 @@ def test_what_is_left_out_of_a_sites_copy():
         assert {site["title"] for site in summarise(copy)["judged"]} == (
             {"all rows", "s0", "s1", "s2"} if kept else {"all rows", "s1"}
         )
+
+
+def test_subgroups():
+    row = Figures("s0", "federated", 12, {"auc": 0.75}, group="sex = f", note="")
+    made = record(
+        subgroups=[row, msgspec.structs.replace(row, site="all", rows=24), msgspec.structs.replace(row, model="local")]
+    )
+    lines = subgroup_table(summarise(made), "federated")[1]
+    assert lines == [["sex = f", "all sites", "24", "0.750", ""], ["sex = f", "s0", "12", "0.750", ""]]
+    assert "sex = f" in render(summarise(made))
+    assert "sex = f" in markdown(summarise(made))
 
 
 # -- a tree

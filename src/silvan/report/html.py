@@ -82,6 +82,7 @@ def render(summary: dict[str, Any]) -> str:
         thresholds=None if model is None else site_tables.threshold_table(summary, model, titles),
         meanings=[(title, MORE[key][1]) for key, title, _ in titles],
         column_table=site_tables.column_table(summary),
+        subgroups=site_tables.subgroup_table(summary, model),
         weight_table=site_tables.weight_table(summary),
         distance_table=site_tables.distance_table(summary),
         tree=None if summary["tree"] is None else plots.tree(summary["tree"]["lines"]),

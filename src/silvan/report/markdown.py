@@ -25,6 +25,7 @@ def markdown(summary: dict[str, Any]) -> str:
     if model is not None:
         table = site_tables.threshold_table(summary, model, threshold_titles(summary["judged"]))
         lines += _section(f"In numbers, the {model} model", table)
+    lines += _section("Subgroups", site_tables.subgroup_table(summary, model))
     lines += _section("With noise", _noisy(summary))
     shuffled = summary["shuffled"]
     shares = [[name, f"{share:.3g}" if shuffled else f"{share:.1%}"] for name, share in summary["importances"]]

@@ -72,6 +72,19 @@ def weight_table(summary: dict[str, Any]) -> Table | None:
     return ["Trees of", "Scored by", "Trees", "Used", "Median weight", "From to", "Share of votes"], rows
 
 
+def subgroup_table(summary: dict[str, Any], model: str | None) -> Table | None:
+    """Return how the model does for subgroups of test rows, where the study asked for them."""
+    lines, metric = [one for one in summary["subgroups"] if one["model"] == model], summary["metric"]
+    if not lines or metric is None:
+        return None
+    rows = []
+    for one in sorted(lines, key=lambda one: (one["site"] != "all", one["group"])):
+        value = one["figures"].get(metric["key"])
+        told = [_figure(value, metric["digits"]), one["note"]]
+        rows.append([one["group"], "all sites" if one["site"] == "all" else one["site"], f"{one['rows']:,}", *told])
+    return ["Subgroup", "Site", "Test rows", metric["title"], "Note"], rows
+
+
 def distance_table(summary: dict[str, Any]) -> Table | None:
     """Return distances between sites: of all pairs, or from the nearest and the farthest where there are many."""
     apart = summary["distances"]

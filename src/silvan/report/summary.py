@@ -120,6 +120,10 @@ def _beyond_figures(record: Record, models: list[str]) -> dict[str, Any]:
         "importance_note": "" if record.permutation or record.importances else importance_note(record),
         "seen": SEEN.get(record.sums, "") if record.by == "rows" else "",
         "alike": _alike(record),
+        "subgroups": [
+            {"group": r.group, "site": r.site, "model": r.model, "rows": r.rows, "figures": r.figures, "note": r.note}
+            for r in record.subgroups
+        ],
     }
 
 
