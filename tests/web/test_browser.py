@@ -160,6 +160,13 @@ def test_a_study_from_its_start_to_its_report(federation, browser):
             page.get_by_role("link", name="Open the report").click()
             expect(page.locator("svg.track").first).to_be_visible()
         check_for_all(at_hub)
+
+        # and the site stops
+        at_site.go_back()
+        at_site.get_by_role("link", name="Studies").click()
+        at_site.get_by_role("button", name="Stop").click()
+        expect(at_site.get_by_role("status").filter(has_text="Stopped")).to_be_visible(timeout=PATIENCE)
+        assert process_of(north).pid is None
         for window in (coordinator, site):
             assert window.away == []
             assert window.wrong == []

@@ -13,6 +13,8 @@ from silvan.deploy.member import Member
 from silvan.deploy.operations.last_error import note_error
 from silvan.errors import InputError
 from silvan.study.remote_study import parse_remote_study
+from silvan.web.access import Access
+from silvan.web.app import Pages
 from silvan.web.site_pages import SiteFolderPages
 
 HOSTILE = "<script>alert(1)</script> \u202ekcab"
@@ -198,3 +200,19 @@ def test_results_that_are_not_the_coordinators(member, page):
         answer = client.get(f"/studies/{plan.digest}/{what}")
         assert answer.status_code == 500
         assert "forged" not in answer.text
+
+
+def test_a_folder_that_is_damaged_while_it_is_shown(member, page):
+    """The page says so, and goes on when the folder is mended."""
+    client, _ = page
+    pages = Pages(SiteFolderPages(member.path), Access(8100))
+    path = member.path / "member.json"
+    before = path.read_bytes()
+    path.write_text("{")
+    answer = client.get("/")
+    assert answer.status_code == 500
+    assert "damaged; restore it from a backup" in answer.text
+    assert "damaged; restore it from a backup" in pages.moving("")
+    path.write_bytes(before)
+    assert client.get("/").status_code == 200
+    assert "None yet" in pages.moving("")

@@ -110,7 +110,7 @@ class Pages:
         state: object = None
         sent, quiet = "", 0.0
         while True:
-            now = await run_in_threadpool(self.folder.state)
+            now = await run_in_threadpool(self._state)
             if now != state or not sent:
                 state, text = now, await run_in_threadpool(self.moving, path)
                 if text != sent:
@@ -121,6 +121,12 @@ class Pages:
             if quiet >= _QUIET:
                 quiet = 0.0
                 yield ": still here\n\n"
+
+    def _state(self) -> object:
+        try:
+            return self.folder.state()
+        except (SilvanError, OSError) as error:
+            return describe(error)
 
     def moving(self, path: str) -> str:
         """Return the moving part of a page, as HTML."""

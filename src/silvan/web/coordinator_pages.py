@@ -36,12 +36,8 @@ class CoordinatorFolder:
 
     def __init__(self, path: Path) -> None:
         self.hub = Hub(path)
+        self.name = f"coordinator of {self.hub.read().name}"
         self._presence = Presence(self.hub)
-
-    @property
-    def name(self) -> str:
-        """What all its pages are headed."""
-        return f"coordinator of {self.hub.read().name}"
 
     def links(self) -> list[tuple[str, str]]:
         """Return the pages to choose from."""

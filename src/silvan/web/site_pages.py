@@ -33,7 +33,8 @@ class SiteFolderPages:
     """A site's folder as pages."""
 
     def __init__(self, path: Path) -> None:
-        self.path = open_site(path).path
+        site = open_site(path)
+        self.path, self.name = site.path, f"site {site.name}"
         self._folder, self._opened = path, object()
         self._site: SiteFiles | None = None
         self._lock = threading.Lock()
@@ -48,11 +49,6 @@ class SiteFolderPages:
             if self._site is None or now != self._opened:
                 self._site, self._opened = open_site(self._folder), now
             return self._site
-
-    @property
-    def name(self) -> str:
-        """What all its pages are headed."""
-        return f"site {self.site.name}"
 
     def links(self) -> list[tuple[str, str]]:
         """Return the pages to choose from."""
