@@ -9,7 +9,7 @@ from silvan.algorithms.evaluation.figures import FEDERATED
 from silvan.cli.plain_text import clean
 from silvan.cli.terminal import dim, make_table
 from silvan.federation.federation import OVERALL
-from silvan.util.readable import digits_of
+from silvan.util.readable import digits_of, format_figure
 
 if TYPE_CHECKING:
     from silvan.study.run_folder import Figures, Record
@@ -63,8 +63,9 @@ def key_figures(record: "Record") -> RenderableType | None:
             table.add_section()
         low, high = row.more.get("auc_low"), row.more.get("auc_high")
         between = [Text("" if low is None or high is None else f"{low:.3f} to {high:.3f}")] if n_classes == 2 else []
-        cells = [_text(row, name, digits) for name in (first, *names)]
-        table.add_row(Text(clean(row.site)), f"{row.rows:,}", cells[0], *between, *cells[1:])
+        cells = [_text(row, name, digits) for name in names]
+        leading = Text(format_figure(_value(row, first), digits, row.rows))
+        table.add_row(Text(clean(row.site)), f"{row.rows:,}", leading, *between, *cells)
     if n_classes != 2:
         return table
     caption = Text("sensitivity and specificity at the score that each site chose on training rows")
