@@ -141,6 +141,7 @@ def build(plan: Plan, world: World, folder: Path) -> None:
             cover=cover,
             keys=Signer(name, KEYS[name], ROSTER),
             n_jobs=1,
+            **({"schema": SCHEMA, "test_key": bytes(32)} if plan.learner in PRIVATE else {}),
         )
         node = Node(world, name, site, folder / name if plan.ledgers else None, clock=world.rng.uniform(-100, 100))
         world.nodes[name] = node

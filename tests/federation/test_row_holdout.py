@@ -106,6 +106,12 @@ def test_noise_is_refused_where_test_rows_are_drawn_by_class():
     assert sv.HistogramForest(epsilon=1.0).fit(fed).forest_ is not None
 
 
+def test_without_a_budget_it_is_a_warning():
+    fed = federate(n=300, test=0.25)
+    with pytest.warns(UserWarning, match="drawn by class, so one row more moves others"):
+        sv.HistogramForest(epsilon=1.0).fit(fed)
+
+
 def test_rows_are_drawn_by_a_schema():
     with pytest.raises(InputError, match="test_by='row' needs a schema"):
         sv.federate_rows({"a": table(n=40)}, test_by="row")

@@ -32,6 +32,7 @@ from silvan.privacy.noise.accounting import Privacy
 from silvan.privacy.noise.laplace import check_epsilon
 from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings
+from silvan.util.user_warnings import warn_user
 
 if TYPE_CHECKING:
     import polars as pl
@@ -181,6 +182,11 @@ class HistogramForest(Learner):
     def _train_private(self, federation: Federation, settings: Settings, key: np.ndarray, epsilon: float) -> None:
         if self.bins != "shared":
             raise InputError("bins must be 'shared' with epsilon: adaptive bins show values of rows")
+        if not all(site.draws_singly for site in federation.local_sites.values()):
+            warn_user(
+                "the rows kept for judging were drawn by class, so one row more moves others, and epsilon does not "
+                "cover that; it covers all with a given schema and test_by='row'"
+            )
         self.forest_, self.privacy_ = fit_private(
             federation,
             settings,

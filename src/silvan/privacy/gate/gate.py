@@ -263,8 +263,11 @@ class Gate(Outbox):
             raise RefusedError(f"the site's policy asks for leaves of at least {least} rows: set min_samples_leaf")
 
     def check_test_rows(self, site: Site) -> None:
-        """Raise an error if one row more would move others between those learnt from and those to judge by."""
-        if not site.draws_singly:
+        """Raise an error if one row more would move others between those learnt from and those to judge by.
+
+        A site without a budget has made no promise that this would break.
+        """
+        if not site.draws_singly and self.policy.epsilon is not None:
             raise RefusedError(
                 "the site keeps rows for judging that were drawn by class, so one row more moves others, and no "
                 "epsilon covers that: keep none, or draw each by itself, by a schema that is given and test_by='row'"
