@@ -27,7 +27,7 @@ class ClassCounts(Reply, frozen=True, kw_only=True):
     counts: np.ndarray  # int64 (columns, bins, classes)
 
 
-class CountClasses(Request, frozen=True, kw_only=True):
+class CountCells(Request, frozen=True, kw_only=True):
     """How many rows of each class have a value in each bin of each column."""
 
     verb: ClassVar[Verb] = "total"  # the coordinator sees only the sum over sites
@@ -40,8 +40,8 @@ class CountClasses(Request, frozen=True, kw_only=True):
 # -- at a site
 
 
-@answers(CountClasses)
-def count_classes(site: Site, request: CountClasses) -> ClassCounts:
+@answers(CountCells)
+def count_classes(site: Site, request: CountCells) -> ClassCounts:
     """Count the site's training rows."""
     schema = schema_of(site, request.schema)
     bins, part = bins_of(site, request.bins, schema), site.part(schema)
@@ -63,7 +63,7 @@ def fit(federation: Federation, max_bins: int = 16) -> tuple[Bins, np.ndarray, n
         if reply.counts.ndim != 3 or reply.counts.dtype != np.int64 or reply.counts.min() < 0:
             raise FormatError("its counts are not counts")
 
-    request = CountClasses(schema=federation.blob(schema.to_json().encode()), bins=cuts)
+    request = CountCells(schema=federation.blob(schema.to_json().encode()), bins=cuts)
     counts = federation.total(request, check=check).counts + 1.0  # no share is zero
     return bins, np.log(counts / counts.sum(axis=1, keepdims=True)), np.log(rows / rows.sum())
 

@@ -117,7 +117,13 @@ def test_rows(seed):
 def test_merged(seed):
     rng, frame, parameters = drawn(seed)
     fed = federated(rng, frame.drop("id"))
-    own = sv.LocalForest(**parameters).fit(fed).forests_
+    alone = dict(parameters)
+    if parameters.get("class_weight") == "balanced":  # over all sites' rows
+        y = np.concatenate([fed.site(name).part(fed.schema).y for name in fed.sites])
+        counts = np.bincount(y.astype(int), minlength=fed.schema.n_classes)
+        weights = np.where(counts > 0, counts.sum() / (len(counts) * np.maximum(counts, 1)), 1.0)
+        alone["class_weight"] = dict(zip(fed.schema.label.classes, weights.tolist(), strict=True))
+    own = sv.LocalForest(**alone).fit(fed).forests_
     together = {**parameters, "n_estimators": parameters["n_estimators"] * len(own)}
     assert sv.MergedForest(**together).fit(fed).forest_.hash == join_forests(list(own.values())).hash
 

@@ -34,7 +34,7 @@ def test_as_asked_for(path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--clusters", 7], "k must be a whole number from 1 to the 5 sites"),
+        (["--clusters", 7], "--clusters must be a whole number from 1 to 5, the number of sites"),
         (["--metric", "far"], "metric must be one of"),
         (["--first", "nobody"], "first must be one of the sites"),
     ],

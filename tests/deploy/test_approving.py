@@ -46,7 +46,7 @@ def test_an_approval_holds_what_was_shown(member):
     assert set(kinds) >= {"Describe", "CountCategories", "NameCategories", "OfferSampling", "TakeSampling", "Judge"}
     assert made.messages == kinds
     assert (made.tasks, made.sites, made.losses) == (2, list(approval_collision.SITES), 1)
-    assert any("Up to 1 of the 3 sites may be lost" in line for line in shown.lines)
+    assert any("Up to 1 of 3 sites may be lost" in line for line in shown.lines)
     gate = member.gate(plan)
     for kind in kinds:
         gate.check_kind(HANDLERS[kind][0], plan.id, made.sites)

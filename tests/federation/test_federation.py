@@ -157,13 +157,13 @@ def test_only_integer_arrays_are_added():
     def counts(*values, dtype=np.int32):
         return CategoryCounts(counts=np.array(values, dtype))
 
-    assert add(counts(1, 2), counts(3, 4), "a").counts.tolist() == [4, 6]
+    assert add(counts(1, 2), counts(3, 4), "a", ["b"]).counts.tolist() == [4, 6]
     for other in (counts(1), counts(1, 2, dtype=np.int64)):
         with pytest.raises(SiteError, match=r"site 'a'.*another shape"):
-            add(counts(1, 2), other, "a")
+            add(counts(1, 2), other, "a", ["b"])
     for wrong in (Size(rows=3), counts(1.5, dtype=np.float64)):
         with pytest.raises(FederationError, match="cannot be summed"):
-            add(wrong, wrong, "a")
+            add(wrong, wrong, "a", ["b"])
 
 
 def test_a_sum_of_nothing():

@@ -35,7 +35,7 @@ def only(lies, *kinds):
         (("CountTables", "NoisyLevel"), (Noise, "sensitivity"), "costs"),
         (("AdaptiveLevel",), (fuzz_lies, "SHOWS_VALUES"), "holds the planted number"),
         (("GrowTrees",), (Gate, "check_leaves"), "shows a leaf of"),
-        (("Tally", "CountGrid"), (Gate, "_check_question"), "two forms|summed over"),
+        (("Tally", "CountGrid"), (Gate, "_check_question"), "two forms|summed over|not over every site once"),
         (("CountGrid",), (Gate, "note"), "not in the ledger"),
     ],
 )
