@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
 from sklearn.metrics import accuracy_score, r2_score
-from sklearn.utils import ClassifierTags, RegressorTags
 
 from silvan import metrics
 from silvan.algorithms.baselines.in_one_place import alone, alone_at, rows_for_judging
@@ -28,9 +26,9 @@ from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
-from silvan.forest.arrays import class_array
 from silvan.forest.forest import Forest
 from silvan.learners.evaluation import evaluation
+from silvan.learners.sklearn_attributes import SklearnAttributes
 from silvan.privacy.gate.announce import Questions, announce
 from silvan.tree.draw import make_key
 from silvan.tree.fit import NO_VOTES, Settings
@@ -40,14 +38,13 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-class FederatedEstimator(BaseEstimator, ABC):
+class FederatedEstimator(SklearnAttributes, ABC):
     """Base of everything that is fitted on a federation: checks parameters, and counts rounds and bytes."""
 
     not_a_federation: ClassVar[str] = (
         "fit takes a federation (see federate_rows), got {}; for X and y use ForestClassifier or ForestRegressor"
     )
 
-    schema_: Schema
     rounds_: int
     bytes_: dict[str, dict[str, int]]
 
@@ -94,45 +91,6 @@ class FederatedEstimator(BaseEstimator, ABC):
     @abstractmethod
     def train(self, federation: Federation) -> None:
         """Learn from all sites, and set the attributes of a fitted learner."""
-
-    # -- what scikit-learn's tools ask of a fitted estimator
-
-    def __sklearn_tags__(self) -> Any:
-        """Return what scikit-learn's tools ask: whether this is a classifier or a regressor, once it is fitted."""
-        tags = super().__sklearn_tags__()
-        if "schema_" in vars(self):
-            tags.estimator_type = "classifier" if self.schema_.n_classes else "regressor"
-            tags.classifier_tags = ClassifierTags() if self.schema_.n_classes else None
-            tags.regressor_tags = None if self.schema_.n_classes else RegressorTags()
-        tags.input_tags.allow_nan = True
-        return tags
-
-    @property
-    def classes_(self) -> np.ndarray:
-        """The classes, in the order of the probabilities; there is no such attribute where a number is predicted."""
-        names = self._known_schema().label.classes
-        if names is None:
-            raise AttributeError("a learner that predicts a number has no classes_")
-        return class_array(names)
-
-    @property
-    def n_features_in_(self) -> int:
-        """How many columns there are to learn from."""
-        return len(self._known_schema().features)
-
-    @property
-    def feature_names_in_(self) -> np.ndarray:
-        """The names of the columns; no such attribute where tables were arrays, whose columns have no names."""
-        names = self._known_schema().names
-        if names == tuple(f"x{i}" for i in range(len(names))):
-            raise AttributeError("the columns have no names: tables were arrays")
-        return np.array(names, np.object_)
-
-    def _known_schema(self) -> Schema:
-        """Return the schema; raise ``AttributeError`` before ``fit``, by which scikit-learn sees that there is none."""
-        if "schema_" not in vars(self):
-            raise AttributeError(f"this {type(self).__name__} is not fitted yet; call fit(federation) first")
-        return self.schema_
 
 
 class _Fitted(FederatedEstimator):
@@ -310,7 +268,7 @@ class Learner(_Fitted):
 
         Trees of single sites leave it behind, so merged forests and BOFRF have none: ``permutation_importance``.
         """
-        self._known_schema()
+        self.known_schema()
         forest = self.forest_
         if forest is None or forest.gain is None:
             raise AttributeError(
