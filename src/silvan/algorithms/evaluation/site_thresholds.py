@@ -14,6 +14,7 @@ from silvan.algorithms.evaluation.figures import Answer
 from silvan.algorithms.evaluation.score_groups import hides_one_class, in_groups
 from silvan.algorithms.shared.drawn_rows import drawn_by_place
 from silvan.data.schema import Schema
+from silvan.errors import FormatError
 from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.part import StoredPart
 from silvan.federation.site import Site
@@ -48,6 +49,7 @@ class Unseen(NamedTuple):
 
 def unseen_rows(site: Site, schema: Schema, forest: Forest, draws: Draws | None) -> Unseen | None:
     """Score training rows by the trees that did not see them, in groups; None if that is not known or not allowed."""
+    _check_draws(draws)
     part = site.part(schema)
     if draws is None or forest.combine not in ("mean", "vote") or sum(draws.sizes) != len(forest):
         return None
@@ -77,6 +79,15 @@ def unseen_rows(site: Site, schema: Schema, forest: Forest, draws: Draws | None)
     policy = policy_of(site)
     unseen = Unseen(*in_groups(Answer(scores, decided), y, schema.n_classes, policy.score_groups))
     return None if hides_one_class(policy, unseen.y, schema.n_classes) else unseen
+
+
+def _check_draws(draws: Draws | None) -> None:
+    """Raise ``FormatError`` for numbers of trees that are none, or not as many as their sites."""
+    if draws is None:
+        return
+    owners = draws.owners or ("",)
+    if len(draws.sizes) != len(owners) or len(set(owners)) < len(owners) or min(draws.sizes) < 0:
+        raise FormatError("what the trees drew does not match their sites")
 
 
 def site_threshold(site: Site, schema: Schema, forest: Forest, draws: Draws | None, rule: str = "youden") -> float:
