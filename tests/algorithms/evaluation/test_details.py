@@ -304,3 +304,11 @@ def test_groups_of_one_number_are_left_out():
     [kept] = detail_of(*answer, y, 0, Floors.of(sv.Policy(score_groups=5))).groups
     assert len(shown) == 4
     np.testing.assert_array_equal(kept, shown[2:])
+
+
+@pytest.mark.parametrize(
+    "draws", [Draws((3, 3), ("a",)), Draws((3,), ("a", "b")), Draws((3, 3)), Draws((-3, 9), ("a", "b"))]
+)
+def test_draws_that_do_not_match_their_sites_are_refused(draws):
+    with pytest.raises(sv.FormatError, match="what the trees drew does not match their sites"):
+        unseen_rows(None, None, None, draws)
