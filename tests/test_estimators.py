@@ -1,7 +1,9 @@
 """The estimators: scikit-learn's own checks, scores that hold, and what a caller may get wrong."""
 
 import numpy as np
+import polars as pl
 import pytest
+from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, make_friedman1
 from sklearn.ensemble import RandomForestClassifier
@@ -12,10 +14,20 @@ from sklearn.utils.estimator_checks import (
     parametrize_with_checks,
 )
 
+import silvan as sv
 from silvan import ForestClassifier, ForestRegressor
 from silvan.errors import InputError
+from silvan.tree.draw import make_key, rows_of_trees
 
 ESTIMATORS = [ForestClassifier(), ForestRegressor()]
+VARIANTS = [
+    ForestClassifier(3, max_depth=2, max_features=None, criterion="entropy"),
+    ForestClassifier(3, bootstrap=False, max_features=1, min_samples_leaf=5),
+    ForestClassifier(3, max_features=0.5, class_weight="balanced", vote="hard", feature_draw="tree"),
+    ForestClassifier(3, max_samples=0.5, warm_start=True, min_samples_split=0.1),
+    ForestRegressor(3, max_depth=5, max_features=None, max_samples=0.7, warm_start=True),
+    ForestRegressor(3, bootstrap=False, max_features=0.5, min_samples_leaf=0.05, max_bins=8),
+]
 both = pytest.mark.parametrize("model", [ForestClassifier(5), ForestRegressor(5)], ids=["classes", "number"])
 
 rng = np.random.default_rng(0)
@@ -30,13 +42,16 @@ def fit(**parameters):
 # -- scikit-learn's contract
 
 
-@parametrize_with_checks(
-    ESTIMATORS,
-    expected_failed_checks=lambda estimator: {
-        "check_sample_weight_equivalence_on_dense_data": "a row's draw is keyed by its place in the table, "
-        "so with bootstrap a row of weight two is not two rows"
-    },
-)
+def inapplicable(estimator):
+    why = "a row's draw is keyed by its place in the table, so with bootstrap a row of weight two is not two rows"
+    found = {f"check_sample_weight_equivalence_on_{kind}_data": why for kind in ("dense", "sparse")}
+    if getattr(estimator, "vote", "soft") == "hard":
+        found["check_classifiers_train"] = "trees vote, which need not be for the class of the highest mean probability"
+    return found
+
+
+@parametrize_with_checks(ESTIMATORS + VARIANTS, expected_failed_checks=inapplicable)
+@pytest.mark.filterwarnings("ignore:X is sparse and was made dense", "ignore:warm_start=True adds no tree")
 def test_checks(estimator, check):
     check(estimator)
 
@@ -177,6 +192,14 @@ WRONG = [
     ("min_weight_fraction_leaf", 0.6, "between 0 and 0.5"),
     ("min_weight_fraction_leaf", float("nan"), "between 0 and 0.5"),
     ("vote", "loud", "'soft' or 'hard'"),
+    ("max_samples", 0, "1 to the number of rows"),
+    ("max_samples", 81, "1 to the number of rows, 80"),
+    ("max_samples", 0.0, "above 0 and at most 1"),
+    ("max_samples", 1.5, "above 0 and at most 1"),
+    ("max_samples", float("nan"), "above 0 and at most 1"),
+    ("max_samples", "half", "a share of the rows"),
+    ("max_samples", True, "a share of the rows"),
+    ("warm_start", "yes", "True or False"),
 ]
 
 
@@ -196,6 +219,8 @@ def test_parameters_that_contradict():
         fit(oob_score=True, bootstrap=False)
     with pytest.raises(InputError, match="criterion 'gini' does not fit regression"):
         ForestRegressor(criterion="gini").fit(X, y)
+    with pytest.raises(InputError, match="max_samples needs bootstrap=True"):
+        fit(max_samples=0.5, bootstrap=False)
 
 
 @pytest.mark.parametrize(("weight", "hint"), [(np.zeros(80), "zero"), (-np.ones(80), "negative")])
@@ -248,7 +273,91 @@ def test_out_of_bag_by_any_function():
 
 def test_what_is_not_there_is_said():
     X, y = small()
-    with pytest.raises(InputError, match="'absolute_error' is scikit-learn's and not there; use 'squared_error'"):
-        ForestRegressor(criterion="absolute_error").fit(X, X[:, 0])
-    with pytest.raises(InputError, match="class_weight must be None, 'balanced' or a dict"):
+    for criterion in ("absolute_error", "friedman_mse", "poisson"):
+        with pytest.raises(InputError, match=f"'{criterion}' is not there, since .*; use 'squared_error'"):
+            ForestRegressor(criterion=criterion).fit(X, X[:, 0])
+    with pytest.raises(InputError, match="'balanced_subsample': all trees of a forest weigh a class alike"):
         ForestClassifier(class_weight="balanced_subsample").fit(X, y)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_trees_draw_a_share_of_rows(share):
+    """As many as a bootstrap of that share has, in expectation; the rest is out of bag."""
+    X, y = np.arange(4000.0)[:, None], np.arange(4000) % 2
+    model = ForestRegressor(20, max_samples=share, oob_score=True, min_samples_leaf=1, max_bins=255).fit(X, y)
+    drawn = rows_of_trees(make_key(0, "rows"), np.arange(4000, dtype=np.uint64), 0, 20, share)
+    assert drawn.mean() == pytest.approx(1 - np.exp(-share), abs=0.01)
+    unseen = (~drawn).sum(axis=0) > 0
+    assert (np.isfinite(model.oob_prediction_) == unseen).all()
+    assert (
+        ForestRegressor(20, max_samples=int(4000 * share), min_samples_leaf=1, max_bins=255).fit(X, y).forest_
+        == model.forest_
+    )
+
+
+def test_all_rows_are_the_default_draw():
+    X, y = small()
+    plain = ForestClassifier(5).fit(X, y).forest_
+    assert plain == ForestClassifier(5, max_samples=1.0).fit(X, y).forest_
+    assert plain == ForestClassifier(5, max_samples=200).fit(X, y).forest_
+    assert plain != ForestClassifier(5, max_samples=199).fit(X, y).forest_
+
+
+@pytest.mark.parametrize("given", [{}, {"max_samples": 0.5}, {"random_state": None}, {"max_depth": 1}])
+def test_trees_are_added(given):
+    """The forest is the one that is grown at once, its importances and out-of-bag scores too."""
+    X, y = small()
+    model = ForestClassifier(3, warm_start=True, **given).fit(X, y)
+    first = model.forest_
+    for n in (4, 31):
+        model.set_params(n_estimators=n, oob_score=n == 31).fit(X, y)
+    assert len(model) == 31
+    if given.get("random_state", 0) is None:
+        assert (model.forest_.feature[: len(first.feature)] == first.feature).all()
+        return
+    at_once = ForestClassifier(31, oob_score=True, **given).fit(X, y)
+    assert model.forest_.hash == at_once.forest_.hash
+    assert model.oob_score_ == at_once.oob_score_
+    late = ForestClassifier(3, **given).fit(X, y).set_params(n_estimators=31, warm_start=True).fit(X, y)
+    assert late.forest_.hash == at_once.forest_.hash
+
+
+def test_trees_that_cannot_be_added():
+    X, y = small()
+    model = ForestClassifier(3, warm_start=True).fit(X, y)
+    with pytest.warns(UserWarning, match="adds no tree: there are 3 already"):
+        assert model.fit(X, y).forest_ == ForestClassifier(3).fit(X, y).forest_
+    with pytest.raises(InputError, match="n_estimators must be at least 3, the trees there are, got 2"):
+        model.set_params(n_estimators=2).fit(X, y)
+    model.set_params(n_estimators=5)
+    for other in ((X[:, :2], y), (X, y + 1)):
+        with pytest.raises(InputError, match="other columns, categories or classes; set warm_start=False"):
+            model.fit(*other)
+    assert len(model.set_params(warm_start=False).fit(X[:, :2], y)) == 5
+
+
+def test_sparse_tables_are_made_dense():
+    X, y = small()
+    X[X < 0.5] = 0
+    with pytest.warns(UserWarning, match="X is sparse and was made dense: 3.2 KB"):
+        model = ForestClassifier(5).fit(csr_array(X), y)
+    assert model.forest_ == ForestClassifier(5).fit(X, y).forest_
+    assert (model.predict(csr_array(X)) == model.predict(X)).all()
+    with pytest.warns(UserWarning, match="X is sparse and was made dense"):
+        fed = sv.federate_rows({"dense": (X, y), "sparse": (csr_array(X), y)})
+    assert (fed.site("sparse").part(fed.schema).X == X).all()
+    huge = csr_array((10**6, 10**4), dtype=np.float32)
+    with pytest.raises(InputError, match=r"X is sparse, and dense it would take 40\.0 GB, over 2\.0 GB"):
+        ForestClassifier(5).fit(huge, np.zeros(10**6))
+    with pytest.raises(InputError, match="dense it would take"):
+        model.predict(huge)
+
+
+def test_more_categories_than_can_be_named():
+    codes = [f"c{i % 300}" for i in range(900)]
+    frame = pl.DataFrame({"code": codes, "x": np.arange(900.0)})
+    with pytest.warns(UserWarning, match="'code' has more than 254 categories.*TargetEncoder"):
+        model = ForestClassifier(5).fit(frame, np.arange(900) % 2)
+    assert len(model.forest_.schema.features[0].categories) == 254
+    few = pl.DataFrame({"code": [f"c{i % 254}" for i in range(900)], "x": np.arange(900.0)})
+    ForestClassifier(5).fit(few, np.arange(900) % 2)  # no warning

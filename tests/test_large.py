@@ -66,7 +66,8 @@ def test_the_same_forest_whatever_the_memory(task):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"bootstrap": False}, {"max_depth": None, "min_samples_leaf": 1}, {"max_features": 1}]
+    "settings",
+    [{"bootstrap": False}, {"max_depth": None, "min_samples_leaf": 1}, {"max_features": 1}, {"max_samples": 0.3}],
 )
 def test_the_same_forest_whatever_the_trees(settings):
     tables = parts(table("several", 300), 2)

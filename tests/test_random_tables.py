@@ -66,7 +66,7 @@ def table(rng):
 def settings(rng, frame):
     """Parameters that make nodes draw again, end early, or go deep."""
     several = frame["label"].dtype != pl.Float64
-    return {
+    parameters = {
         "n_estimators": int(rng.integers(1, 5)),
         "max_depth": int(rng.integers(1, 9)),
         "max_features": [1, 2, None, "sqrt"][rng.integers(4)],
@@ -78,6 +78,8 @@ def settings(rng, frame):
         "random_state": int(rng.integers(100)),
         "vote": "hard" if several and rng.random() < 0.3 else "soft",
     }
+    shares = [None, None, 0.5, 0.9] if parameters["bootstrap"] else [None]
+    return parameters | {"max_samples": shares[parameters["random_state"] % len(shares)]}
 
 
 def drawn(seed):

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import narwhals as nw
 import numpy as np
+from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags, check_random_state, column_or_1d, compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
@@ -22,22 +23,28 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from silvan.data.array_table import densify
 from silvan.data.encode import encode_features, infer_features
-from silvan.data.schema import Feature, Label, Schema
+from silvan.data.schema import CROWDED, Feature, Label, Schema
 from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.forest.forest import Forest
 from silvan.forest.predict import as_matrix, decide, leaves_of, scores, scores_and_decisions
 from silvan.tree.draw import DrawKeys, make_key, rows_of_trees
-from silvan.tree.fit import Settings, fit_forest
+from silvan.tree.fit import Assembled, Settings, add_trees, check_class_weight
 from silvan.tree.target import Target, class_target, number_target
 from silvan.util.user_warnings import warn_user
+
+_MANY_ROWS = 1 << 40
+"""In place of the number of rows, before it is known."""
 
 
 class _Fitted(BaseEstimator):
     """Attributes that ``fit`` sets; not parameters, so not fields of the dataclasses below."""
 
     forest_: Forest
+    _seed: int
+    _shares: csr_array  # of features in the gains of trees
 
 
 @dataclass(repr=False, eq=False)
@@ -57,30 +64,39 @@ class _Forest(_Fitted):
     oob_score: bool | Callable[[np.ndarray, np.ndarray], float] = False
     feature_draw: str = "node"
     min_weight_fraction_leaf: float = 0.0
+    max_samples: int | float | None = None
+    warm_start: bool = False
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
         return tags
 
-    def _settings(self, n_rows: int = 1) -> Settings:
+    def _settings(self, n_rows: int = _MANY_ROWS) -> Settings:
         if not isinstance(self.oob_score, bool | np.bool) and not callable(self.oob_score):
             raise InputError(
                 f"oob_score must be True, False or a function of labels and answers, got {self.oob_score!r}"
             )
         if self.oob_score and not self.bootstrap:
             raise InputError("oob_score=True needs bootstrap=True: without it every tree sees every row")
-        if self.criterion in ("absolute_error", "friedman_mse", "poisson"):
-            raise InputError(f"criterion {self.criterion!r} is scikit-learn's and not there; use 'squared_error'")
+        if not isinstance(self.warm_start, bool | np.bool):
+            raise InputError(f"warm_start must be True or False, got {self.warm_start!r}")
         names = Settings.__dataclass_fields__.keys() & self.get_params(deep=False).keys() - {"class_weight"}
         values = {name: getattr(self, name) for name in names}
         for name, least in (("min_samples_leaf", 1), ("min_samples_split", 2)):
             if isinstance(values[name], float | np.floating):
                 values[name] = _share_of_rows(name, float(values[name]), n_rows, least)
+        n_drawn = self.max_samples
+        if isinstance(n_drawn, int | np.integer) and not isinstance(n_drawn, bool):
+            if not 1 <= n_drawn <= n_rows:
+                raise InputError(f"max_samples must be 1 to the number of rows, {n_rows}, or a share, got {n_drawn}")
+            values["max_samples"] = float(n_drawn / n_rows)
         return Settings(**values)
 
     def _read_table(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Check the table to fit on and describe its columns; return X as float32 (rows, features), and y as it is."""
+        X = densify(X, warn=True)
         frame = _mixed_frame(X)
         _check_present(y)
         if frame is None:
@@ -97,11 +113,16 @@ class _Forest(_Fitted):
         if not 0 < len(frame) == len(y):
             raise InputError(f"X has {len(frame)} rows and y has {len(y)}; they must match and not be none")
         self._features = infer_features(frame)
+        for feature in self._features:
+            if feature.crowded:
+                mend = "if they matter, make numbers of them first (sklearn.preprocessing.TargetEncoder)"
+                warn_user(f"column {feature.name!r} {CROWDED}; {mend}")
         return encode_features(frame, Schema(self._features, Label(_label_name(self._features)))), y
 
     def _read(self, X: Any) -> np.ndarray:
         """Check rows to predict for against the table fitted on."""
         check_is_fitted(self)
+        X = densify(X, warn=False)
         frame = _mixed_frame(X)
         if frame is None and not any(f.categorical for f in self._features):
             with np.errstate(over="ignore"):
@@ -111,10 +132,30 @@ class _Forest(_Fitted):
         return as_matrix(self.forest_.schema, X)
 
     def _grow(self, X: np.ndarray, target: Target, classes: tuple[Any, ...] | None = None) -> None:
-        self._seed = _seed(self.random_state)
         schema = Schema(self._features, Label(_label_name(self._features), classes))
+        settings = self._settings(len(X))
+        before = self._trees_before(schema)
+        if before is None:
+            self._seed = _seed(self.random_state)
         keys = DrawKeys(make_key(self._seed, "rows"), make_key(self._seed, "features"))
-        self.forest_ = fit_forest(X, target, schema, self._settings(len(X)), keys, n_jobs=self.n_jobs)
+        self.forest_, shares = add_trees(before, X, target, schema, settings, keys, n_jobs=self.n_jobs)
+        self._shares = csr_array(shares)
+
+    def _trees_before(self, schema: Schema) -> Assembled | None:
+        """Return the trees that are kept with ``warm_start``; raise ``InputError`` if none can be added to them."""
+        if not self.warm_start or "forest_" not in vars(self):
+            return None
+        n = len(self.forest_)
+        if self.forest_.schema != schema:
+            raise InputError(
+                "warm_start=True adds trees to those of the last fit, which had other columns, categories or classes; "
+                "set warm_start=False to begin anew"
+            )
+        if self.n_estimators < n:
+            raise InputError(f"n_estimators must be at least {n}, the trees there are, got {self.n_estimators}")
+        if self.n_estimators == n:
+            warn_user(f"warm_start=True adds no tree: there are {n} already, and n_estimators says no more")
+        return Assembled(self.forest_, self._shares.toarray())
 
     def _scores(self, X: Any) -> np.ndarray:
         matrix = self._read(X)
@@ -123,7 +164,8 @@ class _Forest(_Fitted):
     def _out_of_bag(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Score each row by the trees that did not see it, NaN where all did; also return what these decide."""
         keys = np.arange(len(X), dtype=np.uint64)
-        seen = rows_of_trees(make_key(self._seed, "rows"), keys, 0, self.n_estimators, True)
+        draw = self._settings(len(X)).row_draw
+        seen = rows_of_trees(make_key(self._seed, "rows"), keys, 0, self.n_estimators, draw)
         everywhere = int(seen.all(axis=0).sum())
         if everywhere:
             seen_by_all = f"every tree saw {everywhere} of {len(X)} rows"
@@ -181,6 +223,12 @@ class ForestClassifier(ClassifierMixin, _Forest):
         "node" draws features at every node, "tree" once for a tree.
     min_weight_fraction_leaf
         Least share of the total weight in a leaf; weights of rows and classes count here.
+    max_samples
+        A share f of the rows, or their number f n, for smaller trees: each row is then in a tree with probability
+        1 - exp(-f), as many as a bootstrap sample of that size would have. None: all rows, f = 1.
+    warm_start
+        Keep the trees of the last ``fit`` and add those that ``n_estimators`` has more. On the same table the forest is
+        the one that would have been grown at once; the seed of the first ``fit`` is kept.
     vote
         "soft" predicts the class of the highest mean probability, "hard" the one that most trees vote for, the first of
         equal ones; ``predict_proba`` is the mean in both cases.
@@ -223,8 +271,7 @@ class ForestClassifier(ClassifierMixin, _Forest):
         self.classes_, codes = np.unique(y, return_inverse=True)
         self.n_classes_ = len(self.classes_)
         by_class = None
-        if isinstance(self.class_weight, str) and self.class_weight != "balanced":
-            raise InputError(f"class_weight must be None, 'balanced' or a dict, got {self.class_weight!r}")
+        check_class_weight(self.class_weight)
         if self.class_weight is not None:
             by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
             if isinstance(self.class_weight, str) and weight is not None:  # balanced
@@ -291,6 +338,12 @@ class ForestRegressor(RegressorMixin, _Forest):
         "node" draws features at every node, "tree" once for a tree.
     min_weight_fraction_leaf
         Least share of the total weight in a leaf; weights of rows count here.
+    max_samples
+        A share f of the rows, or their number f n, for smaller trees: each row is then in a tree with probability
+        1 - exp(-f), as many as a bootstrap sample of that size would have. None: all rows, f = 1.
+    warm_start
+        Keep the trees of the last ``fit`` and add those that ``n_estimators`` has more. On the same table the forest is
+        the one that would have been grown at once; the seed of the first ``fit`` is kept.
 
     Attributes
     ----------

@@ -112,3 +112,12 @@ def test_one_table_of_all_sites(tmp_path):
     shown = " ".join(silvan("check", tmp_path / "s.toml").output.split())
     assert "ward at all sites: zeros in front of the numbers of 60 rows are lost" in shown
     assert "The file of all sites is separated by semicolons, with decimal commas." in shown
+
+
+def test_more_categories_than_can_be_named(tmp_path):
+    frame = pl.DataFrame({"code": [f"c{i % 300}" for i in range(900)], "label": [0, 1] * 450})
+    frame.write_csv(tmp_path / "a.csv")
+    frame.with_columns(pl.lit("c0").alias("code")).write_csv(tmp_path / "b.csv")
+    (tmp_path / "s.toml").write_text('[sites]\na = "a.csv"\nb = "b.csv"\n')
+    lines = json.loads(silvan("check", tmp_path / "s.toml", "--json").stdout)["questions"]
+    assert any(line.startswith("code at a: has more than 254 categories") for line in lines)

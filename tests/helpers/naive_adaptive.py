@@ -108,7 +108,7 @@ def grow_naive(sites, schema, settings, key, feature_key):
     plan = settings.federated_plan(len(schema.features))
     rule = settings.rule(settings.measure(schema, np.full(2, sum(len(y) for _, y, _ in sites))))
     order, drawn = make_feature_order(plan.n_features), np.zeros(plan.n_drawn, np.int64)
-    in_trees = [rows_of_trees(key, keys, 0, settings.n_estimators, settings.bootstrap) for _, _, keys in sites]
+    in_trees = [rows_of_trees(key, keys, 0, settings.n_estimators, settings.row_draw) for _, _, keys in sites]
     seeds = root_seeds(feature_key, np.arange(settings.n_estimators))
     roots = [Node([np.flatnonzero(d[t]).tolist() for d in in_trees], seeds[t]) for t in range(settings.n_estimators)]
     frontier, rounds = roots, 0

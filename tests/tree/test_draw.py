@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from silvan.errors import FormatError
 from silvan.tree.draw import (
     child_seeds,
     draw_features,
+    draw_limit,
     list_rows,
     make_feature_order,
     make_key,
@@ -159,6 +161,25 @@ def test_listed_rows(seed, n_trees, n_rows):
     sizes = np.full(n_trees, -1)
     np.testing.assert_array_equal(list_rows(drawn, sizes), np.nonzero(drawn)[1])
     np.testing.assert_array_equal(sizes, drawn.sum(axis=1))
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.999])
+def test_draws_of_two_shares_are_independent(share):
+    """A row is in a tree with probability 1 - exp(-share), whatever trees of another share drew."""
+    keys = np.arange(20_000, dtype=np.uint64)
+    drawn, others = rows_of_trees(KEY, keys, 0, 8, share), rows_of_trees(KEY, keys, 0, 8, share + 0.0005)
+    expected = 1 - math.exp(-share)
+    assert abs(drawn.mean() - expected) < 4.5 * math.sqrt(expected / drawn.size) + 2**-16
+    for other in (others, rows_of_trees(KEY, keys, 0, 8, True)):
+        assert abs(np.corrcoef(drawn.ravel(), other.ravel())[0, 1]) < 4.5 / math.sqrt(drawn.size)
+
+
+def test_all_rows_as_a_share():
+    assert draw_limit(1.0) == draw_limit(True) == 41427
+    assert draw_limit(1e-9) == 1
+    for wrong in (0, 0.0, -0.1, 1.1, math.nan, math.inf):
+        with pytest.raises(FormatError):
+            draw_limit(wrong)
 
 
 def test_without_bootstrap_all_rows():

@@ -10,18 +10,40 @@ from silvan.data.cells import STRANGE, is_dates, numbers_of, plain_value, value_
 from silvan.data.column_types import CellTypes, Kinds, kind_of
 from silvan.data.typed_table import Frame, TypedTable, checked, describe_frame, read_frame
 from silvan.errors import InputError
+from silvan.util.readable import format_bytes
+from silvan.util.user_warnings import warn_user
 
 if TYPE_CHECKING:
     import polars as pl
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+_DENSE_BYTES = 2_000_000_000
+"""A sparse matrix that is larger when dense is refused."""
+
+
+def densify(X: Any, *, warn: bool) -> Any:
+    """Return a sparse matrix as a dense array, with a warning that says how large; anything else as it is."""
+    if not type(X).__module__.startswith("scipy.sparse"):
+        return X
+    size = 4 * math.prod(X.shape)
+    if size > _DENSE_BYTES:
+        most = format_bytes(_DENSE_BYTES)
+        raise InputError(
+            f"X is sparse, and dense it would take {format_bytes(size)}, over {most}: trees take dense tables; leave "
+            "columns out, or pass fewer rows at a time"
+        )
+    if warn:
+        warn_user(f"X is sparse and was made dense: {format_bytes(size)}")
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, which is refused
+        return X.astype(np.float32).toarray()
+
 
 def read_pair(source: tuple[Any, ...], label: str, kinds: Kinds) -> TypedTable:
     """Read a tuple (X, y); they belong together by position."""
     if len(source) != 2:
         raise InputError(f"a tuple must be (X, y); got {len(source)} parts")
-    X, y = source
+    X, y = densify(source[0], warn=True), source[1]
     columns: dict[str, Array] = {}
     refused: dict[str, str] = {}
     if isinstance(X, np.ndarray | list):

@@ -10,6 +10,7 @@ import numpy as np
 
 from silvan.data.batches import Batched, Whole
 from silvan.data.cells import MISSING, Series, cell_dates, cell_numbers, cell_text, distinct, is_text
+from silvan.data.schema import CROWDED, MAX_CATEGORIES
 from silvan.util.readable import count_of
 
 LEAK = 0.99
@@ -113,6 +114,8 @@ def _odd(kind: str, numbers: np.ndarray, values: list[Any], present: int) -> lis
     whole = kind == "numeric" and not np.any(numbers != np.floor(numbers))
     if len(values) == present and (whole or kind == "categorical"):
         notes.append("every value occurs once: an identifier? then leave it out (exclude)")
+    elif kind == "categorical" and len(values) > MAX_CATEGORIES:
+        notes.append(f"{CROWDED}; if they matter, group them (a code by its first letters) or make numbers of them")
     if kind == "categorical" and all(cell_text(value).strip().isdigit() for value in values):
         notes.append('text that is all numbers: codes, or numbers? then set its kind (kinds: "numeric")')
     for code in _CODES:

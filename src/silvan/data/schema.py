@@ -27,6 +27,15 @@ MAX_BINS = 255
 MAX_CATEGORIES = MAX_BINS - 1
 """The most named categories of a column; one more bin is left for all others."""
 
+CROWDED = f"has more than {MAX_CATEGORIES} categories: the most frequent are kept apart, the others count as one"
+"""What people are told of such a column."""
+
+FEWER = (
+    "leave it out if it is an identifier; if its categories matter, group them alike at every site (a code by its "
+    "first letters), or replace them by numbers that all agree on"
+)
+"""What a federation can do about it."""
+
 Kind = Literal["numeric", "categorical"]
 DatePart = Literal["days", "year", "month", "weekday"]
 Class = str | int | float | bool
@@ -98,6 +107,11 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
             self._check_categorical()
         else:
             self._check_numeric()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the column has more categories than can be named."""
+        return self.other and len(self.categories or ()) == MAX_CATEGORIES
 
     def _check_categorical(self) -> None:
         if self.bounds is not None or self.edges is not None or self.date is not None:

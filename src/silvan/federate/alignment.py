@@ -9,7 +9,7 @@ import numpy as np
 from silvan.algorithms.vertical.coded_names import named_feature, named_label
 from silvan.algorithms.vertical.columns import DescribeColumns, Description, describe, left_out, owner_of, stretches
 from silvan.data.encode import Task
-from silvan.data.schema import Label, Schema
+from silvan.data.schema import CROWDED, Label, Schema
 from silvan.errors import AgreementError
 from silvan.federation.agreement.agreement import Agreement, Columns
 from silvan.federation.federation import Federation
@@ -77,9 +77,13 @@ def agree_on_columns(federation: Federation, how: Alignment) -> Agreement:
     coded = Schema(tuple(f for own in features.values() for f in own), told.label or Label(how.label))
     columns = Columns(stretches(features), holder, told.common, told.held_out, coded, known, told.draws)
     differences = left_out(replies, len(common))
+    schema = _with_names(parties, told, holder, how) if parties else coded
+    crowded = [feature.name for feature in schema.features if feature.crowded]
+    differences.warnings += [
+        f"column {name!r} {CROWDED}; if they matter, its holder can group them" for name in crowded
+    ]
     for text in differences.warnings:
         warnings.warn(text, stacklevel=5)
-    schema = _with_names(parties, told, holder, how) if parties else coded
     return Agreement(schema, differences, dict.fromkeys(replies, len(columns.training)), columns)
 
 

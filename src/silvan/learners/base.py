@@ -30,8 +30,9 @@ from silvan.forest.forest import Forest
 from silvan.learners.evaluation import evaluation
 from silvan.learners.sklearn_attributes import SklearnAttributes
 from silvan.privacy.gate.announce import Questions, announce
-from silvan.tree.draw import make_key
+from silvan.tree.draw import RowDraw, make_key
 from silvan.tree.fit import NO_VOTES, Settings
+from silvan.tree.gain import CRITERIA
 from silvan.util.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ class Learner(_Fitted):
     random_state: int = 0
     feature_draw: str = "node"
     threshold: Any = None
+    max_samples: float | None = None
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
         """Return the kinds of messages that fitting may ask of sites."""
@@ -132,7 +134,8 @@ class Learner(_Fitted):
 
     def questions(self, federation: Federation) -> Questions:
         """Return what fitting asks of sites."""
-        given = {name: v for name, v in self.get_params(deep=False).items() if (name, v) != ("threshold", None)}
+        later = ("threshold", "max_samples")  # parameters that texts do not name where they are not set
+        given = {name: v for name, v in self.get_params(deep=False).items() if v is not None or name not in later}
         parameters = repr([type(self).__name__, sorted(given.items(), key=str)])
         settings = f"{parameters} {federation.schema.hash}"
         return Questions(self.asks(federation.schema), min_leaf=self.min_samples_leaf, settings=settings)
@@ -185,6 +188,10 @@ class Learner(_Fitted):
             return NO_RULE
         return Decide(self.threshold_, self.threshold if isinstance(self.threshold, str) else self.threshold_)
 
+    def row_draw(self) -> RowDraw:
+        """Return how trees draw rows."""
+        return Settings(bootstrap=self.bootstrap, max_samples=self.max_samples).row_draw
+
     def drawn_rows(self, federation: Federation) -> np.ndarray | None:
         """Return which rows each tree of ``forest_`` drew: bool (trees, all sites' training rows); None if unknown."""
         return None
@@ -192,7 +199,7 @@ class Learner(_Fitted):
     def draws(self, federation: Federation, contenders: list[tuple[str, object]]) -> dict[str, Draws]:
         """Return which rows the trees of models drew, by the hash of the model, as far as it is known."""
         pooled = [model for name, model in contenders if name == "pooled" and isinstance(model, Forest)]
-        return {model.hash: Draws((len(model),), bootstrap=bool(self.bootstrap)) for model in pooled}
+        return {model.hash: Draws((len(model),), bootstrap=self.row_draw()) for model in pooled}
 
     @abstractmethod
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
@@ -201,7 +208,7 @@ class Learner(_Fitted):
     def forest_settings(self, schema: Schema) -> Settings:
         """Return the settings of trees for a schema; raise ``InputError`` where the two do not fit."""
         default = "gini" if schema.n_classes else "squared_error"
-        if self.criterion is not None and (self.criterion == "squared_error") == bool(schema.n_classes):
+        if self.criterion in CRITERIA and (self.criterion == "squared_error") == bool(schema.n_classes):
             fits = "'gini', 'entropy' or 'log_loss'" if schema.n_classes else "'squared_error'"
             kind = "classification" if schema.n_classes else "regression"
             raise InputError(f"criterion {self.criterion!r} does not fit {kind}: leave it out, or use {fits}")

@@ -182,7 +182,7 @@ class BOFRF(Learner):
             taus,
             protocol=self.protocol,  # type: ignore[arg-type]  # checked
             validation=validation,
-            bootstrap=settings.bootstrap,
+            bootstrap=settings.row_draw,
         )
         self._keep(weighted, chosen, taus)
 
@@ -264,7 +264,7 @@ class BOFRF(Learner):
         if self.clusters is not None or self.validation or self.tune or self.recount or self._site_forests:
             return None
         n_trees = dict.fromkeys(federation.active, self.n_estimators)
-        return rows_drawn_at_sites(federation, self.schema_, bool(self.bootstrap), n_trees)
+        return rows_drawn_at_sites(federation, self.schema_, self.row_draw(), n_trees)
 
     def draws(self, federation: Federation, contenders: list[tuple[str, object]]) -> dict[str, Draws]:
         """Return which rows the trees of models drew; not known of forests that sites brought, nor of clusters'."""
@@ -272,18 +272,18 @@ class BOFRF(Learner):
         if self._site_forests:
             return found
         for site in self.own_:
-            alone = Draws((len(self.own_[site]),), (site,), bool(self.bootstrap))
+            alone = Draws((len(self.own_[site]),), (site,), self.row_draw())
             found |= {forest.hash: alone for forest in (self.own_[site], self._local[site])}
         if self.forest_ is not None:
             sites = list(dict.fromkeys(self.owners_.tolist()))
             sizes = tuple(int((self.owners_ == site).sum()) for site in sites)
             recounted = bool(self.recount) and len(sites) > 1
-            together = Draws(sizes, tuple(sites), bool(self.bootstrap), recounted)
+            together = Draws(sizes, tuple(sites), self.row_draw(), recounted)
             for site, forest in {"": self.forest_, **self.forests_}.items():
                 if self.strategies_.get(site) != "own":
                     found[forest.hash] = together
                 else:
-                    found[forest.hash] = Draws((len(forest),), (site,), bool(self.bootstrap))
+                    found[forest.hash] = Draws((len(forest),), (site,), self.row_draw())
         return found
 
     @classmethod

@@ -123,13 +123,13 @@ class HistogramForest(Learner):
         if self.epsilon is not None or self.forest_ is None:
             return None
         rows, key = pooled_rows(federation, self.schema_)
-        return rows_of_trees(key, rows.row_keys, 0, len(self.forest_), bool(self.bootstrap))
+        return rows_of_trees(key, rows.row_keys, 0, len(self.forest_), self.row_draw())
 
     def draws(self, federation: Federation, contenders: list[tuple[str, object]]) -> dict[str, Draws]:
         """Return which rows the trees of models drew; those of a private forest are not known."""
         found = super().draws(federation, contenders)
         if self.epsilon is None and self.forest_ is not None:
-            found[self.forest_.hash] = Draws((len(self.forest_),), bootstrap=bool(self.bootstrap))
+            found[self.forest_.hash] = Draws((len(self.forest_),), bootstrap=self.row_draw())
         return found
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
@@ -433,7 +433,7 @@ class MergedForest(Learner):
             return None
         shares = {site: federation.rows[site] if self.weights == "trees" else 1 for site in federation.active}
         n_trees = merged_forest.share_out(self.n_estimators, shares)
-        return rows_drawn_at_sites(federation, self.schema_, bool(self.bootstrap), n_trees)
+        return rows_drawn_at_sites(federation, self.schema_, self.row_draw(), n_trees)
 
     def draws(self, federation: Federation, contenders: list[tuple[str, object]]) -> dict[str, Draws]:
         """Return which rows the trees of models drew; not known where a site was lost on the way."""
@@ -443,7 +443,7 @@ class MergedForest(Learner):
         n_trees = {site: n for site, n in n_trees.items() if n}
         if self.forest_ is not None and sum(n_trees.values()) == len(self.forest_):
             recounted = bool(self.recount) and len(federation.active) > 1
-            found[self.forest_.hash] = Draws(tuple(n_trees.values()), tuple(n_trees), bool(self.bootstrap), recounted)
+            found[self.forest_.hash] = Draws(tuple(n_trees.values()), tuple(n_trees), self.row_draw(), recounted)
         return found
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:

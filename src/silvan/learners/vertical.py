@@ -317,8 +317,9 @@ class VerticalForest(Learner, _InShares):
         parameters = self.get_params()
         if self.vote == "soft":  # as files had it before there was a choice
             del parameters["vote"]
-        if self.threshold is None:
-            del parameters["threshold"]
+        for name in ("threshold", "max_samples"):
+            if parameters[name] is None:
+                del parameters[name]
         write_model(folder, _STRUCTURE, self._fitted(), self.shares_, parameters)
 
     @classmethod

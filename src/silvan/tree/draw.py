@@ -7,18 +7,24 @@ rows in and out of a tree cannot be told from coin tosses.
 """
 
 import hashlib
+import math
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
+from silvan.errors import FormatError
+
 U = np.uint64
+
+RowDraw = bool | float
+"""How trees draw rows: True as a bootstrap of as many rows as there are, a number as one of that share, False not."""
 
 ROWS, FEATURES, FOLDS, RESAMPLES, VALIDATION, TIES = 1, 2, 3, 4, 5, 6
 """Purposes of a hash, in the top byte of every hashed message; draws for different purposes are independent."""
 
-_SHARE = 41427
-"""A row is in a tree if its 16 bits are below this: 2^16 (1 - 1/e), rounded."""
+DRAW_STEPS = 1 << 16
+"""So many numbers a row may have in the draw of a tree."""
 
 TREES_A_HASH = 4
 """Trees that share the 64 bits of one hash."""
@@ -71,29 +77,45 @@ def siphash(key: np.ndarray, a: np.uint64, b: np.uint64) -> np.uint64:
     return v0 ^ v1 ^ v2 ^ v3
 
 
-@njit(nogil=True, cache=True)
-def rows_of_trees(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: int, bootstrap: bool) -> np.ndarray:
-    """Return which rows are in which trees: bool (tree, row).
+def rows_of_trees(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: int, draw: RowDraw) -> np.ndarray:
+    """Return which rows are in which trees: bool (tree, row); each row independently and without replacement.
 
-    Each row is in each tree with probability 1 - 1/e, the expected share of distinct rows in a bootstrap
-    sample, independently and without replacement. Without ``bootstrap`` every row is in every tree.
+    Another share is another draw: rows of a smaller share are not among those of a larger one, or the sums of two
+    forests would differ by the few rows between two shares.
     """
+    limit = draw_limit(draw)
+    return _draw(key, row_keys, first, n_trees, limit, 0 if limit == draw_limit(True) else limit)
+
+
+def draw_limit(draw: RowDraw) -> int:
+    """Return below which of 2^16 numbers a row's must be for the row to be in a tree.
+
+    A row is in a tree with probability 1 - exp(-f), the expected share of distinct rows in a bootstrap sample of f
+    times as many rows as there are; 1 - 1/e for f = 1. Raise ``FormatError`` for an f that there cannot be.
+    """
+    if not (draw is False or 0.0 < draw <= 1.0):
+        raise FormatError("trees draw a share of the rows that there cannot be")
+    return max(1, round(DRAW_STEPS * -math.expm1(-float(draw)))) if draw else DRAW_STEPS
+
+
+@njit(nogil=True, cache=True)
+def _draw(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: int, limit: int, salt: int) -> np.ndarray:
     n = row_keys.shape[0]
     drawn = np.ones((n_trees, n), np.bool_)
-    if not bootstrap:
+    if limit >= DRAW_STEPS:
         return drawn
     last_group = -1
     bits = np.empty(n, np.uint64)
     for t in range(n_trees):
         group, place = divmod(first + t, TREES_A_HASH)
         if group != last_group:
-            message = (U(ROWS) << U(56)) | U(group)
+            message = (U(ROWS) << U(56)) | (U(salt) << U(32)) | U(group)
             for i in range(n):
                 bits[i] = siphash(key, message, row_keys[i])
             last_group = group
         shift = U(16 * place)
         for i in range(n):
-            drawn[t, i] = (bits[i] >> shift) & U(0xFFFF) < U(_SHARE)
+            drawn[t, i] = (bits[i] >> shift) & U(0xFFFF) < U(limit)
     return drawn
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import UNSET, UnsetType
@@ -16,7 +16,7 @@ from silvan.forest.arrays import DEPTH_CAP, Combine
 from silvan.forest.category_set import is_category_split
 from silvan.forest.explain.importance import gain_shares, mean_shares
 from silvan.forest.forest import Forest
-from silvan.tree.draw import DrawKeys
+from silvan.tree.draw import DrawKeys, RowDraw
 from silvan.tree.gain import CRITERIA, SQUARED_ERROR, Rule
 from silvan.tree.grow import Frontier, Grown, Plan, grow
 from silvan.tree.node_rows import Binned
@@ -27,6 +27,13 @@ from silvan.util.threads import thread_count, thread_map
 
 _ROWS_AT_ONCE = 1 << 21
 """Trees grow side by side in batches of about so many rows: enough work a call, little memory."""
+
+_NOT_THERE = {
+    "absolute_error": "trees grow on sums, which tell no medians",
+    "friedman_mse": "it is made for boosting",
+    "poisson": "a number is judged by its squared error alone",
+}
+"""Criteria of scikit-learn, and why these trees have none of them."""
 
 NO_VOTES = "vote='hard' is for classification: trees that predict a number have no class to vote for"
 """The text of an error."""
@@ -48,6 +55,7 @@ class Settings:
     min_weight_fraction_leaf: float = 0.0
     class_weight: str | list[float] | None = None  # "balanced", or a weight a class
     vote: str | UnsetType = UNSET  # "hard": trees vote. "soft" is not set, so that questions stay as they were without
+    max_samples: float | UnsetType | None = UNSET  # a share of the rows; all of them, None, is not set
 
     def __post_init__(self) -> None:
         """Raise ``InputError`` for a parameter that is out of range."""
@@ -59,6 +67,9 @@ class Settings:
             if self.max_depth > DEPTH_CAP:
                 raise InputError(f"max_depth must be at most {DEPTH_CAP} or None, got {self.max_depth}")
         if self.criterion not in list(CRITERIA):
+            if isinstance(self.criterion, str) and self.criterion in _NOT_THERE:
+                why = _NOT_THERE[self.criterion]
+                raise InputError(f"criterion {self.criterion!r} is not there, since {why}; use 'squared_error'")
             raise InputError(f"criterion must be one of {', '.join(CRITERIA)}, got {self.criterion!r}")
         if not isinstance(self.bootstrap, bool | np.bool):
             raise InputError(f"bootstrap must be True or False, got {self.bootstrap!r}")
@@ -67,14 +78,29 @@ class Settings:
         share: Any = self.min_weight_fraction_leaf
         if not (isinstance(share, int | float | np.number) and 0.0 <= share <= 0.5):
             raise InputError(f"min_weight_fraction_leaf must be between 0 and 0.5, got {share!r}")
-        if isinstance(self.class_weight, str) and self.class_weight != "balanced":
-            raise InputError(f"class_weight must be None, 'balanced' or a dict, got {self.class_weight!r}")
+        check_class_weight(self.class_weight)
         if self.vote not in ("soft", "hard", UNSET):
             raise InputError(f"vote must be 'soft' or 'hard', got {self.vote!r}")
         if self.vote == "soft":
             object.__setattr__(self, "vote", UNSET)
+        self._check_max_samples()
         _at_least("max_bins", self.max_bins, 2)
         check_max_bins(self.max_bins)
+
+    def _check_max_samples(self) -> None:
+        share: Any = self.max_samples
+        if share is not None and share is not UNSET:
+            if not isinstance(share, float | np.floating) or not 0.0 < share <= 1.0:
+                raise InputError(f"max_samples must be a share of the rows, above 0 and at most 1, got {share!r}")
+            if not self.bootstrap:
+                raise InputError("max_samples needs bootstrap=True: without it every tree sees every row")
+        object.__setattr__(self, "max_samples", UNSET if share in (None, UNSET, 1.0) else float(share))
+
+    @property
+    def row_draw(self) -> RowDraw:
+        """How trees draw rows."""
+        share = self.max_samples
+        return bool(self.bootstrap) if share is None or isinstance(share, UnsetType) else share
 
     @property
     def combine(self) -> Combine:
@@ -155,6 +181,20 @@ def _at_least(name: str, value: object, least: int) -> None:
         raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 
+def check_class_weight(weight: Any) -> None:
+    """Raise ``InputError`` for a text that is none of the ways to weigh classes."""
+    if isinstance(weight, str) and weight != "balanced":
+        trees = ": all trees of a forest weigh a class alike" if weight == "balanced_subsample" else ""
+        raise InputError(f"class_weight must be None, 'balanced' or a dict, got {weight!r}{trees}")
+
+
+class Assembled(NamedTuple):
+    """A forest, and the share of each feature in the gains of each tree, (trees, features), for more trees to join."""
+
+    forest: Forest
+    shares: np.ndarray
+
+
 def fit_forest(
     X: np.ndarray,
     target: Target,
@@ -171,11 +211,30 @@ def fit_forest(
     ``row_keys`` are the rows' numbers in the draws, their places if not given; ``floor`` is the fewest rows in a cell
     of the grid that is divided further.
     """
+    return add_trees(None, X, target, schema, settings, keys, row_keys=row_keys, floor=floor, n_jobs=n_jobs).forest
+
+
+def add_trees(
+    before: Assembled | None,
+    X: np.ndarray,
+    target: Target,
+    schema: Schema,
+    settings: Settings,
+    keys: DrawKeys,
+    *,
+    row_keys: np.ndarray | None = None,
+    floor: int = 1,
+    n_jobs: int | None = None,
+) -> Assembled:
+    """Grow the trees that a forest lacks: with those ``before``, it is the forest that ``fit_forest`` grows at once."""
     threads = thread_count(n_jobs)
     bins, codes = find_bins(X, schema, settings.max_bins, threads, floor)
     numbers = np.arange(len(X), dtype=np.uint64) if row_keys is None else row_keys
     table = Binned(codes, target.rows, numbers, bins, target.measure.n_stats)
-    return grow_forest(table, target.measure, schema, settings, settings.plan(X.shape[1]), keys, threads)
+    trees = range(0 if before is None else len(before.forest), settings.n_estimators)
+    grown = _grow_trees(table, target.measure, settings, settings.plan(X.shape[1]), keys, trees, threads)
+    pieces = [_ordered(part, thresholds, schema, target.measure) for part, thresholds in grown]
+    return _join_pieces(([] if before is None else [_piece(before)]) + pieces, schema, settings.combine)
 
 
 def grow_forest(
@@ -187,22 +246,29 @@ def grow_forest(
     keys: DrawKeys,
     threads: int,
 ) -> Forest:
-    """Grow all trees where all rows are in one place, some trees at a time."""
+    """Grow all trees where all rows are in one place."""
+    trees = range(settings.n_estimators)
+    return assemble(
+        _grow_trees(table, measure, settings, plan, keys, trees, threads), schema, measure, settings.combine
+    )
+
+
+def _grow_trees(
+    table: Binned, measure: Measure, settings: Settings, plan: Plan, keys: DrawKeys, wanted: range, threads: int
+) -> list[tuple[Grown, np.ndarray]]:
+    """Grow some trees, a few at a time; return them with the thresholds of their splits."""
     rule = settings.rule(measure)
 
     def some(trees: range) -> Grown:
-        rows = Rows.of_trees(table, keys.rows, trees, settings.bootstrap)
+        rows = Rows.of_trees(table, keys.rows, trees, settings.row_draw)
 
         def find(frontier: Frontier) -> Splits:
             return rows.find(frontier, plan, rule, keys.features if keys.ties is None else keys.ties)
 
         return grow(np.arange(trees.start, trees.stop), keys.features, plan, rule, find, rows.apply)
 
-    batches = tree_batches(settings.n_estimators, len(table), threads)
-    parts = thread_map(some, batches, threads)
-    return assemble(
-        [(part, table.bins.cut(part.feature, part.bin)) for part in parts], schema, measure, settings.combine
-    )
+    batches = [wanted[batch.start : batch.stop] for batch in tree_batches(len(wanted), len(table), threads)]
+    return [(part, table.bins.cut(part.feature, part.bin)) for part in thread_map(some, batches, threads)]
 
 
 def tree_batches(n_trees: int, n_rows: int, threads: int) -> list[range]:
@@ -218,19 +284,28 @@ def assemble(
 ) -> Forest:
     """Return the forest that grown trees make, given the thresholds of their splits."""
     pieces = [_ordered(part, thresholds, schema, measure) for part, thresholds in parts]
+    return _join_pieces(pieces, schema, combine).forest
+
+
+def _piece(of: Assembled) -> dict[str, np.ndarray]:
+    """Return a forest's arrays as ``_ordered`` returns those of grown trees."""
+    forest = of.forest
+    arrays = ("feature", "threshold", "missing_left", "sets", "value", "weights")
+    return {"sizes": np.diff(forest.offsets), **{name: getattr(forest, name) for name in arrays}, "gain": of.shares}
+
+
+def _join_pieces(pieces: Sequence[dict[str, np.ndarray]], schema: Schema, combine: Combine) -> Assembled:
     joined: dict[str, Any] = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     sizes, weights = joined.pop("sizes"), joined.pop("weights")
-    gain = mean_shares(joined.pop("gain"))
+    shares = joined.pop("gain")
     if not weights.any():
-        raise InputError("no tree drew any row: the table is too small (n_samples=1?); set bootstrap=False")
-    return Forest(
-        schema=schema,
-        offsets=np.concatenate([[0], np.cumsum(sizes)]),
-        weights=weights,
-        combine=combine,
-        gain=gain,
-        **joined,
-    )
+        raise InputError(
+            "no tree drew any row: the table is too small (n_samples=1?); set bootstrap=False, or a larger max_samples"
+        )
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    gain = mean_shares(shares)
+    forest = Forest(schema=schema, offsets=offsets, weights=weights, combine=combine, gain=gain, **joined)
+    return Assembled(forest, shares)
 
 
 def level_order(grown: Grown) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from silvan.data.bins import Bins
-from silvan.tree.draw import list_rows, rows_of_trees
+from silvan.tree.draw import RowDraw, list_rows, rows_of_trees
 from silvan.util.threads import thread_map
 
 _TREES_A_DRAW = 4  # which share their hashes
@@ -42,11 +42,11 @@ class NodeRows:
     stops: np.ndarray
 
     @classmethod
-    def draw(cls, table: Binned, key: np.ndarray, n_trees: int, bootstrap: bool, threads: int = 1) -> "NodeRows":
+    def draw(cls, table: Binned, key: np.ndarray, n_trees: int, draw: RowDraw, threads: int = 1) -> "NodeRows":
         """Return the rows that each tree draws, all at its root."""
 
         def some(first: int) -> tuple[np.ndarray, np.ndarray]:
-            drawn = rows_of_trees(key, table.row_keys, first, min(_TREES_A_DRAW, n_trees - first), bootstrap)
+            drawn = rows_of_trees(key, table.row_keys, first, min(_TREES_A_DRAW, n_trees - first), draw)
             sizes = np.zeros(len(drawn), np.int64)
             return list_rows(drawn, sizes), sizes
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from silvan.tree.draw import TREES_A_HASH, list_rows, rows_of_trees
+from silvan.tree.draw import TREES_A_HASH, RowDraw, list_rows, rows_of_trees
 from silvan.tree.level import fill_bases
 from silvan.tree.node_rows import Binned
 from silvan.tree.split import Splits
@@ -20,10 +20,10 @@ class RoutedRows:
     """The rows of some trees, for a table that is seen in pieces."""
 
     def __init__(
-        self, pieces: Callable[[], Iterator[Binned]], n_bins: np.ndarray, key: np.ndarray, n_trees: int, bootstrap: bool
+        self, pieces: Callable[[], Iterator[Binned]], n_bins: np.ndarray, key: np.ndarray, n_trees: int, draw: RowDraw
     ) -> None:
         self.pieces, self.n_bins = pieces, n_bins
-        self.key, self.n_trees, self.bootstrap = key, n_trees, bootstrap
+        self.key, self.n_trees, self.draw = key, n_trees, draw
         self.made = SplitsMade.none(n_trees)
         self.tree = np.arange(n_trees)  # of each node
 
@@ -47,7 +47,7 @@ class RoutedRows:
 
             def some(task: np.ndarray, piece: Binned = piece, hist: np.ndarray = hist) -> None:
                 first = int(task[0])
-                drawn = rows_of_trees(self.key, piece.row_keys, first, int(task[-1]) - first + 1, self.bootstrap)
+                drawn = rows_of_trees(self.key, piece.row_keys, first, int(task[-1]) - first + 1, self.draw)
                 for tree in task:
                     rows = list_rows(drawn[tree - first : tree - first + 1], np.zeros(1, np.int64))
                     places = np.full(len(rows), tree, np.uint32)

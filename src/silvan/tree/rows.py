@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from silvan.tree.draw import Ties, list_rows, make_feature_order, rows_of_trees
+from silvan.tree.draw import RowDraw, Ties, list_rows, make_feature_order, rows_of_trees
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.histogram import find_splits
@@ -45,9 +45,9 @@ class Rows:
             self.made = SplitsMade.none(len(drawn))
 
     @classmethod
-    def of_trees(cls, table: Binned, key: np.ndarray, trees: range, bootstrap: bool) -> "Rows":
+    def of_trees(cls, table: Binned, key: np.ndarray, trees: range, draw: RowDraw) -> "Rows":
         """Draw the rows of consecutive trees."""
-        return cls(table, rows_of_trees(key, table.row_keys, trees.start, len(trees), bootstrap))
+        return cls(table, rows_of_trees(key, table.row_keys, trees.start, len(trees), draw))
 
     @property
     def n_nodes(self) -> int:

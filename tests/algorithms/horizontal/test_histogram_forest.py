@@ -182,6 +182,10 @@ WRONG = {
         "measure": Measure(2, 0, (1, 1), 9) if q.measure.scale else Measure(2, 1, (1,), 9, 0.0, 1.0)
     },
     "an endless offset": lambda q: {"measure": msgspec.structs.replace(q.measure, offset=np.inf)},
+    "a share of rows below zero": lambda q: {"bootstrap": -0.5},
+    "no share of rows": lambda q: {"bootstrap": 0.0},
+    "more than all rows": lambda q: {"bootstrap": 1.5},
+    "a share that is no number": lambda q: {"bootstrap": np.nan},
     "no number": lambda q: {"measure": msgspec.structs.replace(q.measure, scale=np.nan)},
 }
 
@@ -193,6 +197,13 @@ def test_questions_that_do_not_hold_together(asked, how):
     assert truth.kind == "Histograms"
     assert trouble(put(asked, **WRONG[how](asked[2]))).code == "format"
     assert put(asked) == truth
+
+
+def test_too_few_rows_a_tree_are_refused(asked):
+    """With a tiny share a root has one row or two, whose histograms are these rows."""
+    refused = trouble(put(asked, bootstrap=0.01))
+    assert refused.code == "refused"
+    assert put(asked, bootstrap=0.2).kind == "Histograms"
 
 
 def test_a_question_about_nothing(asked):

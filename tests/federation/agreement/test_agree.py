@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from helpers.studies import Recorded, federate
 
+import silvan as sv
 from silvan.data.schema import MAX_CATEGORIES
 from silvan.errors import AgreementError, InputError, RefusedError, SchemaError, SiteError
 from silvan.federation import wire
@@ -235,7 +236,8 @@ def test_names_of_people_are_never_told():
         "big": plain(n, patient=people),
         "small": plain(patient=[f"Person{i:06}" for i in range(n, n + 30)]),
     }
-    data, fed = sent(tables)
+    with pytest.warns(UserWarning, match="'patient' has more than 254 categories.*leave it out if it is an identifier"):
+        data, fed = sent(tables)
     [patient] = [f for f in fed.schema.features if f.name == "patient"]
     assert data.count(b"Person") <= 1  # of the few at the small site, hardly one shares both its hashes
     assert patient.other
@@ -296,11 +298,23 @@ def test_free_text_is_named_only_where_the_site_itself_has_enough():
 def test_more_categories_than_can_be_named():
     n = 300
     words = [f"w{i:03}" for i in range(n) for _ in range(FLOOR + (i >= 50))]
-    fed = federate({"a": plain(len(words), ward=words, seed=1)})
+    with pytest.warns(UserWarning, match="'ward' has more than 254 categories.*group them alike at every site"):
+        fed = federate({"a": plain(len(words), ward=words, seed=1)})
     [ward] = [f for f in fed.schema.features if f.name == "ward"]
     assert ward.other
+    assert notes(fed, "ward")[-1] == ("more than 254 categories", "the rarer together as 'other'")
+    enough = [f"w{i % MAX_CATEGORIES}" for i in range(20 * MAX_CATEGORIES)]
+    few = federate({"a": plain(len(enough), ward=enough)})
+    assert few.differences.warnings == []
     assert 240 <= len(ward.categories) <= MAX_CATEGORIES
     assert sum(w >= "w050" for w in ward.categories) > 225  # the most frequent first
+
+
+def test_more_categories_than_can_be_named_by_columns():
+    codes = pl.DataFrame({"id": range(6000), "code": [f"c{i % 300:03}" for i in range(6000)]})
+    labels = pl.DataFrame({"id": range(6000), "x": np.arange(6000.0), "label": ["no", "yes"] * 3000})
+    with pytest.warns(UserWarning, match="'code' has more than 254 categories.*its holder can group them"):
+        sv.federate_columns({"codes": codes, "labels": labels}, id="id", label="label")
 
 
 def test_names_do_not_travel_where_no_column_is_text():

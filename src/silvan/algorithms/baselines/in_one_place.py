@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from silvan.algorithms.shared.drawn_rows import draws_rows
+from silvan.algorithms.shared.drawn_rows import possible_draw
 from silvan.algorithms.vertical.columns import columns_of, encode_labels, encode_rows, rows_blob
 from silvan.algorithms.vertical.row_draws import row_draws
 from silvan.data.schema import Schema
@@ -15,7 +15,7 @@ from silvan.federation.part import Part
 from silvan.federation.party import Party
 from silvan.federation.site import Site
 from silvan.privacy.identity import places_of
-from silvan.tree.draw import rows_of_trees
+from silvan.tree.draw import RowDraw, rows_of_trees
 
 
 def pooled_rows(federation: Federation, schema: Schema) -> tuple[Part, np.ndarray]:
@@ -56,7 +56,7 @@ class AloneParty(Site):
         return self.rows
 
 
-def rows_drawn_at_sites(federation: Federation, schema: Schema, bootstrap: bool, n_trees: dict[str, int]) -> np.ndarray:
+def rows_drawn_at_sites(federation: Federation, schema: Schema, draw: RowDraw, n_trees: dict[str, int]) -> np.ndarray:
     """Return which rows each tree drew where every site grew some: bool (trees, all sites' training rows).
 
     A site's trees see rows of that site alone.
@@ -65,8 +65,8 @@ def rows_drawn_at_sites(federation: Federation, schema: Schema, bootstrap: bool,
     for name, n in n_trees.items():
         site = federation.site(name)
         part = site.part(schema)
-        drawing = draws_rows(site, part, bootstrap, n) if n else False
-        blocks.append(rows_of_trees(site.sampling_key, part.row_keys, 0, n, drawing))
+        possible = possible_draw(site, part, draw, n) if n else False
+        blocks.append(rows_of_trees(site.sampling_key, part.row_keys, 0, n, possible))
     drawn = np.zeros((sum(map(len, blocks)), sum(block.shape[1] for block in blocks)), np.bool_)
     tree = row = 0
     for block in blocks:

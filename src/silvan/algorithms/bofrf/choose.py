@@ -34,6 +34,7 @@ from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import Tally, abstaining, tally
 from silvan.privacy.gate.gate import policy_of
+from silvan.tree.draw import RowDraw
 
 Protocol = Literal["honest", "paper"]
 Strategy = Literal["global", "own"]
@@ -78,7 +79,7 @@ class Choose(Request, frozen=True, kw_only=True):
     taus: list[float]  # the agreed one first
     protocol: Protocol
     validation: float
-    bootstrap: bool
+    bootstrap: RowDraw
     equal: bool = False  # whether the trees of one site have as much say together as those of another
     dropped: np.ndarray | None = None  # trees that most sites refuse, if sites look at them
     recounted: Blob | None = None  # what a recount made of the trees, if there was one
@@ -347,7 +348,7 @@ def choose_all(
     *,
     protocol: Protocol,
     validation: float,
-    bootstrap: bool,
+    bootstrap: RowDraw,
 ) -> dict[str, Chosen]:
     """Ask every site what it will use: one round for all clusters."""
     named = federation.blob(schema.to_json().encode())

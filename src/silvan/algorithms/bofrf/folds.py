@@ -74,7 +74,7 @@ class Folds:
 
     def _add_some(self, settings: Settings, folds: range, trees: range, total: np.ndarray, weight: np.ndarray) -> None:
         row_key, feature_key = self.keys
-        drawn = rows_of_trees(row_key, self.table.row_keys, trees.start, len(trees), settings.bootstrap)
+        drawn = rows_of_trees(row_key, self.table.row_keys, trees.start, len(trees), settings.row_draw)
         rows = Rows(self.table, np.concatenate([drawn & (self.of_row != k) for k in folds]))
         rule, plan = settings.rule(self.measure), settings.plan(len(self.schema.features))
         numbers = np.tile(np.arange(trees.start, trees.stop), len(folds))

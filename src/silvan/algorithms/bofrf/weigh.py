@@ -234,7 +234,7 @@ def weigh(
             weighted[name] = Weighted(members, own, shown, alphas, exchange.equal, kept)
     if not exchange.recount:
         return weighted
-    counting = Counting(exchange.validation, settings.bootstrap, settings.min_samples_leaf)
+    counting = Counting(exchange.validation, settings.row_draw, settings.min_samples_leaf)
     return {name: _recounted(federation, schema, one, counting) for name, one in weighted.items()}
 
 

@@ -88,5 +88,5 @@ def threshold_of(
         return np.nan
     draws = None if isinstance(contender.draws, UnsetType) else contender.draws
     if contender.own is not None:
-        draws = Draws((contender.own.n_estimators,), (site.name,), bool(contender.own.bootstrap))
+        draws = Draws((contender.own.n_estimators,), (site.name,), contender.own.row_draw)
     return site_threshold(site, schema, forest_of(site, schema, contender, feature_key), draws, rule)

@@ -21,6 +21,7 @@ from silvan.federation.site import Site
 from silvan.forest.forest import Forest
 from silvan.forest.predict import tally, voting_weights
 from silvan.privacy.gate.gate import policy_of
+from silvan.tree.draw import RowDraw
 
 _MOST_ROWS = 20_000
 """Training rows that a threshold is chosen on; of more, evenly spread ones are taken."""
@@ -36,7 +37,7 @@ class Draws(msgspec.Struct, frozen=True):
 
     sizes: tuple[int, ...]
     owners: tuple[str, ...] = ()
-    bootstrap: bool = True
+    bootstrap: RowDraw = True
     recounted: bool = False
 
 

@@ -152,7 +152,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
     same: dict[str, Any] = {
         "schema": federation.blob(schema.to_json().encode()),
         "n_trees": settings.n_estimators,
-        "bootstrap": settings.bootstrap,
+        "bootstrap": settings.row_draw,
         "max_bins": settings.max_bins,
         "min_leaf": settings.min_samples_leaf,
     }

@@ -10,6 +10,7 @@ from silvan.errors import FormatError
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.store import digest
 from silvan.forest.category_set import SET_WORDS
+from silvan.tree.draw import RowDraw
 
 SPLIT_TYPES = {
     "split_node": (np.int32, ()),
@@ -39,7 +40,7 @@ class AfterSplits(Request, frozen=True, kw_only=True):
 
     schema: Blob
     n_trees: int
-    bootstrap: bool
+    bootstrap: RowDraw
     max_bins: int
     # all splits so far, in the order they were made, and how many each round made: none, where all nodes draw again
     round_sizes: np.ndarray

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
+from silvan.algorithms.shared.drawn_rows import check_draw
 from silvan.algorithms.shared.level_checks import check_histograms, check_nodes
 from silvan.algorithms.shared.level_rules import follow_level
 from silvan.algorithms.shared.requests import MAX_TREES, schema_of
@@ -30,7 +31,7 @@ from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
-from silvan.tree.draw import Ties
+from silvan.tree.draw import RowDraw, Ties
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.grow import Frontier, Grown, grow
 from silvan.tree.level import choose_level, draw_level
@@ -60,7 +61,7 @@ class GrowLevel(Request, frozen=True, kw_only=True):
     bins: Blob
     measure: Measure
     n_trees: int
-    bootstrap: bool
+    bootstrap: RowDraw
     nodes: np.ndarray  # int32, numbers of the open nodes
     features: np.ndarray  # int32 (nodes, drawn), -1 where fewer were left to draw
     # all splits so far, in the order they were made; the k-th made the nodes n_trees + 2k and the next
@@ -103,7 +104,7 @@ class _Same(msgspec.Struct, frozen=True):
     bins: str
     measure: Measure
     n_trees: int
-    bootstrap: bool
+    bootstrap: RowDraw
     min_leaf: int
 
 
@@ -169,6 +170,7 @@ def read_level(site: Site, request: GrowLevel) -> tuple[Schema, Bins]:
 def _rows(site: Site, part: Part, bins: Bins, request: GrowLevel) -> Rows | RoutedRows:
     """Put the rows at the roots: all of them in memory if they fit, else in pieces."""
     measure, key, n_trees = request.measure, site.sampling_key, request.n_trees
+    check_draw(part, request.bootstrap)
     if isinstance(part, StoredPart):
         codes = part.binned(bins, thread_count(site.n_jobs))
         if len(part) * (codes.row_bytes + 32 + _PLACE_BYTES * n_trees) > part.memory // 2:
@@ -270,7 +272,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
                 bins=bins_blob,
                 measure=measure,
                 n_trees=settings.n_estimators,
-                bootstrap=settings.bootstrap,
+                bootstrap=settings.row_draw,
                 min_leaf=settings.min_samples_leaf,
                 nodes=nodes,
                 features=features,

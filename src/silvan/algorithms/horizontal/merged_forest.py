@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from silvan.algorithms.shared.admission import Refusals, ask_admission
-from silvan.algorithms.shared.drawn_rows import draws_rows
+from silvan.algorithms.shared.drawn_rows import possible_draw
 from silvan.algorithms.shared.recount import Counting, recount
 from silvan.algorithms.shared.requests import MAX_TREES, schema_of
 from silvan.data.schema import Schema
@@ -99,11 +99,13 @@ def local_forest(
         target = class_target(part.y, schema.n_classes, None, settings.class_weights(counts))
     else:
         target = number_target(part.y, None)
+    if not possible_draw(site, part, settings.row_draw, n_trees):
+        settings = replace(settings, bootstrap=False, max_samples=None)
     return fit_forest(
         part.X,
         target,
         schema,
-        replace(settings, n_estimators=n_trees, bootstrap=draws_rows(site, part, settings.bootstrap, n_trees)),
+        replace(settings, n_estimators=n_trees),
         DrawKeys(site.sampling_key, feature_key),
         row_keys=part.row_keys,
         n_jobs=site.n_jobs,
@@ -174,7 +176,7 @@ def fit(
     if influence.recount and len(federation.active) > 1:
         known = {site: rows.get(site, MAX_ROWS) for site in federation.active}
         known |= {site: reply.rows for site, reply in replies.items() if site in known}
-        counting = Counting(0.0, settings.bootstrap, settings.min_samples_leaf)
+        counting = Counting(0.0, settings.row_draw, settings.min_samples_leaf)
         recounted, _ = recount(federation, schema, listed, known, counting)
     return Merged(forests, tree_weights, influence.equal, refusals, recounted)
 

@@ -117,7 +117,7 @@ def public_measure(schema: Schema) -> Measure:
 
 def fit(rounds: Rounds, settings: Settings, key: np.ndarray, n_rows: int | None) -> Forest:
     """Grow a forest from noisy histograms."""
-    settings = replace(settings, bootstrap=False)
+    settings = replace(settings, bootstrap=False, max_samples=None)
     schema, depth = rounds.schema, settings.max_depth
     if depth is None:
         raise InputError("max_depth must be given with epsilon: every level costs its share")
@@ -177,7 +177,7 @@ class PublicPlan:
             "bins": self.rounds.federation.blob(wire.encode(points)),
             "measure": measure,
             "n_trees": settings.n_estimators,
-            "bootstrap": settings.bootstrap,
+            "bootstrap": settings.row_draw,
         }
         rule, plan = settings.rule(measure), settings.federated_plan(len(schema.features))
 

@@ -2,24 +2,36 @@
 
 import numpy as np
 
+from silvan.errors import RefusedError
+from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.part import Part
 from silvan.federation.site import Site
-from silvan.tree.draw import rows_of_trees
+from silvan.tree.draw import DRAW_STEPS, RowDraw, draw_limit, rows_of_trees
 
 _FEW = 64
-"""With fewer rows it can happen that no tree draws any."""
+"""With fewer rows, or as few by the share that trees draw, it can happen that no tree draws any."""
+
+_SMALL = 0.1
+"""Sums over a tree's rows tell of single ones where a smaller share of a small table is drawn."""
 
 
-def draws_rows(site: Site, part: Part, bootstrap: bool, n_trees: int) -> bool:
-    """Return whether trees draw rows: not where none of them would draw any, or there would be no forest."""
-    few = bootstrap and len(part) < _FEW
-    return bootstrap and not (few and not rows_of_trees(site.sampling_key, part.row_keys, 0, n_trees, True).any())
+def possible_draw(site: Site, part: Part, draw: RowDraw, n_trees: int) -> RowDraw:
+    """Return how trees draw rows: all of them where none would draw any, or there would be no forest."""
+    if not draw or len(part) * draw_limit(draw) >= _FEW * draw_limit(True):
+        return draw
+    return draw if rows_of_trees(site.sampling_key, part.row_keys, 0, n_trees, draw).any() else False
 
 
-def drawn_by_place(site: Site, part: Part, bootstrap: bool, n_own: int, n_places: int) -> np.ndarray:
+def check_draw(part: Part, draw: RowDraw) -> None:
+    """Raise ``RefusedError`` for so small a share of the rows that sums over a tree's would tell of single ones."""
+    if draw and draw < _SMALL and len(part) * draw_limit(draw) < FLOOR * DRAW_STEPS:
+        raise RefusedError(f"trees draw too few of the site's rows: a share below {_SMALL} must leave {FLOOR} of them")
+
+
+def drawn_by_place(site: Site, part: Part, draw: RowDraw, n_own: int, n_places: int) -> np.ndarray:
     """Return the rows that trees draw at a site by their place among their owner's: bool (places, rows).
 
     The first tree of another site draws the rows that the first of the ``n_own`` trees of this site drew, and so on.
     """
-    drawing = draws_rows(site, part, bootstrap, n_own or n_places)
-    return rows_of_trees(site.sampling_key, part.row_keys, 0, n_places, drawing)
+    possible = possible_draw(site, part, draw, n_own or n_places)
+    return rows_of_trees(site.sampling_key, part.row_keys, 0, n_places, possible)

@@ -35,6 +35,7 @@ from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import abstaining
 from silvan.forest.score import labels_at_leaves, sum_at_nodes
 from silvan.forest.snap import prune
+from silvan.tree.draw import RowDraw
 
 _BITS = 24
 """Bits of a label as far from the middle as the answers of most sites' trees are."""
@@ -62,7 +63,7 @@ class CountLeafRows(Request, frozen=True, kw_only=True):
     forests: list[Blob]
     owners: list[str]  # the site that each of them is from
     validation: float  # the share of training rows that are not counted
-    bootstrap: bool  # whether a tree's rows are drawn
+    bootstrap: RowDraw
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
@@ -90,7 +91,7 @@ class CountLeafLabels(Request, frozen=True, kw_only=True):
     forests: list[Blob]
     owners: list[str]
     validation: float
-    bootstrap: bool
+    bootstrap: RowDraw
     few: np.ndarray  # the nodes that too few rows of others reach
     min_leaf: int  # how many are enough, which the site's policy judges
     # fixed point of numbers; of no use for classes
@@ -207,7 +208,7 @@ class Counting:
     """How rows are counted: see ``CountLeafRows`` and ``CountLeafLabels``."""
 
     validation: float
-    bootstrap: bool
+    bootstrap: RowDraw
     min_samples_leaf: int
 
     @property

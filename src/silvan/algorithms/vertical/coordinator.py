@@ -161,7 +161,9 @@ class VerticalCoordinator(ABC):
         owner[inner], gain[inner] = grown.feature[split_of[inner]], grown.gain[split_of[inner]]
         drew = self.drew(grown.stats[: grown.n_trees])
         if not drew.any():
-            raise InputError("no tree drew any row: there are too few rows in common; set bootstrap=False")
+            raise InputError(
+                "no tree drew any row: there are too few rows in common; set bootstrap=False, or a larger max_samples"
+            )
         determined = [self.federation.study, self.schema.hash, repr(self.settings), feature_key.tobytes().hex()]
         rounds = [blob.hash for blob in self.rounds]
         return Structure(

@@ -168,5 +168,5 @@ def _begin(party: Party, ground: GrowingContext) -> Descent:
     bins, codes = find_bins(X, schema, settings.max_bins, threads, FLOOR, ground.n_columns)
     row_key, words = row_draws(party, ground.draws, ground.rows)
     table = Binned(codes, target, words, bins, n_stats)
-    rows = NodeRows.draw(table, row_key, settings.n_estimators, settings.bootstrap, threads)
+    rows = NodeRows.draw(table, row_key, settings.n_estimators, settings.row_draw, threads)
     return Descent(rows, rule, threads, np.zeros(settings.n_estimators, np.bool_), row_key, ground.first_column)

@@ -162,7 +162,7 @@ def drawn_by(federation: Federation, party: str, ground: Any) -> np.ndarray:
     """Return which rows are in which tree: parties know, since they share the key."""
     key, words = row_draws(federation.party(party), ground.draws, ground.rows)
     settings: Settings = ground.settings
-    return rows_of_trees(key, words, 0, settings.n_estimators, settings.bootstrap)
+    return rows_of_trees(key, words, 0, settings.n_estimators, settings.row_draw)
 
 
 def groups(rounds: list[Round], drawn: np.ndarray) -> Groups:

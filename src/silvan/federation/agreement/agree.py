@@ -8,7 +8,7 @@ import numpy as np
 from silvan.data.cells import fold
 from silvan.data.column_types import Kinds, date_parts
 from silvan.data.encode import Task, date_features
-from silvan.data.schema import MAX_CATEGORIES, Class, Feature, Label, Schema
+from silvan.data.schema import CROWDED, FEWER, MAX_CATEGORIES, Class, Feature, Label, Schema
 from silvan.errors import AgreementError, FormatError
 from silvan.federation.agreement.agreement import Agreement, ColumnAtSites, Differences
 from silvan.federation.agreement.describe import (
@@ -263,7 +263,10 @@ def _name_categories(
             absent = [site for site in replies if replies[site].names[i] and site not in at[text]]
             if absent:
                 differences.add(name, f"no rows of {text!r} at {', '.join(absent)}", "kept")
-        if rest:
+        if int((rows[:BUCKETS] >= FLOOR).sum()) > MAX_CATEGORIES:
+            differences.warnings.append(f"column {name!r} {CROWDED}; {FEWER}")
+            differences.add(name, f"more than {MAX_CATEGORIES} categories", "the rarer together as 'other'")
+        elif rest:
             differences.add(name, f"categories with fewer than {FLOOR} rows in all", "together as 'other'")
         _suspect_names(categories, differences, name)
         numbers[name] = {site: n for site in replies if (n := sum(site in at[text] for text in categories))}

@@ -1,0 +1,70 @@
+"""Trees that see a share of the rows (``max_samples``), by every learner: forests and draws as of one table."""
+
+import numpy as np
+import pytest
+from helpers.studies import Recorded, federate, parts, table
+
+import silvan as sv
+from silvan.errors import InputError
+from silvan.federation import wire
+from silvan.federation.message import Envelope
+
+TABLES = parts(table(n=300), 3)
+LEARNERS = {
+    "histogram": sv.HistogramForest(6, max_depth=4),
+    "merged": sv.MergedForest(6, max_depth=4),
+    "recounted": sv.MergedForest(6, max_depth=4, recount=True),
+    "bofrf": sv.BOFRF(4, max_depth=4),
+    "tuned": sv.BOFRF(10, max_depth=3, tune={"min_samples_leaf": [2, 5]}),
+}
+
+
+def questions(fed):
+    """All questions of a federation, without names and times."""
+    envelopes = [wire.decode(data, Envelope) for _, way, data in fed.transport.record if way == "received"]
+    return [(envelope.kind, envelope.body) for envelope in envelopes]
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_questions_are_as_before_without_it(name):
+    learner, asked = LEARNERS[name], []
+    for share in (None, 1.0, 0.4):
+        fed = federate(TABLES, Recorded)
+        learner.set_params(max_samples=share).fit(fed)
+        asked.append(questions(fed))
+    assert asked[0] == asked[1] != asked[2]
+    assert not any(b"max_samples" in body for _, body in asked[0])
+    learner.set_params(max_samples=None)
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_the_forest_of_all_rows(cold):
+    fed = federate(TABLES, cold=cold, test=0.2)
+    model = sv.HistogramForest(6, max_depth=4, max_samples=0.4, threshold="youden").fit(fed)
+    pooled = sv.PooledForest(6, max_depth=4, max_samples=0.4).fit(fed)
+    assert model.forest_ == pooled.forest_ != sv.PooledForest(6, max_depth=4).fit(fed).forest_
+    drawn = model.drawn_rows(fed)
+    assert drawn.mean() == pytest.approx(1 - np.exp(-0.4), abs=0.05)
+    assert model.evaluate(fed).filter(site="all", model="federated")["auc"].item() > 0.6
+
+
+def test_a_site_alone_draws_as_in_the_study():
+    fed = federate(TABLES)
+    own = sv.LocalForest(2, max_depth=4, max_samples=0.4).fit(fed).forests_
+    merged = sv.MergedForest(6, max_depth=4, max_samples=0.4).fit(fed)
+    assert len(merged.forest_.feature) == sum(len(forest.feature) for forest in own.values())
+    assert merged.drawn_rows(fed).sum() == pytest.approx(6 * 100 * (1 - np.exp(-0.4)), rel=0.2)
+
+
+def test_a_site_with_next_to_nothing_still_grows_trees():
+    """Where no tree would draw a row, all are taken."""
+    tables = {**TABLES, "tiny": TABLES["site 0"][:1]}
+    assert len(sv.MergedForest(4, max_samples=0.01).fit(federate(tables)).forest_) == 4
+
+
+@pytest.mark.parametrize("wrong", [5, 0, 0.0, 1.5, "half", True])
+def test_shares_alone(wrong):
+    with pytest.raises(InputError, match="max_samples must be a share of the rows, above 0 and at most 1"):
+        sv.HistogramForest(max_samples=wrong).fit(federate(TABLES))
+    with pytest.raises(InputError, match="max_samples needs bootstrap=True"):
+        sv.MergedForest(max_samples=0.5, bootstrap=False).fit(federate(TABLES))
