@@ -317,6 +317,7 @@ def test_trees_are_added(given):
         return
     at_once = ForestClassifier(31, oob_score=True, **given).fit(X, y)
     assert model.forest_.hash == at_once.forest_.hash
+    assert np.array_equal(model.feature_importances_, at_once.feature_importances_)  # which are not in the hash
     assert model.oob_score_ == at_once.oob_score_
     late = ForestClassifier(3, **given).fit(X, y).set_params(n_estimators=31, warm_start=True).fit(X, y)
     assert late.forest_.hash == at_once.forest_.hash

@@ -67,8 +67,7 @@ class Settings:
             if self.max_depth > DEPTH_CAP:
                 raise InputError(f"max_depth must be at most {DEPTH_CAP} or None, got {self.max_depth}")
         if self.criterion not in list(CRITERIA):
-            if isinstance(self.criterion, str) and self.criterion in _NOT_THERE:
-                why = _NOT_THERE[self.criterion]
+            if why := _NOT_THERE.get(str(self.criterion)):
                 raise InputError(f"criterion {self.criterion!r} is not there, since {why}; use 'squared_error'")
             raise InputError(f"criterion must be one of {', '.join(CRITERIA)}, got {self.criterion!r}")
         if not isinstance(self.bootstrap, bool | np.bool):
