@@ -18,6 +18,7 @@ from silvan.deploy.hub import Hub
 from silvan.deploy.job_progress import PROGRESS, Progress, read_progress
 from silvan.deploy.member import SETTINGS
 from silvan.deploy.one_machine import free_port, start_local
+from silvan.deploy.process import Background
 from silvan.deploy.services import process_of, processes_of, stop_all
 from silvan.deploy.supervise import Supervisor
 from silvan.study.remote_study import parse_remote_study
@@ -73,13 +74,15 @@ class Measured:
             for member in members if by_columns else ():
                 settings = member.path / SETTINGS
                 settings.write_text(f'id = "id"\n{settings.read_text()}')
+            processes = [*map(process_of, members), *processes_of(hub)]
             try:
                 for seed in range(repeats):
+                    _wait_until_idle(processes)
                     self._one(hub, seed)
                     if callable(between):
                         between()
             finally:
-                stop_all([*map(process_of, members), *processes_of(hub)])
+                stop_all(processes)
 
     def _one(self, hub: Hub, seed: int) -> None:
         kind, more = ("VerticalForest", 'match = "keyed"') if self.by_columns else ROWS_STUDY
@@ -112,6 +115,24 @@ def _parts(rows: int, sites: int, by_columns: bool) -> list[pl.DataFrame]:
     return [dealt[0].with_columns(label), *dealt[1:]]
 
 
+def _wait_until_idle(processes: list[Background]) -> None:
+    """Wait until machines that were just started, or that just ended a job, do next to nothing: as on most days."""
+    time.sleep(12.0)  # a while after a job has begun a process is made ready for the next one
+    ticks, end = os.sysconf("SC_CLK_TCK"), time.monotonic() + PATIENCE
+    before = None
+    while time.monotonic() < end:
+        fields = [
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            for process in processes
+            for pid in process.with_children()
+        ]
+        spent = sum(int(one[11]) + int(one[12]) for one in fields) / ticks
+        if before is not None and spent - before < 0.1 * len(processes) / 4:
+            return
+        before = spent
+        time.sleep(2.0)
+
+
 def _allow_measuring(hub: Hub) -> None:
     """Allow the class that measures, in the server's folder of this benchmark alone."""
     path = hub.path / "server" / "local" / "resources.json"
@@ -130,7 +151,7 @@ def _read_measured(run: Run) -> dict[str, float]:
 
 def _line(name: str, found: Measured) -> list[str]:
     """Return a line of the table: where the time of a study went."""
-    measured, (start, _, end), every = found.wire[0], found.ends[-1], found.median("all")
+    measured, (start, _, end), every = found.wire[0], min(found.ends), found.median("all")
     return [
         name,
         f"{every:.2f}",
@@ -162,7 +183,7 @@ def main(rows: int = ROWS, repeats: int = 3) -> Report:
     four = Measured(4, rows, repeats, lambda: peer.append(xgboost_federated.run(rows, 4)))
     table, starts = [], {}
     for sites in (2, 4, 8, 16):
-        found = four if sites == 4 else Measured(sites, rows)
+        found = four if sites == 4 else Measured(sites, rows, 2)
         starts[sites] = min(start for start, _, _ in found.ends)
         table.append(_line(str(sites), found))
     table.append(_line("2, by columns", two))

@@ -113,6 +113,8 @@ def _use_compiled_kernels() -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
+os.environ.setdefault("SILVAN_READY_PROCESS", "off")  # federations of tests run a study or two and are gone
+
 if "PYTEST_XDIST_WORKER" not in os.environ:  # workers have it from the process that started them
     _use_compiled_kernels()
 

@@ -13,6 +13,7 @@ COORDINATOR = f"{JOBS}Coordinator"
 PROJECT = "silvan"
 ADMIN = "coordinator@silvan"
 SCHEME = "tcp"
+_LAUNCHERS = "silvan.deploy.jobs.launchers."
 
 _NOBODY = {
     "submit_job": "none",
@@ -59,9 +60,7 @@ def write_server(folder: Path, host: str, port: int) -> None:
             job_store_id="job_store",
         ),
         _component("job_store", storage),
-        _component(
-            "process_launcher", "nvflare.app_common.job_launcher.server_process_launcher.ServerProcessJobLauncher"
-        ),
+        _component("process_launcher", f"{_LAUNCHERS}ServerLauncher"),
     ]
     resources = {
         **_allowed_classes(),
@@ -101,9 +100,7 @@ def write_site(folder: Path, name: str, host: str, port: int) -> None:
         _component(
             "resource_consumer", "nvflare.app_common.resource_consumers.gpu_resource_consumer.GPUResourceConsumer"
         ),
-        _component(
-            "process_launcher", "nvflare.app_common.job_launcher.client_process_launcher.ClientProcessJobLauncher"
-        ),
+        _component("process_launcher", f"{_LAUNCHERS}SiteLauncher"),
     ]
     resources = {
         **_allowed_classes(),

@@ -1,0 +1,64 @@
+"""A process with everything loaded that waits for a job: started by a launcher (``launchers.py``), given one job, done.
+
+Loading Python, FLARE, silvan and its compiled kernels takes some seconds of a processor, and the other processes of a
+job do the same at the same time. Here it is done before there is a job; as soon as there is one, only what it needs. A
+job comes as a line on standard input; the process then becomes what FLARE would have started. If the launcher ends, so
+does a process that waits.
+"""
+
+import contextlib
+import os
+import runpy
+import select
+import sys
+from importlib import import_module
+
+import msgspec
+
+PROGRAMS = {
+    "nvflare.private.fed.app.client.worker_process": "silvan.deploy.jobs.site_job",
+    "nvflare.private.fed.app.server.runner_process": "silvan.deploy.jobs.coordinator_job",
+}
+"""What FLARE starts for a job, at a site and at the server, and what of silvan that loads."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What FLARE would have started: a program's arguments, and what is added to its environment."""
+
+    arguments: list[str]
+    environment: dict[str, str]
+
+
+def load(program: str) -> None:
+    """Load what a job needs, and what a study does then as long as no job waits."""
+    import_module(program)
+    import_module(PROGRAMS[program])
+    import_module("nvflare.fuel.f3.communicator").load_comm_drivers()
+    if not _job_waits():
+        tiny_studies = import_module("silvan.deploy.jobs.tiny_studies")
+        if not _job_waits():
+            tiny_studies.run()
+
+
+def _job_waits() -> bool:
+    """Whether there is a job already, or nobody who could give one."""
+    with contextlib.suppress(OSError, ValueError):  # pipes cannot be looked at everywhere
+        return bool(select.select([sys.stdin], [], [], 0)[0])
+    return False
+
+
+def main(program: str) -> None:
+    """Load everything, wait for a job, and become its process."""
+    with contextlib.suppress(Exception):  # whatever is wrong shows in the job, which loads what is not loaded
+        load(program)
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return
+    job = msgspec.json.decode(line, type=Job)
+    os.environ.update(job.environment)
+    sys.argv = [program, *job.arguments]
+    runpy.run_module(program, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

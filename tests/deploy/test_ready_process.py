@@ -1,0 +1,102 @@
+"""A process that is ready for a job takes it; where there is none, or it has ended, a new one is started."""
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nvflare")
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.job_launcher_spec import JobReturnCode
+
+from silvan.deploy.jobs import tiny_studies
+from silvan.deploy.jobs.launchers import READY_PROCESS, SiteLauncher
+
+STUDY = {"job_id": "one"}
+
+
+class _Context:
+    """What a launcher asks FLARE's context for: where the job's own code would be, and no arguments."""
+
+    def __init__(self, folder: Path) -> None:
+        self.workspace = SimpleNamespace(get_app_custom_dir=lambda job: str(folder / "custom"))
+
+    def get_prop(self, name: str) -> Any:
+        return self.workspace if name == FLContextKey.WORKSPACE_OBJECT else None
+
+
+class _Launcher(SiteLauncher):
+    """Starts FLARE's program for a site's job, which prints its help and ends."""
+
+    def get_command(self, job_meta: dict[str, Any], fl_ctx: Any) -> str:
+        return f"python -m {self.program} --help"
+
+
+@pytest.fixture
+def launcher(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.delenv(READY_PROCESS, raising=False)
+    launcher = _Launcher()
+    yield launcher
+    launcher.handle_event(EventType.SYSTEM_END, None)
+
+
+def test_the_studies_that_load_what_is_compiled_run() -> None:
+    tiny_studies.run()
+
+
+def test_a_job_goes_to_the_process_that_waits(
+    launcher: _Launcher, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    launcher.handle_event(EventType.SYSTEM_START, None)
+    waiting = launcher._waiting
+    launcher.prepare()
+    assert launcher._waiting is waiting  # one at a time
+    handle = launcher.launch_job(STUDY, _Context(tmp_path))
+    assert handle.adapter.process is waiting
+    handle.wait()
+    assert handle.poll() == JobReturnCode.SUCCESS
+    assert "--job_id" in capfd.readouterr().out  # it became FLARE's program, with the job's arguments
+
+
+def test_a_process_that_has_ended_is_not_given_a_job(launcher: _Launcher, tmp_path: Path) -> None:
+    launcher.prepare()
+    waiting = launcher._waiting
+    assert waiting is not None
+    waiting.kill()
+    waiting.wait()
+    handle = launcher.launch_job(STUDY, _Context(tmp_path))
+    assert handle.adapter.process is not waiting
+    handle.wait()
+    assert handle.poll() == JobReturnCode.SUCCESS
+
+
+def test_a_job_with_code_of_its_own_gets_a_new_process(launcher: _Launcher, tmp_path: Path) -> None:
+    launcher.prepare()
+    (tmp_path / "custom").mkdir()
+    handle = launcher.launch_job(STUDY, _Context(tmp_path))
+    assert handle.adapter.process is not launcher._waiting
+    handle.wait()
+    assert launcher._waiting is not None  # and still waits
+
+
+def test_a_process_that_waits_ends_with_its_launcher(launcher: _Launcher) -> None:
+    launcher.prepare()
+    waiting = launcher._waiting
+    assert waiting is not None
+    assert waiting.stdin is not None
+    waiting.stdin.close()  # as when the launcher's process is gone
+    end = time.monotonic() + 60
+    while waiting.poll() is None and time.monotonic() < end:
+        time.sleep(0.05)
+    assert waiting.poll() == 0
+
+
+def test_none_is_kept_ready_where_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(READY_PROCESS, "off")
+    launcher = _Launcher()
+    launcher.handle_event(EventType.SYSTEM_START, None)
+    assert launcher._waiting is None
