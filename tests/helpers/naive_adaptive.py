@@ -48,7 +48,8 @@ def pooled_bins(sites, rows, f, most):
     """The bins of all sites, merged down (Alg. 3)."""
     joined: dict[float, tuple[float, int, int]] = {}
     for (X, y, _), own in zip(sites, rows, strict=True):
-        for r, p, n in summarise_naive(X[own, f].astype(float).tolist(), y[own].tolist(), most):
+        here = [i for i in own if not np.isnan(X[i, f])]
+        for r, p, n in summarise_naive(X[here, f].astype(float).tolist(), y[here].tolist(), most):
             _, a, b = joined.get(r, (r, 0, 0))
             joined[r] = (r, a + p, b + n)
     histogram = sorted(joined.values())
@@ -69,11 +70,14 @@ def find(sites, node, features, schema, rule, most, ties):
             hist = np.zeros((1 + feature.n_codes, 2), int)
             for (X, y, _), own in zip(sites, node.rows, strict=True):
                 for i in own:
-                    hist[int(X[i, f]) + 1, y[i]] += 1
+                    hist[0 if np.isnan(X[i, f]) else int(X[i, f]) + 1, y[i]] += 1
             hist = hist.tolist()
         else:
             bins = pooled_bins(sites, node.rows, f, most)
-            hist = [[0, 0], *([n, p] for _, p, n in bins)]
+            lacking = [
+                int(y[i]) for (X, y, _), own in zip(sites, node.rows, strict=True) for i in own if np.isnan(X[i, f])
+            ]
+            hist = [[lacking.count(0), lacking.count(1)], *([n, p] for _, p, n in bins)]
         found = best_split(hist, rule, feature.categorical)
         varies |= sum(sum(stats) > 0 for stats in hist) > 1
         if found is None:
@@ -82,7 +86,9 @@ def find(sites, node, features, schema, rule, most, ties):
         if best is not None and worth <= best[0]:
             continue
         threshold = 0.0
-        if not feature.categorical:
+        if not feature.categorical and found.bin == len(bins):  # missing values on one side, all others on the other
+            threshold = np.finfo(np.float32).max
+        elif not feature.categorical:
             threshold = np.float32(0.5 * (bins[found.bin - 1][0] + bins[found.bin][0]))
         total = np.sum(hist, axis=0).tolist()
         sides = [found.left, [t - s for t, s in zip(total, found.left, strict=True)]]
@@ -91,10 +97,10 @@ def find(sites, node, features, schema, rule, most, ties):
 
 
 def goes_left(X, i, split, schema):
-    f, threshold, left_set, _ = split
+    f, threshold, left_set, missing_left = split
     if schema.features[f].categorical:
-        return bool(left_set >> (int(X[i, f]) + 1) & 1)
-    return bool(X[i, f] <= threshold)
+        return bool(left_set >> (0 if np.isnan(X[i, f]) else int(X[i, f]) + 1) & 1)
+    return bool(missing_left if np.isnan(X[i, f]) else X[i, f] <= threshold)
 
 
 def counts(sites, node):

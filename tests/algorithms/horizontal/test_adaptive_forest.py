@@ -26,11 +26,13 @@ def table(n=240, seed=0, missing=False, classes=2):
     X = rng.normal(size=(n, 4)).round(2)
     X[:, 3] = rng.integers(0, 3, n)
     y = np.digitize(X[:, 0] + 0.5 * X[:, 1] + 0.3 * rng.normal(size=n), np.linspace(-0.5, 0.5, classes - 1))
-    if missing:
-        X[0, 0] = np.nan
-    return pl.DataFrame(X, schema=["a", "b", "c", "d"]).with_columns(
+    frame = pl.DataFrame(X, schema=["a", "b", "c", "d"]).with_columns(
         pl.col("d").cast(pl.Int8).cast(pl.String), label=pl.Series(y), site=pl.Series(rng.integers(0, 3, n).astype(str))
     )
+    if missing:  # mostly where the label is 1, so that it matters where they go
+        lacks = [pl.Series(rng.random(n) < np.where(y == 1, 0.4, 0.1)) for _ in range(2)]
+        frame = frame.with_columns(pl.when(~lacks[0]).then("a").alias("a"), pl.when(~lacks[1]).then("d").alias("d"))
+    return frame
 
 
 def federation(**arguments):
@@ -85,6 +87,16 @@ def test_enough_bins_and_one_site_find_the_best_cuts():
     np.testing.assert_array_equal(forest.predict(X), y)
 
 
+def test_what_is_missing_is_split_off_where_that_says_most():
+    """A column that is there for one class only: a stump parts rows with a value from those without."""
+    y = np.arange(80) % 2
+    X = np.where(y == 1, np.nan, np.random.default_rng(0).integers(0, 9, 80).astype(float)).reshape(-1, 1)
+    fed = sv.federate_rows({"north": (X[:40], y[:40]), "south": (X[40:], y[40:])}, policy=OPEN)
+    forest = sv.HistogramForest(1, max_depth=1, bins="adaptive", max_bins=4, bootstrap=False).fit(fed).forest_
+    np.testing.assert_array_equal(forest.predict(X), y)
+    assert forest.threshold[0] == np.finfo(np.float32).max
+
+
 def test_a_policy_must_name_the_message():
     fed = federation(policy=sv.Policy())
     with pytest.raises(sv.RefusedError, match="policy does not allow AdaptiveLevel"):
@@ -94,7 +106,6 @@ def test_a_policy_must_name_the_message():
 @pytest.mark.parametrize(
     ("arguments", "parameters", "error", "text"),
     [
-        ({"missing": True}, {}, sv.RefusedError, "missing values"),
         ({"classes": 3}, {}, sv.InputError, "two classes"),
         ({}, {"epsilon": 1.0}, sv.InputError, "epsilon"),
         ({}, {"class_weight": "balanced"}, sv.InputError, "balanced"),
@@ -126,6 +137,8 @@ def test_sums_that_hide_their_parts_are_refused():
         {"means": np.zeros(1, np.float32)},
         {"counts": np.zeros((1, 3), np.int64)},
         {"counts": np.full((1, 2), -1, np.int64)},
+        {"missing": np.zeros((1, 2), np.int64)},
+        {"missing": np.zeros((0, 2), np.int32)},
     ],
 )
 def test_a_site_that_answers_nonsense_is_named(change, monkeypatch):
@@ -138,9 +151,7 @@ def test_a_site_that_answers_nonsense_is_named(change, monkeypatch):
         return (
             reply
             if site.name != "1"
-            else type(reply)(
-                **{f: change.get(f, getattr(reply, f)) for f in change | {"sizes": 0, "means": 0, "counts": 0}}
-            )
+            else type(reply)(**{f: change.get(f, getattr(reply, f)) for f in ("sizes", "means", "counts", "missing")})
         )
 
     monkeypatch.setitem(sites.HANDLERS, "AdaptiveLevel", (kind, lying))
@@ -172,10 +183,11 @@ def encoded(fed):
     max_bins=st.sampled_from([2, 3, 8, 64]),
     max_features=st.sampled_from([1, 2, None]),
     bootstrap=st.booleans(),
+    missing=st.booleans(),
 )
-def test_forests_are_those_of_the_literal_twin(seed, least, max_bins, max_features, bootstrap):
+def test_forests_are_those_of_the_literal_twin(seed, least, max_bins, max_features, bootstrap, missing):
     """Leaves hold at least as many of the rows that their tree drew, and their values are shares of these rows."""
-    fed = federation(n=90, seed=seed, policy=sv.Policy(messages=OPEN.messages, min_leaf=1))
+    fed = federation(n=90, seed=seed, missing=missing, policy=sv.Policy(messages=OPEN.messages, min_leaf=1))
     given = {
         "n_estimators": 2,
         "max_depth": 5,

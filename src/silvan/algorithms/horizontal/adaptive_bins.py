@@ -60,16 +60,64 @@ def merge_down(means: np.ndarray, counts: np.ndarray, size: int, most: int) -> i
 def summarise(
     X: np.ndarray, y: np.ndarray, rows: np.ndarray, feature: int, most: int, means: np.ndarray, counts: np.ndarray
 ) -> int:
-    """Summarise a node's rows in at most ``most`` bins, in one pass (Alg. 2)."""
+    """Summarise a node's rows in at most ``most`` bins, in one pass (Alg. 2); missing values are in none of them."""
     size = 0
     for i in range(rows.shape[0]):
-        positive = y[rows[i]]
-        size = add_to_bins(means, counts, size, most, X[rows[i], feature], 1 - positive, positive)
+        value, positive = X[rows[i], feature], y[rows[i]]
+        if not np.isnan(value):
+            size = add_to_bins(means, counts, size, most, value, 1 - positive, positive)
     return size
 
 
+@njit(nogil=True, cache=True)
+def summarise_level(
+    X: np.ndarray,
+    y: np.ndarray,
+    rows: np.ndarray,
+    starts: np.ndarray,
+    features: np.ndarray,
+    n_codes: np.ndarray,
+    most: int,
+    sizes: np.ndarray,
+    means: np.ndarray,
+    counts: np.ndarray,
+    missing: np.ndarray,
+) -> int:
+    """Summarise the rows of nodes, ``rows[starts[k]:starts[k + 1]]``, by each feature asked about; return all bins.
+
+    Bins are written one histogram after the other. A category is a bin of its own, however many rows it has;
+    ``n_codes`` is 0 for a number. ``missing`` counts the rows of each histogram without a value.
+    """
+    own_means, own_counts = np.zeros(most + 1), np.zeros((most + 1, 2), np.int64)
+    at, k = 0, 0
+    for node in range(features.shape[0]):
+        own = rows[starts[node] : starts[node + 1]]
+        for j in range(features.shape[1]):
+            f = features[node, j]
+            if f < 0:
+                continue
+            for row in own:
+                if np.isnan(X[row, f]):
+                    missing[k, y[row]] += 1
+            if n_codes[f]:
+                size = n_codes[f]
+                for code in range(size):
+                    means[at + code] = code
+                for row in own:
+                    if not np.isnan(X[row, f]):
+                        counts[at + int(X[row, f]), y[row]] += 1
+            else:
+                size = summarise(X, y, own, f, most, own_means, own_counts)
+                means[at : at + size] = own_means[:size]
+                counts[at : at + size] = own_counts[:size]
+            sizes[k] = size
+            at += size
+            k += 1
+    return at
+
+
 def pool_bins(
-    replies: list[tuple[np.ndarray, np.ndarray, np.ndarray]],
+    replies: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]],
     features: np.ndarray,
     schema: Schema,
     layout: Bins,
@@ -77,28 +125,64 @@ def pool_bins(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Merge the sites' bins (Alg. 3): means and counts, laid out as ``choose_level`` reads them.
 
-    Each site's are the sizes of its histograms, and the means and counts of all their bins.
+    Each site's are the sizes of its histograms, the means and counts of all their bins, and the counts of rows
+    without a value, which are the first bin of each.
     """
     asked = features[features >= 0]
     starts = np.concatenate([[0], np.cumsum(layout.n_bins[asked])])
     means, counts = np.full(starts[-1], np.nan), np.zeros((starts[-1], 2), np.int64)
-    ends = [np.concatenate([[0], np.cumsum(sizes)]) for sizes, _, _ in replies]
-    for k, f in enumerate(asked):
-        begin, stop = starts[k] + 1, starts[k + 1]
-        parts = [(m[e[k] : e[k + 1]], c[e[k] : e[k + 1]]) for (_, m, c), e in zip(replies, ends, strict=True)]
-        if schema.features[f].categorical:
-            counts[begin:stop] = np.sum([c for _, c in parts], axis=0)
-            continue
-        values, place = np.unique(np.concatenate([m for m, _ in parts]), return_inverse=True)
-        merged = np.zeros((len(values), 2), np.int64)
-        np.add.at(merged, place, np.concatenate([c for _, c in parts]))
-        n = merge_down(values, merged, len(values), most)
-        means[begin : begin + n], counts[begin : begin + n] = values[:n], merged[:n]
+    counts[starts[:-1]] = np.sum([missing for *_, missing in replies if len(missing)], axis=0)
+    sizes = np.stack([sizes for sizes, *_ in replies]).astype(np.int64)
+    begins = np.cumsum(sizes).reshape(sizes.shape) - sizes  # the sites' bins lie one after the other
+    by_category = np.array([f.categorical for f in schema.features], np.bool_)[asked]
+    given_means, given_counts = (np.concatenate([reply[i] for reply in replies]) for i in (1, 2))
+    _pool_level(sizes, begins, given_means, given_counts, by_category, starts, most, means, counts)
     return means, counts
 
 
+@njit(nogil=True, cache=True)
+def _pool_level(
+    sizes: np.ndarray,
+    begins: np.ndarray,
+    given_means: np.ndarray,
+    given_counts: np.ndarray,
+    by_category: np.ndarray,
+    starts: np.ndarray,
+    most: int,
+    means: np.ndarray,
+    counts: np.ndarray,
+) -> None:
+    """Pool the sites' bins of every histogram: equal means and equal categories are one bin, then merge down."""
+    values, origin = np.zeros(sizes.shape[0] * most), np.zeros(sizes.shape[0] * most, np.int64)
+    own_means, own_counts = np.zeros(len(values)), np.zeros((len(values), 2), np.int64)
+    for k in range(sizes.shape[1]):
+        begin, n = starts[k] + 1, 0
+        for s in range(sizes.shape[0]):
+            for b in range(sizes[s, k]):
+                at = begins[s, k] + b
+                if by_category[k]:
+                    counts[begin + b] += given_counts[at]
+                else:
+                    values[n], origin[n] = given_means[at], at
+                    n += 1
+        size = 0
+        for i in np.argsort(values[:n]):
+            if size == 0 or own_means[size - 1] != values[i]:
+                own_means[size] = values[i]
+                own_counts[size] = 0
+                size += 1
+            own_counts[size - 1] += given_counts[origin[i]]
+        size = merge_down(own_means, own_counts, size, most)
+        if not by_category[k]:
+            means[begin : begin + size] = own_means[:size]
+            counts[begin : begin + size] = own_counts[:size]
+
+
 def midpoints(means: np.ndarray, features: np.ndarray, splits: Splits, layout: Bins) -> np.ndarray:
-    """Return each split's threshold, halfway between two bins; NaN where there is no split."""
+    """Return each split's threshold, halfway between two bins; NaN where there is no split.
+
+    A split of rows with a value from those without has the largest float.
+    """
     widths = np.where(features >= 0, layout.n_bins[features], 0)
     bases = (np.cumsum(widths) - widths.reshape(-1)).reshape(widths.shape)
     threshold = np.full(len(features), np.nan)
@@ -106,6 +190,8 @@ def midpoints(means: np.ndarray, features: np.ndarray, splits: Splits, layout: B
         f = splits.feature[node]
         if layout.categorical[f]:
             threshold[node] = 0.0
+        elif splits.bin[node] == layout.n_bins[f] - 1:
+            threshold[node] = np.finfo(np.float32).max
         else:
             at = bases[node, np.flatnonzero(features[node] == f)[0]] + splits.bin[node]
             threshold[node] = 0.5 * (means[at] + means[at + 1])

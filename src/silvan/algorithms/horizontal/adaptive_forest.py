@@ -2,13 +2,14 @@
 
 At every node each site summarises a feature in at most b bins of (mean value, positives, negatives), merging the two
 nearest when there are more (Eqs 4-5, Alg. 2). The coordinator pools the sites' bins, merges down to b again (Alg. 3)
-and tries the midpoints between neighbours. A categorical feature has one bin a category and is split by category.
+and tries the midpoints between neighbours. A categorical feature has one bin a category and is split by category. Rows
+without a value are counted apart, and go to the side where they do most good, as everywhere in silvan.
 
 Rows go by the midpoint, so the rows of a child need not be those of the bins on its side. One last round counts the
 rows that reach each leaf: a split with a side of too few is taken back, and leaves get their values from these counts.
 
 The mean of a bin with one row is that row's value, and the coordinator sees each site's reply (``ask``), so a site's
-policy must name the message. Two classes, no missing values. A level of all trees is one round.
+policy must name the message. Two classes. A level of all trees is one round.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from silvan.algorithms.horizontal.adaptive_bins import midpoints, pool_bins, summarise
+from silvan.algorithms.horizontal.adaptive_bins import midpoints, pool_bins, summarise_level
 from silvan.algorithms.horizontal.adaptive_messages import (
     SPLIT_TYPES,
     AdaptiveBins,
@@ -29,8 +30,8 @@ from silvan.algorithms.horizontal.adaptive_messages import (
 from silvan.algorithms.shared.level_checks import check_nodes
 from silvan.algorithms.shared.requests import MAX_TREES, schema_of
 from silvan.data.bins import make_bins
-from silvan.data.schema import MAX_BINS, Feature, Schema
-from silvan.errors import FormatError, InputError, RefusedError
+from silvan.data.schema import MAX_BINS, Schema
+from silvan.errors import FormatError, InputError
 from silvan.federation.federation import Federation
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
@@ -58,17 +59,19 @@ def adaptive_level(site: Site, request: AdaptiveLevel) -> AdaptiveBins:
     """Bring the rows to the open nodes and summarise them in bins."""
     schema, part, rows = _rows_of_nodes(site, request)
     check_nodes(request.nodes, request.features, len(rows), len(schema.features))
+    own = [rows[node] for node in request.nodes]
+    starts = np.concatenate([[0], np.cumsum([len(r) for r in own])]).astype(np.int64)
+    n_codes = np.array([f.n_codes if f.categorical else 0 for f in schema.features], np.int64)
+    drawn = request.features >= 0
+    limits = np.minimum(request.max_bins, np.diff(starts))[:, None]  # a number has no more bins than rows
+    most = int(np.where(n_codes[request.features] > 0, n_codes[request.features], limits)[drawn].sum())
+    sizes, missing = np.zeros(drawn.sum(), np.int32), np.zeros((drawn.sum(), 2), np.int64)
+    means, counts = np.zeros(most), np.zeros((most, 2), np.int64)
     X, y = part.X.astype(np.float64), part.y.astype(np.int64)
-    found = [
-        _bins_of_node(X, y, rows[node], f, schema.features[f], request.max_bins)
-        for node, features in zip(request.nodes, request.features, strict=True)
-        for f in features[features >= 0]
-    ]
-    return AdaptiveBins(
-        sizes=np.array([len(means) for means, _ in found], np.int32),
-        means=np.concatenate([*(means for means, _ in found), np.zeros(0)]),
-        counts=np.concatenate([*(counts for _, counts in found), np.zeros((0, 2), np.int64)]),
-    )
+    joined = np.concatenate([*own, np.zeros(0, np.int64)])
+    table = joined, starts, request.features, n_codes, request.max_bins
+    n = summarise_level(X, y, *table, sizes, means, counts, missing)
+    return AdaptiveBins(sizes=sizes, means=means[:n].copy(), counts=counts[:n].copy(), missing=missing)
 
 
 @answers(AdaptiveLeaves)
@@ -79,27 +82,12 @@ def adaptive_leaves(site: Site, request: AdaptiveLeaves) -> LeafCounts:
     return LeafCounts(counts=np.stack([np.bincount(part.y[rows[leaf]], minlength=2) for leaf in leaves]))
 
 
-def _bins_of_node(
-    X: np.ndarray, y: np.ndarray, rows: np.ndarray, f: int, feature: Feature, max_bins: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Summarise a node's rows by one feature: means, and counts (bins, 2); a category is a bin of its own."""
-    if feature.categorical:
-        codes = X[rows, f].astype(np.int64)
-        table = np.bincount(2 * codes + y[rows], minlength=2 * feature.n_codes).reshape(-1, 2)
-        return np.arange(len(table), dtype=np.float64), table
-    means, counts = np.zeros(max_bins + 1), np.zeros((max_bins + 1, 2), np.int64)
-    n = summarise(X, y, rows, f, max_bins, means, counts)
-    return means[:n], counts[:n]
-
-
 def _rows_of_nodes(site: Site, request: AfterSplits) -> tuple[Schema, Part, list[np.ndarray]]:
     """Return the site's rows by the agreed schema, and which are at each node, by all splits so far."""
     schema = schema_of(site, request.schema)
     part = site.part(schema)
     if schema.n_classes != 2:
         raise FormatError("adaptive bins are for two classes")
-    if np.isnan(part.X).any():
-        raise RefusedError("adaptive bins have no place for missing values, and this site has some")
     if not (2 <= request.max_bins <= MAX_BINS and 1 <= request.n_trees <= MAX_TREES):
         raise FormatError("the number of bins or trees is out of range")
     key = ("adaptive", request.schema.hash, request.n_trees, request.bootstrap)
@@ -114,11 +102,12 @@ def _rows_of_nodes(site: Site, request: AfterSplits) -> tuple[Schema, Part, list
         if not (0 <= node < len(growing.rows) and 0 <= f < len(schema.features)):
             raise FormatError("a split of a node or feature that does not exist")
         rows = growing.rows[node]
+        values = part.X[rows, f]
         if schema.features[f].categorical:
-            bins = part.X[rows, f].astype(np.int64) + 1
+            bins = np.where(np.isnan(values), 0, values + 1).astype(np.int64)
             left = (request.split_words[k][bins >> 6] >> (bins & 63).astype(np.uint64)) & np.uint64(1) == 1
         else:
-            left = part.X[rows, f] <= request.split_threshold[k]
+            left = np.where(np.isnan(values), request.split_missing_left[k], values <= request.split_threshold[k])
         growing.rows += [rows[left], rows[~left]]
         growing.done.append(splits[k])
     return schema, part, growing.rows
@@ -165,7 +154,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
             AdaptiveLevel(**same, **_history(made), nodes=frontier.node.astype(np.int32), features=features),
             check=lambda site, reply: _check_bins(reply, features, schema, settings.max_bins),
         )
-        bins = [(reply.sizes, reply.means, reply.counts) for reply in replies.values()]
+        bins = [(reply.sizes, reply.means, reply.counts, reply.missing) for reply in replies.values()]
         means, counts = pool_bins(bins, features, schema, layout, settings.max_bins)
         splits = choose_level(counts, features, layout, rule, Ties(feature_key, frontier.seed))
         pending["threshold"] = midpoints(means, features, splits, layout)
@@ -173,7 +162,8 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
 
     def apply(nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> None:
         threshold = pending["threshold"][pending["threshold"] == pending["threshold"]]
-        made.append((nodes.astype(np.int32), splits.feature, threshold.astype(np.float32), splits.words))
+        cuts = threshold.astype(np.float32)
+        made.append((nodes.astype(np.int32), splits.feature, cuts, splits.words, splits.missing_left))
 
     grown = grow(np.arange(settings.n_estimators), feature_key, plan, rule, find, apply)
     splits = _history(made)
@@ -235,7 +225,10 @@ def _check_bins(reply: AdaptiveBins, features: np.ndarray, schema: Schema, most:
         raise FormatError("a number of bins that was not asked for")
     if int(sizes.sum()) != len(means) or not np.isfinite(means).all():
         raise FormatError("means that do not match")
-    if (counts < 0).any() or (counts > 2**31).any():
+    missing = reply.missing
+    if missing.dtype != np.int64 or missing.shape not in ((len(asked), 2), (0, 2)):
+        raise FormatError("counts of missing values of another shape")
+    if any((c < 0).any() or (c > 2**31).any() for c in (counts, missing)):
         raise FormatError("counts that cannot be")
 
 

@@ -17,8 +17,14 @@ SPLIT_TYPES = {
     "split_feature": (np.int32, ()),
     "split_threshold": (np.float32, ()),
     "split_words": (np.uint64, (SET_WORDS,)),
+    "split_missing_left": (np.bool_, ()),
 }
 """The columns of splits: element types, and the shape of one split's entry."""
+
+
+def _none(*shape: int, dtype: type = np.int64) -> Any:
+    """Return the default of a field that version 0.1.0 did not have."""
+    return msgspec.field(default_factory=lambda: np.zeros(shape, dtype))
 
 
 class AdaptiveBins(Reply, frozen=True, kw_only=True):
@@ -27,6 +33,7 @@ class AdaptiveBins(Reply, frozen=True, kw_only=True):
     sizes: np.ndarray  # bins of each
     means: np.ndarray
     counts: np.ndarray  # (bins, 2): negatives, positives
+    missing: np.ndarray = _none(0, 2)  # (histograms, 2): the same of rows without a value; empty for none
 
 
 class LeafCounts(Reply, frozen=True, kw_only=True):
@@ -48,6 +55,7 @@ class AfterSplits(Request, frozen=True, kw_only=True):
     split_feature: np.ndarray
     split_threshold: np.ndarray
     split_words: np.ndarray
+    split_missing_left: np.ndarray = _none(0, dtype=np.bool_)
     min_leaf: int = 1  # rows that both sides of a split have at least, for the site's policy to judge
 
     def course(self) -> Course:
