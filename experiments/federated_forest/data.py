@@ -1,12 +1,10 @@
 """The tables of the Federated Forest paper that are at hand, and columns dealt out to parties."""
 
-import os
-from pathlib import Path
+from functools import cache
 
 import numpy as np
 import polars as pl
-
-from silvan import datasets
+from experiments.reproduce.data import load
 
 ID = "row"
 
@@ -19,9 +17,6 @@ NAMES = {
     "superconduct": "superconductivity_20pct",
     "covertype": "covtype",
 }
-
-SAMPLED = {"kdd cup 99": 10_000, "covertype": 10_000}
-"""Rows that are drawn of large tables."""
 
 DOMAINS = {
     "baseline": 20,
@@ -36,16 +31,15 @@ DOMAINS = {
 """The eight domains of the Parkinson speech columns, in their order, and how many columns each has."""
 
 
-def load(name: str) -> pl.DataFrame:
-    """Read a table and number its rows; ``label`` is the label."""
-    found = datasets.load(NAMES[name])
-    frame = pl.from_pandas(found.frame.to_pandas()).rename({found.label: "label"})
+@cache
+def table(name: str, rows: int) -> pl.DataFrame:
+    """Return a table with its rows numbered, at most so many of them if not 0; ``label`` is the label."""
+    frame = load(NAMES[name])
     if name == "kdd cup 99":
         # the label of the table is attack or not; what kind of attack is in a file of its own, row by row
-        kinds = Path(os.environ["SILVAN_DATA"]) / "kddcup99_10pct_attack_type.csv.gz"
-        frame = frame.with_columns(label=pl.read_csv(kinds)["attack_type"])
-    if name in SAMPLED:
-        frame = _sample(frame, SAMPLED[name])
+        frame = frame.with_columns(label=load("kddcup99_10pct_attack_type")["label"])
+    if rows and len(frame) > rows:
+        frame = _sample(frame, rows)
     return frame.with_columns(pl.Series(ID, np.arange(len(frame))))
 
 

@@ -113,6 +113,11 @@ def load(name: str, *, anywhere: bool = True) -> Dataset:
     )
 
 
+def file_of(name: str) -> Path | None:
+    """Return the file that a table would be loaded from; None if it is not in the folder."""
+    return _folder_files().get(name)
+
+
 def _folder_files() -> dict[str, Path]:
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:

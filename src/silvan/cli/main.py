@@ -20,6 +20,7 @@ from silvan.cli import (
     study_command,
 )
 from silvan.cli.pages import web_command
+from silvan.cli.papers import reproduce_command
 from silvan.cli.plain_text import Terminal, clean, plain_words
 from silvan.cli.tables import check_command
 from silvan.errors import SilvanError
@@ -67,6 +68,7 @@ app.command()(evaluate_command.evaluate)
 app.command()(report_command.report)
 app.command()(audit_command.audit)
 app.command()(doctor_command.doctor)
+app.command()(reproduce_command.reproduce)
 site_command.app.command("check")(check_command.check_site)
 app.command()(web_command.web)
 app.add_typer(site_command.app, name="site")

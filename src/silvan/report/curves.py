@@ -25,10 +25,16 @@ _ORDER = ("pooled", "local", "", "federated")
 
 
 class Axis(NamedTuple):
-    """Rising ticks of an axis, and its name."""
+    """Rising ticks of an axis, its name, and what the ticks are called if not by their numbers."""
 
     ticks: Sequence[float]
     name: str
+    labels: Sequence[str] = ()
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """What stands at each tick."""
+        return self.labels or tick_labels(self.ticks)
 
     def place(self, value: float) -> float:
         """Return where a value lies, from 0 to 1 between the outer ticks."""
@@ -67,13 +73,13 @@ class Chart:
     def draw(self) -> Markup:
         """Return the chart."""
         grid, texts = [], []
-        for t, text in zip(self.x.ticks, tick_labels(self.x.ticks), strict=True):
+        for t, text in zip(self.x.ticks, self.x.texts, strict=True):
             left, _ = self.at(t, self.y.ticks[0])
             grid.append(f"M{left:.1f} {_TOP:.0f}v{_SIDE:.0f}")
             texts.append(
                 Markup('<text class="tx" x="{:.1f}" y="{:.0f}">{}</text>').format(left, _TOP + _SIDE + 16, text)
             )
-        for t, text in zip(self.y.ticks, tick_labels(self.y.ticks), strict=True):
+        for t, text in zip(self.y.ticks, self.y.texts, strict=True):
             _, top = self.at(self.x.ticks[0], t)
             grid.append(f"M{_LEFT:.0f} {top:.1f}h{_SIDE:.0f}")
             texts.append(Markup('<text class="ty" x="{:.0f}" y="{:.1f}">{}</text>').format(_LEFT - 6, top + 4, text))

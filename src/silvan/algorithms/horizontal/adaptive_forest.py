@@ -206,7 +206,7 @@ def _take_back_small(grown: Grown, leaves: np.ndarray, counts: np.ndarray, least
 
 def _history(made: list[tuple[np.ndarray, ...]]) -> dict[str, Any]:
     """Return all splits so far as the fields of a question."""
-    empty = [np.zeros((0, *shape), dtype) for dtype, shape in SPLIT_TYPES.values()]
+    empty: list[np.ndarray] = [np.zeros((0, *shape), dtype) for dtype, shape in SPLIT_TYPES.values()]
     columns = dict(zip(SPLIT_TYPES, (np.concatenate(c) for c in zip(empty, *made, strict=True)), strict=True))
     return {**columns, "round_sizes": np.array([len(nodes) for nodes, *_ in made], np.int32)}
 

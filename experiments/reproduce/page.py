@@ -1,0 +1,189 @@
+"""The page of a publication, as Markdown and as one HTML file: what held, then each table and figure beside ours."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+from experiments.reproduce import charts
+from experiments.reproduce.engine import Outcomes
+from experiments.reproduce.paper import Item, Paper, Record, line_name
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from silvan.report.html import STYLE
+from silvan.report.markdown import escape
+from silvan.util.files import write_whole
+from silvan.util.readable import count_of, signed
+
+_HERE = Path(__file__).parent
+BRACKETS = "In brackets: the published figure, and how far ours is from it."
+HELD, NOT_HELD, OPEN = "held", "did not hold", "cannot be told"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table or figure: its title, what was published, ours beside it, and why they differ."""
+
+    name: str
+    title: str
+    published: str
+    why: str
+    head: list[str]
+    rows: list[list[str]]  # ours; the published figure and the difference in brackets
+    claims: list[tuple[str, str, str]]  # what is said, what came of it, the figures
+    svg: Markup | None
+
+    @property
+    def file(self) -> str:
+        """The name of its chart's file."""
+        return f"{self.name.replace(' ', '_')}.svg"
+
+
+def write_pages(paper: Paper, outcomes: Outcomes, quick: bool, folder: Path) -> tuple[Path, list[Section]]:
+    """Write the page of a publication and its charts; return the HTML file, and what is in it."""
+    frames = {name: kept.frame(quick) for name, kept in outcomes.kept.items()}
+    published, notes = paper.published(), paper.notes()
+    sections = [_section(item, frames[item.run], published, notes.get(item.name, {})) for item in paper.items]
+    (folder / paper.name).mkdir(parents=True, exist_ok=True)
+    for section in sections:
+        if section.svg is not None:
+            write_whole(folder / paper.name / section.file, str(section.svg).encode())
+    shown: Record = {
+        "paper": paper,
+        "notes": notes,
+        "sections": sections,
+        "remarks": _remarks(outcomes, quick),
+        "absent": [*notes.get("absent", []), *outcomes.absent],
+    }
+    write_whole(folder / f"{paper.name}.md", _markdown(shown).encode())
+    page = folder / f"{paper.name}.html"
+    write_whole(page, _html(shown).encode())
+    return page, sections
+
+
+def _remarks(outcomes: Outcomes, quick: bool) -> list[str]:
+    remarks = ["A quick run: few seeds and small samples, so figures are rough."] if quick else []
+    if outcomes.done < outcomes.total:
+        remarks.append(f"{outcomes.done} of {count_of(outcomes.total, 'case')} are finished.")
+    return remarks + outcomes.remarks
+
+
+def _section(item: Item, frame: pl.DataFrame, published: dict[tuple[str, str, str], float], notes: Record) -> Section:
+    rows = item.select(frame) if len(frame) else frame
+    figures = {c: title for c, title in item.figures.items() if c in rows.columns}
+    lines = _lines(item, rows, list(figures))
+    table = []
+    for name, line in lines.items():
+        cells = [name]
+        for column in figures:
+            mean, spread, n = line[column]
+            value = published.get((item.name, name, column))
+            cells.append(_shown(mean, spread, n, item.digits))
+            if value is not None:
+                ours = "" if mean is None else f", {_difference(mean - value, item.digits)}"
+                cells[-1] = f"{cells[-1]} ({_shown(value, 0.0, 1, item.digits)}{ours})".strip()
+        table.append(cells)
+    head = [", ".join(item.by), *figures.values()]
+    claims = []
+    for claim in item.claims:
+        outcome = claim.check(rows) if len(rows) else None
+        came = OPEN if outcome is None else HELD if outcome[0] else NOT_HELD
+        claims.append((claim.text, came, "" if outcome is None else outcome[1]))
+    svg = _chart(item, rows, published) if item.drawing is not None and len(rows) else None
+    texts = notes.get("published", ""), notes.get("why", "")
+    return Section(item.name, item.title, *texts, head, table, claims, svg)
+
+
+Line = dict[str, tuple[float | None, float, int]]
+"""Mean, standard deviation and number of rows of each figure."""
+
+
+def _lines(item: Item, rows: pl.DataFrame, columns: list[str]) -> dict[str, Line]:
+    """Return the lines of a table by name."""
+    lines: dict[str, Line] = {}
+    if not len(rows):
+        return lines
+    for _, part in rows.group_by(item.by, maintain_order=True):
+        name = line_name(part.row(0, named=True), item.by)
+        lines[name] = {c: _mean(part[c]) for c in columns}
+    return lines
+
+
+def _mean(values: pl.Series) -> tuple[float | None, float, int]:
+    values = values.drop_nulls().cast(pl.Float64)
+    if not len(values):
+        return None, 0.0, 0
+    return float(values.mean()), float(values.std() or 0.0) if len(values) > 1 else 0.0, len(values)
+
+
+def _shown(mean: float | None, spread: float, n: int, digits: int) -> str:
+    if mean is None:
+        return ""
+    if float(mean).is_integer() and spread == 0:
+        return f"{mean:,.0f}"
+    return f"{mean:.{digits}f} ± {spread:.{digits}f}" if n > 1 else f"{mean:.{digits}f}"
+
+
+def _difference(value: float, digits: int) -> str:
+    return "0" if value == 0 else signed(value, 0 if value.is_integer() else digits)
+
+
+def _chart(item: Item, rows: pl.DataFrame, published: dict[tuple[str, str, str], float]) -> Markup | None:
+    drawing = item.drawing
+    drawn = drawing.figures or tuple(item.figures)
+    lines: charts.Lines = {}
+    for _, part in rows.group_by(item.by, maintain_order=True):
+        first = part.row(0, named=True)
+        panel = lines.setdefault(str(first[drawing.panels]) if drawing.panels else "", {})
+        others = [c for c in item.by if c not in (drawing.x, drawing.panels)]
+        for column in drawn:
+            if column not in part.columns:
+                continue
+            mean, spread, _ = _mean(part[column])
+            if mean is not None:
+                names = [str(first[c]) for c in others]
+                title = ", ".join(names if names and len(drawn) == 1 else [item.figures[column], *names])
+                told = published.get((item.name, line_name(first, item.by), column))
+                panel.setdefault(title, []).append(charts.Point(first[drawing.x], mean, spread, told))
+    lines = {name: panel for name, panel in lines.items() if panel}
+    return charts.draw(item, lines) if lines else None
+
+
+def _markdown(shown: Record) -> str:
+    paper, notes = shown["paper"], shown["notes"]
+    lines = [f"# {paper.title}", ""]
+    for section in shown["sections"]:
+        lines += [f"- **{came}** ({section.name}): {_line(text, told)}" for text, came, told in section.claims]
+    lines += ["", *(f"{text}\n" for text in shown["remarks"])]
+    lines += [f"{notes['about'].strip()}\n"] if "about" in notes else []
+    lines += [f"    silvan reproduce {paper.name}", ""]
+    if shown["absent"]:
+        lines += ["Not run, for want of data or packages:", "", *(f"- {text}" for text in shown["absent"]), ""]
+    for section in shown["sections"]:
+        lines += [f"## {section.name.capitalize()}: {section.title}", ""]
+        lines += [f"Published: {section.published}\n"] if section.published else []
+        if section.rows:
+            lines += [f"{BRACKETS}\n"] if any("(" in cell for row in section.rows for cell in row[1:]) else []
+            lines += [_row(section.head), "| --- " * len(section.head) + "|", *map(_row, section.rows), ""]
+        else:
+            lines += ["Not run.", ""]
+        if section.svg is not None:
+            lines += [f"![{section.title}]({paper.name}/{section.file})", ""]
+        lines += [f"Why they differ: {section.why}\n"] if section.why else []
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _line(text: str, told: str) -> str:
+    return f"{text} {told[0].upper()}{told[1:]}." if told else text
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(escape(cell) for cell in cells)} |"
+
+
+def _html(shown: Record) -> str:
+    environment = Environment(
+        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    style = Markup(STYLE.read_text())  # noqa: S704, our own file
+    return environment.get_template("page.html.jinja").render(style=style, brackets=BRACKETS, **shown)

@@ -1,0 +1,147 @@
+"""What an experiment is made of: runs of cases, and the tables and figures that are made of their rows.
+
+A case is a flat record of settings (data set, sites, seed, ...). A run turns each case into rows of figures, which are
+kept with the settings. A table or figure of the publication shows rows of a run: ``by`` names its lines, figures are
+averaged over what is left (seeds). Claims are what the publication says of it; each is checked on the same rows.
+"""
+
+import csv
+import hashlib
+import json
+import tomllib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from silvan.errors import InputError
+
+Record = dict[str, Any]
+
+PAPERS = {
+    "federated-forest": "experiments.federated_forest.paper",
+    "histogram": "experiments.histogram.paper",
+    "frf-health": "experiments.frf_health.paper",
+}
+"""The publications, by the name of their experiment, and where it is."""
+
+
+class NotHere(Exception):  # noqa: N818, nothing went wrong
+    """Something that a case needs is not here; the text says what, and how to get it. The other cases are run."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Cases of one kind, and what turns one into rows of figures. All rows are kept in one CSV file.
+
+    ``cases(quick)`` lists the settings of every case, ``make(**settings)`` yields its rows. A change of ``make`` needs
+    another ``version``, so that cases are run again; a change of settings makes other cases anyway.
+    """
+
+    name: str
+    cases: Callable[[bool], Iterable[Record]]
+    make: Callable[..., Iterable[Record]]
+    version: int = 1
+
+    def key(self, settings: Record) -> str:
+        """Return what names a case: a hash of the run, its version and the settings."""
+        text = json.dumps([self.name, self.version, settings], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something that the publication says, and how it is checked.
+
+    ``check`` returns whether it held and the figures that show it; None where there are too few rows to tell.
+    """
+
+    text: str
+    check: Callable[[pl.DataFrame], tuple[bool, str] | None]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How an item is drawn: figures over a column, a panel for each value of another."""
+
+    x: str
+    y: str  # name of the vertical axis
+    panels: str | None = None
+    figures: tuple[str, ...] = ()  # all, if none is named
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table or figure of the publication, made of the rows of a run."""
+
+    name: str  # "table 1", "figure 3"
+    title: str
+    run: str
+    by: tuple[str, ...]  # columns that name a line
+    figures: dict[str, str]  # columns that are averaged over the rows of a line, and their titles
+    select: Callable[[pl.DataFrame], pl.DataFrame] = field(default=lambda rows: rows)
+    claims: tuple[Claim, ...] = ()
+    drawing: Drawing | None = None
+    digits: int = 3
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A publication: its runs and items, the data sets that its cases name, and texts beside its module.
+
+    The module's folder may have ``published.csv`` (item, row, column, value; a row is named by the values of ``by``,
+    with commas between) and ``notes.toml`` (``about``, ``absent``, and for each item ``published`` and ``why``).
+    """
+
+    name: str
+    title: str
+    module: str  # where it is: ``__name__``
+    runs: tuple[Run, ...]
+    items: tuple[Item, ...]
+    data: dict[str, str]  # what cases call a data set, and its name for ``load``
+
+    @property
+    def folder(self) -> Path:
+        """Where its texts are."""
+        return Path(import_module(self.module).__file__ or "").parent
+
+    def run(self, name: str) -> Run:
+        """Return a run by its name."""
+        return next(run for run in self.runs if run.name == name)
+
+    def item(self, name: str) -> Item:
+        """Return a table or figure by its name."""
+        for item in self.items:
+            if item.name == name:
+                return item
+        there = ", ".join(item.name for item in self.items)
+        raise InputError(f"{self.name} has no {name}; there are {there}")
+
+    def published(self) -> dict[tuple[str, str, str], float]:
+        """Return the published figures, by item, row and column."""
+        path = self.folder / "published.csv"
+        if not path.exists():
+            return {}
+        with path.open(newline="") as file:
+            return {(line["item"], line["row"], line["column"]): float(line["value"]) for line in csv.DictReader(file)}
+
+    def notes(self) -> Record:
+        """Return the texts that stand beside items."""
+        path = self.folder / "notes.toml"
+        return tomllib.loads(path.read_text()) if path.exists() else {}
+
+
+def find_paper(name: str) -> Paper:
+    """Return an experiment by its name; raise ``InputError`` if there is none."""
+    if name not in PAPERS:
+        raise InputError(f"there is no experiment {name!r}; there are {', '.join(PAPERS)}, and all")
+    paper: Paper = import_module(PAPERS[name]).PAPER
+    return paper
+
+
+def line_name(row: Record, by: Iterable[str]) -> str:
+    """Return what a line of a table is called: the values of some columns."""
+    return ", ".join(f"{row[c]:g}" if isinstance(row[c], float) else str(row[c]) for c in by)

@@ -1,0 +1,1 @@
+"""Commands about publications: their tables and figures, made again."""

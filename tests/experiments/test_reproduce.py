@@ -1,0 +1,218 @@
+"""The frame that runs experiments: what is finished is kept, what is missing is named, pages show what came out."""
+
+import hashlib
+import shutil
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from experiments.reproduce import data, engine
+from experiments.reproduce.command import reproduce
+from experiments.reproduce.keep import Kept
+from experiments.reproduce.page import write_pages
+from experiments.reproduce.paper import PAPERS, NotHere, find_paper
+from helpers import small_paper
+from typer.testing import CliRunner
+
+from silvan.cli.main import app
+from silvan.errors import InputError
+from silvan.study.progress_bars import Progress
+from silvan.util.folder_lock import lock_folder
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setitem(PAPERS, "small", "helpers.small_paper")
+    monkeypatch.delenv("SILVAN_DATA", raising=False)
+
+
+def run(folder, quick=False, jobs=1, only=()):
+    return reproduce("small", quick=quick, only=list(only), jobs=jobs, out=folder)
+
+
+def kept(folder, name="sites"):
+    return Kept(folder / "small" / f"{name}.csv", small_paper.PAPER.run(name))
+
+
+def test_what_is_missing_is_named_and_the_rest_is_run(tmp_path):
+    lines, whole = run(tmp_path)
+    assert not whole
+    assert lines[0].startswith("small: 7 of 16 cases, 1 of 2 claims held")
+    text = "\n".join(lines)
+    assert "not run (6 cases): the data set no_such_table is not here" in text
+    assert "set SILVAN_DATA" in text
+    assert "pip install rival" in text
+    assert "the package no_such_package_anywhere is not installed" in text
+    assert "failed: odd {'kind': 'mistake'}: ZeroDivisionError: a case that cannot be run" in text
+    page = (tmp_path / "small.md").read_text()
+    assert "- **held** (figure 1): AUC falls. AUC 0.801 with 2 sites, 0.651 with 5." in page
+    assert "**did not hold** (figure 1): AUC rises." in page
+    assert "**cannot be told** (table 2): Open." in page
+    assert "| here, 2 | 0.801 ± 0.001 | 4 |" in page
+    html = (tmp_path / "small.html").read_text()
+    assert "A small paper &lt;of ours&gt;" in html
+    assert "0.801 ± 0.001" in html
+    assert (tmp_path / "small" / "figure_1.svg").read_text().startswith("<svg xmlns=")
+
+
+def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    """After two cases the user interrupts: they are kept, and only the others are run."""
+    made = []
+    honest = engine.make_rows
+
+    def counted(module, name, settings):
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(settings)
+        return honest(module, name, settings)
+
+    monkeypatch.setattr(engine, "make_rows", counted)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, only=["figure 1"])
+    assert len(kept(tmp_path).rows) == 2
+    monkeypatch.setattr(engine, "make_rows", lambda *case: made.append(case[2]) or honest(*case))
+    run(tmp_path, only=["figure 1"])
+    assert len(made) == len({tuple(settings.items()) for settings in made}) == 6
+    run(tmp_path, only=["figure 1"])
+    assert len(made) == 6
+
+
+def test_several_processes_give_the_same_rows(tmp_path):
+    run(tmp_path / "one", only=["figure 1"])
+    run(tmp_path / "two", only=["figure 1"], jobs=2)
+    assert kept(tmp_path / "one").frame(False).equals(kept(tmp_path / "two").frame(False))
+
+
+def test_another_version_is_run_again(tmp_path):
+    run(tmp_path, only=["figure 1"])
+    newer = replace(small_paper.PAPER.run("sites"), version=2)
+    again = Kept(tmp_path / "small" / "sites.csv", newer)
+    assert again.done == set()
+    again.add(next(iter(newer.cases(False))), [{"auc": 0.5}])
+    assert len(pl.read_csv(tmp_path / "small" / "sites.csv")) == 1
+
+
+def test_a_quick_run_shows_its_own_cases_only(tmp_path):
+    run(tmp_path, only=["figure 1"])
+    run(tmp_path, quick=True, only=["figure 1"])
+    page = (tmp_path / "small.md").read_text()
+    assert "A quick run" in page
+    assert "| here, 2 | 0.800 | 4 |" in page
+    assert len(kept(tmp_path).rows) == 6
+
+
+def test_published_figures_stand_beside_ours(tmp_path, monkeypatch):
+    given = {("figure 1", "here, 2", "auc"): 0.75}
+    monkeypatch.setattr(small_paper.Paper, "published", lambda self: given)
+    monkeypatch.setattr(
+        small_paper.Paper, "notes", lambda self: {"figure 1": {"why": "other rows.", "published": "a."}}
+    )
+    run(tmp_path, only=["figure 1"])
+    page = (tmp_path / "small.md").read_text()
+    assert "| here, 2 | 0.801 ± 0.001 (0.750, +0.051) | 4 |" in page
+    assert "Why they differ: other rows." in page
+
+
+def test_results_that_cannot_be_read_are_named(tmp_path):
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "sites.csv").write_text("auc\n0.5\n")
+    with pytest.raises(InputError, match=r"sites\.csv cannot be read as results"):
+        run(tmp_path)
+
+
+def test_one_run_at_a_time_writes_to_a_folder(tmp_path):
+    (tmp_path / "small").mkdir()
+    with lock_folder(tmp_path / "small"), pytest.raises(InputError, match="another `silvan reproduce`"):
+        run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["nonsense"], "no experiment 'nonsense'; there are federated-forest, histogram, frf-health"),
+        (["frf-health", "--table", "9"], "frf-health has no table 9; there are table 1, figure 3"),
+        (["all", "--figure", "3"], "name it in place of all"),
+    ],
+)
+def test_what_there_is_not_is_said_with_what_there_is(arguments, text, tmp_path):
+    result = CliRunner().invoke(app, ["reproduce", *arguments, "--out", str(tmp_path)])
+    assert result.exit_code == 1
+    assert text in " ".join(result.stderr.split())
+
+
+def test_a_folder_of_data_that_is_none(monkeypatch, tmp_path):
+    monkeypatch.setenv("SILVAN_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(InputError, match="which is not a folder"):
+        run(tmp_path)
+
+
+def test_a_file_of_another_version_is_said(tmp_path, monkeypatch):
+    (tmp_path / "ilpd.csv").write_text("a,label\n1,0\n2,1\n")
+    monkeypatch.setenv("SILVAN_DATA", str(tmp_path))
+    digest = hashlib.sha256(b"a,label\n1,0\n2,1\n").hexdigest()
+    assert f"ilpd.csv is another version than the committed pages were made with (SHA-256 {digest[:12]}" in data.find(
+        "ilpd"
+    )
+
+
+def test_the_files_of_the_committed_pages_are_known_by_their_hashes():
+    assert all(len(about["sha256"]) == 64 for about in data.known().values())
+
+
+def test_openml_is_asked_only_if_that_is_allowed(monkeypatch):
+    """A table in OpenML's form: its classes are text, and one of them is 1 here."""
+    from types import SimpleNamespace
+
+    import sklearn.datasets
+
+    frame = pl.DataFrame({"age": [30, 40]}).to_pandas()
+    asked = []
+
+    def fetch(name, **given):
+        asked.append((name, given["version"]))
+        return SimpleNamespace(data=frame, target=["1", "2"])
+
+    monkeypatch.setattr(sklearn.datasets, "fetch_openml", fetch)
+    data.load.cache_clear()
+    with pytest.raises(NotHere, match="add --download to fetch it from OpenML"):
+        data.load("ilpd")
+    assert asked == []
+    monkeypatch.setattr(data.Downloads, "allowed", True)
+    assert data.load("ilpd")["label"].to_list() == [1, 0]
+    assert "comes from OpenML" in data.find("ilpd")
+    data.load.cache_clear()
+
+
+def test_every_experiment_can_be_listed():
+    """Items show rows of runs that there are; published figures and notes are of items that there are."""
+    for name in [name for name in PAPERS if name != "small"]:
+        paper = find_paper(name)
+        runs, items = {run.name for run in paper.runs}, {item.name for item in paper.items}
+        assert {item.run for item in paper.items} == runs
+        assert {item for item, _, _ in paper.published()} <= items
+        assert set(paper.notes()) - {"about", "absent"} <= items
+        for run_ in paper.runs:
+            quick, full = (list(run_.cases(quick)) for quick in (True, False))
+            assert len({run_.key(settings) for settings in full}) == len(full)
+            assert 0 < len(quick) <= len(full)
+            assert all(settings.get("data", next(iter(paper.data))) in paper.data for settings in quick + full)
+
+
+def test_the_installed_package_says_where_experiments_are(tmp_path, monkeypatch):
+    from silvan.cli.papers import reproduce_command
+
+    copied = tmp_path / "site-packages" / "silvan" / "cli" / "papers" / "reproduce_command.py"
+    copied.parent.mkdir(parents=True)
+    shutil.copy(reproduce_command.__file__, copied)
+    monkeypatch.setattr(reproduce_command, "__file__", str(copied))
+    result = CliRunner().invoke(app, ["reproduce", "all"])
+    assert result.exit_code == 1
+    assert "clone the repository" in " ".join(result.stderr.split())
+
+
+def test_pages_of_nothing(tmp_path):
+    """No case could be run: the page says so, and claims cannot be told."""
+    outcomes = engine.run_paper(small_paper.PAPER, [], False, 1, tmp_path, Progress())
+    _, sections = write_pages(small_paper.PAPER, outcomes, False, tmp_path)
+    assert {came for section in sections for _, came, _ in section.claims} == {"cannot be told"}
+    assert "Not run." in (tmp_path / "small.md").read_text()
