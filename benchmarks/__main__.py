@@ -8,6 +8,7 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks import history
 from benchmarks.common import Goal, Report, machine
 
 ALL = (
@@ -43,6 +44,7 @@ def main() -> None:
         report = Report(**{**found, "goals": [Goal(**g) for g in found["goals"]]})
         report.about += f" Measured {datetime.now(UTC):%Y-%m-%d}."
         sections[report.title] = report.markdown()
+        history.note(report.title, report.goals)
         write(sections)
     print(f"wrote {PAGE.relative_to(Path.cwd()) if PAGE.is_relative_to(Path.cwd()) else PAGE.name}")
 
@@ -50,14 +52,18 @@ def main() -> None:
 def earlier() -> dict[str, str]:
     """Read the page's sections by title."""
     text = PAGE.read_text() if PAGE.exists() else ""
-    return {part.split("\n", 1)[0]: f"## {part.rstrip()}\n" for part in text.split("\n## ")[1:]}
+    found = {part.split("\n", 1)[0]: f"## {part.rstrip()}\n" for part in text.split("\n## ")[1:]}
+    found.pop("All goals", None)
+    return found
 
 
 def write(sections: dict[str, str]) -> None:
     """Write the page."""
     head = (
         "# Benchmarks\n\nWritten by `make bench`; the figures of a section were measured in one run, peers interleaved."
-        f"\n\n{machine()}.\n"
+        f"\n\n{machine()}.\n\n## All goals\n\n"
+        "As measured last, and the time before (`benchmarks/history.csv` has all); what became worse by more than "
+        f"{history.WORSE - 1:.0%} is marked.\n\n{history.table(list(sections))}\n"
     )
     PAGE.write_text("\n".join([head, *sections.values()]).rstrip() + "\n")
 
