@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from silvan.algorithms.bofrf.distances import cluster_sites as cluster_sites
     from silvan.algorithms.bofrf.distances import site_distances as site_distances
     from silvan.auditing.run_audit import audit as audit
+    from silvan.data.partitions.partition_files import Partitions as Partitions
     from silvan.data.schema import Feature as Feature
     from silvan.data.schema import Label as Label
     from silvan.data.schema import Schema as Schema

@@ -10,6 +10,7 @@ from silvan.federate.options import make_sums
 from silvan.federation.federation import Federation
 from silvan.federation.journal import Journal
 from silvan.federation.message import SignedReply, Verb
+from silvan.federation.partitions.partitioned_site import site_of
 from silvan.federation.signed import make_signers
 from silvan.federation.site import Site
 from silvan.federation.store import digest
@@ -68,7 +69,7 @@ def rehearse(
         site = federation.site(name)
         policy = policy_of(site)
         gate = Gate(policy, Budget(policy.epsilon))
-        sites[name] = Site(name, site.source, site.settings, outbox=gate, cover=cover, keys=keys[name])
+        sites[name] = site_of(name, site.source, site.settings, outbox=gate, cover=cover, keys=keys[name])
     transport = _Recording(sites, tamper, [] if sent is None else sent)
     again = Federation(
         transport, sites, adding, journal=Journal(None), study="rehearsal of an audit", roster=coordinator.roster

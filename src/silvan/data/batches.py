@@ -150,7 +150,7 @@ class Batched:
 
         def read(columns: Sequence[str], rows: int, as_text: Collection[str]) -> "Iterator[pl.DataFrame]":
             for some in frames(columns, rows):
-                yield _converted(some, types, as_text)
+                yield convert_texts(some, types, as_text)
 
         return schema.names(), n, read
 
@@ -169,7 +169,7 @@ class Batched:
 
         def read(columns: Sequence[str], rows: int, as_text: Collection[str]) -> "Iterator[pl.DataFrame]":
             for frame in kept:
-                yield from _converted(frame.select(columns), types, as_text).iter_slices(rows)
+                yield from convert_texts(frame.select(columns), types, as_text).iter_slices(rows)
 
         return names, n, read
 
@@ -191,7 +191,7 @@ class Batched:
             wanted = {name: pl.String if name in as_text else types[name] for name in columns}
             for frame in file.frames(size):
                 for some in frame.select(columns).iter_slices(rows):
-                    yield _converted(some, wanted, ())
+                    yield convert_texts(some, wanted, ())
 
         return list(types), n, read
 
@@ -210,7 +210,7 @@ _Read = Callable[[Sequence[str], int, Collection[str]], "Iterator[Any]"]
 """Reads columns, so many rows at a time, some of the columns as text if their types come from all rows."""
 
 
-def _converted(frame: "pl.DataFrame", types: dict[str, Any], as_text: Collection[str]) -> "pl.DataFrame":
+def convert_texts(frame: "pl.DataFrame", types: dict[str, Any], as_text: Collection[str]) -> "pl.DataFrame":
     """Return a frame with columns of text converted, but for some."""
     names = [name for name in types if name in frame.columns and name not in as_text]
     return frame.with_columns([convert(frame[name], types[name]) for name in names])

@@ -22,6 +22,7 @@ from silvan.federate.options import OptionKeywords, Options, Protection, check_c
 from silvan.federation.agreement.agree import agree_on
 from silvan.federation.agreement.agreement import Agreement
 from silvan.federation.federation import Federation
+from silvan.federation.partitions.partitioned_site import site_of
 from silvan.federation.site import Site
 from silvan.federation.site_table import SiteSettings
 from silvan.privacy.gate.gate import Policy
@@ -56,8 +57,8 @@ def federate_rows(
     Parameters
     ----------
     tables
-        A dict of tables by site: data frames, paths, a ``Query`` or the URL of a table in a database, or (X, y);
-        or one table and a column that names the site.
+        A dict of tables by site: data frames, paths, a ``Query`` or the URL of a table in a database, (X, y), or a
+        table on a Dask cluster, ``Partitions`` or a Dask data frame; or one table and a column that names the site.
     site
         The column that names the site, if there is one table.
     label
@@ -134,7 +135,7 @@ def federate_rows(
         own = {"n_jobs": given.n_jobs, "forest": brought.get(name), "memory": room, "folder": folder, "schema": schema}
         own |= {"kinds": kinds, "test_key": test_key}
         settings = SiteSettings.of_study(label, exclude, test, random_state, **own)
-        sites[name] = Site(name, source, settings, **protection.of(name, _budget(protection.policy, budgets, name)))
+        sites[name] = site_of(name, source, settings, **protection.of(name, _budget(protection.policy, budgets, name)))
     study = f"rows of {', '.join(sites)}; label {label}; test {test}; random_state {random_state}"
     federation = protection.federation(sites, study, given)
     if given.journal is not None:
@@ -175,7 +176,9 @@ def _split(federation: Federation, fold: Fold, given: Options) -> Federation:
         # starting threads takes longer than small tables do
         n_jobs = 1 if len(site.table) < _SMALL and site.n_jobs is None else site.n_jobs
         settings = replace(site.settings, test=1.0 / fold.of, fold=fold, n_jobs=n_jobs)
-        sites[name] = Site(name, site.source, settings, **protection.of(name, _budget(protection.policy, None, name)))
+        sites[name] = site_of(
+            name, site.source, settings, **protection.of(name, _budget(protection.policy, None, name))
+        )
         sites[name].take_table(site)
     made = protection.federation(sites, f"{federation.study}; fold {fold.number} of {fold.of}, {fold.shuffle}", given)
     made.agreement = replace(agreement, rows={name: sites[name].n_train for name in agreement.rows})

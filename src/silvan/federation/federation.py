@@ -294,7 +294,7 @@ class Federation:
     @property
     def limited(self) -> bool:
         """Whether a site in this process may not have all of its rows in memory."""
-        return any(site.memory is not None for site in self.local_sites.values())
+        return any(site.memory is not None or not site.in_one_place for site in self.local_sites.values())
 
     def party(self, name: str) -> Party:
         """Return a party's own object; an error where parties live elsewhere."""

@@ -12,6 +12,9 @@ import numpy as np
 
 Verb = Literal["ask", "total"]
 
+PartitionsWay = Literal["add up", "site"]
+"""How a site answers whose rows are partitions on several machines: see ``Request``."""
+
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """What a site answers. Replies to ``total`` requests hold integer arrays only."""
@@ -45,6 +48,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     verb: ClassVar[Verb]
     reply: ClassVar[type[Reply]]
     of_rows: ClassVar[bool] = True  # False: the answer is the same whatever the site's table holds
+    # of rows in partitions on several machines: the answers of partitions add up, or the site itself answers, from what
+    # it is told of them; None: it does not answer, since all rows would have to be in one place
+    partitions: ClassVar[PartitionsWay | None] = None
     some_sites: ClassVar[bool] = False  # whether an honest study may sum it over some of its sites: a cluster
 
     @classmethod

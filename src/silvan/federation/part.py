@@ -1,6 +1,6 @@
 """Some of a site's rows, encoded: in memory, or in files and seen a piece at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,8 @@ from silvan.data.holdout import HeldOut
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.store import digest
+from silvan.forest.forest import Forest
+from silvan.forest.predict import scores_if_any
 
 _PIECE = 1 << 17
 """Most rows of a piece: their bins are read by every tree and should stay near the processor."""
@@ -32,6 +34,22 @@ class Part:
     def pieces(self) -> "Iterator[Part]":
         """Yield the rows in pieces that fit into memory: here in one."""
         yield self
+
+    def answers(self, forest: Forest, absent: np.ndarray, n_jobs: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Score all rows by a forest, and decide: the scores are NaN if every tree asks for a column that is absent."""
+        pieces = [scores_if_any(forest, piece.X, absent, n_jobs) for piece in self.pieces()]
+        if not pieces:
+            return np.zeros((0, forest.n_outputs)), np.zeros(0, np.int64)
+        scores, decided = zip(*pieces, strict=True)
+        return (scores[0], decided[0]) if len(pieces) == 1 else (np.concatenate(scores), np.concatenate(decided))
+
+    def take(self, places: np.ndarray) -> np.ndarray:
+        """Return the features of some rows, ascending."""
+        return np.ascontiguousarray(self.X[places])
+
+    def columns(self, columns: Sequence[int]) -> np.ndarray:
+        """Return some features of all rows."""
+        return self.X[:, list(columns)]
 
 
 class StoredPart(Part):

@@ -127,6 +127,13 @@ class Site(SiteTable):
         """Return what a special kind of site is made with besides."""
         return {}
 
+    def check_kind(self, kind: type[Request]) -> None:
+        """Refuse a kind of question that this kind of site never answers."""
+
+    def work(self, handler: Callable[[Any, Any], Reply], request: Request) -> Reply:
+        """Work an answer out; nothing leaves yet."""
+        return handler(self, request)
+
     def blob(self, hash_: str) -> bytes:
         """Return a blob that a request refers to."""
         data = self.store.get(f"blob {hash_}")
@@ -258,7 +265,7 @@ class Site(SiteTable):
         if cover is not None:
             named = digest(envelope.kind.encode() + b"\0" + envelope.body)
             return cover.answer(self, envelope, Own(self, request, handler, named))
-        reply = handler(self, request)
+        reply = self.work(handler, request)
         if self.outbox is not None:
             reply = self.outbox.release(self, request, reply)
         if isinstance(reply, SignedReply) and self.keys is not None:
@@ -314,7 +321,7 @@ class Own:
     def prepare(self) -> Reply:
         """Work the part out; nothing leaves yet."""
         if self._key not in self.site.cache:
-            self.site.cache[self._key] = self.handler(self.site, self.request)
+            self.site.cache[self._key] = self.site.work(self.handler, self.request)
         reply: Reply = self.site.cache[self._key]
         return reply
 
@@ -325,7 +332,8 @@ class Own:
     def release(self) -> Reply:
         """Return the part as the outbox lets it leave, to be hidden."""
         outbox = self.site.outbox
-        reply = self.site.cache[self._key] if self._key in self.site.cache else self.handler(self.site, self.request)
+        known = self.site.cache.get(self._key)
+        reply = self.site.work(self.handler, self.request) if known is None else known
         return reply if outbox is None else outbox.release(self.site, self.request, reply)
 
     @property

@@ -18,6 +18,8 @@ from silvan.data.column_types import Kinds
 from silvan.data.disk_arrays import Folder
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.holdout import Fold, HeldOut, hold_out
+from silvan.data.partitions.partition_files import is_partitioned
+from silvan.data.partitions.partitioned_table import Partitioned
 from silvan.data.schema import Schema
 from silvan.data.table import open_table
 from silvan.data.typed_table import Frame
@@ -81,6 +83,8 @@ class SiteSettings:
 class SiteTable:
     """One organisation's rows. ``source`` is a data frame, a path or (X, y)."""
 
+    in_one_place = True  # whether all rows can be had at once, in memory or from files
+
     def __init__(self, name: str, source: Any, settings: SiteSettings) -> None:
         self.name, self.source = name, source
         self.label, self.exclude = settings.label, settings.exclude
@@ -99,6 +103,8 @@ class SiteTable:
     @cached_property
     def table(self) -> Whole | Batched:
         """The table, without the columns that are not features: in memory, or read in batches."""
+        if is_partitioned(self.source):
+            return Partitioned(self.source, self.label, _BATCH, self.folder, self.exclude, self.kinds)
         if self.memory is None:
             return Whole(open_table(self.source, self.label, self.kinds), self.exclude, self.kinds)
         room = min(self.memory // 8, _BATCH)
@@ -141,7 +147,7 @@ class SiteTable:
         return digest(b"".join(values.digest() + gaps.digest() for values, gaps in columns))
 
     @cached_property
-    def _held_out(self) -> HeldOut:
+    def held_out(self) -> HeldOut:
         """Which rows are kept for judging."""
         if self.test_key is not None and self.schema is not None:
             split = repr((self.split_seed, self.name, self.fold and self.fold.shuffle)).encode()
@@ -155,7 +161,7 @@ class SiteTable:
 
     def _blocks(self, schema: Schema) -> Iterator[Block]:
         """Yield all rows, encoded by a schema; no cell is an error."""
-        if self.memory is None:
+        if isinstance(self.table, Whole):
             yield self._encoded(schema, strict=False)
             return
         names = [name for name in dict.fromkeys((*schema.columns, schema.label.name)) if name in self.table.names]
@@ -197,12 +203,12 @@ class SiteTable:
             if self.memory is not None:
                 assert isinstance(self.table, Batched)  # noqa: S101
                 where = self.name, self.memory, self.folder
-                parts = store_parts(self.table, schema, self._held_out, *where, strict=strict)
+                parts = store_parts(self.table, schema, self.held_out, *where, strict=strict)
                 for i, some in enumerate(parts):
                     self.cache["part", schema.hash, bool(i), strict] = some
                 return parts[test]
             X, y = self._encoded(schema, strict=strict)
-            rows = np.flatnonzero(self._held_out.between(0, len(X)) == test)
+            rows = np.flatnonzero(self.held_out.between(0, len(X)) == test)
             self.cache[key] = Part(X[rows], y[rows], row_keys(self.name, len(rows)))
         found: Part = self.cache[key]
         return found
@@ -215,7 +221,7 @@ class SiteTable:
     @property
     def n_train(self) -> int:
         """Rows to learn from."""
-        return len(self.table) - self._held_out.kept
+        return len(self.table) - self.held_out.kept
 
 
 def _together(batches: Iterator[Frame]) -> Frame:

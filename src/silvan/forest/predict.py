@@ -281,6 +281,15 @@ def scores_and_decisions(
     return means, means[:, 0] if forest.classes is None else means.argmax(axis=1)
 
 
+def scores_if_any(
+    forest: ForestArrays, X: np.ndarray, absent: np.ndarray, n_jobs: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return scores and decisions of rows of a table that may lack columns; NaN if that makes every tree abstain."""
+    if not voting_weights(forest, absent).any():
+        return np.full((len(X), forest.n_outputs), np.nan), np.zeros(len(X), np.int64)
+    return scores_and_decisions(forest, X, n_jobs, absent)
+
+
 def _stage_scores(forest: ForestArrays, X: np.ndarray, n_jobs: int | None) -> np.ndarray:
     nodes, vote, out = pack(forest), leaf_votes(forest), np.zeros((len(X), forest.n_outputs))
     group, say = not_none(forest.group), not_none(forest.say)

@@ -14,7 +14,7 @@ from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 
@@ -30,6 +30,7 @@ class CountUnseen(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = UnseenCounts
+    partitions: ClassVar[PartitionsWay] = "site"
 
     schema: Blob
     model: Contender

@@ -41,7 +41,7 @@ from silvan.errors import FormatError, InputError
 from silvan.federation import wire
 from silvan.federation.agreement.agree import MAX_ROWS
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Blob, Course, PartitionsWay, Reply, Request, Verb
 from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
 from silvan.privacy.gate.gate import policy_of
@@ -73,6 +73,7 @@ class Judge(Request, frozen=True, kw_only=True, omit_defaults=True):
 
     verb: ClassVar[Verb] = "ask"
     reply: ClassVar[type[Reply]] = Figures
+    partitions: ClassVar[PartitionsWay] = "site"
 
     schema: Blob
     contenders: list[Contender]
@@ -109,6 +110,7 @@ class Tally(Request, frozen=True, kw_only=True, omit_defaults=True):
 
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = Counts
+    partitions: ClassVar[PartitionsWay] = "site"
 
     schema: Blob
     contenders: list[Contender]

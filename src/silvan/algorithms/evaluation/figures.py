@@ -20,7 +20,7 @@ from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.federation.federation import OVERALL
 from silvan.forest.forest import Forest
-from silvan.forest.predict import scores_and_decisions, voting_weights
+from silvan.forest.predict import scores_if_any
 
 LOCAL, FEDERATED = "local", "federated"
 """Names of the model that a site has alone, which gains are measured against, and of the one that it should use."""
@@ -40,9 +40,7 @@ class Answer(NamedTuple):
 
 def answer_of(forest: Forest, X: np.ndarray, absent: np.ndarray, n_jobs: int | None = None) -> Answer:
     """Score rows of a table that may lack columns; scores are NaN if that makes every tree abstain."""
-    if not voting_weights(forest, absent).any():
-        return Answer(np.full((len(X), forest.n_outputs), np.nan), np.zeros(len(X), np.int64))
-    return Answer(*scores_and_decisions(forest, X, n_jobs, absent))
+    return Answer(*scores_if_any(forest, X, absent, n_jobs))
 
 
 def figures_of(schema: Schema, answer: Answer, y: np.ndarray) -> dict[str, float]:

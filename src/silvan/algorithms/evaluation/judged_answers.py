@@ -9,7 +9,7 @@ from msgspec import UnsetType
 from silvan import metrics
 from silvan.algorithms.boosting.adaboost import local_boost
 from silvan.algorithms.evaluation.contenders import Contender, model_of
-from silvan.algorithms.evaluation.figures import Answer, answer_of
+from silvan.algorithms.evaluation.figures import Answer
 from silvan.algorithms.evaluation.site_thresholds import Draws, site_threshold
 from silvan.algorithms.evaluation.subgroups import Cells, cells_of, check_by, in_groups_by_cell
 from silvan.algorithms.horizontal.merged_forest import local_forest
@@ -26,10 +26,12 @@ def answer_on_test_rows(
     """Score the test part in groups of rows; return the scores and the labels to count by, kept for both rounds."""
     key = ("scores", msgspec.json.encode(contender), feature_key.tobytes(), schema.hash, *by)
     if key not in site.cache:
-        forest = forest_of(site, schema, contender, feature_key)
-        part, absent = site.part(schema, test=True), site.absent(schema)
-        pieces = [answer_of(forest, piece.X, absent, site.n_jobs) for piece in part.pieces()]
-        whole = Answer(*map(np.concatenate, zip(*pieces, strict=True))) if len(pieces) > 1 else pieces[0]
+        part = site.part(schema, test=True)
+        if _grows(site, contender):
+            forest = forest_of(site, schema, contender, feature_key)
+            whole = Answer(*part.answers(forest, site.absent(schema), site.n_jobs))
+        else:
+            whole = Answer(np.full((len(part), max(schema.n_classes, 1)), np.nan), np.zeros(len(part), np.int64))
         at = _decide_at(site, schema, contender, feature_key)
         if not np.isnan(at):
             whole = Answer(whole.scores, (whole.scores[:, 1] >= at).astype(np.int64))
@@ -47,9 +49,14 @@ def test_cells(site: Site, schema: Schema, by: Sequence[int]) -> Cells | None:
     key = ("cells", schema.hash, *by)
     if key not in site.cache:
         part = site.part(schema, test=True)
-        site.cache[key] = cells_of(part.X, part.y, by, schema.n_classes, policy_of(site))
+        site.cache[key] = cells_of(part.columns(by), part.y, range(len(by)), schema.n_classes, policy_of(site))
     found: Cells = site.cache[key]
     return found
+
+
+def _grows(site: Site, contender: Contender) -> bool:
+    """Whether the site has the model: one that it is to grow itself takes all rows in one place."""
+    return site.in_one_place or (contender.own is None and contender.boosted is None)
 
 
 def forest_of(site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray) -> Forest:
@@ -84,7 +91,7 @@ def threshold_of(
     site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray, rule: str = "youden"
 ) -> float:
     """Choose the threshold of a model for two classes on training rows; NaN where it is not known what trees saw."""
-    if schema.n_classes != 2:
+    if schema.n_classes != 2 or not _grows(site, contender):
         return np.nan
     draws = None if isinstance(contender.draws, UnsetType) else contender.draws
     if contender.own is not None:

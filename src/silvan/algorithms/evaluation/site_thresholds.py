@@ -16,7 +16,6 @@ from silvan.algorithms.shared.drawn_rows import drawn_by_place
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.agreement.describe import FLOOR
-from silvan.federation.part import StoredPart
 from silvan.federation.site import Site
 from silvan.forest.forest import Forest
 from silvan.forest.predict import tally, voting_weights
@@ -55,23 +54,21 @@ def unseen_rows(site: Site, schema: Schema, forest: Forest, draws: Draws | None)
     if draws is None or forest.combine not in ("mean", "vote") or sum(draws.sizes) != len(forest):
         return None
     weights = voting_weights(forest, site.absent(schema))
-    if isinstance(part, StoredPart) or not weights.any():
-        return None  # rows beyond memory would all be scored again
+    if not weights.any():
+        return None
     places = np.concatenate([np.arange(size) for size in draws.sizes])
     owner = np.repeat(np.arange(len(draws.sizes)), draws.sizes)
     mine = draws.owners.index(site.name) if site.name in draws.owners else -1
     everywhere = not draws.owners or draws.recounted
     n_own = draws.sizes[0] if not draws.owners else draws.sizes[mine] if mine >= 0 else 0
-    drawn = drawn_by_place(site, part, draws.bootstrap, n_own, max(draws.sizes))
     taken = np.arange(len(part))
     if len(part) > _MOST_ROWS:
         taken = np.linspace(0, len(part) - 1, _MOST_ROWS).astype(np.int64)
+    drawn = drawn_by_place(site, part, draws.bootstrap, n_own, max(draws.sizes), taken)
     skipping = np.where(everywhere | (owner == mine), places, -1)
-    rows = np.ascontiguousarray(part.X[taken])
+    rows = part.take(taken)
     votes = forest.combine == "vote" and bool(schema.n_classes)
-    total = tally(
-        forest, rows, weights, site.n_jobs, votes=votes, skip=np.ascontiguousarray(drawn[:, taken]), skipping=skipping
-    )
+    total = tally(forest, rows, weights, site.n_jobs, votes=votes, skip=drawn, skipping=skipping)
     known = total.weight > 0
     scores, y = total.means()[known], part.y[taken][known]
     if len(y) < FLOOR or not policy_of(site).allows_figures(y, schema.n_classes):

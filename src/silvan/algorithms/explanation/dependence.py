@@ -17,7 +17,7 @@ from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import Feature, Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 
@@ -50,6 +50,7 @@ class SetColumns(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = MeanPredictions
+    partitions: ClassVar[PartitionsWay] = "site"
 
     schema: Blob
     model: Contender

@@ -52,8 +52,7 @@ def explained_rows(site: Site, schema: Schema, model: Contender, by: Sequence[in
     if n < Floors.of(policy).rows or not policy.allows_figures(part.y, schema.n_classes):
         n = 0
     taken = np.arange(n) if n <= MOST_ROWS else np.linspace(0, n - 1, MOST_ROWS).astype(np.int64)
-    X = np.array(part.X[taken], np.float32, order="C")
-    return Explained(forest, X, np.asarray(part.y)[taken], taken, site.absent(schema), site.n_jobs)
+    return Explained(forest, part.take(taken), np.asarray(part.y)[taken], taken, site.absent(schema), site.n_jobs)
 
 
 def score_range(forest: Forest) -> tuple[float, float]:

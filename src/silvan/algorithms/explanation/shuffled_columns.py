@@ -24,7 +24,7 @@ from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.gate.gate import policy_of
@@ -50,6 +50,7 @@ class ShuffleColumns(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = ShuffledLosses
+    partitions: ClassVar[PartitionsWay] = "site"
 
     schema: Blob
     model: Contender

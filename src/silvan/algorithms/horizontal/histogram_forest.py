@@ -25,7 +25,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Blob, Course, PartitionsWay, Reply, Request, Verb
 from silvan.federation.part import Part, StoredPart
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
@@ -56,6 +56,7 @@ class GrowLevel(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = Histograms
+    partitions: ClassVar[PartitionsWay] = "add up"
 
     schema: Blob
     bins: Blob

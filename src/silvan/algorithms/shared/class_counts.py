@@ -10,7 +10,7 @@ from silvan.algorithms.shared.shared_bins import label_counts
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
 from silvan.federation.site import Site, answers
 from silvan.tree.fit import Settings
 
@@ -26,6 +26,7 @@ class CountClasses(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = ClassCounts
+    partitions: ClassVar[PartitionsWay] = "add up"
 
     schema: Blob
 

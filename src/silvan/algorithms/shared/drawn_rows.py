@@ -28,10 +28,14 @@ def check_draw(part: Part, draw: RowDraw) -> None:
         raise RefusedError(f"trees draw too few of the site's rows: a share below {_SMALL} must leave {FLOOR} of them")
 
 
-def drawn_by_place(site: Site, part: Part, draw: RowDraw, n_own: int, n_places: int) -> np.ndarray:
+def drawn_by_place(
+    site: Site, part: Part, draw: RowDraw, n_own: int, n_places: int, taken: np.ndarray | None = None
+) -> np.ndarray:
     """Return the rows that trees draw at a site by their place among their owner's: bool (places, rows).
 
     The first tree of another site draws the rows that the first of the ``n_own`` trees of this site drew, and so on.
+    Of all rows, or of those that are ``taken``.
     """
     possible = possible_draw(site, part, draw, n_own or n_places)
-    return rows_of_trees(site.sampling_key, part.row_keys, 0, n_places, possible)
+    keys = part.row_keys if taken is None else part.row_keys[taken]
+    return rows_of_trees(site.sampling_key, keys, 0, n_places, possible)

@@ -19,7 +19,7 @@ from silvan.errors import FormatError
 from silvan.federation import wire
 from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.util.threads import thread_count, thread_map
@@ -37,6 +37,7 @@ class CountGrid(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = GridCounts
+    partitions: ClassVar[PartitionsWay] = "add up"
 
     schema: Blob
 
@@ -59,6 +60,7 @@ class CountFine(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = FineCounts
+    partitions: ClassVar[PartitionsWay] = "add up"
 
     schema: Blob
     columns: np.ndarray  # column of each heavy cell, ascending

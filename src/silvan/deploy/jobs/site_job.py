@@ -21,6 +21,7 @@ from silvan.errors import FederationError, InputError, RepeatedError, SilvanErro
 from silvan.federate.options import make_sums
 from silvan.federation.keys import Roster
 from silvan.federation.message import Verb
+from silvan.federation.partitions.partitioned_site import site_of
 from silvan.federation.signed import Signer
 from silvan.federation.site import OWNER_TOLD, Site
 from silvan.federation.transports.chunks import ChunkReply, ChunkServer
@@ -170,7 +171,7 @@ def make_site(member: SiteFiles, study: RemoteStudy, roster: Roster | None = Non
     if study.study.by_columns:
         return make_party(member, study, roster, n_jobs)
     _, cover = make_sums(study.study.sums, None if roster is None else roster.seals)
-    return Site(
+    return site_of(
         member.name,
         study_source(member, study),
         table_settings(member, study, n_jobs),

@@ -20,7 +20,7 @@ from silvan.data.column_summary import Sizes, summarise
 from silvan.data.encode import Task, category_texts
 from silvan.data.schema import MAX_CATEGORIES, Class
 from silvan.errors import FormatError, RefusedError
-from silvan.federation.message import Course, Reply, Request, Verb
+from silvan.federation.message import Course, PartitionsWay, Reply, Request, Verb
 from silvan.federation.site import Site, answers
 
 FLOOR = 10
@@ -51,6 +51,7 @@ class Describe(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "ask"
     reply: ClassVar[type[Reply]] = Description
+    partitions: ClassVar[PartitionsWay] = "site"
 
     task: Task | None = None
 
@@ -71,6 +72,7 @@ class CountRows(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "ask"
     reply: ClassVar[type[Reply]] = Size
+    partitions: ClassVar[PartitionsWay] = "site"
 
 
 class CategoryCounts(Reply, frozen=True, kw_only=True):
@@ -84,6 +86,7 @@ class CountCategories(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = CategoryCounts
+    partitions: ClassVar[PartitionsWay] = "site"
 
     names: list[str]
 
@@ -103,6 +106,7 @@ class NameCategories(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "ask"
     reply: ClassVar[type[Reply]] = CategoryNames
+    partitions: ClassVar[PartitionsWay] = "site"
 
     names: list[str]
     common: list[np.ndarray]

@@ -110,6 +110,7 @@ def _check_kinds(site: Site, gate: Gate, request: Announce) -> list[str]:
             continue
         kind = HANDLERS[name][0]
         try:
+            site.check_kind(kind)
             gate.check_kind(kind, request.study, request.over)
             gate.check_leaves(kind, request.leaf)
         except RefusedError as error:

@@ -1,0 +1,162 @@
+"""A Dask cluster: how it is reached, and how work is given to its workers.
+
+Dask itself pickles what its processes pass to each other, all of them the site's own: here these are functions of this
+package by their names, bytes, and arrays. A function that a worker calls is a function of what it is given alone. So
+Dask may call it again, elsewhere, when a worker has died. What goes wrong comes back as a value: Dask would write the
+arguments of a function that raises, rows among them, to a worker's log.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from silvan import errors
+from silvan.errors import FederationError, InputError, SilvanError
+
+log = logging.getLogger("silvan.site")
+
+_CONNECT_SECONDS = 10
+_MESSAGE = 1 << 23
+"""Bytes of one piece of a message: Dask warns of more in one piece."""
+
+_CLIENTS: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong on a worker: the name of the error's class, and its text."""
+
+    kind: str
+    text: str
+
+    def raised(self) -> Exception:
+        """Return the error."""
+        kind = getattr(errors, self.kind, None)
+        return kind(self.text) if isinstance(kind, type) else RuntimeError(f"{self.kind}: {self.text}")
+
+
+def on_worker(function: Callable[..., Any], *given: Any) -> Any:
+    """Call a function on a worker; what goes wrong is returned, and so is what went wrong before."""
+    for one in (item for each in given for item in (each if isinstance(each, list) else [each])):
+        if isinstance(one, Failure):
+            return one
+    try:
+        return function(*given)
+    except SilvanError as error:
+        return Failure(type(error).__name__, str(error))
+    except Exception as error:
+        log.exception("a worker could not work on a partition")
+        return Failure(type(error).__name__, str(error))
+
+
+def same(value: Any) -> Any:
+    """Return what is given: it then lies with the workers, and is there again if one of them dies."""
+    return value
+
+
+def installed_version() -> str:
+    """Return the version of this package where it runs."""
+    return version("silvan")
+
+
+class Cluster:
+    """The workers of a Dask cluster, and the partitions that are theirs: paths of files, or data frames they hold."""
+
+    def __init__(self, address: str | None) -> None:
+        self.client = _connect(address)
+        self._check_workers(address)
+
+    def _check_workers(self, address: str | None) -> None:
+        """Raise ``InputError`` if there are no workers, or they have another version of this package."""
+        where = "the Dask cluster" if address is None else f"the Dask cluster at {address!r}"
+        try:
+            self.client.wait_for_workers(1, timeout=_CONNECT_SECONDS)
+        except TimeoutError:
+            raise InputError(f"{where} has no workers; start some") from None
+        try:
+            found = set(self.client.run(installed_version).values())
+        except ModuleNotFoundError:
+            raise InputError(f"the workers of {where} lack silvan; install it there, in the same version") from None
+        if found != {installed_version()}:
+            raise InputError(
+                f"the workers of {where} have silvan {', '.join(sorted(found))}, and the site {installed_version()}: "
+                "install the same version on all of them"
+            )
+
+    def hold(self, frame: Any) -> list[Any]:
+        """Have the workers hold the partitions of a Dask data frame, in their order."""
+        futures: list[Any] = self.client.compute(frame.to_delayed())
+        return futures
+
+    def submit(self, function: Callable[..., Any], *given: Any) -> Any:
+        """Have a worker call a function; return what stands for the result, and may be given to others."""
+        return self.client.submit(on_worker, function, *given, pure=False)
+
+    def send(self, data: bytes) -> list[Any]:
+        """Bring bytes to the workers; return what stands for their pieces."""
+        return [
+            self.client.submit(same, data[start : start + _MESSAGE], pure=False)
+            for start in range(0, max(len(data), 1), _MESSAGE)
+        ]
+
+    @property
+    def threads(self) -> int:
+        """Threads of all workers."""
+        return sum(self.client.nthreads().values())
+
+    def collect(self, futures: Sequence[Any]) -> list[Any]:
+        """Return the results; raise the first error, by the order of what was asked."""
+        from distributed import KilledWorker
+
+        try:
+            found: list[Any] = self.client.gather(list(futures))
+        except KilledWorker:
+            raise FederationError(
+                "the Dask workers died, one after the other, over the same partition: give them more memory, or make "
+                "the partitions smaller"
+            ) from None
+        except OSError:
+            raise FederationError("the Dask cluster does not answer any more; its scheduler may be gone") from None
+        for one in found:
+            if isinstance(one, Failure):
+                raise one.raised()
+        return found
+
+    def in_turn(self, function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+        """Yield the results of a function in the order of its arguments; few of them wait to be taken."""
+        waiting: list[Any] = []
+        ahead = self.threads + 1
+        for given in arguments:
+            waiting.append(self.submit(function, *given))
+            if len(waiting) > ahead:
+                yield from self.collect([waiting.pop(0)])
+        while waiting:
+            yield from self.collect([waiting.pop(0)])
+
+
+def _connect(address: str | None) -> Any:
+    """Return the client of a cluster; clients of the same address are shared."""
+    try:
+        import distributed
+    except ImportError:
+        raise InputError("a table in partitions needs Dask: pip install '.[dask]'") from None
+    if address is None:
+        try:
+            return distributed.get_client()
+        except ValueError:
+            raise InputError(
+                "there is no Dask cluster for the table's partitions: make a distributed.Client first, or name the "
+                "address of a scheduler, sv.Partitions(files, cluster='tcp://host:8786')"
+            ) from None
+    known = _CLIENTS.get(address)
+    if known is None or known.status != "running":
+        try:
+            known = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
+        except (OSError, ValueError):
+            raise InputError(
+                f"no Dask cluster answers at {address!r}; check the address, and that its scheduler runs"
+            ) from None
+        _CLIENTS[address] = known
+    return known
