@@ -27,6 +27,7 @@ LONG = (
     "test_faults.py",
     "web/test_browser.py",
     "test_large.py",
+    "federation/partitions/test_partitioned_site.py",
     "auditing/test_measured_epsilon.py",
     "privacy/sums/test_masked_sums.py",
     "test_backends.py",

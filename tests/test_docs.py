@@ -178,8 +178,9 @@ def test_study_files_are_read(page, tmp_path):
             [data["table"]] if "table" in data else [*data.get("sites", {}).values(), *data.get("parties", {}).values()]
         )
         for table in named:
-            path = folder / (table["table"] if isinstance(table, dict) else table)
-            if ":" not in str(path.name) and "://" not in str(table):
+            name = table["table"] if isinstance(table, dict) else table
+            path = folder / name
+            if ":" not in str(path.name) and "://" not in name:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.touch()
         text = block if named else f'table = "all.csv"\nsite = "hospital"\n{block}'

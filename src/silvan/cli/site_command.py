@@ -315,17 +315,23 @@ def join(
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="How much of the rows may be in memory: 2GB; all, if not given.")
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="The Dask scheduler whose workers read TABLE, a folder of Parquet files."),
+    ] = None,
 ) -> None:
     """Join a federation: check the table, make keys on this machine, have them signed."""
     from silvan.deploy.hub import Invite
     from silvan.deploy.member import Member, absolute_path, check_table
 
     invitation = Invite.read(invite)
-    source = absolute_path(table)
-    columns, rows = check_table(source, query, invitation.columns, memory)
+    source = absolute_path(table) if cluster is None else str(Path(table).absolute())
+    columns, rows = check_table(source, query, invitation.columns, memory, cluster=cluster)
     more = f" and {len(columns) - _MOST_COLUMNS} more" if len(columns) > _MOST_COLUMNS else ""
     print_lines(f"The table has {rows} and the columns {', '.join(columns[:_MOST_COLUMNS])}{more}.")
-    member = Member.join(folder or Path(invitation.site), invitation, source, query, {"approve": approve}, memory)
+    member = Member.join(
+        folder or Path(invitation.site), invitation, source, query, {"approve": approve}, memory, cluster
+    )
     print_lines(
         f"{member.name} has joined {invitation.federation}. Its folder is {member.path}; what it lets out is in "
         "site.toml.",

@@ -26,6 +26,8 @@ import msgspec
 from cryptography import x509
 
 from silvan.data.batches import read_size, survey
+from silvan.data.partitions.partition_files import Partitions
+from silvan.data.partitions.partitioned_table import Partitioned
 from silvan.data.sources.query import Query, is_url
 from silvan.data.sources.table_file import Table
 from silvan.deploy import flare_kit
@@ -87,7 +89,7 @@ class SiteFiles:
     """
 
     known_settings: tuple[str, ...] = (
-        *("table", "query", "id", "predict", "memory", "freeze", "notify"),
+        *("table", "query", "cluster", "id", "predict", "memory", "freeze", "notify"),
         *("reading", "policy"),
     )
     """Keys that the settings may have."""
@@ -108,7 +110,7 @@ class SiteFiles:
         for key in data:
             if key not in self.known_settings:
                 problems.unknown((key,), list(self.known_settings))
-        for key in ("table", "query", "id", "predict", "memory", "notify"):
+        for key in ("table", "query", "cluster", "id", "predict", "memory", "notify"):
             if key in data and not isinstance(data[key], str):
                 problems.add((key,), f"{key} must be text, got {data[key]!r}")
         if not isinstance(data.get("freeze", False), bool):
@@ -236,6 +238,7 @@ class Member(SiteFiles):
         query: str | None,
         policy: dict[str, Any],
         memory: str | None = None,
+        cluster: str | None = None,
     ) -> "Member":
         """Join a federation: make keys on this machine, have them signed, write the site's folder."""
         if (path / MEMBER).exists():
@@ -259,7 +262,7 @@ class Member(SiteFiles):
         granted = _granted(call(*where, "/join", msgspec.to_builtins(asked)))
         _keep_certificate(startup, granted.check(trusted, asked.statement(trusted)), trusted)
         (startup / "rootCA.pem").write_text(invite.root)
-        write_whole(path / SETTINGS, _settings_text(table, query, policy, memory).encode())
+        write_whole(path / SETTINGS, _settings_text(table, query, policy, memory, cluster).encode())
         membership = Membership(
             invite.federation, invite.site, invite.host, invite.port - 1, invite.root, invite.coordinator
         )
@@ -389,12 +392,13 @@ def _keep_certificate(startup: Path, certificate: x509.Certificate, trusted: Tru
     write_whole(startup / "client.crt", pem(certificate))
 
 
-def _settings_text(table: str, query: str | None, policy: dict[str, Any], memory: str | None) -> str:
+def _settings_text(
+    table: str, query: str | None, policy: dict[str, Any], memory: str | None, cluster: str | None
+) -> str:
     lines = [_COMMENT, f"table = {_toml(table)}"]
-    if query is not None:
-        lines.append(f"query = {_toml(query)}")
-    if memory is not None:
-        lines.append(f"memory = {_toml(memory)}")
+    for key, value in {"query": query, "memory": memory, "cluster": cluster}.items():
+        if value is not None:
+            lines.append(f"{key} = {_toml(value)}")
     lines += ["", "[policy]"]
     lines += [f"{key} = {_toml(value)}" for key, value in policy.items()]
     return "\n".join(lines) + "\n"
@@ -418,8 +422,15 @@ def absolute_path(table: str) -> str:
     return str(path)
 
 
-def source_of(table: str, query: str | None, reading: dict[str, Any] | None = None) -> Any:
-    """Return what to read a table from: a query of a database, or a file, which may be written in some way."""
+def source_of(table: str, query: str | None, reading: dict[str, Any] | None = None, cluster: str | None = None) -> Any:
+    """Return what to read a table from: a query of a database, a file, which may be written in some way, or a cluster.
+
+    With a ``cluster`` the table is a pattern of files, or a folder of them.
+    """
+    if cluster is not None:
+        if query is not None or reading or is_url(table):
+            raise InputError("cluster is for a table in Parquet files; leave query and [reading] out")
+        return Partitions(table, cluster)
     if is_url(table):
         return Query(table, query or "")
     if query is not None:
@@ -428,14 +439,24 @@ def source_of(table: str, query: str | None, reading: dict[str, Any] | None = No
 
 
 def check_table(
-    table: str, query: str | None, wanted: list[str], memory: str | None = None, reading: dict[str, Any] | None = None
+    table: str,
+    query: str | None,
+    wanted: list[str],
+    memory: str | None = None,
+    reading: dict[str, Any] | None = None,
+    cluster: str | None = None,
 ) -> tuple[list[str], str]:
     """Read the table once, check that it has the columns wanted, and return its columns and the number of its rows.
 
     No more of it is in memory at a time than ``memory`` allows, or a quarter of a gigabyte.
     """
     room = _ROOM if memory is None else min(read_size(memory) // 2, _ROOM)
-    columns, rows = survey(source_of(table, query, reading), room)
+    source = source_of(table, query, reading, cluster)
+    if cluster is None:
+        columns, rows = survey(source, room)
+    else:
+        in_partitions = Partitioned(source, "label", room)
+        columns, rows = list(in_partitions.names), len(in_partitions)
     lacking = [column for column in wanted if column not in columns]
     if lacking:
         raise SchemaError(

@@ -66,7 +66,7 @@ def prepare_site(member: Member) -> list[str]:
         end = f"{member.certificate.not_valid_after_utc:%Y-%m-%d}"
         lines.append(f"The certificate was about to end and is renewed, until {end}.")
     own = member.settings
-    check_table(own["table"], own.get("query"), [], own.get("memory"), own.get("reading"))
+    check_table(own["table"], own.get("query"), [], own.get("memory"), own.get("reading"), own.get("cluster"))
     roster = member.pin_roster()
     if roster is not None:
         lines.append(f"All keys together in words: {roster_fingerprint(roster)}")

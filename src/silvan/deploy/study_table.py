@@ -17,6 +17,7 @@ from typing import Any
 import polars as pl
 
 from silvan.data.batches import Batched, read_size
+from silvan.data.partitions.partition_files import Partitions
 from silvan.data.sources.query import Query
 from silvan.data.sources.table_file import Table, as_table
 from silvan.data.table import read_table
@@ -121,6 +122,8 @@ def freeze(member: SiteFiles, study: RemoteStudy) -> Path:
     if known is not None:
         raise InputError(f"{known}: the rows of this study are frozen already")
     source, folder = _own_source(member, study), member.path / FROZEN
+    if isinstance(source, Partitions):
+        raise InputError("the files of a Dask cluster are not copied into the site's folder; leave them as they are")
     folder.mkdir(mode=0o700, exist_ok=True)
     if isinstance(source, Query):
         path = folder / f"{study.digest}.parquet"
@@ -175,7 +178,7 @@ def _own_source(member: SiteFiles, study: RemoteStudy) -> Any:
     settings = member.settings
     if study.predict is not None and "predict" in settings:
         return source_of(settings["predict"], None, settings.get("reading"))
-    return source_of(settings["table"], settings.get("query"), settings.get("reading"))
+    return source_of(settings["table"], settings.get("query"), settings.get("reading"), settings.get("cluster"))
 
 
 def _is_known(member: SiteFiles, study: RemoteStudy) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from silvan.data.column_types import Kinds
+from silvan.data.partitions.partition_files import Partitions
 from silvan.data.schema import Schema
 from silvan.data.sources.query import Query
 from silvan.data.sources.table_file import Table
@@ -26,7 +27,7 @@ class Study:
 
     path: Path
     name: str
-    tables: dict[str, Path | Query | Table]  # by site or party, or the one table under ""
+    tables: dict[str, Path | Query | Table | Partitions]  # by site or party, or the one table under ""
     kind: str
     parameters: dict[str, Any]
     policy: dict[str, Any]
@@ -105,15 +106,16 @@ class Study:
         """
         text = json.dumps([version, self.settings(), list(self.tables)], sort_keys=True)
         digest = hashlib.sha256(text.encode())
-        for path in self.tables.values():
-            if not isinstance(path, Path):
-                digest.update(repr(path.options if isinstance(path, Table) else path).encode())
-            if isinstance(path, Table):
-                path = path.file
-            if not isinstance(path, Path):
-                continue
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+        for table in self.tables.values():
+            if isinstance(table, Partitions):
+                files = table.paths()
+            else:
+                files = [table] if isinstance(table, Path) else [table.file] if isinstance(table, Table) else []
+            if not isinstance(table, Path | Partitions):
+                digest.update(repr(table.options if isinstance(table, Table) else table).encode())
+            for path in files:
+                with path.open("rb") as file:
+                    digest.update(hashlib.file_digest(file, "sha256").digest())
         return digest.hexdigest()
 
     @contextmanager

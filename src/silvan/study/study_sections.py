@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from silvan.data.column_types import Kinds, check_kinds
+from silvan.data.partitions.partition_files import Partitions
 from silvan.data.schema import Feature, Label, Schema
 from silvan.data.sources.query import Query
 from silvan.data.sources.table_file import KNOWN_SUFFIXES, WANTED, Table
@@ -40,7 +41,7 @@ SECTIONS = ("sites", "parties", "reading", "kinds", "schema", "learner", "evalua
 EVALUATION = ("epsilon", "importance", "dependence", "by")
 """Keys of how a model is judged."""
 
-Sources = dict[str, Path | Query | Table]
+Sources = dict[str, Path | Query | Table | Partitions]
 """Tables by site."""
 
 READING = ("separator", "decimal", "encoding", "missing", "sheet")
@@ -113,8 +114,9 @@ def _table(named: dict[str, Any], key: Key, folder: Path, reading: dict[str, Any
     given = value if isinstance(value, dict) else {"table": value}
     place = given.get("table")
     is_database = "query" in given or (isinstance(place, str) and "://" in place)
+    in_partitions = "cluster" in given and key[0] == "sites"
     for word in given:
-        known = ["table", "query"] if is_database else ["table", *READING]
+        known = ["table", "query"] if is_database else ["table", "cluster"] if in_partitions else ["table", *READING]
         if word not in known:
             problems.unknown((*key, word), known)
     if is_database:
@@ -122,6 +124,8 @@ def _table(named: dict[str, Any], key: Key, folder: Path, reading: dict[str, Any
     if not isinstance(place, str) or not place:
         problems.add(key, f"{who}must be the path of a table, got {place!r}")
         return {}
+    if in_partitions:
+        return _partitions(name, who, Path(place), given["cluster"], key, folder, problems)
     path = folder / place
     if not path.is_file():
         kind = "is a folder, not a file" if path.is_dir() else "does not exist"
@@ -130,6 +134,17 @@ def _table(named: dict[str, Any], key: Key, folder: Path, reading: dict[str, Any
         problems.add(key, f"{who}{place!r} {WANTED}{_misplaced(name)}")
     own = {word: text for word, text in {**reading, **given}.items() if word in READING}
     return {name: check_reading(path, own, key, problems, who)} if own else {name: path}
+
+
+def _partitions(name: str, who: str, files: Path, cluster: Any, key: Key, folder: Path, problems: Problems) -> Sources:
+    """Check a table in partitions: that its files are there, and that the cluster has an address."""
+    try:
+        found = Partitions(str(files), cluster).beside(folder)
+        found.paths()
+    except InputError as error:
+        problems.add(key, f"{who}{error}")
+        return {}
+    return {name: found}
 
 
 def check_reading(path: Path, options: Any, key: Key, problems: Problems, who: str = "") -> Table:

@@ -57,7 +57,8 @@ def check_site(
     how = SiteSettings() if plan is None else table_settings(member, plan)
     how = how if label is None else replace(how, label=label)
     own = member.settings
-    table = SiteTable(member.name, source_of(own["table"], own.get("query"), own.get("reading")), how)
+    source = source_of(own["table"], own.get("query"), own.get("reading"), own.get("cluster"))
+    table = SiteTable(member.name, source, how)
     profiles = profiles_of({member.name: table})
     lines = questions(profiles, how.label, None if plan is None else plan.study.task)
     if plan is not None and not json:

@@ -86,12 +86,12 @@ class Cluster:
             )
 
     def hold(self, frame: Any) -> list[Any]:
-        """Have the workers hold the partitions of a Dask data frame, in their order."""
+        """Let the workers hold the partitions of a Dask data frame, in their order."""
         futures: list[Any] = self.client.compute(frame.to_delayed())
         return futures
 
     def submit(self, function: Callable[..., Any], *given: Any) -> Any:
-        """Have a worker call a function; return what stands for the result, and may be given to others."""
+        """Let a worker call a function; return what stands for the result, and may be given to others."""
         return self.client.submit(on_worker, function, *given, pure=False)
 
     def send(self, data: bytes) -> list[Any]:

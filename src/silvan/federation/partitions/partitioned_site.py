@@ -54,7 +54,7 @@ class PartitionedSite(Site):
         return SpreadPart(self.name, self._spread(schema, strict), test)
 
     def _spread(self, schema: Schema, strict: bool) -> Spread:
-        """Have all partitions encoded, where they lie."""
+        """Encode all partitions, where they lie."""
         key = ("part", schema.hash, strict)
         if key not in self.cache:
             table = self._partitions

@@ -40,7 +40,7 @@ class Spread:
         self._marks: dict[int, int] = {}
 
     def total(self, handler: Callable[[Any, Any], Any], asked: bytes) -> dict[str, np.ndarray]:
-        """Have every partition answer a question, and add up."""
+        """Ask every partition a question, and add up."""
         message = self.cluster.send(asked)
         answers = [self.cluster.submit(answer_question, rows, handler, message) for rows in self.futures]
         while len(answers) > _TOGETHER:

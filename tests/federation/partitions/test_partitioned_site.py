@@ -1,0 +1,261 @@
+"""Sites whose rows are partitions on a Dask cluster: the same forest to the bit, one site to everybody else."""
+
+import os
+import signal
+import sys
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from helpers.runs import silvan
+from helpers.studies import TASKS, Recorded, envelopes, federate, parts, table
+
+import silvan as sv
+from silvan.data.partitions import dask_cluster
+from silvan.data.partitions.dask_cluster import Cluster
+from silvan.data.partitions.worker_frames import look_at
+from silvan.federation.partitions.spread_part import Spread
+
+dd = pytest.importorskip("dask.dataframe")
+distributed = pytest.importorskip("distributed")
+
+CUTS = (0, 40, 40, 95, 120)
+"""Where partitions end; the second is empty."""
+
+
+@pytest.fixture(scope="module")
+def client():
+    """Two workers, each a process of its own."""
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+def write_parts(frame, folder, cuts=CUTS):
+    """Write a table as Parquet files."""
+    folder.mkdir(exist_ok=True)
+    for i, (start, stop) in enumerate(zip(cuts, [*cuts[1:], len(frame)], strict=True)):
+        frame[start:stop].write_parquet(folder / f"{i:03}.parquet")
+    return folder
+
+
+def model(**settings):
+    return sv.HistogramForest(**{"n_estimators": 9, "max_depth": 5, **settings})
+
+
+def judged(learner, fed):
+    """Figures of the federated forest, with no column of what sites have alone."""
+    return learner.evaluate(fed).filter(pl.col("model") == "federated").drop("gain", "gain_low", "gain_high", "use")
+
+
+# -- the same as in one process
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_same_forest_and_figures_as_in_one_process(task, client, tmp_path):
+    """Categories, missing values, test rows and an empty partition; files, and a data frame of unknown divisions."""
+    tables = parts(table(task, 400), 2)
+    settings = {"test": 0.25, "n_jobs": 1}
+    one = sv.federate_rows(tables, **settings)
+    learnt = model(threshold="youden" if task == "binary" else None).fit(one)
+    files = sv.Partitions(write_parts(tables["site 0"], tmp_path / "site 0"))
+    frame = dd.from_map(pl.DataFrame.to_pandas, [tables["site 0"][a:b] for a, b in ((0, 70), (70, 71), (71, None))])
+    assert not frame.known_divisions
+    for source in (files, frame):
+        spread = sv.federate_rows({**tables, "site 0": source}, **settings)
+        assert (spread.schema, spread.rows) == (one.schema, one.rows)
+        assert str(spread.differences) == str(one.differences)
+        again = model(threshold=learnt.threshold).fit(spread)
+        assert again.forest_.hash == learnt.forest_.hash
+        assert again.threshold_ == learnt.threshold_
+        assert judged(again, spread).equals(judged(learnt, one), null_equal=True)
+    by = ["sex"]
+    assert again.permutation_importance(spread, by=by) == learnt.permutation_importance(one, by=by)
+    assert again.partial_dependence(spread, "age").equals(learnt.partial_dependence(one, "age"))
+
+
+def test_one_site_to_its_ledger_and_to_whoever_asks(client, tmp_path):
+    """With masked sums: the same messages, and the same lines of the ledger."""
+    tables = parts(table("binary", 300), 3)
+    files = sv.Partitions(write_parts(tables["site 1"], tmp_path / "rows", (0, 31, 62)))
+    settings = {"sums": "masked", "test": 0.2, "policy": sv.Policy(min_leaf=3)}
+    fed = {
+        where: federate({**tables, "site 1": source}, Recorded, **settings)
+        for where, source in {"one": tables["site 1"], "cluster": files}.items()
+    }
+    hashes, kinds, ledgers = set(), [], []
+    for one in fed.values():
+        learnt = model(min_samples_leaf=3).fit(one)
+        hashes.add(learnt.forest_.hash)
+        kinds.append([envelope.kind for envelope in envelopes(one, "sent", "site 1")])
+        ledgers.append([(line.kind, line.what) for line in one.site("site 1").outbox.ledger.lines()])
+    assert len(hashes) == 1
+    assert kinds[0] == kinds[1]
+    assert ledgers[0] == ledgers[1]
+
+
+def test_a_site_that_remembers_nothing(client, tmp_path):
+    tables = parts(table("number", 120), 2)
+    warm = sv.federate_rows(tables)
+    files = sv.Partitions(write_parts(tables["site 0"], tmp_path / "rows", (0, 20)))
+    cold = sv.federate_rows({**tables, "site 0": files}, cold=True)
+    assert model(n_estimators=3, max_depth=2).fit(cold).forest_ == model(n_estimators=3, max_depth=2).fit(warm).forest_
+
+
+def test_more_partitions_than_are_added_up_at_once(client, tmp_path):
+    tables = parts(table("several", 200), 2)
+    files = sv.Partitions(write_parts(tables["site 1"], tmp_path / "rows", range(0, 90, 5)))
+    spread = sv.federate_rows({**tables, "site 1": files})
+    learnt = model(max_depth=3, class_weight="balanced").fit(spread)
+    assert learnt.forest_ == model(max_depth=3, class_weight="balanced").fit(sv.federate_rows(tables)).forest_
+
+
+def test_studies_name_a_cluster(client, tmp_path):
+    tables = parts(table("binary", 200), 2)
+    write_parts(tables["site 0"], tmp_path / "rows", (0, 20, 70))
+    tables["site 1"].write_parquet(tmp_path / "other.parquet")
+    tables["site 0"].write_parquet(tmp_path / "one.parquet")
+    study = "test = 0.2\n[learner]\nn_estimators = 5\nmax_depth = 3\n[sites]\nother = 'other.parquet'\n"
+    address = client.scheduler.address
+    hashes = set()
+    for name, bank in {"one": "'one.parquet'", "spread": f"{{ table = 'rows', cluster = '{address}' }}"}.items():
+        (tmp_path / f"{name}.toml").write_text(f"{study}bank = {bank}\n")
+        silvan("fit", tmp_path / f"{name}.toml", "--output", tmp_path / name)
+        hashes.add(sv.Forest.load(tmp_path / name / "model.silvan").hash)
+    assert len(hashes) == 1
+
+
+# -- workers that die
+
+
+def kill_at(monkeypatch, client, owner, name, call, also=lambda: None):
+    """Kill a worker, by its process id, at the so many-th call of a method; return the list of those killed."""
+    original, calls, killed = getattr(owner, name), [], []
+
+    def called(self, *args, **more):
+        calls.append(name)
+        if len(calls) == call:
+            killed.append(sorted(client.run(os.getpid).values())[0])
+            also()
+            os.kill(killed[0], signal.SIGKILL)
+        return original(self, *args, **more)
+
+    monkeypatch.setattr(owner, name, called)
+    return killed
+
+
+@pytest.mark.parametrize(("owner", "name", "call"), [(Spread, "total", 4), (Cluster, "collect", 6)])
+def test_a_worker_that_is_killed_is_replaced(owner, name, call, client, tmp_path, monkeypatch):
+    """Between questions, and while one is answered: rows are encoded again, and brought to their nodes again."""
+    tables = parts(table("binary", 400), 2)
+    learnt = model().fit(sv.federate_rows(tables))
+    files = sv.Partitions(write_parts(tables["site 0"], tmp_path / "rows"))
+    spread = sv.federate_rows({**tables, "site 0": files})
+    killed = kill_at(monkeypatch, client, owner, name, call)
+    assert model().fit(spread).forest_.hash == learnt.forest_.hash
+    assert len(killed) == 1
+    client.wait_for_workers(2)
+
+
+# -- what is refused
+
+
+def test_learners_that_need_all_rows_in_one_place_are_refused(client, tmp_path):
+    tables = parts(table("binary", 120), 2)
+    files = sv.Partitions(write_parts(tables["site 0"], tmp_path / "rows", (0, 20)))
+    policy = sv.Policy(messages=["*", "AdaptiveLevel"])
+    spread = sv.federate_rows({**tables, "site 0": files}, policy=policy)
+    learners = sv.MergedForest(4), sv.BOFRF(4), sv.AdaBoostPL(4), sv.PooledForest(4), sv.LocalForest(4)
+    for learner in (*learners, model(bins="adaptive")):
+        with pytest.raises(sv.RefusedError, match="learn by HistogramForest"):
+            learner.fit(spread)
+
+
+def test_a_private_forest_is_refused_before_it_costs_anything(client, tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pl.DataFrame({"x": rng.random(60), "label": rng.integers(0, 2, 60)})
+    schema = sv.Schema.of([sv.Feature("x", bounds=(0.0, 1.0))], sv.Label("label", (0, 1)))
+    files = sv.Partitions(write_parts(frame, tmp_path / "rows", (0, 20)))
+    fed = sv.federate_rows({"a": files, "b": frame}, schema=schema, policy=sv.Policy(epsilon=2.0))
+    with pytest.raises(sv.SilvanError, match="learn by HistogramForest"):
+        model(epsilon=1.0).fit(fed)
+    assert [fed.site(name).outbox.budget.spent for name in fed.sites] == [0.0, 0.0]
+
+
+def test_what_cannot_be_is_said_in_a_line(client, tmp_path):
+    tables = parts(table("binary", 120), 2)
+    good = tables["site 0"]
+
+    def complaint(*frames):
+        folder = tmp_path / "rows"
+        for old in folder.glob("*"):
+            old.unlink()
+        folder.mkdir(exist_ok=True)
+        for i, frame in enumerate(frames):
+            frame.write_parquet(folder / f"{i}.parquet")
+        with pytest.raises(sv.SilvanError) as caught:
+            sv.federate_rows({**tables, "site 0": sv.Partitions(folder)})
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert "partition 2" in complaint(good, good.drop("age"))
+    assert "lacks 'age'" in complaint(good, good.drop("age"))
+    texts = good.with_columns(pl.col("age").cast(pl.String).fill_null("missing"))
+    assert "column 'age' holds" in complaint(good, texts)
+    assert "no rows" in complaint(good[:0], good[:0])
+    (tmp_path / "rows" / "0.parquet").write_bytes(b"nothing")
+    with pytest.raises(sv.SilvanError, match="cannot be read by a worker"):
+        sv.federate_rows({**tables, "site 0": sv.Partitions(tmp_path / "rows")})
+    mixed = pd.DataFrame({"age": pd.Series([1, "old", 3], dtype=object), "label": ["a", "b", "a"]})
+    with pytest.raises(sv.SilvanError, match=r"column 'age' mixes numbers and text: 2 of its 6 cells \(rows 2, 5\)"):
+        sv.federate_rows({**tables, "site 0": dd.from_map(lambda _: mixed, [0, 1], meta=mixed[:0])})
+    with pytest.raises(sv.SilvanError, match="column 'age' mixes types"):
+        look_at(mixed)
+
+
+def test_no_cluster(client, tmp_path, monkeypatch):
+    tables = parts(table("binary", 120), 2)
+    folder = write_parts(tables["site 0"], tmp_path / "rows")
+    monkeypatch.setattr(dask_cluster, "_CONNECT_SECONDS", 0.3)
+    with pytest.raises(sv.SilvanError, match="no Dask cluster answers at 'tcp://127.0.0.1:1'"):
+        sv.federate_rows({**tables, "site 0": sv.Partitions(folder, "tcp://127.0.0.1:1")})
+    with monkeypatch.context() as patched, pytest.raises(sv.SilvanError, match="make a distributed.Client first"):
+
+        def nobody():
+            raise ValueError
+
+        patched.setattr(distributed, "get_client", nobody)
+        sv.federate_rows({**tables, "site 0": sv.Partitions(folder)})
+    with monkeypatch.context() as patched, pytest.raises(sv.SilvanError, match=r"pip install '.\[dask\]'"):
+        patched.setitem(sys.modules, "distributed", None)
+        sv.federate_rows({**tables, "site 0": sv.Partitions(folder)})
+
+
+def test_rows_that_come_out_differently_are_noticed(client, tmp_path, monkeypatch):
+    """Dask works out again what a lost worker had; a table that depends on chance would be another one."""
+    tables = parts(table("binary", 240), 2)
+    files = sv.Partitions(write_parts(tables["site 0"], tmp_path / "rows", (0, 50)))
+    spread = sv.federate_rows({**tables, "site 0": files})
+
+    def change():
+        for path in files.paths():
+            pl.read_parquet(path).with_columns(pl.col("noise") + 1.0).write_parquet(path)
+
+    kill_at(monkeypatch, client, Spread, "total", 4, change)
+    with pytest.raises(sv.SilvanError, match="came out with other rows"):
+        model().fit(spread)
+    client.wait_for_workers(2)
+
+
+def test_no_cell_is_in_the_logs_of_workers(client, tmp_path):
+    """A function that raises would be logged by Dask with what it was given."""
+    frame = pd.DataFrame({"age": np.arange(40.0), "label": ["a", "b"] * 20})
+    broken = frame.assign(label=["a secret class"] + [None] * 39)
+    schema = sv.federate_rows({"x": frame}).schema
+    spread = sv.federate_rows({"x": dd.from_map(lambda one: one, [frame, broken], meta=frame[:0])}, schema=schema)
+    with pytest.raises(sv.SilvanError, match="partition 2"):
+        model().fit(spread)
+    assert not any("secret" in line for lines in client.get_worker_logs().values() for _, line in lines)
