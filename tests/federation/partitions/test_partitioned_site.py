@@ -3,7 +3,9 @@
 import os
 import signal
 import sys
+from unittest import mock
 
+import msgspec
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -15,7 +17,13 @@ import silvan as sv
 from silvan.data.partitions import dask_cluster
 from silvan.data.partitions.dask_cluster import Cluster
 from silvan.data.partitions.worker_frames import look_at
+from silvan.deploy.jobs.site_job import make_site
+from silvan.deploy.member import SiteFiles, check_table
+from silvan.deploy.study_table import check_study_table, freeze
+from silvan.federation.partitions.partition_worker import Encoding, encode_partition, labels_of
+from silvan.federation.partitions.partitioned_site import PartitionedSite
 from silvan.federation.partitions.spread_part import Spread
+from silvan.study.remote_study import parse_remote_study
 
 dd = pytest.importorskip("dask.dataframe")
 distributed = pytest.importorskip("distributed")
@@ -128,36 +136,24 @@ def test_studies_name_a_cluster(client, tmp_path):
     assert len(hashes) == 1
 
 
-# -- workers that die
-
-
-def kill_at(monkeypatch, client, owner, name, call, also=lambda: None):
-    """Kill a worker, by its process id, at the so many-th call of a method; return the list of those killed."""
-    original, calls, killed = getattr(owner, name), [], []
-
-    def called(self, *args, **more):
-        calls.append(name)
-        if len(calls) == call:
-            killed.append(sorted(client.run(os.getpid).values())[0])
-            also()
-            os.kill(killed[0], signal.SIGKILL)
-        return original(self, *args, **more)
-
-    monkeypatch.setattr(owner, name, called)
-    return killed
-
-
-@pytest.mark.parametrize(("owner", "name", "call"), [(Spread, "total", 4), (Cluster, "collect", 6)])
-def test_a_worker_that_is_killed_is_replaced(owner, name, call, client, tmp_path, monkeypatch):
-    """Between questions, and while one is answered: rows are encoded again, and brought to their nodes again."""
-    tables = parts(table("binary", 400), 2)
-    learnt = model().fit(sv.federate_rows(tables))
-    files = sv.Partitions(write_parts(tables["site 0"], tmp_path / "rows"))
-    spread = sv.federate_rows({**tables, "site 0": files})
-    killed = kill_at(monkeypatch, client, owner, name, call)
-    assert model().fit(spread).forest_.hash == learnt.forest_.hash
-    assert len(killed) == 1
-    client.wait_for_workers(2)
+def test_a_site_of_real_machines_names_a_cluster(client, tmp_path):
+    rows = table("binary", 120)
+    write_parts(rows, tmp_path / "rows")
+    address = client.scheduler.address
+    lines = f"table = '{tmp_path / 'rows'}'\ncluster = '{address}'\n[policy]\napprove = false\n"
+    (tmp_path / "site.toml").write_text(lines)
+    files = SiteFiles(tmp_path, tmp_path / "site.toml", "bank")
+    study = parse_remote_study('name = "any"\ntest = 0.2\n[learner]\nkind = "HistogramForest"\n')
+    site = make_site(files, study)
+    check_study_table(files, study, site)
+    check_study_table(files, study, make_site(files, study))
+    assert isinstance(site, PartitionedSite)
+    assert site.n_train == sv.federate_rows({"bank": rows}, test=0.2).rows["bank"]
+    assert check_table(str(tmp_path / "rows"), None, ["age"], cluster=address)[1] == "120 rows"
+    with pytest.raises(sv.InputError, match="not copied"):
+        freeze(files, study)
+    with pytest.raises(sv.InputError, match="cluster is for a table in Parquet files"):
+        check_table("sqlite:///rows.db", "select 1", [], cluster=address)
 
 
 # -- what is refused
@@ -220,34 +216,32 @@ def test_no_cluster(client, tmp_path, monkeypatch):
     tables = parts(table("binary", 120), 2)
     folder = write_parts(tables["site 0"], tmp_path / "rows")
     monkeypatch.setattr(dask_cluster, "_CONNECT_SECONDS", 0.3)
-    with pytest.raises(sv.SilvanError, match="no Dask cluster answers at 'tcp://127.0.0.1:1'"):
+    with pytest.raises(sv.SilvanError, match="no Dask cluster answers at 'tcp://127"):
         sv.federate_rows({**tables, "site 0": sv.Partitions(folder, "tcp://127.0.0.1:1")})
-    with monkeypatch.context() as patched, pytest.raises(sv.SilvanError, match="make a distributed.Client first"):
-
-        def nobody():
-            raise ValueError
-
-        patched.setattr(distributed, "get_client", nobody)
-        sv.federate_rows({**tables, "site 0": sv.Partitions(folder)})
-    with monkeypatch.context() as patched, pytest.raises(sv.SilvanError, match=r"pip install '.\[dask\]'"):
+    with monkeypatch.context() as patched:
+        patched.setattr(distributed, "get_client", mock.Mock(side_effect=ValueError))
+        with pytest.raises(sv.SilvanError, match="make a distributed"):
+            sv.federate_rows({**tables, "site 0": sv.Partitions(folder)})
+    with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "distributed", None)
-        sv.federate_rows({**tables, "site 0": sv.Partitions(folder)})
+        with pytest.raises(sv.SilvanError, match="pip install"):
+            sv.federate_rows({**tables, "site 0": sv.Partitions(folder)})
 
 
-def test_rows_that_come_out_differently_are_noticed(client, tmp_path, monkeypatch):
+def test_rows_that_come_out_differently_are_noticed():
     """Dask works out again what a lost worker had; a table that depends on chance would be another one."""
-    tables = parts(table("binary", 240), 2)
-    files = sv.Partitions(write_parts(tables["site 0"], tmp_path / "rows", (0, 50)))
-    spread = sv.federate_rows({**tables, "site 0": files})
-
-    def change():
-        for path in files.paths():
-            pl.read_parquet(path).with_columns(pl.col("noise") + 1.0).write_parquet(path)
-
-    kill_at(monkeypatch, client, Spread, "total", 4, change)
-    with pytest.raises(sv.SilvanError, match="came out with other rows"):
-        model().fit(spread)
-    client.wait_for_workers(2)
+    frame = table("binary", 40)
+    schema = sv.federate_rows({"a": frame}).schema
+    names = [*schema.columns, "label"]
+    how = Encoding("a", schema.to_json(), True, names, {}, 0, "partition 1", 40, bytes(5), (0, 0, 0))
+    first, same, other = (
+        labels_of(encode_partition(rows.to_pandas(), msgspec.msgpack.encode(how)), False)
+        for rows in (frame, frame.clone(), frame.with_columns(pl.col("noise") + 1.0))
+    )
+    spread = Spread(mock.Mock(threads=1), [None], ["partition 1"], np.array([[40, 0]]))
+    assert len(spread.same_rows(first)) == len(spread.same_rows(same)) == 40
+    with pytest.raises(sv.InputError, match="partition 1 was worked out again"):
+        spread.same_rows(other)
 
 
 def test_no_cell_is_in_the_logs_of_workers(client, tmp_path):
@@ -259,3 +253,26 @@ def test_no_cell_is_in_the_logs_of_workers(client, tmp_path):
     with pytest.raises(sv.SilvanError, match="partition 2"):
         model().fit(spread)
     assert not any("secret" in line for lines in client.get_worker_logs().values() for _, line in lines)
+
+
+# -- workers that die; last, since the next one has to import everything
+
+
+def test_a_worker_that_is_killed_is_replaced(client, tmp_path, monkeypatch):
+    """While a question is answered: rows are encoded again, and brought to their nodes again."""
+    tables = parts(table("binary", 400), 2)
+    learnt = model().fit(sv.federate_rows(tables))
+    files = sv.Partitions(write_parts(tables["site 0"], tmp_path / "rows"))
+    spread = sv.federate_rows({**tables, "site 0": files})
+    killed, collect, calls = [], Cluster.collect, []
+
+    def collect_and_kill(self, futures):
+        calls.append(len(futures))
+        if len(calls) == 6:  # after the bins and three levels; the tasks are with the workers
+            killed.append(sorted(client.run(os.getpid).values())[0])
+            os.kill(killed[0], signal.SIGKILL)
+        return collect(self, futures)
+
+    monkeypatch.setattr(Cluster, "collect", collect_and_kill)
+    assert model().fit(spread).forest_.hash == learnt.forest_.hash
+    assert len(killed) == 1

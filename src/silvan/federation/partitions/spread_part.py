@@ -46,7 +46,7 @@ class Spread:
         while len(answers) > _TOGETHER:
             groups = [answers[i : i + _TOGETHER] for i in range(0, len(answers), _TOGETHER)]
             answers = [self.cluster.submit(add_up, group) for group in groups]
-        total: dict[str, np.ndarray] = self._same_rows(add_up(self.cluster.collect(answers)))
+        total: dict[str, np.ndarray] = self.same_rows(add_up(self.cluster.collect(answers)))
         return total
 
     def each(
@@ -56,9 +56,9 @@ class Spread:
         more = [()] * len(self.futures) if among is None else among
         asked = ((rows, *given, *own) for rows, own in zip(self.futures, more, strict=True))
         for answer in self.cluster.in_turn(function, asked):
-            yield self._same_rows(answer)
+            yield self.same_rows(answer)
 
-    def _same_rows(self, answer: Marked) -> Any:
+    def same_rows(self, answer: Marked) -> Any:
         """Return an answer; raise ``InputError`` if it is of other rows than answers before it."""
         marks, value = answer
         for place, mark in marks.items():
