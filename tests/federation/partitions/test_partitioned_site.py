@@ -121,6 +121,15 @@ def test_more_partitions_than_are_added_up_at_once(client, tmp_path):
     assert learnt.forest_ == model(max_depth=3, class_weight="balanced").fit(sv.federate_rows(tables)).forest_
 
 
+def test_few_rows_of_a_partition_are_not_few_rows_of_a_site(client, tmp_path):
+    """Trees may draw a small share of the rows of a large table, however it is cut."""
+    tables = parts(table("binary", 400), 2)
+    files = sv.Partitions(write_parts(tables["site 0"], tmp_path / "rows", (0, 30, 60)))
+    small = {"max_samples": 0.08, "max_depth": 2}
+    learnt = model(**small).fit(sv.federate_rows(tables))
+    assert model(**small).fit(sv.federate_rows({**tables, "site 0": files})).forest_ == learnt.forest_
+
+
 def test_studies_name_a_cluster(client, tmp_path):
     tables = parts(table("binary", 200), 2)
     write_parts(tables["site 0"], tmp_path / "rows", (0, 20, 70))
@@ -233,7 +242,7 @@ def test_rows_that_come_out_differently_are_noticed():
     frame = table("binary", 40)
     schema = sv.federate_rows({"a": frame}).schema
     names = [*schema.columns, "label"]
-    how = Encoding("a", schema.to_json(), True, names, {}, 0, "partition 1", 40, bytes(5), (0, 0, 0))
+    how = Encoding("a", schema.to_json(), True, names, {}, 0, "partition 1", 40, 40, bytes(5), (0, 0, 0))
     first, same, other = (
         labels_of(encode_partition(rows.to_pandas(), msgspec.msgpack.encode(how)), False)
         for rows in (frame, frame.clone(), frame.with_columns(pl.col("noise") + 1.0))

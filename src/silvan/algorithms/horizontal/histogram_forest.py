@@ -152,6 +152,7 @@ def level_histograms(site: Site, request: GrowLevel, part: Part | None = None, n
     rounds = _rounds(request)
     growing: _Growing | None = site.cache.get(key)
     if growing is None or growing.done != [fingerprint for fingerprint, _ in rounds[: len(growing.done)]]:
+        check_draw(site.n_train if part is None else len(part), request.bootstrap)
         rows = site.part(schema) if part is None else part
         growing = site.cache[key] = _Growing(_rows(site, rows, bins, request), [])
     for fingerprint, splits in rounds[len(growing.done) :]:
@@ -171,7 +172,6 @@ def read_level(site: Site, request: GrowLevel) -> tuple[Schema, Bins]:
 def _rows(site: Site, part: Part, bins: Bins, request: GrowLevel) -> Rows | RoutedRows:
     """Put the rows at the roots: all of them in memory if they fit, else in pieces."""
     measure, key, n_trees = request.measure, site.sampling_key, request.n_trees
-    check_draw(part, request.bootstrap)
     if isinstance(part, StoredPart):
         codes = part.binned(bins, thread_count(site.n_jobs))
         if len(part) * (codes.row_bytes + 32 + _PLACE_BYTES * n_trees) > part.memory // 2:

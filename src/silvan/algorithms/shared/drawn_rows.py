@@ -22,9 +22,9 @@ def possible_draw(site: Site, part: Part, draw: RowDraw, n_trees: int) -> RowDra
     return draw if rows_of_trees(site.sampling_key, part.row_keys, 0, n_trees, draw).any() else False
 
 
-def check_draw(part: Part, draw: RowDraw) -> None:
-    """Raise ``RefusedError`` for so small a share of the rows that sums over a tree's would tell of single ones."""
-    if draw and draw < _SMALL and len(part) * draw_limit(draw) < FLOOR * DRAW_STEPS:
+def check_draw(n_rows: int, draw: RowDraw) -> None:
+    """Raise ``RefusedError`` for so small a share of a site's rows that sums over a tree tell of single ones."""
+    if draw and draw < _SMALL and n_rows * draw_limit(draw) < FLOOR * DRAW_STEPS:
         raise RefusedError(f"trees draw too few of the site's rows: a share below {_SMALL} must leave {FLOOR} of them")
 
 

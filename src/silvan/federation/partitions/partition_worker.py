@@ -34,6 +34,7 @@ class Encoding(msgspec.Struct, frozen=True):
     place: int  # of the partition among all
     partition: str  # what it is called
     rows: int
+    n_train: int  # rows to learn from in all partitions
     held_out: bytes  # a bit a row
     first: tuple[int, int, int]  # rows before it: of the table, to learn from, and to judge by
 
@@ -83,6 +84,11 @@ class PartitionSite(Site):
     def part(self, schema: Schema, test: bool = False, *, strict: bool = True) -> Part:
         """Return the partition's rows."""
         return self.rows.part(test)
+
+    @property
+    def n_train(self) -> int:
+        """Rows to learn from, of the whole site: whether it answers is decided by all of them."""
+        return self.rows.how.n_train
 
 
 class Asked(msgspec.Struct, frozen=True):

@@ -72,6 +72,7 @@ class PartitionedSite(Site):
                     place=place,
                     partition=table.name_of(place),
                     rows=size,
+                    n_train=self.n_train,
                     held_out=np.packbits(held).tobytes(),
                     first=first,
                 )
