@@ -192,14 +192,6 @@ def _combined_above_local(rows: pl.DataFrame) -> tuple[bool, str]:
     return combined > local, f"AUC {combined:.3f} against {local:.3f}"
 
 
-def _hcc_does_not_differ(rows: pl.DataFrame) -> tuple[bool, str] | None:
-    here = rows.filter((pl.col("data") == "HCC") & (pl.col("sites") >= 50))
-    if not len(here):
-        return None
-    combined, pooled = _means(here, "combined_auc", "pooled_auc")
-    return combined > pooled - 0.02, f"AUC {combined:.3f} against {pooled:.3f} with 50 and 100 sites"
-
-
 def _small_is_worse(rows: pl.DataFrame) -> tuple[bool, str]:
     small, big = _means(rows.filter(pl.col("share") <= 20), "smallest_auc", "largest_auc")
     return small < big, f"AUC {small:.3f} and {big:.3f} with 5 to 20 % at the smaller"
@@ -275,7 +267,6 @@ PAPER = Paper(
                 Claim("With more sites the own forests get much worse.", _local_falls),
                 Claim("The combined forest stays near that of all rows.", _combined_stays),
                 Claim("The combined forest is better than the own ones.", _combined_above_local),
-                Claim("On HCC it does not fall behind even with the most sites.", _hcc_does_not_differ),
             ),
             drawing=Drawing("sites", "AUC", "data"),
         ),
