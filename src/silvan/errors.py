@@ -137,7 +137,7 @@ class WireError(FormatError):
     ...     decode(b"not a message", Envelope)
     ... except sv.WireError as error:
     ...     print(error)
-    not a Envelope (ValidationError)
+    not what Envelope should be, or cut short
     """
 
 
@@ -154,7 +154,7 @@ class FederationError(SilvanError):
     ...     sv.federate_rows(tables, quorum=2)
     ... except sv.FederationError as error:
     ...     print(str(error)[:60])
-    1 of 2 sites are left at Describe, the quorum is 2: site 'so
+    1 of 2 sites is left at Describe, the quorum is 2: site 'sou
     """
 
 

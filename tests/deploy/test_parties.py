@@ -148,12 +148,12 @@ def test_every_study_has_keys_of_its_own(run_study):
     plans = [study("one", **SMALL), study("two", **SMALL)]
     carriers = [run_study(plan)[1] for plan in plans]
     for party in PARTIES:
-        digests = [carrier.sites[party].key for carrier in carriers]
-        secrets = [carrier.sites[party].secret for carrier in carriers]
+        digests = [carrier.sites[party].site.key for carrier in carriers]
+        secrets = [carrier.sites[party].site.secret for carrier in carriers]
         assert digests[0] != digests[1]
         assert secrets[0] != secrets[1]
-    one, two = (carrier.sites["shop"] for carrier in carriers)
-    assert one.key == carriers[0].sites["bank"].key
+    one, two = (carrier.sites["shop"].site for carrier in carriers)
+    assert one.key == carriers[0].sites["bank"].site.key
     with pytest.raises(RefusedError, match="another study"):
         two.check_study(plans[0].id)
 

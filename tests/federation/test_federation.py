@@ -38,7 +38,7 @@ def test_silence_without_a_quorum():
 
 def test_too_few_are_left():
     fed = federate(TABLES, silent("site 0", "site 1"), quorum=2)
-    with pytest.raises(FederationError, match="1 of 3 sites are left at CountGrid, the quorum is 2") as caught:
+    with pytest.raises(FederationError, match="1 of 3 sites is left at CountGrid, the quorum is 2") as caught:
         fit(fed)
     assert all(f"site {i!r}: did not answer" in str(caught.value) for i in ("site 0", "site 1"))
 

@@ -9,9 +9,10 @@ from helpers.studies import parts, table
 
 import silvan as sv
 from silvan.errors import InputError
+from silvan.learners import compare
 from silvan.report.summary import summarise_run
 from silvan.study.run_folder import Run
-from silvan.study.study_file import make_federation, make_learner, read_remote_study, read_study
+from silvan.study.study_file import make_federation, make_learner, read_study
 
 
 def study_with_repeats(folder, n=120, line="repeats = 2"):
@@ -80,8 +81,22 @@ def test_what_repeats_cannot_be(tmp_path, line, said):
         read_study(study_with_repeats(tmp_path, line=line))
 
 
-def test_between_machines_there_are_no_repeats(tmp_path):
-    file = tmp_path / "study.toml"
-    file.write_text('repeats = 3\n[learner]\nkind = "HistogramForest"\n')
-    with pytest.raises(InputError, match="rows that are kept for judging are never learnt from"):
-        read_remote_study(file)
+def test_an_interrupted_run_goes_on_with_the_next_split(run, tmp_path, monkeypatch):
+    """Splits that were judged are in the journal; what comes out is what an undisturbed run gives."""
+    study = study_with_repeats(tmp_path)
+    made, judged = [], compare._judge_split
+
+    def stop_at_third(split, learners):
+        made.append(split.study)
+        if len(made) == 3:
+            raise KeyboardInterrupt
+        return judged(split, learners)
+
+    monkeypatch.setattr(compare, "_judge_split", stop_at_third)
+    silvan("fit", study, "--output", tmp_path / "run", ok=False)
+    silvan("fit", study, "--output", tmp_path / "run")
+    assert made[2] == made[3]
+    assert len(set(made)) == len(made) - 1
+    again, before = (Run(folder / "run").read() for folder in (tmp_path, run[0]))
+    assert (again.evaluation, again.counts, again.curves) == (before.evaluation, before.counts, before.curves)
+    assert again.traffic == before.traffic

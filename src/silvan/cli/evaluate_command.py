@@ -130,7 +130,7 @@ def at_sites(run: "Run", record: "Record", progress: "Progress") -> list["Figure
         federation, model = restore_run(study, run, record)
     traffic, kinds = record.traffic, record.kinds
     if study.repeats:
-        judge_repeatedly(record, federation, model, progress, study.repeats)
+        judge_repeatedly(record, federation, model, study, progress)
     else:
         steps.judge(record, federation, model, progress, epsilon=study.evaluation_epsilon, by=study.by)
     federation.journal.close()

@@ -87,7 +87,7 @@ def carry_out(plan: "Study", run: "Run", record: "Record", console: "Console", *
     noted.stage("judging")
     with plan.pointing():
         if plan.repeats:
-            judge_repeatedly(record, federation, model, progress, plan.repeats)
+            judge_repeatedly(record, federation, model, plan, progress)
         elif any(site.test_rows for site in record.sites) or (plan.test > 0 and steps.is_private(record)):
             steps.judge(record, federation, model, progress, epsilon=plan.evaluation_epsilon, by=plan.by)
             if steps.is_private(record):

@@ -96,7 +96,9 @@ def predict_table(
         rows = [[row[0], cell, *row[1:]] for row, cell in zip(rows, [id_, *ids], strict=True)]
     if absent and abstain:
         silent = int(walk.abstaining(forest, lacking).sum())
-        typer.echo(f"{silent} of {len(forest)} trees abstained: the table lacks {format_names(absent)}", err=True)
+        typer.echo(
+            f"{silent} of {count_of(len(forest), 'tree')} abstained: the table lacks {format_names(absent)}", err=True
+        )
     write_out(csv_text(rows), output, f"{count_of(len(X), 'prediction')} by forest {forest.hash[:12]}")
 
 

@@ -22,6 +22,10 @@ class Fold(NamedTuple):
     of: int
     shuffle: int = 0
 
+    def study(self, name: str) -> str:
+        """Return what a study is called, to sites, in which the rows of this fold are kept for judging."""
+        return f"{name}; fold {self.number} of {self.of}, {self.shuffle}"
+
 
 class HeldOut:
     """The rows that are held out for evaluation."""

@@ -18,7 +18,7 @@ from silvan.deploy.member import SiteFiles
 from silvan.deploy.results.site_copy import LEAST
 from silvan.errors import InputError, SilvanError
 from silvan.federate.by_rows import federate_rows
-from silvan.federation.agreement.agree import agree_on
+from silvan.federation.agreement.agree import agree_on, ask_rows
 from silvan.federation.site import HANDLERS
 from silvan.privacy.gate.announce import announce
 from silvan.privacy.gate.gate import Policy
@@ -36,6 +36,8 @@ from silvan.util.readable import count_of
 
 _ROWS = 90
 _SITES = 3, 12  # fewest and most in a trial
+_TEST = 0.25
+"""The share of rows for judging in a trial of a study that judges every row, whatever its own."""
 
 
 class Trial(NamedTuple):
@@ -78,10 +80,12 @@ def explain(member: SiteFiles, study: RemoteStudy) -> Explanation:
         lines.append("What would leave cannot be told: a trial of the study fails. It can only be approved by kind.")
     else:
         asked = Approval(study=study.id, messages=trial.kinds, tasks=trial.tasks, sites=sites, losses=lost)
-        lines.append(f"Models and judgements: {trial.tasks} in all.")
+        each = ", and as many in each split" if plan.repeats else ""
+        lines.append(f"Models and judgements: {trial.tasks} in all{each}.")
         lines += [] if study.predict is not None else [_results(study, len(sites))]
         if plan.models_judged:
-            lines.append(f"Models of others that your test rows judge: {plan.models_judged} at most.")
+            each = " in each split" if plan.repeats else ""
+            lines.append(f"Models of others that your test rows judge: {plan.models_judged} at most{each}.")
         lines += _refused(member.policy, trial.kinds)
     leaves = describe_kinds([] if trial is None else trial.kinds)
     return Explanation(study.id, study.digest, found, lines, leaves, study.text, asked)
@@ -115,6 +119,12 @@ def _lines(study: RemoteStudy, sites: list[str]) -> list[str]:
     parameters = ", ".join(f"{key} {value}" for key, value in plan.parameters.items()) or "all parameters as they are"
     others = f"all sites of the federation ({', '.join(sites)})" if study.sites is None else ", ".join(sites)
     more = []
+    if plan.repeats:
+        times = "once" if plan.repeats == 1 else f"{plan.repeats} times"
+        more.append(
+            f"Besides, every row of yours is judged {times}, by models of other rows: all of it is asked anew for each "
+            f"of {count_of(len(plan.folds), 'split')}. Only you know which rows are in which."
+        )
     if plan.by:
         more.append(f"Figures of your test rows leave by {', '.join(plan.by)} too, of subgroups that are large enough.")
     if plan.importance:
@@ -224,7 +234,7 @@ def _try(study: RemoteStudy, n: int, table: pl.DataFrame, sums: Any) -> Trial | 
         federation = federate_rows(
             {f"site {i}": table[i::n] for i in range(n)},
             label=plan.label,
-            test=plan.test,
+            test=plan.test or (_TEST if plan.repeats else 0.0),
             test_by="row" if plan.private else None,
             task=plan.task,
             schema=plan.schema,
@@ -246,9 +256,11 @@ def _try(study: RemoteStudy, n: int, table: pl.DataFrame, sums: Any) -> Trial | 
         if study.secret:
             share_sampling_key(federation)
         model.fit(federation)
+        if plan.repeats and federation.rows:
+            ask_rows(federation)
         if plan.test and plan.evaluation_epsilon is not None:
             model.judge_with_noise(federation, plan.evaluation_epsilon)
-        elif plan.test:
+        elif plan.test or plan.repeats:
             model.evaluate(federation)
             if plan.importance and model.forest_ is not None:
                 model.permutation_importance(federation, repeats=1)

@@ -28,6 +28,7 @@ from cryptography import x509
 from silvan.data.batches import read_size, survey
 from silvan.data.partitions.partition_files import Partitions
 from silvan.data.partitions.partitioned_table import Partitioned
+from silvan.data.holdout import Fold
 from silvan.data.sources.query import Query, is_url
 from silvan.data.sources.table_file import Table
 from silvan.deploy import flare_kit
@@ -146,10 +147,10 @@ class SiteFiles:
         """Return the privacy budget, with what all studies have spent."""
         return Budget(self.policy.epsilon, self.path / BUDGET, self.name)
 
-    def gate(self, study: RemoteStudy) -> Gate:
-        """Return the gate that every answer in a study passes on its way out."""
-        sites = self.sites_of(study)
-        terms = Terms(study.id, sites, study.losses(sites), study.study.models_judged)
+    def gate(self, study: RemoteStudy, fold: Fold | None = None) -> Gate:
+        """Return the gate that every answer in a study, or in one of its splits, passes on its way out."""
+        sites, name = self.sites_of(study), study.id if fold is None else fold.study(study.id)
+        terms = Terms(name, sites, study.losses(sites), study.study.models_judged, approved=study.id)
         return Gate(self.policy, self.budget(), self.folder.ledger, self.folder.approvals, terms, self.store)
 
     @property

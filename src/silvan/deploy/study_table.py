@@ -69,6 +69,11 @@ def table_settings(member: SiteFiles, study: RemoteStudy, n_jobs: int | None = N
     return SiteSettings.of_study(plan.label, plan.exclude, plan.test, plan.random_state, **own)
 
 
+def fold_key(member: SiteFiles, study: RemoteStudy) -> bytes:
+    """Return the site's own secret by which the rows of a study are dealt out to folds."""
+    return derive(secret_key(member.store).private_bytes_raw(), f"folds of {study.id}".encode(), 32)
+
+
 def check_study_table(member: SiteFiles, study: RemoteStudy, table: SiteTable) -> None:
     """Remember a site's table for a study that begins; raise ``FederationError`` if another one is remembered.
 

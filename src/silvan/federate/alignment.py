@@ -27,7 +27,7 @@ from silvan.privacy.identity import (
     introduce_parties,
 )
 from silvan.privacy.psi import HideIds, HideTwice, Intersect, find_common
-from silvan.util.readable import format_names
+from silvan.util.readable import count_of, format_names
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def agree_on_columns(federation: Federation, how: Alignment) -> Agreement:
     features = {name: told.features[name] for name in replies}
     found = sum(map(len, features.values()))
     if found < len(wanted):
-        raise AgreementError(f"the parties have {found} of the {len(wanted)} columns that the schema names")
+        raise AgreementError(f"the parties have {found} of the {count_of(len(wanted), 'column')} that the schema names")
     coded = Schema(tuple(f for own in features.values() for f in own), told.label or Label(how.label))
     columns = Columns(stretches(features), holder, told.common, told.held_out, coded, known, told.draws)
     differences = left_out(replies, len(common))

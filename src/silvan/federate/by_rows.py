@@ -29,6 +29,7 @@ from silvan.privacy.gate.gate import Policy
 from silvan.privacy.noise.budget import Budget
 from silvan.tree.draw import make_key
 from silvan.util.files import file_name
+from silvan.util.readable import count_of
 
 _SMALL = 20_000
 """Rows below which a site of one of many splits works on one thread."""
@@ -180,7 +181,7 @@ def _split(federation: Federation, fold: Fold, given: Options) -> Federation:
             name, site.source, settings, **protection.of(name, _budget(protection.policy, None, name))
         )
         sites[name].take_table(site)
-    made = protection.federation(sites, f"{federation.study}; fold {fold.number} of {fold.of}, {fold.shuffle}", given)
+    made = protection.federation(sites, fold.study(federation.study), given)
     made.agreement = replace(agreement, rows={name: sites[name].n_train for name in agreement.rows})
     return made
 
@@ -240,7 +241,9 @@ def sources_by_site(tables: Any, site: str | None, schema: Schema | None, kinds:
     if site not in frame.columns:
         raise InputError(f"the table has no column {site!r} to tell sites apart")
     if frame[site].null_count():
-        raise InputError(f"column {site!r} is missing in {frame[site].null_count()} rows; every row needs a site")
+        raise InputError(
+            f"column {site!r} is missing in {count_of(frame[site].null_count(), 'row')}; every row needs a site"
+        )
     return {str(name): _rows_of(frame, site, name) for name in frame[site].unique(maintain_order=True).to_list()}
 
 

@@ -27,7 +27,7 @@ from silvan.federation.site import Site
 from silvan.federation.store import digest
 from silvan.federation.transports.transport import Transport
 from silvan.util.notebook import html_table
-from silvan.util.readable import format_bytes, format_count, format_names
+from silvan.util.readable import count_of, format_bytes, format_names, is_or_are
 
 OVERALL = "all"
 """What tables of figures call all sites together; no site may be called that."""
@@ -113,7 +113,8 @@ class Federation:
 
     def __repr__(self) -> str:
         return (
-            f"<Federation of {format_count(len(self.sites))} sites: {format_names(self.sites)}; {self.sums.name} sums>"
+            f"<Federation of {count_of(len(self.sites), 'site', words=True)}: {format_names(self.sites)}; "
+            f"{self.sums.name} sums>"
         )
 
     def _repr_html_(self) -> str:
@@ -131,9 +132,9 @@ class Federation:
             for site in self.sites
         ]
         head = ("site", "rows to learn from", "sent", "received", "left out, because")
-        title = f"Federation of {format_count(len(self.sites))} sites"
+        title = f"Federation of {count_of(len(self.sites), 'site', words=True)}"
         return html_table(
-            head, cells, title, f"{self.sums.name.capitalize()} sums, {format_count(self.rounds)} rounds."
+            head, cells, title, f"{self.sums.name.capitalize()} sums, {count_of(self.rounds, 'round', words=True)}."
         )
 
     # -- the two verbs
@@ -241,8 +242,8 @@ class Federation:
         """Return a federation of the same tables and the same agreement that keeps the rows of a fold for judging."""
         if self._split is None or self.limited:
             raise InputError(
-                "repeats need rows at sites in this process, in memory: elsewhere rows that were kept for judging "
-                "are never learnt from"
+                "repeats need rows at sites of a federation that can split them anew, in memory: in this process, or "
+                "between machines in a study with repeats"
             )
         return self._split(fold)
 
@@ -509,7 +510,8 @@ class Federation:
             self._notify(Event("lost", kind, self.rounds, site))
         if failed and self.quorum is not None and len(self.active) < self.quorum:
             raise FederationError(
-                f"{len(self.active)} of {len(self.sites)} sites are left at {kind}, the quorum is "
+                f"{len(self.active)} of {count_of(len(self.sites), 'site')} {is_or_are(len(self.active))} left at "
+                f"{kind}, the quorum is "
                 f"{self.quorum}: {'; '.join(self.lost.values())}"
             )
         for site in failed:

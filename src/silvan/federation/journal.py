@@ -165,6 +165,12 @@ class Journal:
         if self._db is not None:
             self._db.close()
 
+    def remove(self) -> None:
+        """Close the file and remove it: nobody will come back for it."""
+        self.close()
+        for ending in ("", "-wal", "-shm") if self.path is not None else ():
+            Path(f"{self.path}{ending}").unlink(missing_ok=True)
+
     @contextmanager
     def _using(self) -> Iterator[sqlite3.Connection]:
         assert self._db is not None  # noqa: S101

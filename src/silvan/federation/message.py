@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from silvan.util.readable import count_of
+
 Verb = Literal["ask", "total"]
 
 PartitionsWay = Literal["add up", "site"]
@@ -156,7 +158,7 @@ def shapes(reply: msgspec.Struct) -> str:
             size = " x ".join(f"{n:,}" for n in value.shape) or "1"
             said.append(f"{words}: {size} {_ELEMENTS.get(value.dtype.kind, 'elements')}")
         elif isinstance(value, bytes | memoryview):
-            said.append(f"{words}: {len(value):,} bytes")
+            said.append(f"{words}: {count_of(len(value), 'byte')}")
         elif isinstance(value, list | tuple | dict):
             said.append(f"{words}: {len(value):,}")
         elif value is not None:

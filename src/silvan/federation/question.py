@@ -88,7 +88,10 @@ class Tries:
                 failed[site] = SiteError(site, f"{kind}: keeps calling messages stale: {error}")
             elif isinstance(error, WaitingError):
                 if self._patience is not None and seconds >= self._patience:
-                    failed[site] = SiteError(site, f"{error}, after {self._patience / 86400:.3g} days")
+                    failed[site] = SiteError(
+                        site,
+                        f"{error}, after {self._patience / 86400:.3g} {'day' if self._patience == 86400 else 'days'}",
+                    )
             elif self._timeout is not None and seconds - self._waited.get(site, 0.0) >= self._timeout:
                 failed[site] = SiteError(site, f"did not answer {kind} within {self._timeout:g} s: {error}")
         return failed

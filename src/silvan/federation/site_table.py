@@ -50,7 +50,7 @@ class SiteSettings:
 
     ``test`` is the share of rows kept for judging, drawn by class and by ``split_seed`` and the site's name; with a
     ``fold``, it is the rows of that fold. With a ``test_key``, which between machines is the site's own secret, and a
-    ``schema``, each row is drawn by itself, as answers with noise need it.
+    ``schema``, each row is drawn by itself, as answers with noise need it; without a schema it shuffles rows to folds.
     ``sampling_key`` decides which rows are in which tree; all sites have the same one, and the coordinator does not
     need it. ``forest`` is one that the site brings. ``schema`` is what the owner knows of the columns, if it was given:
     what is answered with noise must be about that one. ``kinds`` says what columns are, where the table is described.
@@ -157,6 +157,8 @@ class SiteTable:
         seed = [self.split_seed, int(digest(self.name.encode())[:12], 16)]
         if self.fold is not None:
             seed.append(1 + self.fold.shuffle)
+            if self.test_key is not None:  # between machines nobody else knows which rows are in which fold
+                seed.append(int.from_bytes(self.test_key, "big"))
         return hold_out(self.table, self.label, self.test, seed, self.folder, self.fold)
 
     def _blocks(self, schema: Schema) -> Iterator[Block]:

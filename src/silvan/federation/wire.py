@@ -44,9 +44,9 @@ def decode(data: bytes, kind: type[T]) -> T:
         return msgspec.msgpack.decode(data, type=kind, ext_hook=_Unpacker().read)
     except WireError:
         raise
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError, RecursionError):
         # the text of the error may quote what was sent: only say what it was meant to be
-        raise WireError(f"not a {kind.__name__} ({type(error).__name__})") from None
+        raise WireError(f"not what {kind.__name__} should be, or cut short") from None
 
 
 def _write_extension(value: Any) -> Any:

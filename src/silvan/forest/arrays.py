@@ -18,6 +18,7 @@ import numpy as np
 from silvan.data.schema import Class, Schema
 from silvan.errors import InputError
 from silvan.forest.category_set import is_category_split
+from silvan.util.readable import count_of
 
 Combine = Literal["mean", "vote", "stages", "log_odds"]
 """How trees make an answer.
@@ -100,7 +101,7 @@ class ForestArrays:
         return int(self.hash[:15], 16)
 
     def __repr__(self) -> str:
-        return f"<Forest of {len(self)} trees, {len(self.feature)} nodes, {self.hash[:12]}>"
+        return f"<Forest of {count_of(len(self), 'tree')}, {count_of(len(self.feature), 'node')}, {self.hash[:12]}>"
 
     @property
     def n_features(self) -> int:

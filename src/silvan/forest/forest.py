@@ -14,6 +14,7 @@ from silvan.forest.explain.importance import permutation_importances
 from silvan.forest.explain.shap import Shap, shap_values
 from silvan.forest.files import onnx_file, silvan_file, sklearn_trees, treelite_model
 from silvan.util.notebook import html_table
+from silvan.util.readable import count_of
 
 _MOST_SHOWN = 5
 """Columns that a summary names."""
@@ -84,7 +85,7 @@ class Forest(ForestArrays):
     def _repr_html_(self) -> str:
         """Return a summary for notebooks."""
         n = len(self)
-        kind = "a number" if self.classes is None else f"{len(self.classes)} classes"
+        kind = "a number" if self.classes is None else count_of(len(self.classes), "class")
         facts: list[tuple[str, object]] = [
             ("trees", n),
             ("nodes", len(self.feature)),

@@ -5,17 +5,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+import numpy as np
 from sklearn.base import clone
 
 from silvan.algorithms.evaluation.certainty import CERTAINTY, certainty
 from silvan.algorithms.evaluation.contenders import MOST
-from silvan.algorithms.evaluation.evaluate import Counts, evaluate
+from silvan.algorithms.evaluation.evaluate import evaluate
 from silvan.algorithms.evaluation.figures import FEDERATED, LOCAL, Row
 from silvan.algorithms.evaluation.repeats import best_candidate, folds_of, over_splits
 from silvan.algorithms.evaluation.site_thresholds import Draws
 from silvan.data.holdout import Fold
 from silvan.errors import InputError
+from silvan.federation import wire
 from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.store import digest
 from silvan.learners.base import Learner, figures_frame
 from silvan.util.notebook import html_table
 from silvan.util.readable import digits_of, format_interval, signed
@@ -159,35 +163,65 @@ def compare(
     """
     named = _named(learners)
     folds = folds_of(max((site.test for site in federation.local_sites.values()), default=0.0), repeats)
-    splits = [rows for rows, _ in judge_splits(federation, named, folds)]
+    splits = [split.rows for split in judge_splits(federation, named, folds)]
     names = [LOCAL, *named]
     rows = mark_best(over_splits(splits, folds), names)
     return Comparison(_with_words(rows), _by_split(splits, folds), repeats, folds[0].of)
 
 
+class JudgedSplit(msgspec.Struct, frozen=True):
+    """What came out of one split: figures, counts of rows by score for curves, and bytes as a federation counts them.
+
+    The journal keeps it, so that an interrupted comparison goes on with the next split.
+    """
+
+    rows: list[Row]
+    scores: np.ndarray | None
+    traffic: list[tuple[str, str, str, int]]
+
+
 def judge_splits(
     federation: Federation, learners: Mapping[str, Learner], folds: Sequence[Fold]
-) -> Iterator[tuple[list[Row], Counts | None]]:
-    """Fit learners on every split and judge them on the rows kept back; yield the figures, and counts for curves.
+) -> Iterator[JudgedSplit]:
+    """Fit learners on every split and judge them on the rows kept back; yield what came out of each.
 
     What the first says a site has alone is judged too.
     """
+    compared = repr([(name, type(one).__name__, sorted(one.get_params().items())) for name, one in learners.items()])
+    known = federation.journal.remembered(_COORDINATOR)
     for fold in folds:
-        split = federation.split(fold)
-        listed: list[tuple[str, object]] = []
-        draws: dict[str, Draws] = {}
-        for name, learner in learners.items():
-            fitted: Learner = clone(learner).fit(split)
-            candidates = dict(fitted.candidates())
-            if not listed:
-                listed.append((LOCAL, candidates[LOCAL]))
-            listed.append((name, candidates[FEDERATED]))
-            draws |= fitted.draws(split, [])
-            feature_key = fitted.feature_key()
-        with split.working_on("judging"):
-            rows, counts, _ = evaluate(split, split.schema, listed, feature_key, draws)
-            yield rows, counts
-        federation.traffic.update(split.traffic)
+        key = f"split {digest(fold.study(compared).encode())}"
+        if key in known:
+            judged = wire.decode(known[key], JudgedSplit)
+        else:
+            split = federation.split(fold)
+            judged = _judge_split(split, learners)
+            federation.journal.remember(_COORDINATOR, {key: wire.encode(judged)})
+            split.journal.remove()
+        federation.traffic.update({(site, way, kind): n for site, way, kind, n in judged.traffic})
+        yield judged
+
+
+_COORDINATOR = ""
+"""Whose memory splits are in, in a journal: no site's."""
+
+
+def _judge_split(split: Federation, learners: Mapping[str, Learner]) -> JudgedSplit:
+    """Fit learners on one split and judge them."""
+    listed: list[tuple[str, object]] = []
+    draws: dict[str, Draws] = {}
+    for name, learner in learners.items():
+        fitted: Learner = clone(learner).fit(split)
+        candidates = dict(fitted.candidates())
+        if not listed:
+            listed.append((LOCAL, candidates[LOCAL]))
+        listed.append((name, candidates[FEDERATED]))
+        draws |= fitted.draws(split, [])
+        feature_key = fitted.feature_key()
+    with split.working_on("judging"):
+        rows, counts, _ = evaluate(split, split.schema, listed, feature_key, draws)
+    traffic = [(*way, n) for way, n in split.traffic.items()]
+    return JudgedSplit(rows, None if counts is None else counts.scores, traffic)
 
 
 def mark_best(rows: list[Row], candidates: Sequence[str]) -> list[Row]:

@@ -29,6 +29,7 @@ from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.party import KEY_BYTES, Party, derived_key, party_of
 from silvan.federation.site import Site, answers
 from silvan.privacy.seal import pair_key, public_key, seal, secret_key, unseal
+from silvan.util.readable import count_of
 
 Match = Literal["keyed", "psi"]
 
@@ -366,7 +367,8 @@ def introduce_parties(
             )
         if not party.kind:
             raise AgreementError(
-                f"the ids{named} of party {name!r} are neither whole numbers nor text in {party.rows} rows; "
+                f"the ids{named} of party {name!r} are neither whole numbers nor text in "
+                f"{count_of(party.rows, 'row')}; "
                 "convert the column"
             )
         if party.missing:
@@ -381,7 +383,7 @@ def introduce_parties(
             )
     kinds: dict[str, list[str]] = {}
     for name, party in replies.items():
-        kinds.setdefault(party.kind, []).append(f"{name!r} ({party.rows} rows)")
+        kinds.setdefault(party.kind, []).append(f"{name!r} ({count_of(party.rows, 'row')})")
     if len(kinds) > 1:
         found = "; ".join(f"{kind} at {', '.join(names)}" for kind, names in kinds.items())
         raise AgreementError(f"the ids{named} are of different types: {found}; make them alike")

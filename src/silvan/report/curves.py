@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from silvan.report.plots import model_class, nice_scale, tick_labels
+from silvan.util.readable import count_of
 
 Points = list[tuple[float, float]]
 Groups = Sequence[tuple[float, float, float]]
@@ -163,7 +164,9 @@ def calibration(curves: list[tuple[str, Groups]], styles: dict[str, str], dotted
         known = [(score, own / (others + own), others + own) for score, others, own in _joined(groups)]
         chart.line([(score, share) for score, share, _ in known], f"curve {styles[name]}")
         if name == dotted:
-            dots = [(x, y, n, f"{y:.0%} of {n:,.0f} rows with a mean score of {x:.2f}") for x, y, n in known]
+            dots = [
+                (x, y, n, f"{y:.0%} of {count_of(round(n), 'row')} with a mean score of {x:.2f}") for x, y, n in known
+            ]
             chart.dots(_sized(dots), f"dot {styles[name]}")
     return chart.draw()
 
@@ -201,7 +204,7 @@ def predicted_against_actual(name: str, groups: Groups, styles: dict[str, str], 
     ticks = nice_scale(min(values), max(values), wanted=4)
     chart = Chart(f"Predicted against actual{where}", Axis(ticks, "predicted"), Axis(ticks, "actual"))
     chart.line([(ticks[0], ticks[0]), (ticks[-1], ticks[-1])], "chance")
-    dots = [(p, y, n, f"{n:,.0f} rows: predicted {p:.4g}, actual {y:.4g}") for p, y, n in groups]
+    dots = [(p, y, n, f"{count_of(round(n), 'row')}: predicted {p:.4g}, actual {y:.4g}") for p, y, n in groups]
     chart.dots(_sized(dots), f"dot {styles[name]}")
     return chart.draw()
 

@@ -7,7 +7,7 @@ from silvan.algorithms.evaluation.certainty import CERTAINTY
 from silvan.report import site_tables
 from silvan.report.html import without_controls
 from silvan.report.judged import leading_model, threshold_titles
-from silvan.util.readable import format_bytes, format_figure, format_interval, signed
+from silvan.util.readable import count_of, format_bytes, format_figure, format_interval, signed
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$&])")
 
@@ -106,6 +106,6 @@ def _tree(summary: dict[str, Any]) -> list[str]:
         return []
     lines = ["## One of its trees", ""]
     for line in summary["tree"]["lines"]:
-        answer = f"{line['cut']} leaves, {line['answer']}" if line["cut"] else line["answer"]
+        answer = f"{count_of(line['cut'], 'leaf')}, {line['answer']}" if line["cut"] else line["answer"]
         lines.append(f"{'  ' * line['level']}- {escape(line['text'])}" + (f": {escape(answer)}" if answer else ""))
     return [*lines, ""]

@@ -4,7 +4,7 @@ from typing import Any
 
 from silvan.report.judged import leading_model
 from silvan.study.run_folder import Record
-from silvan.util.readable import format_count
+from silvan.util.readable import count_of, format_count
 
 SEEN = {
     "trusted": "Sums were trusted: the coordinator added the sites' parts, and saw each of them; with "
@@ -92,12 +92,12 @@ def _use(record: Record, summary: dict[str, Any]) -> list[str]:
     what = (
         "a number"
         if record.classes is None
-        else f"one of {format_count(len(record.classes))} classes: {', '.join(record.classes[:6])}"
+        else f"one of {count_of(len(record.classes), 'class', words=True)}: {', '.join(record.classes[:6])}"
         + (" and others" if len(record.classes) > 6 else "")
     )
     who = "parties" if record.by == "columns" else "sites"
     return [
-        f"Predicts {record.label} ({what}) from {record.features} features, learnt by {kind} "
+        f"Predicts {record.label} ({what}) from {count_of(record.features, 'feature')}, learnt by {kind} "
         f"at {format_count(len(summary['among']))} {who}.",
         "For rows that come about as theirs did: the same columns, measured alike, of people or things of one kind.",
         "It shows what goes together in these rows, not what causes what. Before it decides about anybody, have it "
@@ -138,13 +138,18 @@ def _limits(record: Record, summary: dict[str, Any]) -> list[str]:
 
 def _data(record: Record, summary: dict[str, Any]) -> list[str]:
     own = len(summary["among"]) > len(record.sites)
-    rows = f"{summary['rows']:,} rows to learn from" + (" at this site" if own else "") if summary["rows"] else ""
+    rows = (
+        f"{count_of(summary['rows'], 'row')} to learn from" + (" at this site" if own else "")
+        if summary["rows"]
+        else ""
+    )
     test = f"{summary['test_rows']:,} to judge by" if summary["test_rows"] else ""
     who = "parties" if record.by == "columns" else "sites"
     told = ", ".join(filter(None, [rows, test])) or "How many rows there are is not told"
     texts = [f"{told}; {who}: {_some(summary['among'])}." if summary["among"] else ""]
     if record.repeats:
-        texts.append(f"Every row was judged {record.repeats} times, in {record.repeats * record.folds} splits.")
+        times = "once" if record.repeats == 1 else f"{record.repeats} times"
+        texts.append(f"Every row was judged {times}, in {count_of(record.repeats * record.folds, 'split')}.")
     positives = [s.positives for s in record.sites if s.positives is not None]
     if positives and record.classes is not None and len(record.classes) == 2:
         between = f"{min(positives):.0%}" + (f" to {max(positives):.0%}" if len(positives) > 1 else "")

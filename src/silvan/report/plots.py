@@ -11,6 +11,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from silvan.util.readable import count_of
+
 MARGIN = 3.0
 """Per cent left free at both ends of a track, so that marks are not cut."""
 
@@ -147,7 +149,7 @@ def tree(lines: list[Line]) -> Markup:
         if line["level"] < level:
             parts[-1] = Markup("</li></ul>") * (level - line["level"]) + parts[-1]
         level = line["level"]
-        text = f"… {line['cut']} leaves, {line['answer']}" if line["cut"] else f"→ {line['answer']}"
+        text = f"… {count_of(line['cut'], 'leaf')}, {line['answer']}" if line["cut"] else f"→ {line['answer']}"
         answer = Markup(' <b class="{}">{}</b>').format("cut" if line["cut"] else "answer", text)
         parts.append(Markup("<bdi>{}</bdi>{}").format(line["text"], answer if line["answer"] else ""))
     return Markup("").join([*parts, Markup("</li></ul>") * (level + 1)])

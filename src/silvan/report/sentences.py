@@ -6,7 +6,7 @@ They are made from the rounded figures of the summary, so that they never contra
 from typing import Any
 
 from silvan.study.run_folder import Record
-from silvan.util.readable import format_bytes, format_count, format_interval, signed
+from silvan.util.readable import count_of, format_bytes, format_count, format_interval, signed
 
 _LOSSLESS = ("HistogramForest", "VerticalForest")
 """Learners that should give the pooled forest."""
@@ -104,7 +104,7 @@ def _change_of_figure(line: dict[str, Any], summary: dict[str, Any]) -> str:
     if figures.get("local") is None or figures.get("federated") is None:
         return ""
     mean = line is summary["mean"] or summary["repeats"]
-    where = "On average over the sites" if mean else f"Over all {line['test_rows']:,} test rows"
+    where = "On average over the sites" if mean else f"Over all {count_of(line['test_rows'], 'test row')}"
     pooled = figures.get("pooled")
     beside = "" if pooled is None else f"; pooled rows would give {pooled:.{digits}f}"
     text = (
@@ -177,7 +177,8 @@ def _over_splits(summary: dict[str, Any]) -> str:
         return ""
     times = "once" if summary["repeats"] == 1 else f"{format_count(summary['repeats'])} times"
     return (
-        f"Every row was judged {times}, by models that had not seen it ({summary['splits']} splits); intervals are "
+        f"Every row was judged {times}, by models that had not seen it ({count_of(summary['splits'], 'split')}); "
+        "intervals are "
         "corrected for splits that share rows."
     )
 
@@ -194,7 +195,9 @@ def _small_test_parts(summary: dict[str, Any]) -> str:
     sizes = [site["test_rows"] for site in summary["sites"] if site["figures"] and summary["noisy"] is None]
     if not sizes or min(sizes) >= 50 or len(sizes) < 2:
         return ""
-    spread = f"{min(sizes)} to {max(sizes)} rows" if min(sizes) < max(sizes) else f"{min(sizes)} rows"
+    spread = (
+        f"{min(sizes)} to {count_of(max(sizes), 'row')}" if min(sizes) < max(sizes) else count_of(min(sizes), "row")
+    )
     return f"Test parts are small ({spread} a site), so single sites' figures are rough."
 
 

@@ -3,6 +3,8 @@
 from collections import Counter
 from typing import Any
 
+from silvan.util.readable import count_of
+
 _WIDE = 6
 """Most sites that have a column each; of more, the table says at how many something is the case."""
 
@@ -35,7 +37,7 @@ def column_table(summary: dict[str, Any]) -> Table | None:
     for column, told in listed:
         found = [f"{text} at {n}" for text, n in Counter(told.values()).most_common()]
         rows.append([column["name"], kinds.get(column["kind"], column["kind"]), "; ".join(found)])
-    return ["Column", "Kind", f"What is told, at how many of {len(sites)} sites"], rows
+    return ["Column", "Kind", f"What is told, at how many of {count_of(len(sites), 'site')}"], rows
 
 
 def _range(numbers: list[int]) -> str:

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from silvan.algorithms.evaluation.repeats import folds_of
 from silvan.data.column_types import Kinds
 from silvan.data.partitions.partition_files import Partitions
+from silvan.data.holdout import Fold
 from silvan.data.schema import Schema
 from silvan.data.sources.query import Query
 from silvan.data.sources.table_file import Table
@@ -58,6 +60,11 @@ class Study:
         return self.kind in COLUMN_LEARNERS
 
     @property
+    def folds(self) -> list[Fold]:
+        """The splits that the study is judged on, if every row is judged."""
+        return folds_of(self.test, self.repeats) if self.repeats else []
+
+    @property
     def private(self) -> bool:
         """Whether its forest is made of counts with noise."""
         return self.parameters.get("epsilon") is not None
@@ -65,7 +72,7 @@ class Study:
     @property
     def models_judged(self) -> int:
         """How many models a site is sent to judge at most, if the study does what its learner does."""
-        if self.by_columns or not self.test or self.evaluation_epsilon is not None:
+        if self.by_columns or not (self.test or self.repeats) or self.evaluation_epsilon is not None:
             return 0
         return MODELS_JUDGED.get(self.kind, 1) + bool(self.parameters.get("personal"))
 

@@ -19,6 +19,7 @@ from silvan.study.study_sections import (
     COLUMN_LEARNERS,
     check_column_kinds,
     check_evaluation,
+    check_repeats,
     check_schema,
     check_top,
     read_learner,
@@ -32,8 +33,6 @@ _NOT_ALLOWED = {
     "site": "each site names its own table when it joins; leave site out",
     "query": "each site names its own table when it joins; leave query out",
     "memory": "how much memory a site takes is in its own site.toml; leave memory out",
-    "repeats": "between machines rows that are kept for judging are never learnt from; leave repeats out, or try it "
-    "in one process with `silvan fit`",
     "reading": "how a table is written is in each site's own site.toml; leave [reading] out",
     "policy": "what a site lets out is the site's own policy (site.toml); leave [policy] out",
     "parties": "between machines parties are named by sites = [...], and each names its own table and column of ids "
@@ -45,6 +44,7 @@ _NOT_OF_ROWS = {
     for key in ("match", "names", "predict")
 }
 _NOT_OF_COLUMNS = {
+    "repeats": "repeats is for studies over rows; leave it out",
     "quorum": "quorum is for studies over rows: of columns, every party is needed; leave it out",
     "sampling": "of columns, the label holder draws rows by a key that travels sealed; leave sampling out",
 }
@@ -150,6 +150,7 @@ def parse_remote_study(text: str, path: Path = Path("study.toml"), check: Check 
     schema = check_schema(rest.get("schema"), top.get("label", "label"), problems)
     evaluation = check_evaluation(rest, parameters, problems)
     kinds = check_column_kinds(rest.get("kinds", {}), columns, problems)
+    check_repeats(rest, parameters, problems)
     sites, quorum, timeout = data.get("sites"), data.get("quorum"), data.get("timeout", TIMEOUT)
     if sites is not None and not (_names(sites) and len(set(sites)) == len(sites)):
         problems.add(("sites",), 'sites must be a list of names, as sites = ["north", "south"]')
@@ -163,6 +164,12 @@ def parse_remote_study(text: str, path: Path = Path("study.toml"), check: Check 
     sampling = data.get("sampling", "secret")
     if sampling not in ("secret", "published"):
         problems.add(("sampling",), f"sampling must be 'secret' or 'published', got {sampling!r}")
+    elif sampling == "published" and "repeats" in rest:
+        problems.add(
+            ("sampling",),
+            "sampling must be 'secret' with repeats: sums over many parts of the rows that "
+            "others know would tell single rows",
+        )
     figures = data.get("figures", "own")
     if figures not in ("own", "all"):
         problems.add(("figures",), f"figures must be 'own' or 'all', got {figures!r}")

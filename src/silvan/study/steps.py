@@ -19,6 +19,7 @@ from silvan.algorithms.evaluation.figures import Row, never_decided
 from silvan.algorithms.evaluation.subgroups import places_of
 from silvan.errors import InputError
 from silvan.federate.alignment import asks_to_align
+from silvan.federation.agreement.describe import CountRows
 from silvan.federation.federation import OVERALL, Federation
 from silvan.forest.forest import Forest
 from silvan.privacy.gate.announce import Questions, announce
@@ -139,7 +140,9 @@ def questions_of(study: Study, federation: Federation, model: Any, *, sampling: 
     questions: Questions = model.questions(federation)
     if study.by_columns:
         questions += Questions(asks_to_align(study.match), tasks=0)
-    if study.test > 0:
+    if study.repeats and not federation.local_sites:
+        questions += Questions((CountRows,), tasks=0)
+    if study.test > 0 or study.repeats:
         noisy = {} if study.evaluation_epsilon is None else {"epsilon": study.evaluation_epsilon}
         questions += model.questions_of_judging(federation, **noisy)
         if study.importance or study.dependence:

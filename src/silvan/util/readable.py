@@ -30,12 +30,16 @@ def format_count(n: int) -> str:
     return _SMALL[n] if 0 <= n < len(_SMALL) else f"{n:,}"
 
 
-def count_of(n: int, noun: str) -> str:
-    """Write how many of something there are: ``1 row``, ``2,000 rows``, ``2 parties``."""
-    if n == 1:
-        return f"1 {noun}"
-    endings = {"y": noun[:-1] + "ies", "s": noun + "es"}
-    return f"{n:,} {endings.get(noun[-1], noun + 's')}"
+def count_of(n: int, noun: str, *, words: bool = False) -> str:
+    """Write how many of something there are: ``1 row``, ``2,000 rows``, ``2 parties``; or ``two leaves``, in words."""
+    endings = {"y": noun[:-1] + "ies", "s": noun + "es", "f": noun[:-1] + "ves"}
+    many = noun if n == 1 else endings.get(noun[-1], noun + "s")
+    return f"{format_count(n) if words else f'{n:,}'} {many}"
+
+
+def is_or_are(n: int) -> str:
+    """Return the verb for so many of something."""
+    return "is" if n == 1 else "are"
 
 
 def format_names(names: list[str], most: int = 10) -> str:

@@ -22,6 +22,7 @@ from silvan.privacy.gate.ledger import LEDGER, Line, read_lines, verify
 from silvan.privacy.gate.site_folder import APPROVALS
 from silvan.study.remote_study import RemoteStudy
 from silvan.study.run_folder import RUN
+from silvan.util.readable import count_of
 from silvan.web.pages import File, Page, stamp
 from silvan.web.run_view import report_of, sentences_of
 
@@ -195,7 +196,10 @@ class SiteFolderPages:
             raise InputError("what the study asks is no longer what this page showed; read it again, then decide")
         made = approve_study(self.site, study)
         kinds = len(made.messages or ())
-        return f"Approved: {kinds} kinds of messages may leave. {remember_table(self.site, study, reasons=False)}"
+        return (
+            f"Approved: {count_of(kinds, 'kind')} of messages may leave. "
+            f"{remember_table(self.site, study, reasons=False)}"
+        )
 
     def _decline(self, form: dict[str, str]) -> str:
         self.site.decline(self._asked(form), form.get("why", ""))

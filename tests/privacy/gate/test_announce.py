@@ -54,7 +54,7 @@ def reasons(site, **what):
         ({"min_sites": 4}, {"kinds": ["Judge"]}, ""),
         ({"min_leaf": 5}, {"kinds": ["GrowTrees"], "leaf": 4}, "leaves of at least 5 rows"),
         ({"min_leaf": 5}, {"kinds": ["GrowTrees"], "leaf": 5}, ""),
-        ({"tasks": 1}, {}, "1 tasks of a study"),
+        ({"tasks": 1}, {}, "1 task of a study"),
         ({"tasks": 2}, {}, ""),
         ({"epsilon": 1.0}, {"sharers": 2}, "hide their parts"),
         ({}, {"kinds": ["NoSuchKind"]}, "does not know"),
@@ -81,7 +81,7 @@ def test_by_approval():
         "the site's owner approved this study without Judge"
     ]
     assert "with other sites" in reasons(site, tasks=1)[0]
-    assert "1 tasks" in reasons(site, over=["here"])[0]
+    assert "1 task" in reasons(site, over=["here"])[0]
 
 
 def test_a_site_that_cannot_draw_noise(monkeypatch):

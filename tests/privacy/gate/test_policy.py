@@ -114,7 +114,7 @@ def test_approvals_on_disk_by_command(tmp_path):
         shown = silvan("site", "approve", tmp_path / name, fed.study, "--message", "*", "--tasks", 1).output
         assert "all that the policy allows" in " ".join(shown.split())
     sv.HistogramForest(2, max_depth=1).fit(fed)
-    with pytest.raises(RefusedError, match="takes part in 1 tasks"):
+    with pytest.raises(RefusedError, match="takes part in 1 task"):
         sv.HistogramForest(2, max_depth=1).fit(fed)
     assert "Withdrawn" in silvan("site", "approve", tmp_path / "site 0", fed.study, "--withdraw").output
     assert silvan("site", "approve", tmp_path / "site 0", fed.study, "--withdraw", ok=False).exit_code == 1

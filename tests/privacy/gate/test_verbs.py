@@ -320,7 +320,7 @@ def test_a_study_has_the_sites_of_the_roster():
     fed = federate(TABLES, signed=True, policy=sv.Policy(losses=1))
     for site in fed.local_sites.values():
         site.outbox.terms = Terms()
-    with fed.working_on("a model"), pytest.raises(RefusedError, match="lets a study lose 1 sites"):
+    with fed.working_on("a model"), pytest.raises(RefusedError, match="lets a study lose 1 site"):
         counts_of(fed, ["site 0", "site 1"])
 
 

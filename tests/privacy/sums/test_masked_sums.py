@@ -97,7 +97,7 @@ def test_two_sites():
     fed = masked_of([of(1), of(2), of(3)])
     with pytest.raises(FederationError, match="Number cannot be summed over 2 sites: masked sums take 3 to 255"):
         fed.total(Number(), over=["a", "c"])
-    with pytest.raises(FederationError, match="over 1 sites"):
+    with pytest.raises(FederationError, match="over 1 site:"):
         fed.total(Number(), over=["b"])
     assert fed.exchanges == 0
 

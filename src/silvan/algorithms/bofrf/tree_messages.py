@@ -7,6 +7,7 @@ import numpy as np
 from silvan.algorithms.bofrf.tune import Search
 from silvan.federation.message import Blob, Course, Reply, Request, SignedReply, Verb
 from silvan.tree.fit import Settings
+from silvan.util.readable import count_of
 
 
 class OwnTrees(SignedReply, frozen=True, kw_only=True):
@@ -44,9 +45,10 @@ class BringTrees(Request, frozen=True, kw_only=True, omit_defaults=True):
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
-        size = "" if reply is None else f" ({len(reply.forest):,} bytes)"
+        size = "" if reply is None else f" ({count_of(len(reply.forest), 'byte')})"
         return (
-            f"up to {self.settings.n_estimators:,} trees of the site's own{size}: splits and leaf values, no counts; "
+            f"up to {count_of(self.settings.n_estimators, 'tree')} of the site's own{size}: splits and leaf values, no "
+            "counts; "
             "how many rows there are, which columns it lacks"
         )
 
@@ -81,6 +83,6 @@ class ScoreTrees(Request, frozen=True, kw_only=True):
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
-        trees = "the trees" if reply is None else f"{len(reply.rows):,} trees"
+        trees = "the trees" if reply is None else count_of(len(reply.rows), "tree")
         each = "" if reply is None else f": {' x '.join(f'{n:,}' for n in reply.counts.shape[1:])} numbers a tree"
-        return f"how {trees} of {len(self.forests)} sites do on the site's training rows{each}"
+        return f"how {trees} of {count_of(len(self.forests), 'site')} do on the site's training rows{each}"

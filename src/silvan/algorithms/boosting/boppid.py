@@ -22,6 +22,7 @@ from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import decide
+from silvan.util.readable import count_of
 
 # -- messages
 
@@ -46,7 +47,9 @@ class PickModels(Request, frozen=True, kw_only=True):
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
-        return f"which of {len(self.models):,} sites' classifiers do about as well on the site's rows as its own"
+        return (
+            f"which classifiers of {count_of(len(self.models), 'site')} do about as well on the site's rows as its own"
+        )
 
     def course(self) -> Course:
         """Allow the question once."""

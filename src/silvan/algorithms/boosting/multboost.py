@@ -38,6 +38,7 @@ from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.forest.forest import Forest
 from silvan.forest.predict import scores
+from silvan.util.readable import count_of
 
 _MOST = 1 << 20
 """Most stumps of all stages together."""
@@ -109,7 +110,10 @@ class FindStump(Request, frozen=True, kw_only=True):
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
-        return f"the best stump for the site's rows, weighted by what {len(self.merged.sizes):,} stages got wrong"
+        return (
+            f"the best stump for the site's rows, weighted by what {count_of(len(self.merged.sizes), 'stage')} got "
+            "wrong"
+        )
 
     def course(self) -> Course:
         """Return where the question stands: after all stages and their masses."""

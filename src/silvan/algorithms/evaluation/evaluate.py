@@ -45,6 +45,7 @@ from silvan.federation.message import Blob, Course, PartitionsWay, Reply, Reques
 from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
 from silvan.privacy.gate.gate import policy_of
+from silvan.util.readable import count_of
 
 NO_TEST_ROWS = "no site has test rows: set test=0.2 when the federation is made, or pass a table to judge on"
 
@@ -84,11 +85,12 @@ class Judge(Request, frozen=True, kw_only=True, omit_defaults=True):
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         n = len(self.contenders)
-        apart = f", and of subgroups by {len(self.by)} columns" if self.by else ""
+        apart = f", and of subgroups by {count_of(len(self.by), 'column')}" if self.by else ""
         if reply is None:
-            return f"figures of merit of {n:,} models on the site's own test rows{apart}"
+            return f"figures of merit of {count_of(n, 'model')} on the site's own test rows{apart}"
         return (
-            f"{reply.figures.shape[1]} figures of merit of {n:,} models on the site's own test rows, how many these "
+            f"{reply.figures.shape[1]} figures of merit of {count_of(n, 'model')} on the site's own test rows, how "
+            "many these "
             f"are, and intervals of gains{_DETAILS if reply.details else ''}{apart}"
         )
 
@@ -119,7 +121,7 @@ class Tally(Request, frozen=True, kw_only=True, omit_defaults=True):
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
-        return f"counts of test rows by score on a grid and by class, of {len(self.contenders):,} models"
+        return f"counts of test rows by score on a grid and by class, of {count_of(len(self.contenders), 'model')}"
 
     def alike(self) -> bytes:
         """Return all but the trees that each site made itself: a model that one site alone judged would be its part."""

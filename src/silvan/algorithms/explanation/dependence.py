@@ -20,6 +20,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
+from silvan.util.readable import count_of
 
 POINTS = 21
 """Values of a numeric column, unless others are given."""
@@ -59,7 +60,10 @@ class SetColumns(Request, frozen=True, kw_only=True):
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         n = sum(len(grid.values) for grid in self.grids)
-        return f"sums of a model's predictions of the site's own test rows, with a column set to each of {n:,} values"
+        return (
+            "sums of a model's predictions of the site's own test rows, with a column set to each of "
+            f"{count_of(n, 'value')}"
+        )
 
 
 # -- at a site

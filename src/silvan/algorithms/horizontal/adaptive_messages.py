@@ -11,6 +11,7 @@ from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.store import digest
 from silvan.forest.category_set import SET_WORDS
 from silvan.tree.draw import RowDraw
+from silvan.util.readable import count_of
 
 SPLIT_TYPES = {
     "split_node": (np.int32, ()),
@@ -87,7 +88,7 @@ class AdaptiveLevel(AfterSplits, frozen=True, kw_only=True):
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
-        each = f"{self.features.shape[1]:,} features x {len(self.nodes):,} nodes"
+        each = f"{count_of(self.features.shape[1], 'feature')} x {count_of(len(self.nodes), 'node')}"
         n = "" if reply is None else f"{len(reply.means):,} "
         return f"means and counts of {n}small groups of rows, {each}; a group of one row shows its value"
 

@@ -40,6 +40,7 @@ from silvan.tree.out_of_core import RoutedRows
 from silvan.tree.rows import Rows
 from silvan.tree.split import Splits
 from silvan.tree.target import Measure
+from silvan.util.readable import count_of
 from silvan.util.threads import thread_count
 
 # -- messages
@@ -76,7 +77,7 @@ class GrowLevel(Request, frozen=True, kw_only=True):
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
-        each = f"{self.features.shape[1]:,} features x {len(self.nodes):,} nodes"
+        each = f"{count_of(self.features.shape[1], 'feature')} x {count_of(len(self.nodes), 'node')}"
         what = "sums" if self.measure.scale else "counts"
         if reply is None:
             return f"{what} by bin of {each}"

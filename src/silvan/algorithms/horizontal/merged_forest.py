@@ -28,6 +28,7 @@ from silvan.forest.forest import Forest, join_forests
 from silvan.tree.draw import DrawKeys
 from silvan.tree.fit import Settings, fit_forest
 from silvan.tree.target import class_target, number_target
+from silvan.util.readable import count_of
 
 Weights = Literal["trees", "votes"]
 
@@ -61,8 +62,11 @@ class GrowTrees(Request, frozen=True, kw_only=True):
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
-        size = "" if reply is None else f" ({len(reply.forest):,} bytes)"
-        return f"{self.n_trees:,} trees of the site's own{size}: splits and leaf values, no counts; its number of rows"
+        size = "" if reply is None else f" ({count_of(len(reply.forest), 'byte')})"
+        return (
+            f"{count_of(self.n_trees, 'tree')} of the site's own{size}: splits and leaf values, no counts; its number "
+            "of rows"
+        )
 
     def course(self) -> Course:
         """Return a course of a single question: trees are grown once."""

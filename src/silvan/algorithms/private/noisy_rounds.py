@@ -15,6 +15,7 @@ from silvan.privacy.noise.accounting import EpsilonSplit, Privacy, Query
 from silvan.privacy.noise.laplace import check_epsilon
 from silvan.privacy.noise.noisy_request import Noisy
 from silvan.privacy.sums.masked_site import withstood
+from silvan.util.readable import count_of, is_or_are
 
 NoiseAt = Literal["total", "site"]
 
@@ -107,8 +108,9 @@ class Rounds:
         reply = self.federation.total(request, check=check)
         if self.placing.at == "total" and len(self.federation.active) < request.sharers:
             raise FederationError(
-                f"{len(self.federation.active)} sites are left, and the noise was shared by {request.sharers}: what "
-                "came in has too little of it and is not used; set tolerate to how many sites may be lost"
+                f"{count_of(n := len(self.federation.active), 'site')} {is_or_are(n)} left, and the noise was shared "
+                f"by {request.sharers}: what came in has too little of it and is not used; set tolerate to how many "
+                "sites may be lost"
             )
         return np.asarray(reply.counts, np.int64)
 

@@ -31,6 +31,7 @@ from silvan.algorithms.private.tables_messages import (
 )
 from silvan.forest.forest import Forest
 from silvan.privacy.noise.noisy_request import Noisy
+from silvan.util.readable import count_of
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def _group_by_counts(
         sizes=sizes,
         cuts=np.concatenate(list(bins.values())),
     )
-    counts = rounds.total(request, f"bins of {len(bins)} columns", len(bins), (int((sizes + 2).sum()),))
+    counts = rounds.total(request, f"bins of {count_of(len(bins), 'column')}", len(bins), (int((sizes + 2).sum()),))
     variance = _variance(rounds, request)
     found = {}
     for (f, edges), here in zip(bins.items(), np.split(counts, np.cumsum(sizes + 2)[:-1]), strict=True):

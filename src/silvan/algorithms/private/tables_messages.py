@@ -28,6 +28,7 @@ from silvan.forest.forest import Forest
 from silvan.forest.predict import tally
 from silvan.privacy.noise.laplace import Noise
 from silvan.privacy.noise.noisy_request import Noisy, drawn_once
+from silvan.util.readable import count_of
 
 MAX_CELLS = 1 << 20
 MAX_TABLES = 1 << 12
@@ -63,7 +64,9 @@ class CountColumns(Noisy, frozen=True, kw_only=True):
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for."""
-        return f"rows in public bins of {len(self.columns)} columns, with noise for epsilon {self.epsilon:.4g}"
+        return (
+            f"rows in public bins of {count_of(len(self.columns), 'column')}, with noise for epsilon {self.epsilon:.4g}"
+        )
 
 
 class CountTables(Noisy, frozen=True, kw_only=True):

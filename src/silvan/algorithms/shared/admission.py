@@ -31,6 +31,7 @@ from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import abstaining
 from silvan.forest.score import blind_rows, score_numbers, score_trees
 from silvan.privacy.gate.gate import policy_of
+from silvan.util.readable import count_of, is_or_are
 from silvan.util.user_warnings import warn_user
 
 TAKEN, POOR, ODD = 0, 1, 2
@@ -72,9 +73,9 @@ class AdmitTrees(Request, frozen=True, kw_only=True):
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         if reply is None:
-            return f"which trees of {len(self.forests)} sites the site refuses to use"
+            return f"which trees of {count_of(len(self.forests), 'site')} the site refuses to use"
         refused = int((reply.poor + reply.odd).sum())
-        return f"which of {len(reply.judged):,} trees the site refuses to use: {refused:,}"
+        return f"which of {count_of(len(reply.judged), 'tree')} the site refuses to use: {refused:,}"
 
 
 # -- at a site
@@ -229,6 +230,7 @@ def warn_refused(refusals: Refusals) -> None:
         if 2 * gone.sum() > len(gone):
             why = " and ".join(f"{n} times {reason}" for reason, n in counts[owner].items())
             warn_user(
-                f"{gone.sum()} of {len(gone)} trees of site {owner!r} are not used, since most other sites refuse "
+                f"{gone.sum()} of {count_of(len(gone), 'tree')} of site {owner!r} {is_or_are(gone.sum())} not used, "
+                "since most other sites refuse "
                 f"them: they find them {why}"
             )

@@ -36,6 +36,7 @@ from silvan.forest.predict import abstaining
 from silvan.forest.score import labels_at_leaves, sum_at_nodes
 from silvan.forest.snap import prune
 from silvan.tree.draw import RowDraw
+from silvan.util.readable import count_of
 
 _BITS = 24
 """Bits of a label as far from the middle as the answers of most sites' trees are."""
@@ -67,8 +68,8 @@ class CountLeafRows(Request, frozen=True, kw_only=True):
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
-        leaves = "each leaf" if reply is None else f"each of {len(reply.rows):,} leaves"
-        return f"how many of the site's rows reach {leaves} of the trees of {len(self.forests)} sites"
+        leaves = "each leaf" if reply is None else f"each of {count_of(len(reply.rows), 'leaf')}"
+        return f"how many of the site's rows reach {leaves} of the trees of {count_of(len(self.forests), 'site')}"
 
 
 class LeafLabels(Reply, frozen=True, kw_only=True):
@@ -100,10 +101,11 @@ class CountLeafLabels(Request, frozen=True, kw_only=True):
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
-        leaves = "the leaves" if reply is None else f"{len(reply.counts):,} leaves"
+        leaves = "the leaves" if reply is None else count_of(len(reply.counts), "leaf")
         return (
-            f"how many of the site's rows of each class reach {leaves} of the trees of {len(self.forests)} sites, cut "
-            f"back to what {self.min_leaf:,} rows of others reach"
+            f"how many of the site's rows of each class reach {leaves} of the trees of "
+            f"{count_of(len(self.forests), 'site')}, cut "
+            f"back to what {count_of(self.min_leaf, 'row')} of others reach"
         )
 
 

@@ -22,6 +22,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
+from silvan.util.readable import count_of
 from silvan.util.threads import thread_count, thread_map
 
 
@@ -46,7 +47,10 @@ class CountGrid(Request, frozen=True, kw_only=True):
         if reply is None:
             return "counts of rows in the coarse cells of the public grid, column by column, and of the label"
         columns, cells = reply.cells.shape
-        return f"counts of {cells:,} coarse cells x {columns:,} columns, and of {len(reply.label):,} of the label"
+        return (
+            f"counts of {cells:,} coarse cells x {count_of(columns, 'column')}, and of {len(reply.label):,} of the "
+            "label"
+        )
 
 
 class FineCounts(Reply, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Envelope
 from silvan.forest.category_set import SET_WORDS, is_category_split
 from silvan.forest.forest import Forest, join_forests
+from silvan.util.readable import count_of
 
 PATIENTS = 20
 
@@ -42,7 +43,7 @@ def assign_patients(federation: Federation, seed: int = 0) -> Finding:
     # an attacker who sees nothing is right for one in k, by what is expected and not by luck
     exact = hits / n - chance
     figure = (exact, exact, exact) if note else (exact, low - chance, high - chance)
-    finding = base.with_result(figure, n, note or f"{value:.0%} of patients found at {k} sites")
+    finding = base.with_result(figure, n, note or f"{value:.0%} of patients found at {count_of(k, 'site')}")
     return finding.with_undefended(base.with_result((control[0] / control[1] - chance, 0.0, 0.0), n))
 
 

@@ -44,7 +44,7 @@ def check_site(
     """
     from dataclasses import replace
 
-    from silvan.cli.site_command import study_of
+    from silvan.cli.site.site_studies import study_of
     from silvan.deploy.member import source_of
     from silvan.deploy.native.flare_folder import open_site
     from silvan.deploy.study_table import table_settings

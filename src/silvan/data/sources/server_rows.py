@@ -73,9 +73,9 @@ def _not_read(error: BaseException, query: Query) -> str:
     code = getattr(first, "code", first)
     if code in _WOULD_WRITE:
         return "the query would write; a site's database is only read: ask with a plain SELECT"
-    named = code if isinstance(code, int) else type(error).__name__
+    named = f" (its error {code})" if isinstance(code, int) else ""
     return (
-        f"the query on {query.where} fails on some row, or the connection broke ({named}); try it in a client of the "
+        f"the query on {query.where} fails on some row, or the connection broke{named}; try it in a client of the "
         "database"
     )
 

@@ -22,6 +22,7 @@ from silvan.study.plan import Study
 from silvan.study.remote_study import RemoteStudy
 from silvan.study.study_file import make_learner
 from silvan.tree.fit import Settings
+from silvan.util.readable import count_of
 
 _ROWS = 90
 _ID = "id of a row"
@@ -80,7 +81,8 @@ def _of_forest(plan: Study) -> list[str]:
     ]
     if smallest < _SECRET_LEAF:
         lines.append(
-            f"Leaves may have {smallest} rows: partitions then tell which rows share a label, encrypted or not. Where "
+            f"Leaves may have {count_of(smallest, 'row')}: partitions then tell which rows share a label, encrypted or "
+            "not. Where "
             f"labels must stay secret, min_samples_leaf should be {_SECRET_LEAF} or more (min_leaf in your policy)."
         )
     if plan.parameters.get("auditor"):

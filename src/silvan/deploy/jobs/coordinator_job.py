@@ -3,8 +3,10 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 
+from silvan.data.holdout import Fold
 from silvan.deploy.by_columns.new_rows import predict_new_rows
 from silvan.deploy.hub import HUB, Hub
 from silvan.deploy.job_progress import INTERRUPTED, ProgressWriter
@@ -14,7 +16,7 @@ from silvan.deploy.results.send_results import send_results, sites_without_resul
 from silvan.errors import SilvanError
 from silvan.federate.alignment import Alignment, agree_on_columns
 from silvan.federate.options import make_sums
-from silvan.federation.agreement.agree import agree_on
+from silvan.federation.agreement.agree import agree_on, ask_rows
 from silvan.federation.agreement.agreement import Agreement
 from silvan.federation.federation import Federation
 from silvan.federation.journal import Journal
@@ -28,6 +30,7 @@ from silvan.study import column_steps, steps
 from silvan.study.plan import Study
 from silvan.study.progress_bars import Progress as Bars
 from silvan.study.remote_study import RemoteStudy, parse_remote_study
+from silvan.study.repeat_steps import judge_repeatedly
 from silvan.study.run_folder import JOURNAL, Run
 from silvan.study.study_file import make_learner
 from silvan.util.files import write_whole
@@ -149,9 +152,13 @@ class Coordinator(Controlling):
             steps.note_training(record, run, federation, model, time.monotonic() - start)
             run.write(record)
             progress_file.stage("judging")
-            if plan.test > 0:
+            if plan.repeats:
+                federation.split_later(lambda fold: _split(federation, plan, run, progress_file, fold))
+                judge_repeatedly(record, federation, model, plan, Bars())
+            elif plan.test > 0:
                 steps.judge(record, federation, model, Bars(), epsilon=plan.evaluation_epsilon, by=plan.by)
                 steps.note_test_rows(record)
+            if record.evaluation:
                 steps.explain_model(record, federation, model, plan, Bars())
                 run.write_evaluation(record.evaluation)
             record.status = "done"
@@ -161,6 +168,28 @@ class Coordinator(Controlling):
             send_to_all(transport, parties, study, run)
         finally:
             federation.close()
+
+
+def _split(federation: Federation, plan: Study, run: Run, progress_file: ProgressWriter, fold: Fold) -> Federation:
+    """Return a federation of the sites that are left, which keep the rows of a fold for judging."""
+    at = plan.folds.index(fold)
+    progress_file.stage(f"judging, split {at + 1} of {len(plan.folds)}")
+    study, journal = fold.study(federation.study), Journal(run.file(f"{JOURNAL}.split-{at}"))
+    journal.belongs_to(f"{study} {version('silvan')} {federation.active}")
+    made = Federation(
+        federation.transport,
+        federation.active,
+        make_sums(plan.sums)[0],
+        study=study,
+        journal=journal,
+        quorum=federation.quorum,
+        timeout=federation.timeout,
+        patience=0.0,  # it is approved with the study
+        signer=federation.signer,
+    )
+    made.watch(progress_file.on)
+    made.agreement = replace(federation.agreement, rows=ask_rows(made) if federation.rows else {})
+    return made
 
 
 def send_to_all(transport: Transport, parties: Parties, study: RemoteStudy, run: Run) -> None:

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from silvan.deploy.by_columns.party_folder import make_party
+from silvan.deploy.jobs.splits import SiteWithSplits, check_splits
 from silvan.deploy.member import MEMBER, Member, SiteFiles
 from silvan.deploy.native.flare_folder import SETTINGS, FlareSite
 from silvan.deploy.native.introductions import IntroducedSite, Introduction, Ready, Receive
@@ -99,7 +100,7 @@ def _answering(
     waits = _waits(files, study)
     if waits is not None and waits.what == "waiting":
         notify(files, study)
-    opened: list[Site] = []
+    opened: list[SiteWithSplits] = []
 
     def ready() -> ChunkReply | None:
         mark_in_use(folders.root / folders.job)
@@ -131,10 +132,11 @@ def _waits(member: SiteFiles, study: RemoteStudy) -> ChunkReply | None:
     return None
 
 
-def open_site_of(files: SiteFiles, study: RemoteStudy, roster: Roster | None) -> Site:
+def open_site_of(files: SiteFiles, study: RemoteStudy, roster: Roster | None) -> SiteWithSplits:
     """Make a site that answers, if its table is the one that it was."""
     if roster is None:
         raise InputError("there is no list of keys any more; without one nothing is answered")
+    check_splits(files, study)
     site = make_site(files, study, roster)
     try:
         check_study_table(files, study, site)
@@ -146,7 +148,7 @@ def open_site_of(files: SiteFiles, study: RemoteStudy, roster: Roster | None) ->
     site.signer = Signer(files.name, files.folder.key, roster)
     if study.secret:
         restore_sampling_key(site, study.id)
-    return site
+    return SiteWithSplits(site, files, study)
 
 
 def _refusal(error: Exception, files: SiteFiles | None, study: RemoteStudy | None = None) -> ChunkReply:

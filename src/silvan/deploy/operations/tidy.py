@@ -15,8 +15,8 @@ JOB_DAYS = 7
 
 def remove_journal(run: Run) -> None:
     """Remove the journal of a study that is done: it held every reply that the coordinator saw."""
-    for ending in ("", "-wal", "-shm"):
-        run.file(f"{JOURNAL}{ending}").unlink(missing_ok=True)
+    for path in run.folder.glob(f"{JOURNAL}*"):
+        path.unlink(missing_ok=True)
 
 
 def remove_old_jobs(folder: Path, but: str = "") -> list[Path]:

@@ -22,6 +22,7 @@ from silvan.data.schema import MAX_CATEGORIES, Class
 from silvan.errors import FormatError, RefusedError
 from silvan.federation.message import Course, PartitionsWay, Reply, Request, Verb
 from silvan.federation.site import Site, answers
+from silvan.util.readable import count_of
 
 FLOOR = 10
 """Fewest rows, of all sites or of one, behind anything that names or describes some of them."""
@@ -92,7 +93,7 @@ class CountCategories(Request, frozen=True, kw_only=True):
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
-        return f"counts of rows under {2 * BUCKETS:,} hashes of category names x {len(self.names):,} columns"
+        return f"counts of rows under {2 * BUCKETS:,} hashes of category names x {count_of(len(self.names), 'column')}"
 
 
 class CategoryNames(Reply, frozen=True, kw_only=True):
@@ -114,7 +115,7 @@ class NameCategories(Request, frozen=True, kw_only=True):
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         n = "" if reply is None else f"{sum(map(len, reply.names)):,} "
-        return f"names of {n}common categories of {len(self.names):,} columns"
+        return f"names of {n}common categories of {count_of(len(self.names), 'column')}"
 
     def course(self) -> Course:
         """Name categories once: which are common is the coordinator's word."""

@@ -319,4 +319,4 @@ def _trying(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except Exception as error:  # FLARE has a dozen kinds, and what they say is for its own people
-        raise ConnectionError(f"the FLARE server does not answer ({type(error).__name__})") from error
+        raise ConnectionError("the FLARE server does not answer") from error

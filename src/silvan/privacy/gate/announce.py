@@ -20,6 +20,7 @@ from silvan.federation.store import CONDUCT, digest
 from silvan.privacy.gate.conduct import tasks_so_far
 from silvan.privacy.gate.gate import Gate
 from silvan.privacy.noise.laplace import load_opendp
+from silvan.util.readable import count_of
 
 _MOST_KINDS = 1000
 _MOST_SITES = 10_000
@@ -129,7 +130,7 @@ def _check_tasks(site: Site, gate: Gate, request: Announce) -> list[str]:
     if before + request.tasks <= most:
         site.store.put(key, str(before).encode())
         return []
-    return [f"it takes part in {most} tasks of a study, models and judgements, and no more"]
+    return [f"it takes part in {count_of(most, 'task')} of a study, models and judgements, and no more"]
 
 
 def _check_models(site: Site, gate: Gate, request: Announce) -> list[str]:

@@ -22,6 +22,7 @@ import msgspec
 from silvan.errors import RefusedError
 from silvan.federation.message import Course, Envelope, Request
 from silvan.federation.store import CONDUCT, Store, digest
+from silvan.util.readable import count_of
 
 
 class History(msgspec.Struct, frozen=True):
@@ -126,7 +127,9 @@ def _check_tasks(question: CheckedQuestion, envelope: Envelope, most: int | None
     if envelope.task in known:
         return
     if most is not None and len(known) >= most:
-        raise RefusedError(f"the site takes part in {most} tasks of this study, models and judgements, and no more")
+        raise RefusedError(
+            f"the site takes part in {count_of(most, 'task')} of this study, models and judgements, and no more"
+        )
     question.changes[key] = msgspec.msgpack.encode([*known, envelope.task])
 
 
@@ -197,7 +200,7 @@ def _check_participants(
     if not set(over) <= set(known.left):
         raise RefusedError("the sites of a study's sums only become fewer, and this sum has others")
     if limits.losses is not None and len(known.first) - len(over) > limits.losses:
-        raise RefusedError(f"the site lets a study lose {limits.losses} sites at most")
+        raise RefusedError(f"the site lets a study lose {count_of(limits.losses, 'site')} at most")
     if data is None or known.left != over:
         question.changes[key] = msgspec.msgpack.encode(Participants(known.first, over))
 

@@ -18,6 +18,7 @@ from silvan.errors import DamagedError
 from silvan.federation.store import MemoryStore, Store
 from silvan.privacy.gate.ledger import START, Ledger, Line
 from silvan.privacy.noise.budget import Budget
+from silvan.util.readable import count_of
 
 _KEY = "ledger mark"
 
@@ -139,7 +140,7 @@ class FileMarks:
             if charges < last.charges or spent < last.spent
         ]
         if noted is not None and not _was_at(lines, *noted):
-            faults.append(f"the ledger is behind the privacy budget, which knows of {noted[0]:,} lines")
+            faults.append(f"the ledger is behind the privacy budget, which knows of {count_of(noted[0], 'line')}")
         return faults
 
     def _store_faults(self, lines: list[Line]) -> list[str]:
@@ -149,7 +150,7 @@ class FileMarks:
         if mark.kept < kept:
             faults.append(f"the store is behind the ledger: it knows of {mark.kept:,} of {kept:,} answers")
         if not _was_at(lines, mark.lines, mark.hash):
-            faults.append(f"the ledger is behind the store, which knows of {mark.lines:,} lines")
+            faults.append(f"the ledger is behind the store, which knows of {count_of(mark.lines, 'line')}")
         return faults
 
     @property

@@ -23,6 +23,7 @@ from silvan.privacy.gate.site_folder import EVERYTHING, Approval, Approvals
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.noise.laplace import check_epsilon
 from silvan.privacy.noise.noisy_request import Noisy, check_noisy, draw_name
+from silvan.util.readable import count_of
 
 CLOSED_BY_DEFAULT = frozenset({"AdaptiveLevel"})
 """Kinds that must be named to be allowed: bins with means are single values where a bin holds one row."""
@@ -165,13 +166,15 @@ class Policy:
 class Terms:
     """What a study's own text says of it: its id, the sites that it begins with, and how many of them it may lose.
 
-    And how many models it has judged at a site which it sends there.
+    And how many models it has judged at a site which it sends there. ``approved`` is the study that its owner approved,
+    if this is one of its splits.
     """
 
     study: str | None = None
     sites: Sequence[str] | None = None
     losses: int | None = None
     models: int | None = None
+    approved: str | None = None
 
 
 class Gate(Outbox):
@@ -240,7 +243,7 @@ class Gate(Outbox):
         if self.terms.study not in (None, study):
             raise RefusedError("the site is at work on another study")
         if self.policy.approve:
-            self.approvals.check(study, kind, over if kind.verb == "total" else ())
+            self.approvals.check(self.terms.approved or study, kind, over if kind.verb == "total" else ())
         if not kind.of_rows:
             return
         if self._rows_closed:
@@ -253,14 +256,18 @@ class Gate(Outbox):
                 "it in messages to allow it"
             )
         if kind.verb == "total" and len(over) < self.policy.min_sites:
-            raise RefusedError(f"the site's policy asks for sums over at least {self.policy.min_sites} sites")
+            raise RefusedError(
+                f"the site's policy asks for sums over at least {count_of(self.policy.min_sites, 'site')}"
+            )
 
     def check_leaves(self, kind: type[Request], min_leaf: int | None) -> None:
         """Raise an error if a kind of message would ask for trees with smaller leaves than the policy allows."""
         # the default is for what is shown: a leaf of one row among all sites' rows is asked for by who sets it
         least = self.policy.min_leaf if kind.verb == "ask" or self.policy.min_leaf > Policy.min_leaf else 1
         if min_leaf is not None and hasattr(kind, "min_leaf") and min_leaf < least:
-            raise RefusedError(f"the site's policy asks for leaves of at least {least} rows: set min_samples_leaf")
+            raise RefusedError(
+                f"the site's policy asks for leaves of at least {count_of(least, 'row')}: set min_samples_leaf"
+            )
 
     def check_test_rows(self, site: Site) -> None:
         """Raise an error if one row more would move others between those learnt from and those to judge by.
@@ -283,7 +290,8 @@ class Gate(Outbox):
         spare = self.policy.tolerate
         if sharers > 1 and site.cover is not None and spare > site.cover.withstands(among):
             raise RefusedError(
-                f"the site's policy reckons with {spare} sites that collude, and so many would see its part of this "
+                f"the site's policy reckons with {count_of(spare, 'site')} that collude, and so many would see its "
+                "part of this "
                 "sum, with a share of the noise alone: ask for noise='site'"
             )
         if sharers > max(among - spare, 1):
@@ -298,8 +306,12 @@ class Gate(Outbox):
 
     def most_tasks(self, study: str) -> int | None:
         """Return how many tasks a study may have, by the policy and by its approval; None for any number."""
-        approval = self.approvals.find(study) if self.policy.approve else None
+        approval = self._approval(study)
         return _least([self.policy.tasks, None if approval is None else approval.tasks])
+
+    def _approval(self, study: str) -> Approval | None:
+        """Return what the owner approved of a study, if approvals are asked for."""
+        return self.approvals.find(self.terms.approved or study) if self.policy.approve else None
 
     def _check_question(self, site: Site, request: Request, envelope: Envelope) -> CheckedQuestion:
         """Check a question against what the coordinator asked before."""
@@ -316,7 +328,7 @@ class Gate(Outbox):
 
     def _limits(self, site: Site, envelope: Envelope) -> Limits:
         """Return how far a study may go: by the policy, by its own text, and by what the owner approved."""
-        approval = self.approvals.find(envelope.study) if self.policy.approve else None
+        approval = self._approval(envelope.study)
         losses, sites = [self.policy.losses, self.terms.losses], self.terms.sites
         if approval is not None:
             losses.append(approval.losses)

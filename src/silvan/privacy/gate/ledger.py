@@ -27,7 +27,7 @@ from silvan.federation.keys import Key, is_signed
 from silvan.federation.store import digest
 from silvan.util.files import keep_private, write_whole
 from silvan.util.folder_lock import lock_folder
-from silvan.util.readable import printable
+from silvan.util.readable import count_of, is_or_are, printable
 
 LEDGER, HEAD = "ledger.jsonl", "ledger.head"
 """What the files are called in a site's folder."""
@@ -325,7 +325,9 @@ def _read_head(folder: Path, public: bytes, lines: int) -> tuple[Head, list[str]
     if data != msgspec.json.encode(read) or not is_signed(public, _hex(read.signature), read.signed_bytes()):
         return head, [f"{HEAD} was changed, or signed with another key"]
     if read.lines > lines:
-        return head, [f"{read.lines - lines} of {read.lines} lines are missing at the end"]
+        return head, [
+            f"{(gone := read.lines - lines)} of {count_of(read.lines, 'line')} {is_or_are(gone)} missing at the end"
+        ]
     return read, [] if read.lines >= lines - 1 else [f"{HEAD} is not that of these lines"]
 
 

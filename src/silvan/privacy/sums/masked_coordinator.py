@@ -38,6 +38,7 @@ from silvan.privacy.sums.masked_site import (
 )
 from silvan.privacy.sums.members import MIN_SITES, Member, Ready, check_ready, check_sum
 from silvan.privacy.sums.neighbours import enough_neighbours
+from silvan.util.readable import count_of, is_or_are
 from silvan.util.threads import thread_count
 
 _CODES = frozenset({"|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8"})  # of elements that can be added
@@ -90,7 +91,8 @@ class MaskedSums:
             sites = [site for site in sites if site not in federation.lost]
         if not MIN_SITES <= len(sites) <= shamir.MOST:
             raise FederationError(
-                f"{question.kind.__name__} cannot be summed over {len(sites)} sites: masked sums take {MIN_SITES} to "
+                f"{question.kind.__name__} cannot be summed over {count_of(len(sites), 'site')}: masked sums take "
+                f"{MIN_SITES} to "
                 f"{shamir.MOST}{_losses(federation)}"
             )
         keys, n = self._keys[federation], len(sites)
@@ -237,7 +239,8 @@ class _MaskedSum:
                 yield site, reply
         if n < enough:
             raise FederationError(
-                f"{self.question.kind.__name__} cannot be summed: {n} of {len(self.names)} sites are left, and a "
+                f"{self.question.kind.__name__} cannot be summed: {n} of {count_of(len(self.names), 'site')} "
+                f"{is_or_are(n)} left, and a "
                 f"masked sum needs {enough}{_losses(self.federation)}"
             )
 

@@ -1,0 +1,86 @@
+"""The splits of a study that judges every row: each is a study of its own to a site's gate, under one approval.
+
+Sites draw the rows of a split by a secret of their own. Sums over a hundred parts of a table would tell its rows to who
+knew which row is in which part.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from silvan.data.holdout import Fold
+from silvan.deploy.member import SiteFiles
+from silvan.deploy.study_table import fold_key
+from silvan.errors import FederationError, FormatError
+from silvan.federation import wire
+from silvan.federation.message import Verb
+from silvan.federation.signed import SignedMessage
+from silvan.federation.site import Site
+from silvan.study.remote_study import RemoteStudy
+from silvan.util.readable import count_of
+
+
+class SiteWithSplits:
+    """A site that answers a study and the splits of it; ``last_error`` is that of the last answer.
+
+    Parameters
+    ----------
+    site
+        The site, as it answers the study itself.
+    files
+        Its folder.
+    study
+        The study.
+    """
+
+    def __init__(self, site: Site, files: SiteFiles, study: RemoteStudy) -> None:
+        self.site = site
+        self.last_error: Exception | None = None
+        self._folds = {fold.study(study.id): fold for fold in study.study.folds}
+        self._make: Callable[[Fold], Site] = lambda fold: make_split(site, files, study, fold)
+        self._split = "", site  # the one that was asked for last: they come one after the other
+
+    def receive(self, data: bytes, verb: Verb) -> bytes:
+        """Answer one message; of what is no split of the study, as the site itself does."""
+        site = self.site
+        try:
+            name = wire.decode(data, SignedMessage).study
+        except FormatError:
+            name = ""
+        if name in self._folds:
+            if self._split[0] != name:
+                self._split = name, self._make(self._folds[name])
+            site = self._split[1]
+        answer = site.receive(data, verb)
+        self.last_error = site.last_error
+        return answer
+
+
+def check_splits(files: SiteFiles, study: RemoteStudy) -> None:
+    """Raise ``FederationError`` if the site's policy allows fewer models and judgements than all splits have."""
+    n, policy = len(study.study.folds), files.policy
+    needed = {"tasks": (_TASKS * n + 1, policy.tasks), "models": (study.study.models_judged * n, policy.models)}
+    for name, (most, limit) in needed.items():
+        if n and limit is not None and limit < most:
+            raise FederationError(
+                f"its policy lets a study have {name} = {limit}, and {count_of(n, 'split')} of this one take {most}"
+            )
+
+
+_TASKS = 2
+"""Tasks of a split: a model, and its judgement."""
+
+
+def make_split(site: Site, files: SiteFiles, study: RemoteStudy, fold: Fold) -> Site:
+    """Make a site that keeps the rows of a fold for judging, of the same table and with the same keys."""
+    settings = replace(site.settings, test=1.0 / fold.of, fold=fold, test_key=fold_key(files, study), results=None)
+    made = Site(
+        site.name,
+        site.source,
+        settings,
+        store=site.store,
+        outbox=files.gate(study, fold),
+        cover=site.cover,
+        signer=site.signer,
+    )
+    made.take_table(site)
+    return made

@@ -1,0 +1,193 @@
+"""Studies between machines that judge every row: splits under one approval, drawn by sites' own secrets."""
+
+import msgspec
+import numpy as np
+import pytest
+
+pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'silvan[flare]' to test jobs")
+
+from helpers.carried_jobs import Carrier, run_job
+from helpers.joining import make_hub, serving
+from helpers.studies import table
+
+from silvan.data.holdout import Fold
+from silvan.deploy.explain import approve_study, explain
+from silvan.deploy.jobs.splits import make_split
+from silvan.deploy.member import Member
+from silvan.errors import FederationError, InputError, RefusedError
+from silvan.federation import wire
+from silvan.federation.agreement.describe import CountRows
+from silvan.federation.federation import Federation
+from silvan.federation.keys import COORDINATOR
+from silvan.federation.message import Envelope
+from silvan.federation.signed import Signer
+from silvan.federation.sums import TrustedSums
+from silvan.federation.transports.flare import AbortedError
+from silvan.report.summary import summarise_run
+from silvan.study.remote_study import parse_remote_study
+from silvan.study.run_folder import JOURNAL
+
+SITES = ["north", "south", "west"]
+ROWS = 240
+
+
+def study(name, more="", repeats=2):
+    top = f'name = "{name}"\ntest = 0.5\nrepeats = {repeats}\nsites = {msgspec.json.encode(SITES).decode()}\n{more}\n'
+    return parse_remote_study(f'{top}[learner]\nkind = "HistogramForest"\nn_estimators = 3\nmax_depth = 3\n')
+
+
+@pytest.fixture(scope="module")
+def joined(tmp_path_factory):
+    """A federation of which north's owner must approve studies; south and west have the same table."""
+    folder = tmp_path_factory.mktemp("joined")
+    hub, rows = make_hub(folder, SITES), table("binary", n=ROWS)
+    members = {}
+    with serving(hub):
+        for site, some in zip(SITES, (rows[0::3], rows[1::3], rows[1::3]), strict=True):
+            path = folder / f"{site}.csv"
+            some.write_csv(path)
+            policy = {"approve": site == "north"}
+            members[site] = Member.join(folder / site, hub.invite(site), str(path), None, policy)
+        for member in members.values():
+            member.pin_roster()
+    return hub, members
+
+
+def asked(carrier):
+    """Return the studies that questions were of, in order, each once."""
+    envelopes = [wire.decode(body, Envelope) for body in carrier.carried]
+    return list(dict.fromkeys(one.study for one in envelopes if not one.sender))
+
+
+@pytest.mark.parametrize(("sums", "repeats"), [("trusted", 2), ("masked", 1)])
+def test_every_row_is_judged(joined, sums, repeats):
+    """As often as the study says, each time by a model of other rows; one approval is for all of it."""
+    hub, members = joined
+    plan = study(f"rows {sums}", f'sums = "{sums}"', repeats)
+    approve_study(members["north"], plan)
+    run, carrier = run_job(hub, members, plan)
+    record = run.read()
+    assert (record.status, record.repeats, record.folds) == ("done", repeats, 2)
+    assert {(row.site, row.model): row.rows for row in record.evaluation} == {
+        (site, model): ROWS if site == "all" else ROWS // 3
+        for site in (*SITES, "all")
+        for model in ("local", "federated")
+    }
+    assert asked(carrier) == [plan.id, *(fold.study(plan.id) for fold in plan.study.folds)]
+    assert not list(run.folder.glob(f"{JOURNAL}*"))
+    assert record.received == SITES
+    assert f"Every row was judged {'once' if repeats == 1 else 'two times'}" in " ".join(
+        summarise_run(run.folder)["sentences"]
+    )
+    for member in members.values():
+        lines = [line for line in member.folder.ledger.lines() if line.study.startswith(plan.id)]
+        assert {line.study for line in lines} == set(asked(carrier))
+        assert {line.outcome for line in lines} == {"answered"}
+
+
+def test_what_the_owner_reads(joined):
+    shown = explain(joined[1]["north"], study("read", repeats=10))
+    text = " ".join(shown.lines)
+    assert "every row of yours is judged 10 times, by models of other rows" in text
+    assert "for each of 20 splits" in text
+    assert {"CountRows", "Judge"} <= set(shown.asked.messages)
+
+
+def test_a_study_that_was_interrupted_goes_on_with_the_next_split(joined):
+    hub, members = joined
+    plan, undisturbed = (study(name, 'sums = "ring"', 1) for name in ("interrupted", "undisturbed"))
+    for one in (plan, undisturbed):
+        approve_study(members["north"], one)
+    _, whole = run_job(hub, members, undisturbed)
+    with pytest.raises(AbortedError):
+        run_job(hub, members, plan, stop_after=len(whole.carried) // 2)
+    run, carrier = run_job(hub, members, plan)
+    folds = [fold.study(plan.id) for fold in plan.study.folds]
+    assert folds[0] not in asked(carrier)
+    assert folds[-1] in asked(carrier)
+    assert len(carrier.carried) < len(whole.carried)
+    assert run.read().status == "done"
+
+
+def test_which_rows_are_in_a_fold_is_a_site_s_own_secret(joined):
+    """Of the same table, under the same seed: nobody else can tell which sum is over which rows."""
+    _, members = joined
+    plan = study("secret")
+    carrier = Carrier(members, plan)
+    kept = []
+    for name in ("south", "west"):
+        site = carrier.sites[name].site
+        splits = [make_split(site, Member(members[name].path), plan, fold) for fold in plan.study.folds]
+        rows = [split._held_out.between(0, ROWS // 3) for split in splits]
+        assert (rows[0] ^ rows[1]).all()  # two folds of one shuffle
+        assert not (rows[0] == rows[2]).all()
+        public = make_split(site, Member(members[name].path), plan, plan.study.folds[0])
+        public.test_key = None
+        assert not np.array_equal(public._held_out.between(0, ROWS // 3), rows[0])
+        kept.append(rows[0])
+    assert not np.array_equal(*kept)
+
+
+@pytest.mark.parametrize("fold", [Fold(0, 2, 2), Fold(0, 3, 0), Fold(2, 2, 0)])
+def test_splits_that_are_not_of_the_study_are_refused(joined, fold):
+    """A coordinator cannot have rows of its choice kept back, nor more splits than the owner approved."""
+    hub, members = joined
+    plan = study("others")
+    approve_study(members["north"], plan)
+    transport = Carrier(members, plan)
+    federation = Federation(
+        transport,
+        SITES,
+        TrustedSums(),
+        study=fold.study(plan.id),
+        signer=Signer(COORDINATOR, hub.key, hub.roster()),
+    )
+    with pytest.raises(RefusedError, match="the site is at work on another study"):
+        federation.ask(CountRows())
+
+
+def test_splits_of_a_study_that_is_not_approved_are_refused(joined):
+    hub, members = joined
+    plan = study("not approved")
+    federation = Federation(
+        Carrier(members, plan),
+        SITES,
+        TrustedSums(),
+        study=plan.study.folds[0].study(plan.id),
+        signer=Signer(COORDINATOR, hub.key, hub.roster()),
+    )
+    with pytest.raises(RefusedError, match="site 'north' refused CountRows: the site's owner has not approved"):
+        federation.ask(CountRows())
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [("tasks = 8", "tasks = 8, and 4 splits of this one take 9"), ("models = 3", "models = 3, and 4 spl")],
+)
+def test_a_policy_counts_all_splits_of_a_study(joined, line, said):
+    _, members = joined
+    settings = members["south"].path / "site.toml"
+    before = settings.read_text()
+    settings.write_text(f"{before}{line}\n")
+    try:
+        with pytest.raises(FederationError, match=f"its policy lets a study have {said}"):
+            Carrier(members, study("limited"))
+    finally:
+        settings.write_text(before)
+
+
+def test_sampling_must_be_secret():
+    with pytest.raises(InputError, match="sampling must be 'secret' with repeats"):
+        study("published", 'sampling = "published"')
+
+
+@pytest.mark.parametrize(
+    ("learner", "said"),
+    [
+        ('kind = "VerticalForest"', "repeats is for studies over rows"),
+        ('kind = "HistogramForest"\nepsilon = 1.0', "repeats is for learners without epsilon"),
+    ],
+)
+def test_learners_without_repeats(learner, said):
+    with pytest.raises(InputError, match=said):
+        parse_remote_study(f"test = 0.5\nrepeats = 2\n[learner]\n{learner}\n")
