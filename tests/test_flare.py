@@ -58,6 +58,8 @@ LEARNERS = {
     "long": ("HistogramForest", {"n_estimators": 600, "max_depth": 12, "min_samples_leaf": 2}),
 }
 SUMS = {"forest": "trusted", "bofrf": "masked"}
+MORE = {"forest": '[evaluation]\nimportance = true\ndependence = ["dose"]\nby = ["sex"]\n'}
+"""What a study asks for besides."""
 
 
 def study(learner, more="", sites=SITES):
@@ -240,7 +242,7 @@ def quiet(federation, tmp_path_factory):
     """Run a study that waits for north's owner, and to its end another that was approved before; then approve it."""
     hub, members, _ = federation
     north, folder = members["north"], tmp_path_factory.mktemp("studies")
-    plans = {learner: study(learner, f'sums = "{sums}"') for learner, sums in SUMS.items()}
+    plans = {learner: study(learner, f'sums = "{sums}"\n{MORE.get(learner, "")}') for learner, sums in SUMS.items()}
     with must_approve(north):
         command = Command(hub, folder, plans["forest"])
         command.until("has not approved")
@@ -288,6 +290,24 @@ def test_a_site_whose_owner_must_approve(quiet):
     assert (quiet.approved.tasks, quiet.approved.losses, sorted(quiet.approved.sites)) == (2, 0, sorted(SITES))
     assert not quiet.left
     assert quiet.runs["forest"].read().status == "done"
+
+
+def test_what_columns_do_and_subgroups(federation, quiet):
+    """As the study asked, from messages that the owner was shown."""
+    _, members, _ = federation
+    record = quiet.runs["forest"].read()
+    assert set(record.permutation) == {"age", "dose", "sex", "ward", "noise"}
+    assert max(record.permutation.values()) > 0
+    (shown,) = record.dependence
+    assert (shown.column, len(shown.values) > 2, set(shown.means)) == ("dose", True, {"yes"})
+    groups = {(row.site, row.group) for row in record.subgroups}
+    assert {site for site, _ in groups} == {*SITES, "all"}
+    assert {group for _, group in groups} == {"sex = f", "sex = m"}
+    assert {"ShuffleColumns", "SetColumns"} <= set(quiet.approved.messages)
+    for member in members.values():
+        kinds = {line.kind for line in member.folder.ledger.lines() if line.study == quiet.plans["forest"].id}
+        assert {"ShuffleColumns", "SetColumns"} <= kinds
+    assert "What the model looks at" in quiet.runs["forest"].file("report.html").read_text()
 
 
 def test_two_studies_at_once(federation, quiet):

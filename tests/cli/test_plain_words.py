@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -11,12 +12,23 @@ from helpers.runs import fitted, silvan, write_study
 from helpers.studies import parts, table
 from rich.cells import cell_len
 from rich.console import Console
+from typer.main import get_command
+from typer.testing import CliRunner
 
+import silvan as sv
+from silvan.auditing.audit_report import Report
+from silvan.auditing.findings import ATTACKS
+from silvan.cli.audit_command import table_of
+from silvan.cli.ledger_tables import approvals_list, lines_table
+from silvan.cli.main import app
 from silvan.cli.plain_text import Terminal, isolate
+from silvan.cli.tables.figure_tables import further
 from silvan.cli.terminal import print_parts, results
 from silvan.federation.federation import OVERALL
-from silvan.privacy.gate.site_folder import SiteFolder
+from silvan.privacy.gate.site_folder import Approval, SiteFolder
 from silvan.report.summary import summarise_run
+from silvan.study.demo.demo_studies import DEMOS
+from silvan.study.run_folder import Run
 
 PYTHON = re.compile(
     r"\bNone\b(?! of)|\bTrue\b|\bFalse\b|Traceback|<class|\bdict\b|NoneType|\w+Error\b|object at 0x|\bk must be"
@@ -352,6 +364,79 @@ def test_predictions_with_ids_as_they_are_written(small, tmp_path):
     assert [line.split(",")[2:] for line in lines] == [line.split(",")[1:] for line in plain]
 
 
+def commands(group=None, path=()):
+    """Yield the words of every command."""
+    group = get_command(app) if group is None else group
+    yield path
+    for name, command in getattr(group, "commands", {}).items():
+        yield from commands(command, (*path, name))
+
+
+def test_help_pages_have_no_words_of_python():
+    """Neither types nor values, and they fit a terminal."""
+    pages = {path: narrow(*path, "--help") for path in commands()}
+    assert len(pages) > 40
+    for path, page in pages.items():
+        assert not re.search(r"<[a-z]|\bNone\b|\bTrue\b|\bFalse\b|\bbool\b|\bstr\b|\blist\[", page), (path, page)
+        assert max(map(cell_len, page.splitlines())) <= 80, path
+    for name in DEMOS:
+        assert name in pages["demo",]
+
+
+WIDTHS = (120, 80, 60, 40)
+
+
+def shown_in(width, *parts):
+    console = Console(width=width, file=io.StringIO())
+    print_parts(console, *parts)
+    text = console.file.getvalue()
+    assert all(cell_len(line) <= width for line in text.splitlines()), text
+    assert "…" not in text
+    return text
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_figures_are_whole_in_terminals_of_any_width(small, width):
+    """What does not fit beside the rest goes on below; nothing is cut off."""
+    record, summary = Run(small / "run").read(), summarise_run(small / "run")
+    text = shown_in(width, results(summary), *further(record, summary))
+    for name in (*map(str.capitalize, summary["models"]), "Brier", "Sens.", "Spec.", "Pos.", "Test", "interval"):
+        assert name in text
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_audits_are_whole_in_terminals_of_any_width(width):
+    limits = dict(zip(ATTACKS, (-1.0, -0.4, 0.0, *[None] * len(ATTACKS)), strict=False))
+    findings = [
+        replace(one, value=-0.512, low=-0.734, high=-0.111, undefended=-0.999, limit=limits[name])
+        for name, one in ATTACKS.items()
+    ]
+    text = shown_in(width, table_of(Report("a model", "0" * 64, 3, 120, 40, findings)))
+    verdicts = [line.split()[-1] for line in text.splitlines() if line.split()[-1:] and line.split()[-1] in VERDICTS]
+    assert sorted(verdicts) == sorted(word.split()[-1] for word in (one.verdict for one in findings))
+    assert text.count("\N{MINUS SIGN}0.734–\N{MINUS SIGN}0.111") == len(findings)
+
+
+VERDICTS = ("held", "close", "exceeded", "run")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_ledgers_and_approvals_are_whole_in_terminals_of_any_width(tmp_path, width):
+    fed = sv.federate_rows(parts(table(n=90), 3), test=0.3, sums="masked", ledgers=tmp_path)
+    sv.HistogramForest(n_estimators=2, max_depth=2).fit(fed).evaluate(fed)
+    lines = next(iter(fed.local_sites.values())).outbox.ledger.lines()
+    text = " ".join(shown_in(width, lines_table(lines, len(lines))).split())
+    assert all(word in text for word in ("counts", "masked", "hidden", "HistogramForest (1)"))
+    assert f"{len(lines)} lines: {len(lines)} answered" in text
+    ids = [f"heart {digit * 64}" for digit in "ab"]
+    given = {"messages": ["Describe", "GrowLevel"], "sites": ["a hospital with a long name", "west"], "losses": 1}
+    shown = shown_in(
+        width, approvals_list([Approval(study=one, at="2026-01-01T10:00:00+00:00", **given) for one in ids])
+    )
+    assert all(one.split()[1] in "".join(shown.split()) for one in ids)
+    assert "Tasks: any number" in shown
+
+
 NAMES = ("[red]Klinik[/red] <b>", "בית החולים שערי צדק", "[bold]", "n" * 90)
 
 
@@ -386,10 +471,6 @@ def test_names_of_any_kind_and_long_ones_at_80_columns(tmp_path):
 
 def narrow(*words):
     """Run a command in a terminal of 80 columns."""
-    from typer.testing import CliRunner
-
-    from silvan.cli.main import app
-
     result = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "80"})
     assert result.exit_code in (0, 1), result.output
     assert "silvan: " not in result.output, result.output

@@ -1,7 +1,6 @@
 """Findings of attacks: a figure with its interval, what chance gives, and a verdict by the site's limit."""
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -11,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from silvan.errors import InputError
+from silvan.study.toml_lines import read_toml
 
 Verdict = Literal["held", "close", "exceeded", "not run"]
 """``held``: below the limit, its whole interval too. ``close``: below, but the interval reaches above it."""
@@ -228,10 +228,7 @@ def make_limits(given: Mapping[str, Any] | None = None) -> dict[str, float]:
 
 def read_limits(path: Path) -> dict[str, float]:
     """Read the section ``[limits]`` of a TOML file."""
-    try:
-        data = tomllib.loads(path.read_bytes().decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not valid TOML: {error}") from None
+    _, data = read_toml(path)
     if set(data) - {"limits"} or not isinstance(data.get("limits", {}), dict):
         raise InputError(f"{path}: it must hold one section, [limits], with a number for each attack that it names")
     try:

@@ -136,25 +136,27 @@ COLOURS = {"held": "green", "close": "yellow", "exceeded": "red", "not run": "di
 
 
 def table_of(report: "Report") -> "RenderableType":
-    """Return the findings as a table: a line for each attack."""
+    """Return the findings as a table: a line for each attack, and below what each is about."""
     from rich.console import Group
     from rich.text import Text
 
     from silvan.auditing.audit_report import figure
-    from silvan.cli.terminal import make_table
+    from silvan.cli.tables.whole_table import make_table
 
     table = make_table()
     table.add_column("Attack", overflow="fold", min_width=14)
-    table.add_column("The attacker has", overflow="fold", min_width=14)
     for name in ("Figure", "Interval", "Chance", "Undef.", "Limit"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("Verdict", no_wrap=True)
     for f in report.findings:
         interval = "" if f.low is None or f.high is None else f"{figure(f.low)}–{figure(f.high)}"
         numbers = (figure(f.value), interval, figure(f.chance), figure(f.undefended), figure(f.limit))
-        verdict = Text(f.verdict, style=COLOURS[f.verdict])
-        table.add_row(Text(f.title), Text(f.has), *map(Text, numbers), verdict)
-    notes = [Text(f"{f.title}: {f.measure}; {f.note}".rstrip("; "), style="dim") for f in report.findings if f.measure]
+        table.add_row(Text(f.title), *map(Text, numbers), Text(f.verdict, style=COLOURS[f.verdict]))
+    notes = []
+    for f in report.findings:
+        told = "; ".join(filter(None, [f.measure, f.note]))
+        about = f"the attacker has {f.has}. {told[:1].upper()}{told[1:]}".strip(". ")
+        notes.append(Text(f"{f.title}: {about}.", style="dim"))
     head = Text(
         f"{clean(report.name)}: {count_of(report.trees, 'tree')}, {count_of(report.members, 'row')} learnt from, "
         f"{report.outsiders:,} others"

@@ -5,11 +5,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from silvan.cli.plain_text import clean
-from silvan.cli.terminal import make_table
+from silvan.cli.tables.whole_table import make_table
 from silvan.util.readable import count_of, format_bytes
 
 if TYPE_CHECKING:
@@ -25,18 +26,20 @@ def lines_table(lines: list["Line"], total: int) -> RenderableType:
     if not lines:
         return Text("The ledger has no lines: nothing has left the site.")
     parts: list[RenderableType] = []
-    for study, some in groupby(lines, key=lambda line: line.study):
-        table = _table("", "When", "For", "What left, and who sees it", "Size")
-        table.columns[0].justify = table.columns[4].justify = "right"
+    before = ""
+    for (study, task), some in groupby(lines, key=lambda line: (line.study, line.task or "agreement")):
+        table = _table("", "When", "What left, and who sees it", "Size")
+        table.columns[0].justify = table.columns[3].justify = "right"
         for line in some:
             table.add_row(
                 str(line.number),
                 clean(line.at.replace("T", " ").removesuffix("+00:00")),
-                Text(clean(line.task or "agreement")),
                 Text(clean(line.describe()), style=_STYLES.get(line.outcome, "")),
                 format_bytes(line.bytes),
             )
-        parts += [Text(clean(f"Study: {study}"), style="bold"), table, Text()]
+        parts += [Text(clean(f"Study: {study}"), style="bold"), Text()] if study != before else []
+        parts += [Text(clean(f"For: {task}"), style="bold"), table, Text()]
+        before = study
     counts = Counter(line.outcome for line in lines)
     outcomes = ", ".join(
         f"{counts[what]:,} {what}" for what in ("answered", "refused", "failed", "restored") if counts[what]
@@ -77,23 +80,23 @@ def verdict(found: "Verified", key: str) -> RenderableType:
     return Group(*parts)
 
 
-def approvals_table(approvals: list["Approval"]) -> RenderableType:
-    """Return a table of the studies that the owner approved."""
+def approvals_list(approvals: list["Approval"]) -> RenderableType:
+    """Return the studies that the owner approved, one below the other: their ids are too long for a table."""
     if not approvals:
         return Text("No study is approved.")
-    table = _table("Approved study", "Messages", "Sites in sums", "Tasks", "Since")
+    parts: list[RenderableType] = []
     for approval in approvals:
-        table.add_row(
-            Text(clean(approval.study)),
-            Text(clean(", ".join(_kind(one) for one in approval.messages or ()))),
-            Text(
-                clean(", ".join(approval.sites or ["any"]))
-                + ("" if approval.losses is None else f"; {approval.losses or 'none'} may be lost")
-            ),
-            "any number" if approval.tasks is None else str(approval.tasks),
-            clean(approval.at.replace("T", " ").removesuffix("+00:00")),
-        )
-    return table
+        lost = "" if approval.losses is None else f"; {approval.losses or 'none'} may be lost"
+        lines = {
+            "Messages": ", ".join(_kind(one) for one in approval.messages or ()),
+            "Sites in sums": f"{', '.join(approval.sites or ['any'])}{lost}",
+            "Tasks": "any number" if approval.tasks is None else str(approval.tasks),
+            "Since": f"{approval.at.replace('T', ' ').removesuffix('+00:00')} UTC",
+        }
+        parts += [Text()] * bool(parts)
+        parts.append(Text(clean(f"Approved: {approval.study}"), style="bold"))
+        parts += [Padding(Text(clean(f"{name}: {text}")), (0, 0, 0, 2)) for name, text in lines.items()]
+    return Group(*parts)
 
 
 def _kind(kind: str) -> str:

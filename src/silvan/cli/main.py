@@ -5,7 +5,6 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from silvan.cli import (
     advise_command,
@@ -21,7 +20,7 @@ from silvan.cli import (
 )
 from silvan.cli.pages import web_command
 from silvan.cli.papers import reproduce_command
-from silvan.cli.plain_text import Terminal, clean, plain_words
+from silvan.cli.plain_text import PlainGroup, Terminal, clean, plain_words
 from silvan.cli.tables import check_command
 from silvan.errors import SilvanError
 from silvan.util.files import has_no_room
@@ -29,7 +28,7 @@ from silvan.util.files import has_no_room
 INTERRUPTED = 130
 
 
-class Commands(TyperGroup):
+class Commands(PlainGroup):
     """The group of all commands; what they raise is printed as a line or two in red."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from silvan.util.readable import printable
 
@@ -54,3 +55,32 @@ def print_lines(*lines: str) -> None:
     """Print lines, cleaned."""
     for line in lines:
         typer.echo(clean(line))
+
+
+_VALUES = {"int": "N", "float": "NUMBER", "bool": "", "Path": "PATH"}
+
+
+class PlainGroup(TyperGroup):
+    """A group of commands whose help names no types of Python's."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the group's own options."""
+        return _named_plainly(super().get_params(ctx))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command by its name."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            _named_plainly(command.get_params(ctx))
+        return command
+
+
+def _named_plainly(params: list[Any]) -> list[Any]:
+    """Return arguments, whose names say enough, and options, each with a word for its value unless it is on or off."""
+    for param in params:
+        if param.param_type_name == "argument":
+            param.display_type_rich = lambda ctx: None
+        elif param.param_type_name == "option" and param.metavar is None:
+            value = param.type_descriptor.annotation
+            param.metavar = "" if param.is_flag else _VALUES.get(getattr(value, "__name__", ""), "TEXT")
+    return params

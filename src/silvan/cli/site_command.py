@@ -2,9 +2,14 @@
 
 import typer
 
+from silvan.cli.plain_text import PlainGroup
 from silvan.cli.site import site_membership, site_records, site_studies
 
-app = typer.Typer(no_args_is_help=True, help="A site's own side: its ledger, and the studies its owner approves.")
+app = typer.Typer(
+    cls=PlainGroup,
+    no_args_is_help=True,
+    help="A site's own side: its ledger, and the studies its owner approves.",
+)
 
 
 @app.callback()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from silvan.cli.plain_text import clean, print_lines
+from silvan.cli.plain_text import PlainGroup, clean, print_lines
 from silvan.errors import InputError
 from silvan.util.readable import count_of
 
@@ -28,6 +28,7 @@ max_depth = 8
 """
 
 app = typer.Typer(
+    cls=PlainGroup,
     no_args_is_help=True,
     help="A federation of machines, from the coordinator's side. docs/deployment.md goes through it.",
 )
@@ -145,10 +146,9 @@ def status(
 ) -> None:
     """Show the sites, how far each is, and the studies."""
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    from silvan.cli.terminal import RULES
+    from silvan.cli.tables.whole_table import make_table
     from silvan.deploy.hub import Hub
     from silvan.deploy.job_progress import line_of
     from silvan.deploy.operations.status import as_json, hub_status
@@ -158,7 +158,7 @@ def status(
     if json:
         typer.echo(as_json(found))
         return
-    table = Table(box=RULES, pad_edge=False)
+    table = make_table()
     for column in ("Site", "Joined", "Connected", "Its keys in words: compare by telephone"):
         table.add_column(column, overflow="fold", no_wrap=column in ("Joined", "Connected"))
     for name, site in found.sites.items():

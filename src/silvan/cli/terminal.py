@@ -6,7 +6,6 @@ Names come from files, so they are shown as plain text: no markup, no control ch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -14,12 +13,10 @@ from rich.text import Text
 
 from silvan.algorithms.evaluation.certainty import CERTAINTY
 from silvan.cli.plain_text import clean
+from silvan.cli.tables.whole_table import make_table
 from silvan.federation.federation import OVERALL
 from silvan.report.summary import METRICS
 from silvan.util.readable import count_of, format_bytes, format_figure, format_interval, signed
-
-RULES = box.Box("    \n    \n ── \n    \n ── \n ── \n    \n    \n")
-"""A rule below the head and between sections, and nothing else."""
 
 if TYPE_CHECKING:
     from silvan.algorithms.bofrf.advice import Advice
@@ -214,11 +211,6 @@ def print_parts(console: Console, *parts: RenderableType) -> None:
     for part in parts:
         console.print(part, markup=False, highlight=False, soft_wrap=False)
         console.print()
-
-
-def make_table() -> Table:
-    """Return an empty table in the style that all tables share."""
-    return Table(box=RULES, pad_edge=False, show_edge=False, header_style="bold", padding=(0, 1, 0, 0))
 
 
 def dim(text: Text) -> Text:

@@ -17,7 +17,6 @@
     kit/               FLARE's folder
 """
 
-import tomllib
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,7 @@ from silvan.privacy.noise.budget import Budget
 from silvan.privacy.seal import public_key
 from silvan.study.remote_study import RemoteStudy, parse_remote_study
 from silvan.study.study_sections import check_policy, check_reading
-from silvan.study.toml_lines import Problems, key_lines
+from silvan.study.toml_lines import Problems, key_lines, read_toml
 from silvan.util.files import write_whole
 from silvan.util.readable import count_of, printable
 
@@ -102,21 +101,17 @@ class SiteFiles:
     def settings(self) -> dict[str, Any]:
         """What the owner's file says, checked: the table and the policy."""
         path = self.settings_file
-        try:
-            text = path.read_bytes().decode()
-            data = tomllib.loads(text)
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise InputError(f"{path}: cannot be read ({error}); see docs/deployment.md for an example") from None
+        text, data = read_toml(path)
         problems = Problems(path, key_lines(text))
-        for key in data:
-            if key not in self.known_settings:
-                problems.unknown((key,), list(self.known_settings))
+        unknown = [key for key in data if key not in self.known_settings]
+        for key in unknown:
+            problems.unknown((key,), list(self.known_settings))
         for key in ("table", "query", "cluster", "id", "predict", "memory", "notify"):
             if key in data and not isinstance(data[key], str):
                 problems.add((key,), f"{key} must be text, got {data[key]!r}")
         if not isinstance(data.get("freeze", False), bool):
             problems.add(("freeze",), f"freeze must be true or false, got {data['freeze']!r}")
-        if "table" not in data:
+        if "table" not in data and not unknown:
             problems.add(("table",), "table is missing: a path, or the address of a database")
         if isinstance(data.get("memory"), str):
             try:
@@ -125,7 +120,12 @@ class SiteFiles:
                 problems.add(("memory",), str(error))
         check_reading(path, data.get("reading", {}), ("reading",), problems)
         data["policy"] = check_policy(data.get("policy", {}), problems)
+        if not problems.found:
+            _check_source(data, problems)
         problems.stop()
+        for key in ("table", "predict"):  # a relative path is one from the file's folder
+            if key in data and not is_url(data[key]):
+                data[key] = str(path.parent / data[key].replace("{site}", self.name))
         return data
 
     @property
@@ -421,6 +421,17 @@ def absolute_path(table: str) -> str:
     if not path.exists():
         raise InputError(f"{table}: there is no such table; check the path")
     return str(path)
+
+
+def _check_source(settings: dict[str, Any], problems: Problems) -> None:
+    """Check that a table in a database has a query, and a file none; and that it is named."""
+    if not settings["table"].strip():
+        problems.add(("table",), "table is empty: name a path, or the address of a database")
+        return
+    try:
+        source_of(settings["table"], settings.get("query"), settings.get("reading"), settings.get("cluster"))
+    except InputError as error:
+        problems.add(("query",) if "query" in settings else ("table",), str(error))
 
 
 def source_of(table: str, query: str | None, reading: dict[str, Any] | None = None, cluster: str | None = None) -> Any:

@@ -379,13 +379,16 @@ class Learner(_Fitted):
         return pl.DataFrame({column: values, **dict(zip(names, means.T.tolist(), strict=True))})
 
     def dependence(
-        self, federation: Federation, columns: Sequence[str], grid: Any = None
+        self, federation: Federation, columns: Sequence[str], grid: Any = None, by: Sequence[str] = ()
     ) -> dict[str, tuple[list[Any], np.ndarray]]:
-        """Return values of columns with the mean predictions at each, (values, outputs), in one round."""
+        """Return values of columns with the mean predictions at each, (values, outputs), in one round.
+
+        ``by`` are the columns of subgroups, if the model is judged by some.
+        """
         forest, model = self._explained(federation)
         grids = [make_grid(self.schema_, forest, column, grid) for column in columns]
         with federation.working_on(f"what {type(self).__name__} does with columns"):
-            found = mean_predictions(federation, self.schema_, model, forest, grids)
+            found = mean_predictions(federation, self.schema_, model, forest, grids, by)
         shown: dict[str, tuple[list[Any], np.ndarray]] = {}
         for column, of, means in zip(columns, grids, found, strict=True):
             names, values = self.schema_.features[of.feature].categories, of.values.tolist()

@@ -6,13 +6,11 @@ columns the sites are parties, each of which names its column of ids itself. ``[
 `silvan study predict` adds to the text of such a study, makes it one of new rows.
 """
 
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from silvan.errors import InputError
 from silvan.federation.store import digest
 from silvan.study.plan import Study
 from silvan.study.study_sections import (
@@ -25,7 +23,7 @@ from silvan.study.study_sections import (
     read_learner,
 )
 from silvan.study.study_values import KEYS, whole_number
-from silvan.study.toml_lines import Problems, key_lines
+from silvan.study.toml_lines import Problems, key_lines, parse_toml
 
 _MORE_KEYS = ("sites", "quorum", "timeout", "approval_days", "sampling", "figures")
 _NOT_ALLOWED = {
@@ -121,10 +119,7 @@ def parse_remote_study(text: str, path: Path = Path("study.toml"), check: Check 
 
     The learner's parameters are for the coordinator, who uses them: ``check`` checks them, given the learner's kind.
     """
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path}: not valid TOML: {error}") from None
+    data = parse_toml(text, path)
     problems = Problems(path, key_lines(text))
     learner = data.get("learner", {})
     columns = isinstance(learner, dict) and learner.get("kind") in COLUMN_LEARNERS

@@ -251,7 +251,7 @@ def explain_model(record: Record, federation: Federation, model: Any, study: Stu
         with progress.step("Asking what columns do"):
             if study.importance:
                 record.permutation = model.permutation_importance(federation, by=study.by)
-            shown = model.dependence(federation, study.dependence) if study.dependence else {}
+            shown = model.dependence(federation, study.dependence, by=study.by) if study.dependence else {}
     except InputError as error:  # too few rows: the model is there all the same
         record.warnings.append(str(error))
         return

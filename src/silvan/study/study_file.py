@@ -4,7 +4,6 @@ Everything is checked before any work starts, and one error lists all that is wr
 """
 
 import os
-import tomllib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from silvan.study.study_sections import (
     check_top,
 )
 from silvan.study.study_values import KEYS, parameters_of
-from silvan.study.toml_lines import Problems, key_lines
+from silvan.study.toml_lines import Problems, key_lines, read_toml
 
 
 def make_federation(study: Study, journal: Path | None = None, schema: Schema | None = None) -> Federation:
@@ -79,13 +78,7 @@ def read_study(path: str | Path) -> Study:
         raise InputError(f"{path} is a folder; name the study file in it")
     if not path.is_file():
         raise InputError(f"there is no study file {str(path)!r}; check the path, or see docs/study.md for an example")
-    try:
-        text = path.read_bytes().decode()
-        data = tomllib.loads(text)
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not UTF-8 text; save it as such") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(_not_toml(path, str(error))) from None
+    text, data = read_toml(path)
     problems = Problems(path, key_lines(text))
     top = check_top({key: data[key] for key in data if key in KEYS or not isinstance(data[key], dict)}, problems)
     for key in data.keys() - KEYS.keys() - set(SECTIONS):
@@ -127,11 +120,3 @@ def read_remote_study(path: Path) -> RemoteStudy:
         raise InputError(f"there is no study file {str(path)!r}") from None
     except UnicodeDecodeError:
         raise InputError(f"{path}: not UTF-8 text; save it as such") from None
-
-
-def _not_toml(path: Path, message: str) -> str:
-    """Put the line of tomllib's message where an editor looks for it."""
-    text, _, place = message.partition(" (at ")
-    line = next((word for word in place.replace(",", " ").split() if word.isdigit()), "")
-    where = f"{path}:{line}" if line else f"{path} (at the end)"
-    return f"{where}: not valid TOML: {text[:1].lower()}{text[1:]}"

@@ -1,7 +1,7 @@
 """Finds the line of every key in a TOML file, and collects errors that point to lines.
 
-tomllib does not tell lines. But the smallest run of lines that it accepts by itself is one statement, and there is
-exactly one key or header in it.
+tomllib does not tell lines of keys. But the smallest run of lines that it accepts by itself is one statement, and
+there is exactly one key or header in it.
 """
 
 import tomllib
@@ -13,6 +13,29 @@ from typing import Any
 from silvan.errors import InputError
 
 Key = tuple[str, ...]
+
+
+def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
+    """Return the text of a TOML file and what it says; raise ``InputError`` with a line if it cannot be read."""
+    try:
+        text = path.read_bytes().decode()
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not UTF-8 text; save it as such") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {(error.strerror or 'no such file').lower()}") from None
+    return text, parse_toml(text, path)
+
+
+def parse_toml(text: str, path: Path) -> dict[str, Any]:
+    """Return what a TOML text says; raise ``InputError`` with the line where an editor looks for it."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        what, _, place = str(error).partition(" (at ")
+        line = next((word for word in place.replace(",", " ").split() if word.isdigit()), "")
+        where = f"{path}:{line}" if line else f"{path} (at the end)"
+        hint = "; write a path with / or in 'single quotes'" if "\\" in what else ""
+        raise InputError(f"{where}: not valid TOML: {what[:1].lower()}{what[1:]}{hint}") from None
 
 
 def key_lines(text: str) -> dict[Key, int]:

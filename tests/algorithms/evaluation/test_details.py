@@ -220,6 +220,20 @@ def test_thresholds_are_chosen_on_rows_that_trees_did_not_see(learner):
     assert row["threshold"] == pytest.approx(site_threshold(site, fed.schema, model.forest_, draws), abs=5.1e-4)
 
 
+def test_figures_at_thresholds_say_of_how_many_sites_they_are():
+    """A site whose training rows are of one class chooses none; then `all` is not of all sites, and says so."""
+    tables = parts(table("binary", n=300), 3)
+    tables["site 2"] = tables["site 2"].filter(pl.col("label") == "no")
+    fed = federate(tables, test=0.4)
+    judged = sv.HistogramForest(**SMALL).fit(fed).evaluate(fed)
+    assert np.isnan(line(judged, "site 2")["threshold"])
+    row = line(judged, "all")
+    assert row["note"] == "sensitivity, specificity, precision of 2 of 3 sites: the rest chose no threshold"
+    assert row["sensitivity"] > 0
+    fed, model = fitted()
+    assert line(model.evaluate(fed), "all")["note"] == ""
+
+
 def test_no_threshold_where_nobody_knows_what_trees_saw():
     fed, model = fitted()
     site = fed.site("site 0")

@@ -8,6 +8,7 @@ in groups where a policy says so (``score_groups.py``), and few models are judge
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
@@ -306,8 +307,17 @@ def evaluate(
         told = [(reply.rows, _detail(reply, i)) for reply in replies.values()]
         scores, matrix = (None, None) if counts is None else (counts.scores[i], counts.confusion[i])
         detail = detail_over_all(schema.n_classes, scores, matrix, told)
-        overall.append(with_detail(Row(OVERALL, name, n, figures), detail, schema))
+        line = with_detail(Row(OVERALL, name, n, figures), detail, schema)
+        overall.append(replace(line, note=line.note or _whose_thresholds(told)))
     return Evaluated([*rows, *compared(overall)], counts, _of_subgroups(schema, names, replies, shared["by"]))
+
+
+def _whose_thresholds(told: Sequence[tuple[int, Detail]]) -> str:
+    """Return of how many sites the figures at a threshold are, where some sites with test rows chose none."""
+    chosen = [bool(detail.at_threshold.sum()) for rows, detail in told if rows]
+    if all(chosen) or not any(chosen):
+        return ""
+    return f"sensitivity, specificity, precision of {sum(chosen)} of {len(chosen)} sites: the rest chose no threshold"
 
 
 def _of_subgroups(schema: Schema, names: Sequence[str], replies: Mapping[str, Figures], by: Sequence[int]) -> list[Row]:

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.evaluation.contenders import Contender
+from silvan.algorithms.evaluation.subgroups import places_of
 from silvan.algorithms.explanation.explained_rows import explained_rows, score_range
 from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import Feature, Schema
@@ -56,6 +57,7 @@ class SetColumns(Request, frozen=True, kw_only=True):
     schema: Blob
     model: Contender
     grids: list[Grid]
+    by: tuple[int, ...] = ()  # places of columns, if the model is judged by subgroups of them: it counts as that one
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
@@ -74,7 +76,7 @@ def set_columns(site: Site, request: SetColumns) -> MeanPredictions:
     """Sum the predictions of the site's test rows; none where these are too few."""
     schema = schema_of(site, request.schema)
     _check_grids(schema, request.grids)
-    some = explained_rows(site, schema, request.model)
+    some = explained_rows(site, schema, request.model, request.by)
     sums = np.zeros((sum(len(grid.values) for grid in request.grids), _outputs(schema)), np.int64)
     if not some.usable:
         return MeanPredictions(rows=np.zeros(1, np.int64), sums=sums)
@@ -151,7 +153,12 @@ def _between_cuts(forest: Forest, place: int, feature: Feature) -> np.ndarray:
 
 
 def mean_predictions(
-    federation: Federation, schema: Schema, model: Contender, forest: Forest, grids: Sequence[Grid]
+    federation: Federation,
+    schema: Schema,
+    model: Contender,
+    forest: Forest,
+    grids: Sequence[Grid],
+    by: Sequence[str] = (),
 ) -> list[np.ndarray]:
     """Return the mean predictions for each value of each column: (values, outputs) a column."""
     n = sum(len(grid.values) for grid in grids)
@@ -164,7 +171,8 @@ def mean_predictions(
 
     blob = federation.blob(schema.to_json().encode())
     with federation.counted_apart():
-        total: MeanPredictions = federation.total(SetColumns(schema=blob, model=model, grids=list(grids)), check=check)
+        request = SetColumns(schema=blob, model=model, grids=list(grids), by=places_of(schema, by))
+        total: MeanPredictions = federation.total(request, check=check)
     rows = int(total.rows[0])
     if not rows:
         raise InputError("no site has enough test rows to learn how predictions depend on a column")

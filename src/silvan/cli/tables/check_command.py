@@ -72,7 +72,7 @@ def show(profiles: "dict[str, list[ColumnProfile]]", lines: list[str], notes: di
     from rich.console import Console
     from rich.text import Text
 
-    from silvan.cli.terminal import make_table
+    from silvan.cli.tables.whole_table import make_table
 
     if json:
         content = {"columns": msgspec.to_builtins(profiles), "files": notes, "questions": lines}

@@ -7,7 +7,8 @@ from rich.text import Text
 
 from silvan.algorithms.evaluation.figures import FEDERATED
 from silvan.cli.plain_text import clean
-from silvan.cli.terminal import dim, make_table
+from silvan.cli.tables.whole_table import make_table
+from silvan.cli.terminal import dim
 from silvan.federation.federation import OVERALL
 from silvan.util.readable import digits_of, format_figure
 
@@ -68,7 +69,8 @@ def key_figures(record: "Record") -> RenderableType | None:
         table.add_row(Text(clean(row.site)), f"{row.rows:,}", leading, *between, *cells)
     if n_classes != 2:
         return table
-    caption = Text("sensitivity and specificity at the score that each site chose on training rows")
+    partly = next((f"; all: {row.note}" for row in rows if row.site == OVERALL and row.note), "")
+    caption = Text(f"sensitivity and specificity at the score that each site chose on training rows{partly}")
     return Group(table, Text(), dim(caption))
 
 

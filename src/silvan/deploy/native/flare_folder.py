@@ -10,16 +10,13 @@
 """
 
 import shutil
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from silvan.data.sources.query import is_url
 from silvan.deploy.certificates import common_name, read_certificate
 from silvan.deploy.member import MEMBER, Member, SiteFiles
 from silvan.deploy.native.introductions import Credentials, Introduction, Post, collect, hand_out, read_roster
@@ -30,6 +27,7 @@ from silvan.federation.signed import Signer
 from silvan.privacy.seal import public_key
 from silvan.study.remote_study import RemoteStudy
 from silvan.study.run_folder import JOURNAL, LEARNT, RUN, Run
+from silvan.study.toml_lines import read_toml
 from silvan.util.files import write_whole
 
 SETTINGS, FOLDER = "silvan.toml", "silvan"
@@ -65,14 +63,6 @@ class FlareSite(SiteFiles):
         keep_log(site.path)
         write_whole(site.path / _PLACE, msgspec.json.encode(_Place(name, str(site.workspace))))
         return site
-
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        """What ``silvan.toml`` says, checked; a relative path of a table is one from the file's folder."""
-        found = dict(super().settings)
-        if not is_url(found["table"]):
-            found["table"] = str(self.settings_file.parent / found["table"].replace("{site}", self.name))
-        return found
 
     @property
     def credentials(self) -> Credentials | None:
@@ -220,12 +210,9 @@ def copy_results(run: Run, folder: Path) -> None:
 
 
 def _read_own(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_bytes().decode())
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file; it names the site's table, see docs/flare.md") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error}); see docs/flare.md for an example") from None
+    if not path.exists():
+        raise InputError(f"{path}: there is no such file; it names the site's table, see docs/flare.md")
+    return read_toml(path)[1]
 
 
 def _own_folder(workspace: Path, settings: dict[str, Any], name: str) -> Path:

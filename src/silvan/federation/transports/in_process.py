@@ -57,11 +57,8 @@ class InProcess(Transport):
         cause = self.local_sites[error.site].last_error
         text, log, _ = str(error).partition(OWNER_TOLD)
         if cause is not None and log:
-            why = (
-                str(cause)
-                if isinstance(cause, SilvanError)
-                else f"a mistake in silvan: {type(cause).__name__}: {cause}"
-            )
+            known = isinstance(cause, SilvanError | OSError)
+            why = str(cause) if known else f"a mistake in silvan: {type(cause).__name__}: {cause}"
             error = SiteError(error.site, f"{text.partition(': ')[2]}: {why}")
         error.__cause__ = cause
         return error

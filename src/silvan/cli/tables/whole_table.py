@@ -1,0 +1,66 @@
+"""Tables of which nothing is cut off: where a terminal is too narrow, columns go on in further tables below."""
+
+from typing import Any
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Column, Table
+from rich.text import Text
+
+RULES = box.Box("    \n    \n ── \n    \n ── \n ── \n    \n    \n")
+"""A rule below the head and between sections, and nothing else."""
+
+_GAP = 2
+"""Spaces between columns."""
+
+_FOLDED = 8
+"""What a column of text that may be broken anywhere takes at least."""
+
+
+class WholeTable(Table):
+    """A table that is shown in several, each with the first column, where it is too wide for one."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Any:
+        """Yield one table, or as many as it takes."""
+        widths = [_least_width(console, column) for column in self.columns]
+        if len(self.columns) < 3 or sum(widths) + _GAP * (len(widths) - 1) <= options.max_width:
+            yield from super().__rich_console__(console, options)
+            return
+        for places in _chunks(widths, options.max_width):
+            if places[0] != 1:
+                yield Text()
+            part = make_table()
+            for place in (0, *places):
+                part.columns.append(self.columns[place].copy())
+                part.columns[-1]._index = len(part.columns) - 1
+            cells = [list(self.columns[place].cells) for place in (0, *places)]
+            for i, row in enumerate(self.rows):
+                part.add_row(*(column[i] for column in cells), style=row.style, end_section=row.end_section)
+            yield part
+
+
+def make_table() -> WholeTable:
+    """Return an empty table in the style that all tables share."""
+    return WholeTable(box=RULES, pad_edge=False, show_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+
+
+def _least_width(console: Console, column: Column) -> int:
+    """Return how many columns of a terminal a column takes at least."""
+    cells: list[RenderableType] = [column.header, *column.cells]
+    sizes = [console.measure(cell) for cell in cells]
+    if column.overflow == "fold" and not column.no_wrap:
+        return min(max(column.min_width or 0, _FOLDED), max(size.maximum for size in sizes))
+    return max(size.maximum if column.no_wrap else size.minimum for size in sizes)
+
+
+def _chunks(widths: list[int], room: int) -> list[list[int]]:
+    """Return which columns but the first stand together: as many as there is room for beside it."""
+    found: list[list[int]] = [[]]
+    left = room - widths[0]
+    for place in range(1, len(widths)):
+        if found[-1] and left < widths[place] + _GAP:
+            found.append([])
+            left = room - widths[0]
+        found[-1].append(place)
+        left -= widths[place] + _GAP
+    return found
