@@ -287,7 +287,7 @@ def test_a_site_whose_owner_must_approve(quiet):
     assert quiet.shown.approved is None
     assert {kind.name for kind in quiet.shown.leaves} >= {"Describe", "GrowLevel", "Judge", "Tally"}
     assert quiet.approved.messages == [kind.name for kind in quiet.shown.leaves]
-    assert (quiet.approved.tasks, quiet.approved.losses, sorted(quiet.approved.sites)) == (2, 0, sorted(SITES))
+    assert (quiet.approved.tasks, quiet.approved.losses, sorted(quiet.approved.sites)) == (4, 0, sorted(SITES))
     assert not quiet.left
     assert quiet.runs["forest"].read().status == "done"
 

@@ -51,7 +51,7 @@ def test_columns_and_questions(study):
         "weight at north, south: -999 in 9 rows: does it stand for missing?",
         "country at north, south: has one value only",
         "discharge at north, south: tells the classes apart by itself (AUC 1.000)",
-        "some 18 times as much; are the units the same?",
+        "times as much, near 18 (glucose in mg/dl and mmol/l); are the units the same?",
     ):
         assert said in lines
     assert "admitted at" not in lines

@@ -23,7 +23,7 @@ from silvan.report.model_card import PAPERS, importance_note
 from silvan.report.site_tables import column_table, distance_table, subgroup_table, threshold_table, weight_table
 from silvan.report.summary import summarise, summarise_run
 from silvan.report.tree_outline import outline
-from silvan.study.run_folder import AUDIT, Counts, Curve, Figures, Kind, Model, Record, Run, Site, SiteTrees
+from silvan.study.run_folder import AUDIT, Counts, Curve, Dependence, Figures, Kind, Model, Record, Run, Site, SiteTrees
 from silvan.study.study_sections import COLUMN_LEARNERS, LEARNERS
 
 RISING = [(0.1, 9.0, 1.0), (0.5, 5.0, 5.0), (0.9, 1.0, 9.0)]
@@ -68,6 +68,30 @@ def test_every_site_has_its_curves(n_sites, folded):
     assert page.count('<details class="site">') == folded
     assert "0.700 to 0.900" in page
     assert "calibration, slope 1.10" in page
+
+
+def test_what_the_model_makes_of_single_columns():
+    """A curve for numbers, a table for categories; in the Markdown tables of both, and all of it escaped."""
+    shown = [
+        Dependence("age", [40.0, 50.0, 60.0], {"yes": [0.2, 0.3, 0.6]}),
+        Dependence("<ward>", ["a", "<b>"], {"yes": [0.25, 0.5]}),
+        Dependence("dose", [1.0], {"yes": [0.25]}),
+    ]
+    made = record(dependence=shown, permutation={"age": 0.0277, "dose": -0.00042})
+    page = render(summarise(made))
+    assert page.count('aria-label="Mean prediction by age"') == 1
+    assert "age = 50: 0.3" in page
+    assert "<ward>" not in page
+    assert "&lt;b&gt;" in page
+    assert "How likely" not in page
+    assert "\N{MINUS SIGN}0.0004<" in page
+    text = markdown(summarise(made))
+    assert "| 60 | 0.6 |" in text
+    assert "Mean prediction by dose" in text
+    several = [Dependence("age", [40.0, 50.0], {"a": [0.2, 0.3], "b": [0.3, 0.3], "c": [0.5, 0.4]})]
+    page = render(summarise(record(classes=["a", "b", "c"], counts=[], dependence=several)))
+    assert all(f'<path class="curve c{i}"' in page for i in range(3))
+    assert "What it makes of single columns" not in render(summarise(record()))
 
 
 def test_two_hundred_sites_fit_a_page():

@@ -213,3 +213,18 @@ def _sized(dots: list[tuple[float, float, float, str]]) -> list[tuple[float, flo
     """Return dots with areas in proportion to their rows."""
     most = max((n for *_, n, _ in dots), default=1.0) or 1.0
     return [(x, y, 1.5 + 3.5 * math.sqrt(max(n, 0.0) / most), title) for x, y, n, title in dots]
+
+
+# -- partial dependence
+
+
+def dependence(column: str, values: Sequence[float], means: dict[str, list[float]], styles: dict[str, str]) -> Markup:
+    """Draw mean predictions of rows, by class, with a column set to each of some numbers."""
+    every = [mean for line in means.values() for mean in line]
+    x, y = (nice_scale(min(numbers), max(numbers), wanted=4) for numbers in (values, every))
+    chart = Chart(f"Mean prediction by {column}", Axis(x, column), Axis(y, "mean prediction"))
+    for name, line in means.items():
+        chart.line(list(zip(values, line, strict=True)), f"curve {styles[name]}")
+        dots = [(a, b, 3.0, f"{column} = {a:.4g}: {b:.3g}") for a, b in zip(values, line, strict=True)]
+        chart.dots(dots, f"dot {styles[name]}")
+    return chart.draw()

@@ -1,5 +1,7 @@
 """Writes the report of a run as one HTML page that loads nothing else."""
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from silvan.report.judged import MORE, leading_model, threshold_titles
 from silvan.report.summary import summarise_run
 from silvan.study.run_folder import REPORT, Run
 from silvan.util.files import write_whole
-from silvan.util.readable import format_bytes, format_figure, format_interval, format_time, signed
+from silvan.util.readable import count_of, format_bytes, format_figure, format_interval, format_time, signed
 
 _HERE = Path(__file__).parent / "page"
 STYLE = _HERE / "style.css"
@@ -58,6 +60,8 @@ def render(summary: dict[str, Any]) -> str:
         figure=format_figure,
         spaced=_spaced,
         gain=_gain,
+        growth=_growth(summary),
+        count=count_of,
     )
     models = summary["models"]
     model = leading_model(models)
@@ -87,6 +91,7 @@ def render(summary: dict[str, Any]) -> str:
         distance_table=site_tables.distance_table(summary),
         tree=None if summary["tree"] is None else plots.tree(summary["tree"]["lines"]),
         importances=_importances(summary),
+        dependence=_dependence(summary),
         between=format_interval,
         certainty=CERTAINTY,
         stacks=_stacks(summary),
@@ -157,6 +162,18 @@ def _importances(summary: dict[str, Any]) -> list[tuple[str, float, Markup]]:
     return [(name, share, plots.bar(max(share, 0.0) / most)) for name, share in listed]
 
 
+def _dependence(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """Draw how predictions depend on columns: a curve for numbers, bars for categories; and the same as tables."""
+    names = list(dict.fromkeys(name for one in summary["dependence"] for name in one["means"]))
+    styles = {name: "m-federated" if len(names) == 1 else f"c{i % 8}" for i, name in enumerate(names)}
+    found = []
+    for one, (column, table) in zip(summary["dependence"], site_tables.dependence_tables(summary), strict=True):
+        numbers = len(one["values"]) > 1 and not any(isinstance(value, str) for value in one["values"])
+        drawn = curves.dependence(column, one["values"], one["means"], styles) if numbers else None
+        found.append({"column": column, "curve": drawn, "table": table})
+    return found
+
+
 def _stacks(summary: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
     """Return a bar for each site: what it sent, by kind of message."""
     traffic = summary["traffic"]
@@ -171,6 +188,13 @@ def _stacks(summary: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
         ]
         drawn.append((site, plots.stack(parts, most)))
     return drawn
+
+
+def _growth(summary: dict[str, Any]) -> Callable[[float], str]:
+    """Return what writes growths of the error, all with as many decimals as the largest takes for three digits."""
+    largest = max((abs(growth) for _, growth in summary["importances"]), default=1.0) or 1.0
+    digits = min(max(2 - math.floor(math.log10(largest)), 0), 6)
+    return lambda value: f"{value:.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _gain(value: float | None, digits: int, level: str = "") -> str:

@@ -33,6 +33,8 @@ def markdown(summary: dict[str, Any]) -> str:
     lines += _section("What the model looks at", (heads, shares) if shares else None)
     if not shares and summary["importance_note"]:
         lines += ["## What the model looks at", "", escape(summary["importance_note"]), ""]
+    for column, table in site_tables.dependence_tables(summary):
+        lines += _section(f"Mean prediction by {escape(column)}", table)
     lines += _tree(summary)
     lines += _section("Whose trees count", site_tables.weight_table(summary))
     lines += _section("Who is near whom", site_tables.distance_table(summary))

@@ -87,6 +87,23 @@ def subgroup_table(summary: dict[str, Any], model: str | None) -> Table | None:
     return ["Subgroup", "Site", "Test rows", metric["title"], "Note"], rows
 
 
+def dependence_tables(summary: dict[str, Any]) -> list[tuple[str, Table]]:
+    """Return the mean predictions with a column set to each of some values: a table for each column."""
+    return [
+        (
+            one["column"],
+            (
+                [one["column"], *(one["means"] if len(one["means"]) > 1 else ["Mean prediction"])],
+                [
+                    [f"{value:.4g}" if isinstance(value, float | int) else str(value), *(f"{m:.3g}" for m in means)]
+                    for value, *means in zip(one["values"], *one["means"].values(), strict=True)
+                ],
+            ),
+        )
+        for one in summary["dependence"]
+    ]
+
+
 def distance_table(summary: dict[str, Any]) -> Table | None:
     """Return distances between sites: of all pairs, or from the nearest and the farthest where there are many."""
     apart = summary["distances"]

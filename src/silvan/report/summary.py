@@ -117,6 +117,7 @@ def _beyond_figures(record: Record, models: list[str]) -> dict[str, Any]:
         "tau": record.study.get("learner", {}).get("tau"),
         "clusters": record.clusters,
         "distances": _distances(record),
+        "dependence": msgspec.to_builtins(record.dependence),
         "importance_note": "" if record.permutation or record.importances else importance_note(record),
         "seen": SEEN.get(record.sums, "") if record.by == "rows" else "",
         "alike": _alike(record),

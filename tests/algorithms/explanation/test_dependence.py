@@ -1,6 +1,7 @@
 """How predictions depend on a column, from sums: what brute force says."""
 
 import numpy as np
+import polars as pl
 import pytest
 from helpers.studies import TASKS, federate, parts, table
 
@@ -44,6 +45,17 @@ def test_values():
     assert make_grid(bounded, forest, "age").values.tolist() == np.linspace(0, 100, 21).tolist()
     constant = sv.MergedForest(2, max_depth=1).fit(fed).forest_
     assert len(make_grid(fed.schema, constant, "noise").values) >= 1
+
+
+def test_splits_of_missing_cells_make_no_values():
+    """A tree tells rows with a number from those without by a threshold above all numbers; no row has that one."""
+    frame = table(n=300)
+    gone = frame.with_columns(age=pl.when(pl.col("label") == "no").then(pl.col("age")))
+    fed = federate(parts(gone, 3), test=0.4)
+    model = sv.MergedForest(**SMALL).fit(fed)
+    thresholds = model.forest_.threshold[model.forest_.feature == fed.schema.names.index("age")]
+    assert thresholds.max() > 1e30
+    assert max(model.partial_dependence(fed, "age")["age"].to_list()) < 200
 
 
 def test_what_cannot_be_meant():

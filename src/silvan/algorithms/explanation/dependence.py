@@ -147,6 +147,7 @@ def _between_cuts(forest: Forest, place: int, feature: Feature) -> np.ndarray:
     if feature.bounds is not None:
         return np.linspace(*feature.bounds, POINTS)
     cuts = np.unique(forest.threshold[forest.feature == place]).astype(np.float64)
+    cuts = cuts[np.abs(cuts) < np.finfo(np.float32).max]  # which tells rows with a number from those without
     if not len(cuts):
         return np.zeros(1)
     return np.unique(np.quantile(cuts, np.linspace(0.0, 1.0, POINTS)))

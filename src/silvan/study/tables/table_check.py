@@ -13,8 +13,20 @@ from silvan.federation.site_table import SiteSettings, SiteTable
 from silvan.study.plan import Study
 from silvan.util.readable import count_of, format_count, format_names
 
-_FACTORS = (10, 100, 1000, 2.54, 18.0, 88.4, 38.67, 0.4536)
-"""Between units in common use: powers of ten, inches, glucose, creatinine, cholesterol, pounds."""
+_FACTORS = {
+    10.0: "such as millimetres and centimetres",
+    100.0: "such as centimetres and metres",
+    1000.0: "such as grams and kilograms",
+    2.54: "centimetres and inches",
+    2.2046: "pounds and kilograms",
+    18.0: "glucose in mg/dl and mmol/l",
+    38.67: "cholesterol in mg/dl and mmol/l",
+    88.4: "creatinine in µmol/l and mg/dl",
+}
+"""What one unit is of another, of those in common use."""
+
+_MEASURED = 10
+"""Fewest values of a column that may be a measurement; fewer are codes."""
 
 _MANY = 20
 """A label with more whole numbers than that may be a number."""
@@ -111,16 +123,22 @@ def _units(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
     medians: dict[str, dict[str, float]] = {}
     for site, columns in profiles.items():
         for column in columns:
-            if column.kind == "numeric" and column.median is not None and column.median > 0 and column.distinct > 2:
+            if (
+                column.kind == "numeric"
+                and column.median is not None
+                and column.median > 0
+                and column.distinct >= _MEASURED
+            ):
                 medians.setdefault(column.name, {})[site] = column.median
     lines = []
     for name, by_site in medians.items():
         for (one, low), (two, high) in combinations(sorted(by_site.items(), key=lambda pair: pair[1]), 2):
-            near = [f for f in _FACTORS if abs(log(high / low) - abs(log(f))) < 0.1]
+            near = [f for f in _FACTORS if abs(log(high / low) - log(f)) < 0.1]
             if near:
                 lines.append(
-                    f"{name}: the median is {low:.4g} at {one} and {high:.4g} at {two}, some {near[0]:g} times as "
-                    "much; are the units the same?"
+                    f"{name}: the median is {low:.4g} at {one} and {high:.4g} at {two}, {high / low:.3g} times as "
+                    "much, "
+                    f"near {near[0]:g} ({_FACTORS[near[0]]}); are the units the same?"
                 )
                 break
     return lines
