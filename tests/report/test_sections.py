@@ -89,7 +89,9 @@ def test_what_the_model_makes_of_single_columns():
     assert "| 60 | 0.6 |" in text
     assert "Mean prediction by dose" in text
     several = [Dependence("age", [40.0, 50.0], {"a": [0.2, 0.3], "b": [0.3, 0.3], "c": [0.5, 0.4]})]
-    page = render(summarise(record(classes=["a", "b", "c"], counts=[], dependence=several)))
+    made = record(classes=["a", "b", "c"], dependence=several)
+    made.counts = []
+    page = render(summarise(made))
     assert all(f'<path class="curve c{i}"' in page for i in range(3))
     assert "What it makes of single columns" not in render(summarise(record()))
 
