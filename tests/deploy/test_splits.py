@@ -1,5 +1,7 @@
 """Studies between machines that judge every row: splits under one approval, drawn by sites' own secrets."""
 
+from contextlib import contextmanager
+
 import msgspec
 import numpy as np
 import pytest
@@ -118,12 +120,12 @@ def test_which_rows_are_in_a_fold_is_a_site_s_own_secret(joined):
     for name in ("south", "west"):
         site = carrier.sites[name].site
         splits = [make_split(site, Member(members[name].path), plan, fold) for fold in plan.study.folds]
-        rows = [split._held_out.between(0, ROWS // 3) for split in splits]
+        rows = [split.held_out.between(0, ROWS // 3) for split in splits]
         assert (rows[0] ^ rows[1]).all()  # two folds of one shuffle
         assert not (rows[0] == rows[2]).all()
         public = make_split(site, Member(members[name].path), plan, plan.study.folds[0])
         public.test_key = None
-        assert not np.array_equal(public._held_out.between(0, ROWS // 3), rows[0])
+        assert not np.array_equal(public.held_out.between(0, ROWS // 3), rows[0])
         kept.append(rows[0])
     assert not np.array_equal(*kept)
 
@@ -162,16 +164,30 @@ def test_splits_of_a_study_that_is_not_approved_are_refused(joined):
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [("tasks = 8", "tasks = 8, and 4 splits of this one take 9"), ("models = 3", "models = 3, and 4 spl")],
+    [
+        ("tasks = 8", "its policy lets a study have tasks = 8, and 4 splits of this one take 9"),
+        ("models = 3", "its policy lets a study have models = 3, and 4 splits of this one take 4"),
+    ],
 )
 def test_a_policy_counts_all_splits_of_a_study(joined, line, said):
-    _, members = joined
-    settings = members["south"].path / "site.toml"
+    with changed(joined[1]["south"], lambda text: f"{text}{line}\n"), pytest.raises(FederationError, match=said):
+        Carrier(joined[1], study("limited"))
+
+
+def test_rows_beyond_memory_are_not_split(joined):
+    more = changed(joined[1]["south"], lambda text: f'memory = "1GB"\n{text}')
+    with more, pytest.raises(FederationError, match=r"its rows are not all in memory \(memory in its settings\)"):
+        Carrier(joined[1], study("beyond memory"))
+
+
+@contextmanager
+def changed(member, change):
+    """Have a site read other settings."""
+    settings = member.path / "site.toml"
     before = settings.read_text()
-    settings.write_text(f"{before}{line}\n")
+    settings.write_text(change(before))
     try:
-        with pytest.raises(FederationError, match=f"its policy lets a study have {said}"):
-            Carrier(members, study("limited"))
+        yield
     finally:
         settings.write_text(before)
 

@@ -25,9 +25,9 @@ import msgspec
 from cryptography import x509
 
 from silvan.data.batches import read_size, survey
+from silvan.data.holdout import Fold
 from silvan.data.partitions.partition_files import Partitions
 from silvan.data.partitions.partitioned_table import Partitioned
-from silvan.data.holdout import Fold
 from silvan.data.sources.query import Query, is_url
 from silvan.data.sources.table_file import Table
 from silvan.deploy import flare_kit

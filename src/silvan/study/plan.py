@@ -13,8 +13,8 @@ from typing import Any
 
 from silvan.algorithms.evaluation.repeats import folds_of
 from silvan.data.column_types import Kinds
-from silvan.data.partitions.partition_files import Partitions
 from silvan.data.holdout import Fold
+from silvan.data.partitions.partition_files import Partitions
 from silvan.data.schema import Schema
 from silvan.data.sources.query import Query
 from silvan.data.sources.table_file import Table

@@ -56,8 +56,14 @@ class SiteWithSplits:
 
 
 def check_splits(files: SiteFiles, study: RemoteStudy) -> None:
-    """Raise ``FederationError`` if the site's policy allows fewer models and judgements than all splits have."""
+    """Raise ``FederationError`` if the site's policy allows fewer models and judgements than all splits have.
+
+    Or if its rows are not all in memory.
+    """
     n, policy = len(study.study.folds), files.policy
+    beyond = [key for key in ("memory", "cluster") if key in files.settings]
+    if n and beyond:
+        raise FederationError(f"its rows are not all in memory ({beyond[0]} in its settings), and repeats need that")
     needed = {"tasks": (_TASKS * n + 1, policy.tasks), "models": (study.study.models_judged * n, policy.models)}
     for name, (most, limit) in needed.items():
         if n and limit is not None and limit < most:
