@@ -21,6 +21,7 @@ ALL = (
     "privacy",
     "flare",
     "large",
+    "dask_site",
     "startup",
     "accuracy",
 )

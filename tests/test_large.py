@@ -95,8 +95,9 @@ def test_masked_sums_and_signed_messages(tmp_path):
     assert not list(tmp_path.iterdir())  # the files have no names
 
 
-@pytest.mark.parametrize("task", ["several", "number"])
+@pytest.mark.parametrize("task", TASKS)
 def test_judged_in_pieces_the_figures_are_the_same(task):
+    """Thresholds of two classes too, which are chosen on training rows."""
     tables = parts(table(task, 300), 2)
     rows = {}
     for memory in (None, SMALL):
@@ -105,6 +106,12 @@ def test_judged_in_pieces_the_figures_are_the_same(task):
         rows[memory] = frame.select(pl.exclude("gain", "gain_low", "gain_high"))
         assert fed.limited == (memory is not None)
     assert rows[None].equals(rows[SMALL])
+
+
+def test_no_rows_to_judge_by():
+    fed = sv.federate_rows(parts(table(n=120), 2), n_jobs=1, memory=SMALL)
+    with pytest.raises(InputError, match="no site has test rows"):
+        sv.HistogramForest(2, max_depth=2).fit(fed).evaluate(fed)
 
 
 def test_other_learners_learn_from_files_too():

@@ -14,6 +14,7 @@ from helpers.runs import silvan
 from helpers.studies import TASKS, Recorded, envelopes, federate, parts, table
 
 import silvan as sv
+from silvan.algorithms.evaluation.evaluate import evaluate
 from silvan.data.partitions import dask_cluster
 from silvan.data.partitions.dask_cluster import Cluster
 from silvan.data.partitions.worker_frames import look_at
@@ -163,6 +164,18 @@ def test_a_site_of_real_machines_names_a_cluster(client, tmp_path):
         freeze(files, study)
     with pytest.raises(sv.InputError, match="cluster is for a table in Parquet files"):
         check_table("sqlite:///rows.db", "select 1", [], cluster=address)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_what_a_site_has_alone_is_not_judged_there(task, client, tmp_path):
+    """Between machines a coordinator asks for it, since it does not know how a site keeps its rows."""
+    tables = parts(table(task, 200), 2)
+    files = sv.Partitions(write_parts(tables["site 0"], tmp_path / "rows", (0, 30)))
+    fed = sv.federate_rows({**tables, "site 0": files}, test=0.3)
+    learnt = model().fit(fed)
+    rows = evaluate(fed, fed.schema, learnt.candidates(), learnt.feature_key()).rows
+    known = {(row.site, row.model): not np.isnan(next(iter(row.figures.values()))) for row in rows}
+    assert {key for key, value in known.items() if not value} == {("site 0", "local")}
 
 
 # -- what is refused
