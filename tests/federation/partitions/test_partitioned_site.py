@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from concurrent.futures import CancelledError
 from unittest import mock
 
 import msgspec
@@ -16,7 +17,7 @@ from helpers.studies import TASKS, Recorded, envelopes, federate, parts, table
 import silvan as sv
 from silvan.algorithms.evaluation.evaluate import evaluate
 from silvan.data.partitions import dask_cluster
-from silvan.data.partitions.dask_cluster import Cluster
+from silvan.data.partitions.dask_cluster import Cluster, on_worker
 from silvan.data.partitions.worker_frames import look_at
 from silvan.deploy.jobs.site_job import make_site
 from silvan.deploy.member import SiteFiles, check_table
@@ -240,6 +241,15 @@ def test_no_cluster(client, tmp_path, monkeypatch):
     monkeypatch.setattr(dask_cluster, "_CONNECT_SECONDS", 0.3)
     with pytest.raises(sv.SilvanError, match="no Dask cluster answers at 'tcp://127"):
         sv.federate_rows({**tables, "site 0": sv.Partitions(folder, "tcp://127.0.0.1:1")})
+    for name, failing, text in (
+        ("wait_for_workers", mock.Mock(side_effect=TimeoutError), "has no workers"),
+        ("run", mock.Mock(side_effect=ModuleNotFoundError), "lack silvan"),
+        ("run", mock.Mock(return_value={"one": "0.0.1"}), "have silvan 0.0.1"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(client, name, failing)
+            with pytest.raises(sv.SilvanError, match=text):
+                sv.federate_rows({**tables, "site 0": sv.Partitions(folder)})
     with monkeypatch.context() as patched:
         patched.setattr(distributed, "get_client", mock.Mock(side_effect=ValueError))
         with pytest.raises(sv.SilvanError, match="make a distributed"):
@@ -248,6 +258,29 @@ def test_no_cluster(client, tmp_path, monkeypatch):
         patched.setitem(sys.modules, "distributed", None)
         with pytest.raises(sv.SilvanError, match="pip install"):
             sv.federate_rows({**tables, "site 0": sv.Partitions(folder)})
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (CancelledError(), "its scheduler may be gone"),
+        (OSError(), "its scheduler may be gone"),
+        (distributed.KilledWorker("task", None, 4), "give them more memory"),
+    ],
+)
+def test_a_cluster_that_fails(error, text):
+    cluster = object.__new__(Cluster)
+    cluster.client = mock.Mock(gather=mock.Mock(side_effect=error))
+    with pytest.raises(sv.FederationError, match=text):
+        cluster.collect([])
+
+
+def test_a_worker_that_cannot_do_its_work():
+    """What goes wrong is a value, whatever it is, and what was to use the result passes it on."""
+    failed = on_worker(int, "a cell")
+    assert on_worker(len, [1, failed]) == on_worker(len, failed) == failed
+    assert isinstance(failed.raised(), RuntimeError)
+    assert type(on_worker(look_at, "nowhere.parquet").raised()) is sv.InputError
 
 
 def test_rows_that_come_out_differently_are_noticed():

@@ -8,6 +8,7 @@ arguments of a function that raises, rows among them, to a worker's log.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -117,8 +118,10 @@ class Cluster:
                 "the Dask workers died, one after the other, over the same partition: give them more memory, or make "
                 "the partitions smaller"
             ) from None
-        except OSError:
-            raise FederationError("the Dask cluster does not answer any more; its scheduler may be gone") from None
+        except (OSError, CancelledError):
+            raise FederationError(
+                "the Dask cluster does not answer any more; its scheduler may be gone: start it, and the study again"
+            ) from None
         for one in found:
             if isinstance(one, Failure):
                 raise one.raised()
