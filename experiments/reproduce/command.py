@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from experiments.reproduce.data import Downloads, check_folder
-from experiments.reproduce.engine import Outcomes, run_paper
+from experiments.reproduce.engine import Outcomes, plan_paper, run_cases
 from experiments.reproduce.page import HELD, NOT_HELD, Section, write_pages
 from experiments.reproduce.paper import PAPERS, Paper, find_paper
 
@@ -32,8 +32,11 @@ def reproduce(
         folder.mkdir(parents=True, exist_ok=True)
         try:
             with lock_folder(folder):
-                outcomes = run_paper(paper, items, quick, jobs, out, Progress())
-                page, sections = write_pages(paper, outcomes, quick, out)
+                outcomes = plan_paper(paper, items, quick, out)
+                try:
+                    run_cases(paper, outcomes, jobs, Progress())
+                finally:  # interrupted, the page shows what is finished
+                    page, sections = write_pages(paper, outcomes, quick, out)
         except FederationError:
             raise InputError(
                 f"another `silvan reproduce` writes to {folder}; wait for it, or name another --out"

@@ -29,6 +29,7 @@ class Outcomes:
     """What became of an experiment: finished cases, and what was said of those that were not run."""
 
     kept: dict[str, Kept]
+    todo: list[tuple[Run, Record]] = field(default_factory=list)
     total: int = 0
     done: int = 0
     absent: dict[str, int] = field(default_factory=dict)  # what is not here, and how many cases need it
@@ -36,11 +37,10 @@ class Outcomes:
     remarks: list[str] = field(default_factory=list)
 
 
-def run_paper(paper: Paper, items: list[Item], quick: bool, jobs: int, folder: Path, progress: Progress) -> Outcomes:
-    """Run the cases that some items need and that are not finished; every finished case is kept at once."""
+def plan_paper(paper: Paper, items: list[Item], quick: bool, folder: Path) -> Outcomes:
+    """List the cases that some items need and that are not finished, all tables and figures seed by seed."""
     outcomes = Outcomes({run.name: Kept(folder / paper.name / f"{run.name}.csv", run) for run in paper.runs})
     missing = _missing(paper, outcomes)
-    todo: list[tuple[Run, Record]] = []
     for run in paper.runs:
         if all(item.run != run.name for item in items):
             continue
@@ -53,8 +53,15 @@ def run_paper(paper: Paper, items: list[Item], quick: bool, jobs: int, folder: P
                 text = missing[settings["data"]]
                 outcomes.absent[text] = outcomes.absent.get(text, 0) + 1
             else:
-                todo.append((run, settings))
-    before, total = outcomes.done, outcomes.done + len(todo)
+                outcomes.todo.append((run, settings))
+    # so that a run that is interrupted has something of everything
+    outcomes.todo.sort(key=lambda case: case[1].get("seed", 0))
+    return outcomes
+
+
+def run_cases(paper: Paper, outcomes: Outcomes, jobs: int, progress: Progress) -> None:
+    """Run what is to be done; every finished case is kept at once."""
+    todo, before = outcomes.todo, outcomes.done
     with progress.step(f"{paper.name}: {count_of(len(todo), 'case')}") as step:
         for n, (run, settings, (how, what)) in enumerate(_results(paper, todo, jobs), start=1):
             if isinstance(what, list):
@@ -65,8 +72,7 @@ def run_paper(paper: Paper, items: list[Item], quick: bool, jobs: int, folder: P
             else:
                 outcomes.failed.append(f"{run.name} {settings}: {what}")
             step.advance(n, len(todo))
-            step.detail = f"{before + n} of {total}"
-    return outcomes
+            step.detail = f"{before + n} of {before + len(todo)}"
 
 
 def _missing(paper: Paper, outcomes: Outcomes) -> dict[str, str]:

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from silvan.cli.main import app
 from silvan.errors import InputError
-from silvan.study.progress_bars import Progress
 from silvan.util.folder_lock import lock_folder
 
 
@@ -69,7 +68,8 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(engine, "make_rows", counted)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, only=["figure 1"])
-    assert len(kept(tmp_path).rows) == 2
+    assert [(row["sites"], row["seed"]) for row in kept(tmp_path).rows] == [(2, 0), (5, 0)]
+    assert "2 of 12 cases are finished" in (tmp_path / "small.md").read_text()
     monkeypatch.setattr(engine, "make_rows", lambda *case: made.append(case[2]) or honest(*case))
     run(tmp_path, only=["figure 1"])
     assert len(made) == len({tuple(settings.items()) for settings in made}) == 6
@@ -212,7 +212,7 @@ def test_the_installed_package_says_where_experiments_are(tmp_path, monkeypatch)
 
 def test_pages_of_nothing(tmp_path):
     """No case could be run: the page says so, and claims cannot be told."""
-    outcomes = engine.run_paper(small_paper.PAPER, [], False, 1, tmp_path, Progress())
+    outcomes = engine.plan_paper(small_paper.PAPER, [], False, tmp_path)
     _, sections = write_pages(small_paper.PAPER, outcomes, False, tmp_path)
     assert {came for section in sections for _, came, _ in section.claims} == {"cannot be told"}
     assert "Not run." in (tmp_path / "small.md").read_text()
