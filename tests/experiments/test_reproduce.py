@@ -3,6 +3,7 @@
 import hashlib
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -205,9 +206,13 @@ def test_the_installed_package_says_where_experiments_are(tmp_path, monkeypatch)
     copied.parent.mkdir(parents=True)
     shutil.copy(reproduce_command.__file__, copied)
     monkeypatch.setattr(reproduce_command, "__file__", str(copied))
+    clone = Path(data.__file__).parents[2]
+    monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["reproduce", "all"])
     assert result.exit_code == 1
-    assert "clone the repository" in " ".join(result.stderr.split())
+    assert "run this in a clone of the repository" in " ".join(result.stderr.split())
+    monkeypatch.chdir(clone)
+    assert "there is no experiment" in CliRunner().invoke(app, ["reproduce", "nonsense"]).stderr
 
 
 def test_pages_of_nothing(tmp_path):

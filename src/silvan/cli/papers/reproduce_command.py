@@ -33,11 +33,7 @@ def reproduce(
     Finished cases are kept in the folder, so an interrupted run goes on. Tables come from scikit-learn and from the
     folder that SILVAN_DATA names; what is missing is named, and the rest is run.
     """
-    root = Path(__file__).resolve().parents[4]
-    if not (root / "experiments" / "reproduce" / "command.py").exists():
-        raise InputError(
-            "the experiments are not part of the installed package: clone the repository and `pip install -e .` there"
-        )
+    root = _clone()
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
     only = [f"{kind} {n}" for kind, n in (("table", table), ("figure", figure)) if n is not None]
@@ -51,3 +47,11 @@ def reproduce(
     print_lines(*lines)
     if not whole:
         raise typer.Exit(1)
+
+
+def _clone() -> Path:
+    """Return the folder of the repository: where the package is installed from, or the one that the user is in."""
+    for root in (Path(__file__).resolve().parents[4], Path.cwd()):
+        if (root / "experiments" / "reproduce" / "command.py").exists():
+            return root
+    raise InputError("the experiments are not part of the installed package: run this in a clone of the repository")
