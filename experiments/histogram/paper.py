@@ -194,11 +194,12 @@ def _noise_cases(quick: bool) -> list[Record]:
 
 
 def _federated_above_local(rows: pl.DataFrame) -> tuple[bool, str]:
-    by = rows.group_by("client", maintain_order=True).agg(pl.col("local_f1", "federated_f1").mean())
+    columns = ("local_f1", "federated_f1", "local_auc", "federated_auc")
+    by = rows.group_by("client", maintain_order=True).agg(pl.col(columns).mean())
     gains = (by["federated_f1"] - by["local_f1"]).to_numpy()
-    local, federated = by["local_f1"].mean(), by["federated_f1"].mean()
-    n = int((gains > 0).sum())
-    return federated > local, f"Mean F1 {federated:.3f} against {local:.3f}; higher for {n} of {len(gains)} clients"
+    local, federated, local_auc, federated_auc = (float(by[c].mean()) for c in columns)
+    told = f"mean F1 {federated:.3f} against {local:.3f}, higher for {int((gains > 0).sum())} of {len(gains)} clients"
+    return federated > local, f"{told}; AUC {federated_auc:.3f} against {local_auc:.3f}"
 
 
 def _at(rows: pl.DataFrame, column: str, low: float, high: float) -> float:

@@ -72,16 +72,19 @@ def _section(item: Item, frame: pl.DataFrame, published: dict[tuple[str, str, st
     rows = item.select(frame) if len(frame) else frame
     figures = {c: title for c, title in item.figures.items() if c in rows.columns}
     lines = _lines(item, rows, list(figures))
+    # counts, and what is the same in all rows, have no decimals
+    whole = {c for c in figures if all((line[c][0] or 0.0).is_integer() and not line[c][1] for line in lines.values())}
     table = []
     for name, line in lines.items():
         cells = [name]
         for column in figures:
             mean, spread, n = line[column]
             value = published.get((item.name, name, column))
-            cells.append(_shown(mean, spread, n, item.digits))
+            digits = 0 if column in whole else item.digits
+            cells.append(_shown(mean, spread, n, digits))
             if value is not None:
-                ours = "" if mean is None else f", {_difference(mean - value, item.digits)}"
-                cells[-1] = f"{cells[-1]} ({_shown(value, 0.0, 1, item.digits)}{ours})".strip()
+                ours = "" if mean is None else f", {signed(mean - value, digits) if mean != value else '0'}"
+                cells[-1] = f"{cells[-1]} ({value:,.{digits}f}{ours})".strip()
         table.append(cells)
     head = [", ".join(item.by), *figures.values()]
     claims = []
@@ -119,13 +122,7 @@ def _mean(values: pl.Series) -> tuple[float | None, float, int]:
 def _shown(mean: float | None, spread: float, n: int, digits: int) -> str:
     if mean is None:
         return ""
-    if float(mean).is_integer() and spread == 0:
-        return f"{mean:,.0f}"
-    return f"{mean:.{digits}f} ± {spread:.{digits}f}" if n > 1 else f"{mean:.{digits}f}"
-
-
-def _difference(value: float, digits: int) -> str:
-    return "0" if value == 0 else signed(value, 0 if value.is_integer() else digits)
+    return f"{mean:,.{digits}f} ± {spread:.{digits}f}" if n > 1 and digits else f"{mean:,.{digits}f}"
 
 
 def _chart(item: Item, rows: pl.DataFrame, published: dict[tuple[str, str, str], float]) -> Markup | None:
