@@ -3,6 +3,8 @@
 import os
 import sys
 import tempfile
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,11 @@ def fit_xgboost(folder: Path, client: Any = None) -> None:
     xgboost.dask.train(client, PARAMETERS, table, num_boost_round=1)
 
 
+def processor_seconds() -> float:
+    """Give the processor time of this process so far."""
+    return sum(os.times()[:2])
+
+
 def measure(client: Any, folder: Path, rows: int, report: Report) -> tuple[dict[str, list[float]], bool]:
     """Time all ways on one table."""
     hashes = set()
@@ -86,10 +93,21 @@ def measure(client: Any, folder: Path, rows: int, report: Report) -> tuple[dict[
         "XGBoost on two workers": lambda: fit_xgboost(folder, client),
         "XGBoost in one process, two threads": lambda: fit_xgboost(folder),
     }
-    times = interleave(jobs, REPEATS if rows < max(SIZES) else max(1, REPEATS - 1))
+    spent: dict[str, list[tuple[float, float]]] = {name: [] for name in jobs}
+
+    def counted(name: str) -> float:
+        here, there = processor_seconds(), sum(client.run(processor_seconds).values())
+        start = time.perf_counter()
+        jobs[name]()
+        taken = time.perf_counter() - start
+        spent[name].append((processor_seconds() - here, sum(client.run(processor_seconds).values()) - there))
+        return taken
+
+    times = interleave({name: partial(counted, name) for name in jobs}, 1 if rows == max(SIZES) else REPEATS)
     for name, taken in times.items():
         times_one = ratio(times, name, "one process, two threads")[1]
-        report.rows.append([f"{rows:,}", name, f"{np.median(taken):.1f}", times_one])
+        here, there = np.median(spent[name], axis=0)
+        report.rows.append([f"{rows:,}", name, f"{np.median(taken):.1f}", times_one, f"{here:.1f}", f"{there:.1f}"])
     return times, len(hashes) == 1
 
 
@@ -101,8 +119,8 @@ def main() -> None:
         "A site on a Dask cluster",
         f"One site, {COLUMNS} columns, {PARTITIONS} Parquet files; {TREES} trees of depth {DEPTH}, {BINS} bins; two "
         "workers on this machine, processes of one thread each. Seconds from opening the files to the forest, what "
-        "columns are found out included.",
-        ["rows", "way", "s", "times one process of two threads"],
+        "columns are found out included; and processor seconds in this process and of both workers.",
+        ["rows", "way", "s", "times one process of two threads", "processor, s, here", "processor, s, workers"],
     )
     found, same = {}, True
     with (
