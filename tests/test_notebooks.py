@@ -72,6 +72,12 @@ def test_summaries_escape_names(fitted):
     assert "site" in read(compared._repr_html_())
 
 
+def test_a_table_in_place_of_the_federation(fitted):
+    _, model = fitted
+    with pytest.raises(sv.InputError, match=r"got DataFrame; to judge on a table, evaluate\(federation, table\)"):
+        model.evaluate(pl.DataFrame({"age": [1.0]}))
+
+
 def test_a_federation_is_shown_without_asking_anybody():
     fed = federation()
     before = fed.exchanges, fed.bytes

@@ -254,3 +254,12 @@ def test_numbers_and_their_text_get_the_same_codes(values, make):
     text = [str(value) for value in values]
     agreed = Feature("f", "categorical", categories=tuple(sorted(set(text))[:5]))
     np.testing.assert_array_equal(encode(agreed, values, make), encode(agreed, text, make))
+
+
+def test_names_that_may_be_meant_are_told():
+    schema = Schema.of(["age", "pulse"], Label("ill", classes=("no", "yes")))
+    frame = read_table(pl.DataFrame({"Age": [1.0], "weight": [2.0], "pulse": [3.0]}))
+    with pytest.raises(
+        SchemaError, match="lacks 'age'; it has 'Age': if that is meant, rename it; otherwise add these"
+    ):
+        encode_features(frame, schema)

@@ -182,3 +182,13 @@ GOOD = json.loads(Schema.of(["a"], Label("y", (0, 1))).to_json())
 def test_json_from_outside_is_checked(text):
     with pytest.raises(FormatError, match="not a schema"):
         Schema.from_json(text)
+
+
+def test_a_schema_prints_a_line_a_column():
+    features = [Feature("age", bounds=(0, 120)), Feature("ward", "categorical", categories=("a", "b"))]
+    lines = str(Schema.of(features, Label("ill", classes=("no", "yes")))).splitlines()
+    assert lines == [
+        "age   numeric      0 to 120",
+        "ward  categorical  'a', 'b'",
+        "ill   label        classes: 'no', 'yes'",
+    ]

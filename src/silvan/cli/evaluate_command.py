@@ -94,9 +94,8 @@ def learnt_line(learnt: int, rows: int, table: str) -> str:
 
 def check_columns(path: Path, record: "Record | None", table: Path, fill: bool) -> None:
     """Raise ``SchemaError`` if a table lacks columns of the model, with those that are called much the same."""
-    from difflib import get_close_matches
-
     from silvan.cli.predict_command import open_forest
+    from silvan.data.encode import near_names
     from silvan.data.table import read_table
     from silvan.util.readable import format_names
 
@@ -106,8 +105,7 @@ def check_columns(path: Path, record: "Record | None", table: Path, fill: bool) 
     absent = [name for name in dict.fromkeys(schema.columns) if name not in names]
     if not absent or (fill and len(absent) < len(set(schema.columns))):
         return
-    spare = {name.lower(): name for name in names if name not in schema.columns}
-    near = [spare[match] for name in absent for match in get_close_matches(name.lower(), list(spare), n=1)]
+    near = near_names(absent, [name for name in names if name not in schema.columns])
     meant = f"; did you mean {format_names(near)}?" if near else ""
     mend = "is it the right table?" if fill else "add these columns, or pass --fill to count them as missing"
     raise SchemaError(f"{str(table)!r} lacks {format_names(absent)}{meant or f'; {mend}'}")

@@ -153,6 +153,12 @@ def label_column(frame: Frame, label: str) -> Series:
     return frame[label]
 
 
+def near_names(absent: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Return those of a table's names that may be meant by some that it lacks."""
+    spare = {name.lower(): name for name in names}
+    return [spare[match] for name in absent for match in get_close_matches(name.lower(), list(spare), n=1)]
+
+
 def encode_features(
     frame: Frame,
     schema: Schema,
@@ -173,8 +179,10 @@ def encode_features(
     present = set(frame.columns)
     absent = [feature.column for feature in schema.features if feature.column not in present]
     if absent and not fill_absent:
+        near = near_names(absent, [name for name in frame.columns if name not in schema.columns])
+        meant = f"it has {format_names(near)}: if that is meant, rename it; otherwise " if near else ""
         raise SchemaError(
-            f"the table lacks {format_names(absent, most=50)}; add these columns, empty if unknown, or agree on "
+            f"the table lacks {format_names(absent, most=50)}; {meant}add these columns, empty if unknown, or agree on "
             "a schema without them"
         )
     # filled by column and turned once: a column at a time would touch every cache line for each column

@@ -254,12 +254,21 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         if self.label.name in seen:
             raise SchemaError(f"the label {self.label.name!r} is also listed as a feature")
 
-    def _repr_html_(self) -> str:
-        """Return the columns as a table for notebooks."""
+    def _rows(self) -> list[tuple[str, str, str]]:
+        """Return name, kind and values of every column, the label last."""
         label = self.label
         predicted = "a number" if label.classes is None else f"classes: {format_names(list(map(str, label.classes)))}"
         rows = [(f.name, f.kind, _describe_values(f)) for f in self.features]
-        return html_table(("column", "kind", "values"), [*rows, (label.name, "label", predicted)], title="Schema")
+        return [*rows, (label.name, "label", predicted)]
+
+    def __str__(self) -> str:
+        rows = self._rows()
+        wide = [max(len(row[i]) for row in rows) for i in (0, 1)]
+        return "\n".join(f"{name:{wide[0]}}  {kind:{wide[1]}}  {values}".rstrip() for name, kind, values in rows)
+
+    def _repr_html_(self) -> str:
+        """Return the columns as a table for notebooks."""
+        return html_table(("column", "kind", "values"), self._rows(), title="Schema")
 
     @classmethod
     def of(cls, features: Iterable[Feature | str], label: Label | str = "label") -> "Schema":

@@ -311,6 +311,12 @@ class Learner(_Fitted):
             interval: with 0 in between, it may be noise. There is none for few test rows. ``use`` marks the model that
             was chosen for the site, which was not done by its test rows.
         """
+        if not isinstance(federation, Federation):
+            raise InputError(
+                f"evaluate takes the federation that the model was fitted on, got {type(federation).__name__}; to "
+                "judge "
+                "on a table, evaluate(federation, table), or score(X, y)"
+            )
         contenders = self.contenders(federation)
         if by and (table is not None or federation.columns is not None):
             raise InputError("by is for the test rows of sites that hold rows; leave it out here")
