@@ -121,4 +121,4 @@ def test_rows_are_drawn_by_a_schema():
     budgeted = sv.federate_rows(
         {"a": table(n=40)}, test=0.5, n_jobs=1, policy=sv.Policy(epsilon=1.0, messages=tuple(HANDLERS))
     )
-    assert np.array_equal(plain._held_out.bits, budgeted.site("a")._held_out.bits)  # no noise is asked for there
+    assert np.array_equal(plain.held_out.bits, budgeted.site("a").held_out.bits)  # no noise is asked for there

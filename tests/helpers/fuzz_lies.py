@@ -259,7 +259,7 @@ class Lies:
             keys=base._keys,
             **base.own_settings(),
         )
-        for name in ("table", "frame", "_held_out", "ids"):
+        for name in ("table", "frame", "held_out", "ids"):
             if name in vars(base):
                 vars(site)[name] = vars(base)[name]
         for key, value in base.cache.items():
@@ -278,7 +278,7 @@ class Lies:
                 there = [frame[name] == CATEGORY for name in frame.columns if frame[name].dtype == pl.String]
                 row = next((mask.arg_true()[0] for mask in there if mask.any()), len(frame) // 2)
                 base.source = pl.concat([frame[:row], frame[row + 1 :]])
-            _ = base.table, base._held_out
+            _ = base.table, base.held_out
             with suppress(SilvanError):
                 base.part(point.federation.schema)
             self.bases[key] = base

@@ -170,7 +170,7 @@ class Node:
 
     def _keep_table(self) -> None:
         known, cached = self.world.tables[self.name]
-        known |= {name: value for name, value in vars(self.site).items() if name in ("table", "frame", "_held_out")}
+        known |= {name: value for name, value in vars(self.site).items() if name in ("table", "frame", "held_out")}
         cached |= {key: value for key, value in self.site.cache.items() if key[0] in _OF_TABLES}
 
     @contextmanager

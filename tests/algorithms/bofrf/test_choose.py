@@ -129,7 +129,7 @@ def test_honest_choices_do_not_depend_on_test_rows():
     tables = parts(table(n=300), 3)
     fed = federate(tables, test=0.3)
     model = fit(fed, personal=True)
-    held = {site: fed.site(site)._held_out for site in fed.sites}
+    held = {site: fed.site(site).held_out for site in fed.sites}
     fake = {}
     for site, frame in tables.items():
         labels = np.array(frame["label"].to_list(), object)
@@ -138,7 +138,7 @@ def test_honest_choices_do_not_depend_on_test_rows():
         fake[site] = frame.with_columns(label=pl.Series(labels.tolist()))
     again = federate(fake, test=0.3)
     for site in fed.sites:
-        again.site(site).__dict__["_held_out"] = held[site]  # which rows are held out depends on the class
+        again.site(site).__dict__["held_out"] = held[site]  # which rows are held out depends on the class
     other = fit(again, personal=True)
     assert other.forests_ == model.forests_
     paper = [fit(f, personal=True, protocol="paper").chosen_ for f in (fed, again)]

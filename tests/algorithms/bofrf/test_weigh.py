@@ -309,13 +309,13 @@ def test_rows_split_off_are_seen_by_no_tree_and_no_weight():
     held = learning_rows(fed.site("site 1"), fed.schema, 0.25)[1]
     frame = tables["site 1"]
     position = {key: i for i, key in enumerate(fed.site("site 1").part(fed.schema).row_keys)}
-    train = np.flatnonzero(~fed.site("site 1")._held_out.between(0, len(fed.site("site 1").frame)))
+    train = np.flatnonzero(~fed.site("site 1").held_out.between(0, len(fed.site("site 1").frame)))
     swap = train[[position[key] for key in held.row_keys]]
     labels = np.array(frame["label"].to_list(), object)
     labels[swap] = np.where(labels[swap] == "yes", "no", "yes")
     fake = fed.site("site 1").rebuilt()
     fake.source = frame.with_columns(label=pl.Series(labels.tolist()))
-    fake.__dict__["_held_out"] = fed.site("site 1")._held_out
+    fake.__dict__["held_out"] = fed.site("site 1").held_out
     # which rows are split off depends on the class: they are given
     with pytest.MonkeyPatch.context() as patch:
         truth = weigh.learning_rows

@@ -22,7 +22,7 @@ def test_every_row_is_judged_as_often_as_is_said(test, n):
         times = np.zeros(len(fed.site(name).table), int)
         for fold in folds:
             site = fed.split(fold).site(name)
-            held = site._held_out.between(0, len(times))
+            held = site.held_out.between(0, len(times))
             assert len(site.part(schema, test=True).y) == held.sum()
             assert len(site.part(schema).y) == site.n_train == (~held).sum()
             times += held
