@@ -187,24 +187,32 @@ def _combined_stays(rows: pl.DataFrame) -> tuple[bool, str]:
     return combined > pooled - 0.02, f"AUC {combined:.3f} against {pooled:.3f} over up to 20 sites"
 
 
-def _combined_above_local(rows: pl.DataFrame) -> tuple[bool, str]:
-    local, combined = _means(rows, "local_auc", "combined_auc")
-    return combined > local, f"AUC {combined:.3f} against {local:.3f}"
+def _above(rows: pl.DataFrame, better: str, worse: str) -> tuple[bool | None, str]:
+    """Check that a model is better than another on the same splits; within two standard errors nobody can tell."""
+    gain = rows[f"{better}_auc"] - rows[f"{worse}_auc"]
+    mean, error = float(gain.mean() or 0.0), float(gain.std() or 0.0) / np.sqrt(len(gain))
+    a, b = _means(rows, f"{better}_auc", f"{worse}_auc")
+    told = f"AUC {a:.3f} against {b:.3f}, {mean:+.4f} with a standard error of {error:.4f}"
+    return bool(mean > 0) if abs(mean) > 2 * error else None, told
 
 
-def _small_is_worse(rows: pl.DataFrame) -> tuple[bool, str]:
-    small, big = _means(rows.filter(pl.col("share") <= 20), "smallest_auc", "largest_auc")
-    return small < big, f"AUC {small:.3f} and {big:.3f} with 5 to 20 % at the smaller"
+def _combined_above_local(rows: pl.DataFrame) -> tuple[bool | None, str]:
+    return _above(rows, "combined", "local")
 
 
-def _compensates(rows: pl.DataFrame) -> tuple[bool, str]:
-    small, combined = _means(rows.filter(pl.col("share") <= 20), "smallest_auc", "combined_auc")
-    return combined > small + 0.01, f"AUC {combined:.3f} against {small:.3f} with 5 to 20 %"
+def _small_is_worse(rows: pl.DataFrame) -> tuple[bool | None, str]:
+    held, told = _above(rows.filter(pl.col("share") <= 20), "largest", "smallest")
+    return held, f"with up to 20 % at the smaller {told}"
 
 
-def _weighting_helps(rows: pl.DataFrame) -> tuple[bool, str]:
-    plain, weighted = _means(rows.filter(pl.col("share") <= 10), "combined_auc", "weighted_auc")
-    return weighted > plain, f"AUC {weighted:.3f} against {plain:.3f} with 5 and 10 %"
+def _compensates(rows: pl.DataFrame) -> tuple[bool | None, str]:
+    held, told = _above(rows.filter(pl.col("share") <= 20), "combined", "smallest")
+    return held, f"with up to 20 % {told}"
+
+
+def _weighting_helps(rows: pl.DataFrame) -> tuple[bool | None, str]:
+    held, told = _above(rows.filter(pl.col("share") <= 10), "weighted", "combined")
+    return held, f"with up to 10 % {told}"
 
 
 def _pr_rises(rows: pl.DataFrame) -> tuple[bool, str]:
@@ -228,9 +236,8 @@ def _below_90(rows: pl.DataFrame) -> tuple[bool, str]:
     return max(combined, weighted) < 0.9, f"AUC {combined:.3f} and {weighted:.3f}"
 
 
-def _pooled_above_combined(rows: pl.DataFrame) -> tuple[bool, str]:
-    pooled, combined = _means(rows.filter(data="BCTCGA"), "pooled_auc", "combined_auc")
-    return pooled > combined, f"AUC {pooled:.3f} and {combined:.3f}"
+def _pooled_above_combined(rows: pl.DataFrame) -> tuple[bool | None, str]:
+    return _above(rows.filter(data="BCTCGA"), "pooled", "combined")
 
 
 _MODELS = {"local": "own forests", "combined": "combined", "weighted": "combined, weighted", "pooled": "all rows"}

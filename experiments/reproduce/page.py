@@ -89,9 +89,8 @@ def _section(item: Item, frame: pl.DataFrame, published: dict[tuple[str, str, st
     head = [", ".join(item.by), *figures.values()]
     claims = []
     for claim in item.claims:
-        outcome = claim.check(rows) if len(rows) else None
-        came = OPEN if outcome is None else HELD if outcome[0] else NOT_HELD
-        claims.append((claim.text, came, "" if outcome is None else outcome[1]))
+        held, told = (claim.check(rows) if len(rows) else None) or (None, "")
+        claims.append((claim.text, OPEN if held is None else HELD if held else NOT_HELD, told))
     svg = _chart(item, rows, published) if item.drawing is not None and len(rows) else None
     texts = notes.get("published", ""), notes.get("why", "")
     return Section(item.name, item.title, *texts, head, table, claims, svg)

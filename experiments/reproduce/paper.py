@@ -56,11 +56,11 @@ class Run:
 class Claim:
     """Something that the publication says, and how it is checked.
 
-    ``check`` returns whether it held and the figures that show it; None where there are too few rows to tell.
+    ``check`` returns whether it held, None if the figures do not tell, and these figures; None where there are none.
     """
 
     text: str
-    check: Callable[[pl.DataFrame], tuple[bool, str] | None]
+    check: Callable[[pl.DataFrame], tuple[bool | None, str] | None]
 
 
 @dataclass(frozen=True)
