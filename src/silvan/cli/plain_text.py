@@ -79,7 +79,7 @@ def _named_plainly(params: list[Any]) -> list[Any]:
     """Return arguments, whose names say enough, and options, each with a word for its value unless it is on or off."""
     for param in params:
         if param.param_type_name == "argument":
-            param.display_type_rich = lambda ctx: None
+            vars(param)["display_type_rich"] = lambda ctx: None
         elif param.param_type_name == "option" and param.metavar is None:
             value = param.type_descriptor.annotation
             param.metavar = "" if param.is_flag else _VALUES.get(getattr(value, "__name__", ""), "TEXT")

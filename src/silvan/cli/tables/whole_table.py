@@ -30,9 +30,14 @@ class WholeTable(Table):
             if places[0] != 1:
                 yield Text()
             part = make_table()
-            for place in (0, *places):
-                part.columns.append(self.columns[place].copy())
-                part.columns[-1]._index = len(part.columns) - 1
+            for column in (self.columns[place] for place in (0, *places)):
+                part.add_column(
+                    column.header,
+                    justify=column.justify,
+                    overflow=column.overflow,
+                    no_wrap=column.no_wrap,
+                    min_width=column.min_width,
+                )
             cells = [list(self.columns[place].cells) for place in (0, *places)]
             for i, row in enumerate(self.rows):
                 part.add_row(*(column[i] for column in cells), style=row.style, end_section=row.end_section)
