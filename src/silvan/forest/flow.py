@@ -10,11 +10,16 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from silvan.forest.answers import Adding, Totals, add_rows, add_weight
 from silvan.forest.arrays import ForestArrays
 from silvan.forest.walk import BLOCK, Nodes, U
 
 ROWS = 1 << 15
 """Rows that go down together: their lists and a column fit the cache."""
+
+
+ROWS_ADDED = 1 << 14
+"""Rows that go down together where answers are added up, which have to fit as well."""
 
 
 class Columns(NamedTuple):
@@ -120,3 +125,117 @@ def flow_listed(columns: Columns, first: int, n: int, n_listed: int, tree: int, 
         child = nodes.left[node] - root
         begin[child], end[child] = lowest, left
         begin[child + 1], end[child + 1] = left, stop
+
+
+@njit(nogil=True, cache=True)
+def add_by_flow(
+    columns: Columns, first: int, stop: int, nodes: Nodes, buffers: Buffers, adding: Adding, total: Totals
+) -> None:
+    """Add the answers of trees for rows ``first`` to ``stop``, tree after tree."""
+    lists = np.empty((2, min(ROWS_ADDED, stop - first)), np.uint32)
+    turn = np.zeros(len(buffers.begin), np.uint8)  # which of the two lists holds a node's rows
+    answer = np.empty((2, 2))
+    for begin in range(first, stop, ROWS_ADDED):
+        n = min(ROWS_ADDED, stop - begin)
+        for t in range(len(adding.weights)):
+            if adding.weights[t] == 0.0:
+                continue
+            listed, line = 0, adding.skip_row[t]
+            for i in range(n):
+                lists[0, listed] = i  # overwritten if the row is skipped
+                listed += line < 0 or not adding.skip[line, begin + i]
+            add_weight(begin, n, t, adding, total)
+            _add_tree(columns, begin, n, listed, t, nodes, buffers, lists, turn, answer, adding, total)
+
+
+@njit(nogil=True, cache=True)
+def _add_tree(
+    columns: Columns,
+    first: int,
+    n: int,
+    n_listed: int,
+    tree: int,
+    nodes: Nodes,
+    buffers: Buffers,
+    lists: np.ndarray,
+    turn: np.ndarray,
+    answer: np.ndarray,
+    adding: Adding,
+    total: Totals,
+) -> None:
+    """Take the rows that the first list has down a tree, from list to list, and add the answers of their leaves.
+
+    The rows of a node stand in any order: a right side's are written from the end.
+    """
+    root, weight = nodes.offsets[tree], adding.weights[tree]
+    begin, end = buffers.begin, buffers.end
+    begin[0], end[0], turn[0] = 0, n_listed, 0
+    if nodes.leaf[root] >= 0:
+        add_rows(first, lists[0], 0, n_listed, nodes.leaf[root], weight, adding, total)
+    for node in range(root, nodes.offsets[tree + 1]):
+        lowest, stop = begin[node - root], end[node - root]
+        if nodes.leaf[node] >= 0 or lowest == stop:
+            if nodes.leaf[node] < 0:
+                child = nodes.left[node] - root
+                begin[child] = end[child] = begin[child + 1] = end[child + 1] = lowest
+            continue
+        rows, other = lists[turn[node - root]], lists[1 - turn[node - root]]
+        values = columns.values[columns.column[node], first : first + n]
+        threshold, split = nodes.threshold[node], nodes.kind[node]
+        child = nodes.left[node]
+        last = nodes.leaf[child] >= 0 and nodes.leaf[child + 1] >= 0
+        if last and split < 0 and total.values.shape[1] == 2 and total.votes.shape[1] == 0:
+            _add_last(first, rows, lowest, stop, values, threshold, nodes.leaf[child], weight, adding, answer, total)
+            continue
+        left, right = U(lowest), U(stop) - U(1)
+        # each row is written to both ends, and one of them moves on: no branch to guess wrong
+        if split >= 0:
+            for i in range(lowest, stop):
+                row = rows[i]
+                at = np.int64(values[U(row)])
+                goes_left = (nodes.sets[split, at >> 6] >> U(at & 63)) & U(1)
+                other[left] = row
+                other[right] = row
+                left += goes_left
+                right -= U(1) - goes_left
+        else:
+            for i in range(lowest, stop):
+                row = rows[i]
+                goes_right = U(values[U(row)] > threshold)
+                other[left] = row
+                other[right] = row
+                left += U(1) - goes_right
+                right -= goes_right
+        place = child - root
+        begin[place], end[place], begin[place + 1], end[place + 1] = lowest, left, left, stop
+        turn[place] = turn[place + 1] = 1 - turn[node - root]
+        for side in range(2):
+            leaf = nodes.leaf[child + side]
+            if leaf >= 0:
+                add_rows(first, other, begin[place + side], end[place + side], leaf, weight, adding, total)
+
+
+@njit(nogil=True, cache=True)
+def _add_last(
+    first: int,
+    rows: np.ndarray,
+    begin: int,
+    stop: int,
+    values: np.ndarray,
+    threshold: float,
+    leaf: int,
+    weight: float,
+    adding: Adding,
+    answer: np.ndarray,
+    total: Totals,
+) -> None:
+    """Add two values of the leaves under a last split by number, without sorting its rows into them."""
+    out, start = total.values, U(first)
+    for side in range(2):
+        for k in range(2):
+            answer[side, k] = weight * adding.value[leaf + side, k]
+    for i in range(begin, stop):
+        row = U(rows[i])
+        right = U(values[row] > threshold)
+        out[start + row, U(0)] += answer[right, U(0)]
+        out[start + row, U(1)] += answer[right, U(1)]

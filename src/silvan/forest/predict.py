@@ -1,7 +1,7 @@
 """Predictions: the leaves that rows fall into, combined over trees as the forest's ``combine`` says."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -10,11 +10,16 @@ from silvan.data.encode import encode_features
 from silvan.data.schema import Schema
 from silvan.data.table import read_table
 from silvan.errors import InputError
+from silvan.forest.answers import Adding, Totals, add_leaf, add_weight
 from silvan.forest.arrays import ForestArrays, not_none
 from silvan.forest.category_set import is_category_split
+from silvan.forest.flow import add_by_flow, lay_out, make_buffers
 from silvan.forest.walk import BLOCK, Nodes, U, pack, walk
 from silvan.util.readable import format_names
 from silvan.util.threads import thread_count, thread_map
+
+_MANY_ROWS = 1 << 10
+"""So many rows go down trees together; fewer, block by block."""
 
 
 def as_matrix(schema: Schema, X: Any) -> np.ndarray:
@@ -50,40 +55,20 @@ def as_rows(forest: ForestArrays, X: Any) -> tuple[np.ndarray, np.ndarray | None
 
 
 @njit(nogil=True, cache=True)
-def _add_up(
-    X: np.ndarray,
-    first: int,
-    stop: int,
-    nodes: Nodes,
-    value: np.ndarray,
-    vote: np.ndarray,
-    weights: np.ndarray,
-    skip: np.ndarray,
-    skip_row: np.ndarray,
-    out: np.ndarray,
-    votes: np.ndarray,
-    weight: np.ndarray,
-) -> None:
-    """Add each tree's leaf values to ``out``, its vote to ``votes``, its weight to ``weight``.
-
-    ``out`` or ``votes`` may have no columns. A tree skips the rows that its line of ``skip`` marks, if it has one.
-    """
+def _add_by_walk(X: np.ndarray, first: int, stop: int, nodes: Nodes, adding: Adding, total: Totals) -> None:
+    """Add the answers of trees for rows ``first`` to ``stop``, a block of rows after the other."""
     place = np.empty(BLOCK, np.uint32)
     for begin in range(first, stop, BLOCK):
         n = min(BLOCK, stop - begin)
-        for t in range(weights.shape[0]):
-            if weights[t] == 0.0:
+        for t in range(len(adding.weights)):
+            if adding.weights[t] == 0.0:
                 continue
             walk(X, begin, n, t, nodes, place)
+            add_weight(begin, n, t, adding, total)
+            line = adding.skip_row[t]
             for i in range(n):
-                if skip_row[t] >= 0 and skip[skip_row[t], begin + i]:
-                    continue
-                at = nodes.leaf[U(place[i])]
-                for k in range(out.shape[1]):
-                    out[begin + i, k] += weights[t] * value[at, k]
-                if votes.shape[1] > 0:
-                    votes[begin + i, vote[at]] += weights[t]
-                weight[begin + i] += weights[t]
+                if line < 0 or not adding.skip[line, begin + i]:
+                    add_leaf(U(begin + i), nodes.leaf[U(place[i])], adding.weights[t], adding, total)
 
 
 @njit(nogil=True, cache=True)
@@ -123,12 +108,8 @@ def _add_stages(
                     votes[i, k] = 0.0
 
 
-class Tally(NamedTuple):
+class Tally(Totals):
     """Answers of trees for rows, added up by weight."""
-
-    values: np.ndarray  # (rows, outputs)
-    votes: np.ndarray  # (rows, classes), without columns if a number is predicted
-    weight: np.ndarray  # (rows,) of the trees that took part
 
     def means(self) -> np.ndarray:
         """Return the mean leaf values; NaN for a row in which no tree took part."""
@@ -152,22 +133,33 @@ def tally(
     ``skip`` has lines of rows to be skipped, and ``skipping`` is the line of each tree, -1 for none; if None, there is
     a line a tree.
     """
-    n, nodes, vote = len(X), pack(forest), leaf_votes(forest)
+    n, nodes = len(X), pack(forest)
     total = Tally(
         np.zeros((n, forest.n_outputs if values else 0)),
         np.zeros((n, forest.schema.n_classes if votes else 0)),
-        np.zeros(n),
+        np.full(n, np.cumsum(weights)[-1] if skip is None or not len(skip) else 0.0),
     )
     mask = np.zeros((0, n), np.bool_) if skip is None else skip
     line_of = np.arange(len(mask)) if skipping is None else skipping
     skip_row = np.full(len(forest), -1)
     skip_row[: len(line_of)] = line_of
+    adding = Adding(forest.value, leaf_votes(forest), weights, mask, skip_row)
+    _in_parts(_way_of_adding(forest, X, nodes, adding, Totals(*total)), n, n_jobs)
+    return total
+
+
+def _way_of_adding(
+    forest: ForestArrays, X: np.ndarray, nodes: Nodes, adding: Adding, total: Totals
+) -> Callable[[int, int], None]:
+    """Return what adds up answers for a stretch of rows; both do so tree after tree, and give the same to a bit."""
+    if len(X) < _MANY_ROWS:
+        return lambda first, stop: _add_by_walk(X, first, stop, nodes, adding, total)
+    columns = lay_out(forest, X)
 
     def one(first: int, stop: int) -> None:
-        _add_up(X, first, stop, nodes, forest.value, vote, weights, mask, skip_row, *total)
+        add_by_flow(columns, first, stop, nodes, make_buffers(forest, stop - first), adding, total)
 
-    _in_parts(one, n, n_jobs)
-    return total
+    return one
 
 
 def _in_parts(work: Callable[[int, int], None], n: int, n_jobs: int | None) -> None:

@@ -51,6 +51,9 @@ _SURE = 2.0
 _DIGITS = 3
 """Significant digits of figures that leave a site."""
 
+_MOST_ROWS = 1 << 13
+"""Rows that a site chooses on: more would tell apart only what hardly differs, and every tree is asked about each."""
+
 _MOST_TAUS = len(TAUS) + 1
 
 # -- messages
@@ -104,10 +107,18 @@ def choose(site: Site, request: Choose) -> Chosen:
     forests = forests_of(site, schema, request.forests)
     _check_request(request, forests)
     trees = _candidates(site, schema, request, forests)
-    part, seen = _selection_rows(site, schema, request, forests)
-    scores = score_candidates(trees, part.X, request.taus, seen, site.n_jobs)
+    X, y, seen = _some_rows(*_selection_rows(site, schema, request, forests))
+    scores = score_candidates(trees, X, request.taus, seen, site.n_jobs)
     groups = policy_of(site).score_groups
-    return decide(scores, part.y, schema.n_classes, request.taus, cautious=request.protocol == "honest", groups=groups)
+    return decide(scores, y, schema.n_classes, request.taus, cautious=request.protocol == "honest", groups=groups)
+
+
+def _some_rows(part: Part, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return rows, their labels and which trees saw them; of very many, evenly spread ones."""
+    if len(part) <= _MOST_ROWS:
+        return part.X, part.y, seen
+    taken = np.linspace(0, len(part) - 1, _MOST_ROWS).astype(np.int64)
+    return np.ascontiguousarray(part.X[taken]), part.y[taken], np.ascontiguousarray(seen[:, taken])
 
 
 def _candidates(site: Site, schema: Schema, request: Choose, forests: list[Forest]) -> "CandidateTrees":

@@ -1,0 +1,69 @@
+"""What trees answer for rows, added up by weight: values of leaves, votes, and the weight of those that took part."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
+
+
+class Adding(NamedTuple):
+    """What is added: the value and the vote of every leaf, the weight of every tree, and which rows a tree skips."""
+
+    value: np.ndarray  # (leaves, outputs)
+    vote: np.ndarray  # (leaves,)
+    weights: np.ndarray  # (trees,)
+    skip: np.ndarray  # bool (lines, rows)
+    skip_row: np.ndarray  # (trees,) the line of each tree, -1 for none
+
+
+class Totals(NamedTuple):
+    """What it is added to; values or votes may have no columns."""
+
+    values: np.ndarray  # (rows, outputs)
+    votes: np.ndarray  # (rows, classes)
+    weight: np.ndarray  # (rows,)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def add_leaf(row: np.uint64, leaf: int, weight: float, adding: Adding, total: Totals) -> None:
+    """Add the value and the vote of a leaf for one row."""
+    for k in range(total.values.shape[1]):
+        total.values[row, k] += weight * adding.value[leaf, k]
+    if total.votes.shape[1] > 0:
+        total.votes[row, adding.vote[leaf]] += weight
+
+
+@njit(nogil=True, cache=True)
+def add_rows(
+    first: int, rows: np.ndarray, begin: int, stop: int, leaf: int, weight: float, adding: Adding, total: Totals
+) -> None:
+    """Add the value and the vote of a leaf for the rows ``first + rows[begin:stop]``."""
+    values, start = total.values, U(first)
+    if values.shape[1] == 2:  # nearly always, and faster together
+        one, two = weight * adding.value[leaf, 0], weight * adding.value[leaf, 1]
+        for i in range(begin, stop):
+            values[start + U(rows[i]), U(0)] += one
+            values[start + U(rows[i]), U(1)] += two
+    else:
+        for k in range(values.shape[1]):
+            more = weight * adding.value[leaf, k]
+            for i in range(begin, stop):
+                values[start + U(rows[i]), U(k)] += more
+    if total.votes.shape[1] > 0:
+        for i in range(begin, stop):
+            total.votes[start + U(rows[i]), U(adding.vote[leaf])] += weight
+
+
+@njit(nogil=True, cache=True)
+def add_weight(first: int, n: int, tree: int, adding: Adding, total: Totals) -> None:
+    """Add the weight of a tree for ``n`` rows from ``first`` on, but for those that it skips.
+
+    If no tree skips any, weights are not added row by row: whoever calls knows their sum.
+    """
+    if len(adding.skip) == 0:
+        return  # the same for all rows
+    line, weight = adding.skip_row[tree], adding.weights[tree]
+    for row in range(first, first + n):
+        total.weight[row] += 0.0 if line >= 0 and adding.skip[line, row] else weight
