@@ -51,7 +51,8 @@ class Level:
     def sum(self, rows: EncryptedRows, masks: Masks, n_jobs: int | None = None) -> tuple[np.ndarray, Any]:
         """Do the adding party's work."""
         start, stop = self.cuts[:-1], self.cuts[1:]
-        return sum_rows(rows, masks, RowsByNode(self.codes, self.order, start, stop), self.asked, n_jobs)
+        nodes = RowsByNode(self.codes, self.order, start, stop, np.zeros_like(start), np.zeros(COLUMNS, np.uint8))
+        return sum_rows(rows, masks, nodes, self.asked, n_jobs)
 
     def read(self, counts: np.ndarray, sums: Any, n_jobs: int | None = None) -> np.ndarray:
         """Do the label holder's work."""

@@ -71,7 +71,7 @@ def settings(rng, frame):
         "max_depth": int(rng.integers(1, 9)),
         "max_features": [1, 2, None, "sqrt"][rng.integers(4)],
         "min_samples_leaf": int(rng.choice([2, 3, 8])),
-        "max_bins": int(rng.choice([3, 16, 64])),
+        "max_bins": int(rng.choice([3, 16, 64, 100])),
         "bootstrap": bool(rng.random() < 0.7),
         "feature_draw": ["node", "tree"][rng.integers(2)],
         "class_weight": "balanced" if several and rng.random() < 0.3 else None,

@@ -206,7 +206,8 @@ class ForestClassifier(ClassifierMixin, _Forest):
     max_features
         Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all.
     max_bins
-        Most bins of a numeric column, up to 255.
+        Most bins of a numeric column in a tree, up to 255. Trees differ in their cut points: with 64 bins each they
+        have about 250 in all.
     bootstrap
         Grow each tree on its own draw of rows, without replacement: each row with probability 1 - 1/e.
     class_weight
@@ -291,7 +292,7 @@ class ForestClassifier(ClassifierMixin, _Forest):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return class probabilities, columns in the order of ``classes_``."""
-        return self._scores(X)
+        return _evened(self._scores(X))
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return the logarithms of class probabilities."""
@@ -301,7 +302,15 @@ class ForestClassifier(ClassifierMixin, _Forest):
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class, or with ``vote="hard"`` the one that most trees vote for."""
         rows = self._read(X)
-        return self.classes_[decide(self.forest_, rows, self.n_jobs)]
+        if self.forest_.combine == "vote":
+            return self.classes_[decide(self.forest_, rows, self.n_jobs)]
+        return self.classes_[_evened(scores(self.forest_, rows, self.n_jobs)).argmax(axis=1)]
+
+
+def _evened(probability: np.ndarray) -> np.ndarray:
+    """Round so that equal probabilities are equal, in whatever order trees were added up."""
+    rounded: np.ndarray = np.rint(probability * 2.0**50) / 2.0**50
+    return rounded
 
 
 @dataclass(repr=False, eq=False)
@@ -324,7 +333,8 @@ class ForestRegressor(RegressorMixin, _Forest):
         Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all. By default all, as in
         scikit-learn.
     max_bins
-        Most bins of a numeric column, up to 255.
+        Most bins of a numeric column in a tree, up to 255. Trees differ in their cut points: with 64 bins each they
+        have about 250 in all.
     bootstrap
         Grow each tree on its own draw of rows, without replacement: each row with probability 1 - 1/e.
     random_state

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from silvan.data import grid
-from silvan.data.bins import check_max_bins, choose_cuts, find_bins, make_bins
+from silvan.data.bins import check_max_bins, choose_cuts, find_bins, make_bins, staggered_bins
 from silvan.data.grid import Grid
 from silvan.data.schema import MAX_CATEGORIES, Feature, Schema
 from silvan.errors import InputError
@@ -59,6 +59,73 @@ def shapes():
 
 
 every_shape = pytest.mark.parametrize("x", shapes().values(), ids=shapes())
+
+
+# -- cut points that differ from tree to tree
+
+
+def assert_trees_share_the_cuts(x, max_bins):
+    """A tree has some of the cut points, all of the values, and at most so many bins; all trees have all cut points."""
+    X = np.asarray(x, np.float32)[:, None]
+    bins, codes = find_bins(X, Schema.of(["x"]), max_bins, staggered=True)
+    np.testing.assert_array_equal(bins.apply(X), codes)
+    cuts, code = bins.cuts[0], codes[:, 0].astype(np.int64)
+    n_sets = 2 ** int(bins.shift[0])
+    assert len(cuts) + 1 <= staggered_bins(max_bins)
+    assert bins.n_bins[0] <= max_bins + 1
+    assert code.max(initial=0) <= bins.last[0] <= 255
+    assert (n_sets > 1) == (len(cuts) + 1 > max_bins)
+    assert n_sets == 1 or len(np.unique(X[~np.isnan(X)])) > max_bins
+    zeros, used = np.zeros(1, np.int64), []
+    for offset in range(n_sets):
+        bin_ = (code + offset) // n_sets
+        np.testing.assert_array_equal(bin_ == 0, np.isnan(X[:, 0]))
+        assert bin_.max(initial=0) < bins.n_bins[0]
+        for b in range(1, bins.n_bins[0] - 1):
+            end = (b + 1) * n_sets - 1 - offset
+            if n_sets <= end < bins.last[0]:
+                threshold = bins.cut(zeros, zeros + end)
+                used.append(threshold[0])
+                np.testing.assert_array_equal((bin_ > 0) & (bin_ <= b), X[:, 0] <= threshold)
+    steps = np.diff(bins.codes[0].astype(np.int64)) if n_sets > 1 else np.ones(len(cuts), np.int64)
+    np.testing.assert_array_equal(np.sort(used), np.repeat(cuts, steps))  # each cut in as many sets as there are steps
+    assert bins.cut(zeros, zeros + bins.last[0])[0] == LAST
+
+
+@given(columns, max_bins)
+@example(np.arange(80, dtype=np.float32), 40)
+@example(np.arange(80, dtype=np.float32), 20)
+@example(np.append(np.zeros(40), np.arange(40)).astype(np.float32), 8)
+def test_every_tree_has_some_of_the_cuts_and_together_they_have_all(x, max_bins):
+    assert_trees_share_the_cuts(x, max_bins)
+
+
+@every_shape
+@pytest.mark.parametrize("max_bins", [2, 3, 64, 127, 128, 129, 252, 255])
+def test_shares_of_all_shapes(x, max_bins):
+    assert_trees_share_the_cuts(x, max_bins)
+
+
+def test_how_many_cuts_trees_have_together():
+    assert [staggered_bins(n) for n in (2, 3, 16, 63, 64)] == [4, 8, 60, 248, 252]
+    assert [staggered_bins(n) for n in (65, 100, 127, 128)] == [128, 198, 252, 254]
+    assert [staggered_bins(n) for n in (129, 200, 254, 255)] == [129, 200, 254, 255]
+    x = np.random.default_rng(0).normal(size=(5000, 1)).astype(np.float32)
+    for max_bins in (16, 64, 100, 128, 200, 255):
+        bins, _ = find_bins(x, Schema.of(["x"]), max_bins, staggered=True)
+        assert len(bins.cuts[0]) + 1 == staggered_bins(max_bins)
+    few, _ = find_bins(np.round(x), Schema.of(["x"]), 64, staggered=True)
+    given, _ = find_bins(x, Schema.of([Feature("x", edges=tuple(range(-100, 101)))]), 64, staggered=True)
+    assert few.shift.tolist() == given.shift.tolist() == [0]  # as they are
+
+
+def test_a_value_that_many_rows_have_is_cut_off_in_every_tree():
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random(5000) < 0.5, 0, rng.normal(size=5000))
+    _, codes = find_bins(x[:, None].astype(np.float32), Schema.of(["x"]), 64, staggered=True)
+    for offset in range(4):
+        shared = (codes[:, 0].astype(np.int64) + offset) // 4
+        assert (x[shared == shared[x == 0][0]] == 0).all()
 
 
 # -- values in bins
@@ -189,7 +256,7 @@ def cuts_of_parts(parts, max_bins):
     counts = sum(grid.coarse_counts(image, GRID.coarse, GRID.n_cells).astype(np.int64) for image in seen)
     heavy = grid.heavy_cells(counts, GRID, max_bins)
     fine = sum(grid.fine_counts(image, heavy, GRID).astype(np.int64) for image in seen)
-    return grid.values(choose_cuts(counts, heavy, fine, GRID, max_bins))
+    return grid.values(choose_cuts(counts, heavy, fine, GRID, max_bins, staggered=False)[0])
 
 
 @given(columns, max_bins, st.randoms(use_true_random=False), st.integers(1, 4))

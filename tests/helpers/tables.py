@@ -41,9 +41,14 @@ def random_table(
 
 
 def binned(seed: int, **shape) -> tuple[Binned, Target, Schema]:
-    """Put a random table into bins that are wide enough for it, whatever its rows."""
+    """Put a random table into bins that are wide enough for it, whatever its rows.
+
+    Trees have all cut points, or some of them.
+    """
     X, schema, target = random_table(seed, **shape)
-    bins = make_bins(schema, [np.arange(0.5, 0.0 if f.categorical else 9.0, dtype=np.float32) for f in schema.features])
+    cuts = [np.arange(0.5, 0.0 if f.categorical else 9.0, dtype=np.float32) for f in schema.features]
+    steps = [np.array([1, 1, 4, 1, 2, 1, 1, 3, 1][: len(c)], np.uint8).clip(1, 4) for c in cuts]
+    bins = make_bins(schema, cuts, steps, 5) if seed % 2 else make_bins(schema, cuts)
     keys = np.arange(len(X), dtype=np.uint64)
     return Binned(bins.apply(X), target.rows, keys, bins, target.measure.n_stats), target, schema
 
@@ -64,7 +69,8 @@ class Sites:
         self.asked += 1
         features = draw_level(frontier, self.plan)
         hist = sum(part.fill(frontier.node, features, 2) for part in self.parts)
-        return choose_level(hist, features, self.parts[0].table.bins, self.rule, Ties(self.tie_key, frontier.seed))
+        bins, offsets = self.parts[0].table.bins, self.parts[0].offsets[frontier.node]
+        return choose_level(hist, features, bins, self.rule, Ties(self.tie_key, frontier.seed), offsets=offsets)
 
     def apply(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> None:
         for part in self.parts:

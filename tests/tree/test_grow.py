@@ -82,11 +82,12 @@ def forest_hash(grown, table, target, schema):
 # -- the twin
 
 
-def naive_tree(table, plan, rule, rows, seed, depth=0):
+def naive_tree(table, plan, rule, rows, seed, offset, depth=0):
     """Grow one node and what is below it: its statistics, and its split and children if it has any."""
     bins = table.bins
     hists = [
-        fill_naive(table.codes, table.target, rows, f, bins.n_bins[f], table.n_stats) for f in range(plan.n_features)
+        fill_naive(table.codes, table.target, rows, f, bins.in_histograms, offset, table.n_stats)
+        for f in range(plan.n_features)
     ]
     stats = hists[0].sum(axis=0).tolist()
     pure = rule.criterion != SQUARED_ERROR and sum(s > 0 for s in stats[rule.lead :]) < 2
@@ -108,12 +109,15 @@ def naive_tree(table, plan, rule, rows, seed, depth=0):
         return (stats,)
     f, found, _ = best
     splits = Splits.empty(1, table.n_stats)
-    splits.feature[0], splits.bin[0], splits.missing_left[0] = f, found.bin, found.missing_left
+    # the highest code in the bin; all codes where the others are on the other side as missing ones
+    together = 2 ** int(bins.shift[f])
+    last = min((found.bin + 1) * together - 1 - offset % together, int(bins.last[f])) * (not bins.categorical[f])
+    splits.feature[0], splits.bin[0], splits.missing_left[0] = f, last, found.missing_left
     splits.words[0] = [found.left_set >> 64 * w & (2**64 - 1) for w in range(4)]
     sides = partition_naive(table.codes, rows, splits, 0, bins.categorical)
     seeds = np.array([seed, seed]) if plan.by_tree else child_seeds(np.array([seed]))[0]
-    below = [naive_tree(table, plan, rule, s, c, depth + 1) for s, c in zip(sides, seeds, strict=True)]
-    return stats, (f, found.bin, found.missing_left, found.left_set), *below
+    below = [naive_tree(table, plan, rule, s, c, offset, depth + 1) for s, c in zip(sides, seeds, strict=True)]
+    return stats, (f, last, found.missing_left, found.left_set), *below
 
 
 def as_nested(grown, node):
@@ -137,7 +141,7 @@ def test_trees_node_by_node(plot):
     drawn = rows_of_trees(ROWS, table.row_keys, 0, N_TREES, True)
     seeds = root_seeds(FEATURES, np.arange(N_TREES))
     for t in range(N_TREES):
-        expected = naive_tree(table, plan, rule, np.flatnonzero(drawn[t]), seeds[t])
+        expected = naive_tree(table, plan, rule, np.flatnonzero(drawn[t]), seeds[t], t)
         assert as_nested(grown, t) == expected
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from silvan.tree.draw import make_key, root_seeds
 from silvan.tree.gain import ENTROPY, GINI, SQUARED_ERROR, Rule
 from silvan.tree.grow import Frontier, Plan
-from silvan.tree.histogram import fill, fill_naive, occupied_few
+from silvan.tree.histogram import fill, fill_naive, occupied_few, place_bins
 from silvan.tree.level import draw_level
 from silvan.tree.rows import Rows
 from silvan.tree.split import Splits, occupied_bins
@@ -48,7 +48,7 @@ def begin(table, n_trees=3):
     drawn[0] = False  # a tree without rows
     roots = np.arange(n_trees)
     zeros = np.zeros(n_trees, np.int32)
-    return Rows(table, drawn), Frontier(roots, roots, zeros, root_seeds(KEY, roots), zeros), drawn
+    return Rows(table, drawn, roots), Frontier(roots, roots, zeros, root_seeds(KEY, roots), zeros), drawn
 
 
 def assert_same(one, other):
@@ -61,8 +61,8 @@ def assert_same(one, other):
     np.testing.assert_array_equal(one.feature, other.feature)
 
 
-@given(seeds, st.sampled_from([0, 1, 3]), st.booleans(), st.integers(0, 50), st.integers(1, 9))
-def test_fill(seed, n_classes, weighted, n_rows, n_features):
+@given(seeds, st.sampled_from([0, 1, 3]), st.booleans(), st.integers(0, 50), st.integers(1, 9), st.integers(0, 3))
+def test_fill(seed, n_classes, weighted, n_rows, n_features, offset):
     table, target, _ = binned(seed, n_features=n_features, n_classes=n_classes, weighted=weighted)
     rng = np.random.default_rng(seed)
     rows = rng.choice(len(table), n_rows).astype(np.uint32)  # in any order, some twice
@@ -73,23 +73,24 @@ def test_fill(seed, n_classes, weighted, n_rows, n_features):
     hist = np.full((n_bins.sum() + 1, target.measure.n_stats), 7, dtype)
     for some in range(n_features + 1):
         hist[:] = 7  # added to what is there
-        fill(table.codes, table.target, rows, features, bases, some, hist)
-        naive = [
-            fill_naive(table.codes, table.target, rows, f, table.bins.n_bins[f], target.measure.n_stats)
-            for f in features
-        ]
+        begin = np.zeros(n_features, np.int64)
+        place_bins(bases, features, some, table.bins.shift, offset, begin)
+        fill(table.codes, table.target, rows, features, begin, some, table.bins.shift, hist)
+        bins, n_stats = table.bins.in_histograms, target.measure.n_stats
+        naive = [fill_naive(table.codes, table.target, rows, f, bins, offset, n_stats) for f in features]
         expected = np.concatenate([np.zeros((0, target.measure.n_stats), np.int64), *naive[:some]])
         np.testing.assert_array_equal(hist[: len(expected)] - 7, expected)
         assert (hist[len(expected) :] == 7).all()
 
 
-@given(st.lists(st.integers(0, 255), max_size=40))
-def test_occupied_bins(values):
+@given(st.lists(st.integers(0, 255), max_size=40), st.integers(0, 2), st.integers(0, 3))
+def test_occupied_bins(values, shift, offset):
     codes = np.array(values, np.uint8)[:, None]
-    expected = sorted(set(values) - {0})
-    out = np.zeros(256, np.int64)
-    n = occupied_few(codes, np.arange(len(values), dtype=np.uint32), 0, out)
+    expected = sorted({(v + offset % 2**shift) // 2**shift for v in values} - {0})
+    out, rows = np.zeros(256, np.int64), np.arange(len(values), dtype=np.uint32)
+    n = occupied_few(codes, rows, 0, np.array([shift], np.uint8), offset, out)
     assert out[:n].tolist() == expected
+    expected = sorted(set(values) - {0})
     for lead, column in ((0, 1), (1, 0)):
         hist = np.zeros((256, 2), np.int64)
         np.add.at(hist, (codes[:, 0], column), 1)
@@ -119,7 +120,8 @@ def test_histograms_of_parts_add_up(search, n_parts):
     table, plan, _ = search
     whole, frontier, drawn = begin(table)
     owner = np.random.default_rng(1).integers(0, n_parts, len(table))
-    parts = [Rows(take(table, np.flatnonzero(owner == p)), drawn[:, owner == p]) for p in range(n_parts)]
+    numbers = np.arange(len(drawn))
+    parts = [Rows(take(table, np.flatnonzero(owner == p)), drawn[:, owner == p], numbers) for p in range(n_parts)]
     features = draw_level(frontier, plan)
     added = sum(part.fill(frontier.node, features, 2) for part in parts)
     np.testing.assert_array_equal(added, whole.fill(frontier.node, features, 2))

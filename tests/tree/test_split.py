@@ -8,7 +8,7 @@ from helpers.naive_split import Best, best_split, value_of
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from silvan.data.bins import make_bins
+from silvan.data.bins import HistogramBins, make_bins
 from silvan.data.schema import Feature, Schema
 from silvan.errors import InputError
 from silvan.tree.draw import Ties, tie_rank
@@ -34,7 +34,8 @@ def choose(hists, rule, categorical):
     ]
     bins = make_bins(Schema.of(features), [np.arange(len(h) - 2, dtype=np.float32) for h in hists])
     if len(hists[0]) == 1:  # not even a bin for values
-        bins.__dict__["n_bins"] = np.ones(len(hists), np.int32)
+        none = np.zeros(len(hists), np.int32)
+        bins.__dict__["in_histograms"] = HistogramBins.of(none, none.astype(np.uint8))
     hist = np.ascontiguousarray(np.concatenate(hists), np.int64)
     return choose_level(hist, np.arange(len(hists), dtype=np.int32)[None], bins, rule, TIES)
 

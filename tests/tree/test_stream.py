@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from silvan.forest.category_set import SET_WORDS
 from silvan.tree import rows as rows_module
 from silvan.tree.histogram import fill_naive
-from silvan.tree.level import fill_bases
+from silvan.tree.level import fill_bases, place_level
 from silvan.tree.partition import partition_naive
 from silvan.tree.rows import Rows
 from silvan.tree.split import Splits
@@ -21,7 +21,7 @@ def random_splits(rng, table, n):
     feature = rng.integers(0, table.codes.shape[1], n).astype(np.int32)
     by_set = table.bins.categorical[feature]
     words = np.where(by_set[:, None], rng.integers(0, 2**63, (n, SET_WORDS), dtype=np.uint64), np.uint64(0))
-    bins = np.where(by_set, 0, rng.integers(0, table.bins.n_bins[feature])).astype(np.int32)
+    bins = np.where(by_set, 0, rng.integers(0, table.bins.last[feature] + 1)).astype(np.int32)
     missing_left = np.where(by_set, words[:, 0] & np.uint64(1), rng.integers(0, 2, n)).astype(np.bool_)
     stats = np.zeros((n, table.n_stats), np.int64)
     return Splits(feature, bins, missing_left, words, stats, stats, np.zeros(n), np.ones(n, np.bool_))
@@ -74,13 +74,19 @@ def test_rows_are_counted_where_the_splits_send_them(walk):
     slots[nodes] = np.arange(len(nodes))
     for root, rows in enumerate(listed):
         places = np.full(len(rows), root, np.uint32)
-        stream(table.codes, table.target, rows, places, made, table.bins.categorical, slots, features, bases, hist)
+        bins = table.bins
+        begin = place_level(features, bases, bins.shift, np.full(len(nodes), root + 1))
+        args = made, bins.categorical, slots, features, begin, bins.shift, hist
+        stream(table.codes, table.target, rows, places, *args)
         for node in np.unique(places):
             np.testing.assert_array_equal(rows[places == node], expected[node])
+    tree = [0, 1]
+    for which, _ in rounds:
+        tree += np.repeat(np.array(tree)[which], 2).tolist()
     for i, node in enumerate(nodes):
         for j, f in enumerate(features[i][features[i] >= 0]):
-            here = hist[bases[i, j] : bases[i, j] + table.bins.n_bins[f]]
-            there = fill_naive(table.codes, table.target, expected[node], f, table.bins.n_bins[f], table.n_stats)
+            here, bins = hist[bases[i, j] : bases[i, j] + table.bins.n_bins[f]], table.bins.in_histograms
+            there = fill_naive(table.codes, table.target, expected[node], f, bins, tree[node] + 1, table.n_stats)
             np.testing.assert_array_equal(here, there)
 
 
@@ -104,7 +110,7 @@ def test_large_levels_and_long_trees_are_sorted(monkeypatch, limit):
     """Walking along all rows does not pay for ever."""
     monkeypatch.setattr(rows_module, "SMALL_TABLE", -1)
     table, _, _ = binned(1)
-    rows = Rows(table, np.ones((2, len(table)), np.bool_))
+    rows = Rows(table, np.ones((2, len(table)), np.bool_), np.arange(2))
     features = np.zeros((2, 1), np.int32)
     before = rows.fill(np.arange(2), features, 1)
     assert rows.places is not None

@@ -18,7 +18,7 @@ def test_a_column_that_is_there_twice_shares_its_importance(max_features):
     X, y = table()
     twice = np.column_stack([X[:, 0], X])
     shares = sv.ForestClassifier(100, max_features=max_features).fit(twice, y).forest_.importances()
-    assert 0.8 < shares["x0"] / shares["x1"] < 1.25
+    assert 0.67 < shares["x0"] / shares["x1"] < 1.5
 
 
 def test_parties_with_the_same_column_win_alike():

@@ -20,8 +20,9 @@ COARSE_BITS = 14
 FINE_BITS = 12
 """Most bits the second pass adds inside a heavy cell."""
 
-_DETAIL = 64
-"""Fine cells for each bin's share of rows in a coarse cell."""
+_DETAIL, _MOST_DETAIL = 64, 4096
+"""Fine cells for each bin's share of rows in a coarse cell, and for a whole column: few bins are placed well, many
+need it less."""
 
 CELL_BUDGET = 26
 """All columns' coarse cells together number at most 2 to this power."""
@@ -128,11 +129,12 @@ class Heavy(NamedTuple):
 def heavy_cells(counts: np.ndarray, grid: Grid, max_bins: int, floor: int = 1) -> Heavy:
     """Return the cells that hold more than a quarter of a bin's share, and at least ``floor`` rows.
 
-    A cell with r bins' shares is cut into some 64 r parts, so that the cuts through it can be placed well.
+    A cell with r bins' shares is cut into some 64 r parts (of 64 bins; 16 r of 256), so that the cuts through it can be
+    placed well.
     """
     share = counts.sum(dtype=np.int64) / max_bins
     cells = np.flatnonzero((counts > share / 4) & (counts >= floor)).astype(np.int32)
-    detail = min(_DETAIL, grid.budget / (2 * max_bins))
+    detail = min(_DETAIL, _MOST_DETAIL / max_bins, grid.budget / (2 * max_bins))
     parts = detail * counts[cells] / max(share, 1e-9)
     bits = np.clip(np.frexp(parts)[1], 1, FINE_BITS)  # frexp is exact on every machine, log2 is not
     return Heavy(cells, np.maximum(grid.coarse - bits, 0).astype(np.int32))

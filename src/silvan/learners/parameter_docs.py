@@ -24,7 +24,8 @@ min_samples_split, min_samples_leaf
 max_features
     Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all.
 max_bins
-    Most bins of a numeric column, up to 255.
+    Most bins of a numeric column in a tree, up to 255. Trees differ in their cut points: with 64 bins each they have
+    about 250 in all.
 bootstrap
     Grow each tree on its own draw of rows, without replacement: each row with probability 1 - 1/e. The federation's
     ``random_state`` decides which.

@@ -147,6 +147,11 @@ def root_seeds(key: np.ndarray, trees: np.ndarray) -> np.ndarray:
     return seeds
 
 
+def cut_offsets(trees: np.ndarray) -> np.ndarray:
+    """Return which of the sets of cut points each tree has, by its number."""
+    return (trees % 4).astype(np.uint8)
+
+
 class Ties(NamedTuple):
     """What decides between splits of equal gain: the order of features is drawn for every node, by a keyed hash."""
 

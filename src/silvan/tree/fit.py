@@ -227,7 +227,7 @@ def add_trees(
 ) -> Assembled:
     """Grow the trees that a forest lacks: with those ``before``, it is the forest that ``fit_forest`` grows at once."""
     threads = thread_count(n_jobs)
-    bins, codes = find_bins(X, schema, settings.max_bins, threads, floor)
+    bins, codes = find_bins(X, schema, settings.max_bins, threads, floor, staggered=True)
     numbers = np.arange(len(X), dtype=np.uint64) if row_keys is None else row_keys
     table = Binned(codes, target.rows, numbers, bins, target.measure.n_stats)
     trees = range(0 if before is None else len(before.forest), settings.n_estimators)

@@ -21,7 +21,8 @@ FIRST_RULES, RULES = 1, 2
 """By which rules trees grow: those of version 0.1.0, and those of today. A study goes on by the rules it began with.
 
 2  Equal gains go to a feature by a draw, to the lowest before. A node draws again where all drawn features are
-   constant, where none of them had an admissible split before.
+   constant, where none of them had an admissible split before. Trees differ in their cut points, which were the same
+   for all before.
 """
 
 

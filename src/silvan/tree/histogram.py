@@ -3,18 +3,34 @@
 The target is either a class code a row (then a histogram counts) or a few integers a row (then it adds them
 up); ``gain.py`` lists the layouts. Rows of a node are consecutive entries of ``order``, so a histogram is one
 walk along it. A histogram is an array (bins, statistics); those of several features lie one after the other,
-``base`` says where.
+``base`` says where. A value's bin follows from its code and the offset of the node: see ``data/bins.py``.
 """
 
 import numpy as np
 from numba import njit
 from numba.cpython.unsafe.numbers import trailing_zeros
 
+from silvan.data.bins import HistogramBins
 from silvan.tree.draw import FeatureOrder, Ties, draw_features
 from silvan.tree.gain import SQUARED_ERROR, Rule, is_closed
 from silvan.tree.split import Scratch, Splits, consider, finish_split, occupied_bins
 
 U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _part(offset: int, shift: np.uint64) -> np.uint64:
+    return U(offset) & ((U(1) << shift) - U(1))
+
+
+@njit(nogil=True, cache=True)
+def place_bins(
+    bases: np.ndarray, features: np.ndarray, n: int, shift: np.ndarray, offset: int, out: np.ndarray
+) -> None:
+    """Write where the first ``n`` features' histograms begin, such that (this + code) >> shift is a value's place."""
+    for j in range(n):
+        s = U(shift[features[j]])
+        out[j] = np.int64((U(bases[j]) << s) + _part(offset, s))
 
 
 @njit(nogil=True, cache=True)
@@ -23,18 +39,20 @@ def fill(
     target: np.ndarray,
     rows: np.ndarray,
     features: np.ndarray,
-    bases: np.ndarray,
+    starts: np.ndarray,
     n: int,
+    shift: np.ndarray,
     hist: np.ndarray,
 ) -> None:
-    """Add rows to the histograms of the first ``n`` features."""
+    """Add rows to the histograms of the first ``n`` features; ``starts`` are by ``place_bins``."""
     width, stats = U(codes.shape[1]), U(hist.shape[1])
     flat, out = codes.ravel(), hist.ravel()
     if target.ndim == 2:
         for i in range(rows.shape[0]):
             at = U(rows[i]) * width
             for j in range(n):
-                here = (U(bases[j]) + U(flat[at + U(features[j])])) * stats
+                f = U(features[j])
+                here = ((U(starts[j]) + U(flat[at + f])) >> U(shift[f])) * stats
                 for s in range(target.shape[1]):
                     out[here + U(s)] += target[rows[i], s]
         return
@@ -43,60 +61,73 @@ def fill(
     j = 0
     while j + 4 <= n:
         f0, f1, f2, f3 = U(features[j]), U(features[j + 1]), U(features[j + 2]), U(features[j + 3])
-        h0, h1 = U(bases[j]) * stats, U(bases[j + 1]) * stats
-        h2, h3 = U(bases[j + 2]) * stats, U(bases[j + 3]) * stats
+        b0, b1, b2, b3 = U(starts[j]), U(starts[j + 1]), U(starts[j + 2]), U(starts[j + 3])
+        s0, s1, s2, s3 = U(shift[f0]), U(shift[f1]), U(shift[f2]), U(shift[f3])
         for i in range(rows.shape[0]):
             at, c = U(rows[i]) * width, U(target[rows[i]])
-            out[h0 + U(flat[at + f0]) * stats + c] += 1
-            out[h1 + U(flat[at + f1]) * stats + c] += 1
-            out[h2 + U(flat[at + f2]) * stats + c] += 1
-            out[h3 + U(flat[at + f3]) * stats + c] += 1
+            out[((b0 + U(flat[at + f0])) >> s0) * stats + c] += 1
+            out[((b1 + U(flat[at + f1])) >> s1) * stats + c] += 1
+            out[((b2 + U(flat[at + f2])) >> s2) * stats + c] += 1
+            out[((b3 + U(flat[at + f3])) >> s3) * stats + c] += 1
         j += 4
     if j + 3 == n:
         f0, f1, f2 = U(features[j]), U(features[j + 1]), U(features[j + 2])
-        h0, h1, h2 = U(bases[j]) * stats, U(bases[j + 1]) * stats, U(bases[j + 2]) * stats
+        b0, b1, b2 = U(starts[j]), U(starts[j + 1]), U(starts[j + 2])
+        s0, s1, s2 = U(shift[f0]), U(shift[f1]), U(shift[f2])
         for i in range(rows.shape[0]):
             at, c = U(rows[i]) * width, U(target[rows[i]])
-            out[h0 + U(flat[at + f0]) * stats + c] += 1
-            out[h1 + U(flat[at + f1]) * stats + c] += 1
-            out[h2 + U(flat[at + f2]) * stats + c] += 1
+            out[((b0 + U(flat[at + f0])) >> s0) * stats + c] += 1
+            out[((b1 + U(flat[at + f1])) >> s1) * stats + c] += 1
+            out[((b2 + U(flat[at + f2])) >> s2) * stats + c] += 1
         return
     if j + 2 == n:
-        f0, f1, h0, h1 = U(features[j]), U(features[j + 1]), U(bases[j]) * stats, U(bases[j + 1]) * stats
+        f0, f1, b0, b1 = U(features[j]), U(features[j + 1]), U(starts[j]), U(starts[j + 1])
+        s0, s1 = U(shift[f0]), U(shift[f1])
         for i in range(rows.shape[0]):
             at, c = U(rows[i]) * width, U(target[rows[i]])
-            out[h0 + U(flat[at + f0]) * stats + c] += 1
-            out[h1 + U(flat[at + f1]) * stats + c] += 1
+            out[((b0 + U(flat[at + f0])) >> s0) * stats + c] += 1
+            out[((b1 + U(flat[at + f1])) >> s1) * stats + c] += 1
         return
     if j + 1 == n:
-        f0, h0 = U(features[j]), U(bases[j]) * stats
+        f0, b0 = U(features[j]), U(starts[j])
+        s0 = U(shift[f0])
         for i in range(rows.shape[0]):
             at, c = U(rows[i]) * width, U(target[rows[i]])
-            out[h0 + U(flat[at + f0]) * stats + c] += 1
+            out[((b0 + U(flat[at + f0])) >> s0) * stats + c] += 1
 
 
 def fill_naive(
-    codes: np.ndarray, target: np.ndarray, rows: np.ndarray, feature: int, n_bins: int, n_stats: int
+    codes: np.ndarray,
+    target: np.ndarray,
+    rows: np.ndarray,
+    feature: int,
+    bins: HistogramBins,
+    offset: int,
+    n_stats: int,
 ) -> np.ndarray:
     """Compute what ``fill`` computes, for one feature in plain NumPy, for tests to compare with."""
     vectors = target if target.ndim == 2 else np.eye(n_stats, dtype=np.int64)[target]
-    hist = np.zeros((n_bins, n_stats), np.int64)
-    np.add.at(hist, codes[rows, feature], vectors[rows])
+    hist, together = np.zeros((bins.n_bins[feature], n_stats), np.int64), 2 ** int(bins.shift[feature])
+    np.add.at(hist, (codes[rows, feature].astype(np.int64) + offset % together) // together, vectors[rows])
     return hist
 
 
 @njit(nogil=True, cache=True)
-def occupied_few(codes: np.ndarray, rows: np.ndarray, feature: int, out: np.ndarray) -> int:
+def occupied_few(
+    codes: np.ndarray, rows: np.ndarray, feature: int, shift: np.ndarray, offset: int, out: np.ndarray
+) -> int:
     """List the value bins of a few rows, in order, without looking at all bins."""
     w0, w1, w2, w3 = U(0), U(0), U(0), U(0)
+    s = U(shift[feature])
+    a = _part(offset, s)
     for i in range(rows.shape[0]):
-        code = codes[rows[i], feature]
-        bit = U(1) << U(code & 63)
-        if code < 64:
+        b = (U(codes[rows[i], feature]) + a) >> s
+        bit = U(1) << (b & U(63))
+        if b < U(64):
             w0 |= bit
-        elif code < 128:
+        elif b < U(128):
             w1 |= bit
-        elif code < 192:
+        elif b < U(192):
             w2 |= bit
         else:
             w3 |= bit
@@ -130,8 +161,9 @@ def find_splits(
     stops: np.ndarray,
     seeds: np.ndarray,
     attempts: np.ndarray,
+    offsets: np.ndarray,
     tries: int,
-    n_bins: np.ndarray,
+    bins: HistogramBins,
     categorical: np.ndarray | None,
     hist: np.ndarray,
     bases: np.ndarray,
@@ -144,10 +176,10 @@ def find_splits(
 ) -> None:
     """Decide every open node where all rows are at hand: histograms are made, read and cleared node by node.
 
-    A node in which all features drawn are constant draws others, up to ``tries`` times. ``categorical`` is None if no
-    feature is. ``hist`` is zero before and after.
+    A node in which all features drawn are constant draws others, up to ``tries`` times. ``offsets`` are of the
+    nodes. ``categorical`` is None if no feature is. ``hist`` is zero before and after.
     """
-    size = hist.shape[1]
+    size, begin = hist.shape[1], np.empty(drawn.shape[0], np.int64)
     for node in range(seeds.shape[0]):
         rows = order[starts[node] : stops[node]]
         total = splits.total[node]
@@ -155,13 +187,14 @@ def find_splits(
             n = draw_features(seeds[node], attempt, feature_order, drawn)
             if n == 0:
                 break
-            fill(codes, target, rows, drawn, bases, n, hist)
+            place_bins(bases, drawn, n, bins.shift, offsets[node], begin)
+            fill(codes, target, rows, drawn, begin, n, bins.shift, hist)
             closed = False
             for j in range(n):
                 feature, base = drawn[j], bases[j]
-                width = n_bins[feature]
+                width = bins.n_bins[feature]
                 if rows.shape[0] < width:
-                    occupied = occupied_few(codes, rows, feature, scratch.occupied)
+                    occupied = occupied_few(codes, rows, feature, bins.shift, offsets[node], scratch.occupied)
                 else:
                     occupied = occupied_bins(hist, base, width, rule.lead, scratch.occupied)
                 if j == 0:
@@ -176,7 +209,8 @@ def find_splits(
                         categorical,
                         hist,
                         base,
-                        width,
+                        bins,
+                        offsets[node],
                         occupied,
                         rule,
                         node,

@@ -7,12 +7,12 @@ features are listed. Whoever knows the list can fill or read them.
 import numpy as np
 from numba import njit
 
-from silvan.data.bins import Bins
+from silvan.data.bins import Bins, HistogramBins
 from silvan.errors import InputError
 from silvan.tree.draw import FeatureOrder, Ties, draw_features, make_feature_order
 from silvan.tree.gain import Rule, gain, is_closed
 from silvan.tree.grow import Frontier, Plan
-from silvan.tree.histogram import fill
+from silvan.tree.histogram import fill, place_bins
 from silvan.tree.node_rows import Binned, NodeRows, split_evenly
 from silvan.tree.split import Scratch, Splits, consider, finish_split, make_scratch, occupied_bins, some_categorical
 from silvan.util.threads import thread_count, thread_map
@@ -47,22 +47,39 @@ def fill_bases(features: np.ndarray, n_bins: np.ndarray) -> np.ndarray:
     return bases
 
 
+def place_level(features: np.ndarray, bases: np.ndarray, shift: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Return where histograms begin as ``place_bins`` does, for the nodes of a level; ``offsets`` are of the nodes."""
+    of_column = shift[features].astype(np.int64)
+    return (bases[: len(features)] << of_column) + (offsets[:, None] & ((1 << of_column) - 1))
+
+
 def fill_nodes(
     table: Binned,
     order: np.ndarray,
     starts: np.ndarray,
     stops: np.ndarray,
+    offsets: np.ndarray,
     features: np.ndarray,
     bases: np.ndarray,
     hist: np.ndarray,
     threads: int,
 ) -> None:
     """Add up the histograms of nodes whose rows are ``order[start:stop]``."""
-    listed = features.astype(np.int64)
+    listed, begin = features.astype(np.int64), place_level(features, bases, table.bins.shift, offsets)
 
     def some(first: int) -> None:
         here = slice(first, first + _NODES_A_TASK)
-        _fill(table.codes, table.target, order, starts[here], stops[here], listed[here], bases[here], hist)
+        _fill(
+            table.codes,
+            table.target,
+            order,
+            starts[here],
+            stops[here],
+            listed[here],
+            begin[here],
+            table.bins.shift,
+            hist,
+        )
 
     thread_map(some, range(0, len(starts), _NODES_A_TASK), threads)
 
@@ -75,24 +92,34 @@ def _fill(
     starts: np.ndarray,
     stops: np.ndarray,
     features: np.ndarray,
-    bases: np.ndarray,
+    begin: np.ndarray,
+    shift: np.ndarray,
     hist: np.ndarray,
 ) -> None:
     for node in range(starts.shape[0]):
         n = 0
         while n < features.shape[1] and features[node, n] >= 0:
             n += 1
-        fill(codes, target, order[starts[node] : stops[node]], features[node], bases[node], n, hist)
+        rows = order[starts[node] : stops[node]]
+        fill(codes, target, rows, features[node], begin[node], n, shift, hist)
 
 
 def choose_level(
-    hist: np.ndarray, features: np.ndarray, bins: Bins, rule: Rule, ties: Ties, n_jobs: int | None = None
+    hist: np.ndarray,
+    features: np.ndarray,
+    bins: Bins,
+    rule: Rule,
+    ties: Ties,
+    n_jobs: int | None = None,
+    offsets: np.ndarray | None = None,
 ) -> Splits:
-    """Decide every open node from its histograms."""
+    """Decide every open node from its histograms; ``offsets`` say which cut points they have."""
     width = fill_bases(features, bins.n_bins)[-1, 0]
     if hist.shape != (width, rule.lead + len(rule.class_weight)):
         raise InputError(f"histograms of shape {hist.shape}, the nodes ask for {width} bins")
-    splits = choose_listed(hist, features, bins.n_bins, bins.categorical, rule, ties, thread_count(n_jobs))
+    offsets = np.zeros(len(features), np.uint8) if offsets is None else offsets
+    threads = thread_count(n_jobs)
+    splits = choose_listed(hist, features, bins.in_histograms, bins.categorical, rule, ties, offsets, threads)
     finish_splits(splits, rule)
     return splits
 
@@ -105,6 +132,7 @@ def find_listed(
     splits = Splits.empty(len(nodes), table.n_stats)
     widest = int(bins.n_bins.max(initial=1))
     starts, stops, listed = rows.starts[nodes], rows.stops[nodes], features.astype(np.int64)
+    offsets = rows.offsets[nodes]
     categorical = some_categorical(bins.categorical)
 
     def some(here: slice) -> None:
@@ -114,8 +142,9 @@ def find_listed(
             rows.order,
             starts[here],
             stops[here],
+            offsets[here],
             listed[here],
-            bins.n_bins,
+            bins.in_histograms,
             categorical,
             np.zeros((features.shape[1] * widest, table.n_stats), table.count_type),
             np.arange(features.shape[1]) * widest,
@@ -136,8 +165,9 @@ def _find_listed(
     order: np.ndarray,
     starts: np.ndarray,
     stops: np.ndarray,
+    offsets: np.ndarray,
     features: np.ndarray,
-    n_bins: np.ndarray,
+    bins: HistogramBins,
     categorical: np.ndarray | None,
     hist: np.ndarray,
     bases: np.ndarray,
@@ -147,16 +177,18 @@ def _find_listed(
     scratch: Scratch,
 ) -> None:
     """Make, read and clear histograms node by node; ``hist`` is zero before and after."""
-    size = hist.shape[1]
+    size, begin = hist.shape[1], np.empty(features.shape[1], np.int64)
     for node in range(starts.shape[0]):
         n = 0
         while n < features.shape[1] and features[node, n] >= 0:
             n += 1
-        fill(codes, target, order[starts[node] : stops[node]], features[node], bases, n, hist)
+        rows = order[starts[node] : stops[node]]
+        place_bins(bases, features[node], n, bins.shift, offsets[node], begin)
+        fill(codes, target, rows, features[node], begin, n, bins.shift, hist)
         total, closed = splits.total[node], False
         for j in range(n):
             feature, base = features[node, j], bases[j]
-            width = n_bins[feature]
+            width = bins.n_bins[feature]
             if j == 0:
                 for b in range(width):
                     for s in range(size):
@@ -164,7 +196,8 @@ def _find_listed(
                 closed = is_closed(total, rule)
             if not closed:
                 occupied = occupied_bins(hist, base, width, rule.lead, scratch.occupied)
-                consider(feature, categorical, hist, base, width, occupied, rule, node, ties, splits, scratch)
+                offset = offsets[node]
+                consider(feature, categorical, hist, base, bins, offset, occupied, rule, node, ties, splits, scratch)
             for b in range(width):
                 for s in range(size):
                     hist[base + b, s] = 0
@@ -173,20 +206,30 @@ def _find_listed(
 def choose_listed(
     hist: np.ndarray,
     features: np.ndarray,
-    n_bins: np.ndarray,
+    bins: HistogramBins,
     categorical: np.ndarray,
     rule: Rule,
     ties: Ties,
+    offsets: np.ndarray,
     threads: int = 1,
 ) -> Splits:
     """Find the best split of every node from the histograms of a level."""
     splits = Splits.empty(len(features), hist.shape[1])
-    bases, kinds = fill_bases(features, n_bins), some_categorical(categorical)
+    bases, kinds = fill_bases(features, bins.n_bins), some_categorical(categorical)
 
     def some(here: slice) -> None:
-        part = Splits(*(column[here] for column in splits))
-        scratch = make_scratch(hist.shape[1])
-        _choose_listed(hist, features[here], bases[here], n_bins, kinds, rule, ties.take(here), part, scratch)
+        _choose_listed(
+            hist,
+            features[here],
+            bases[here],
+            bins,
+            offsets[here],
+            kinds,
+            rule,
+            ties.take(here),
+            Splits(*(column[here] for column in splits)),
+            make_scratch(hist.shape[1]),
+        )
 
     thread_map(some, split_evenly(np.ones(len(features), np.int64), threads), threads)
     return splits
@@ -197,7 +240,8 @@ def _choose_listed(
     hist: np.ndarray,
     features: np.ndarray,
     bases: np.ndarray,
-    n_bins: np.ndarray,
+    bins: HistogramBins,
+    offsets: np.ndarray,
     categorical: np.ndarray | None,
     rule: Rule,
     ties: Ties,
@@ -209,15 +253,15 @@ def _choose_listed(
             feature, base = features[node, j], bases[node, j]
             if feature < 0:
                 break
-            width = n_bins[feature]
+            width = bins.n_bins[feature]
             if j == 0:
                 for b in range(width):
                     for s in range(hist.shape[1]):
                         splits.total[node, s] += hist[base + b, s]
                 if is_closed(splits.total[node], rule):
                     break
-            occupied = occupied_bins(hist, base, width, rule.lead, scratch.occupied)
-            consider(feature, categorical, hist, base, width, occupied, rule, node, ties, splits, scratch)
+            occupied, offset = occupied_bins(hist, base, width, rule.lead, scratch.occupied), offsets[node]
+            consider(feature, categorical, hist, base, bins, offset, occupied, rule, node, ties, splits, scratch)
 
 
 def add_nodes(rows: NodeRows, nodes: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from silvan.data.bins import Bins
-from silvan.tree.draw import RowDraw, list_rows, rows_of_trees
+from silvan.tree.draw import RowDraw, cut_offsets, list_rows, rows_of_trees
 from silvan.util.threads import thread_map
 
 _TREES_A_DRAW = 4  # which share their hashes
@@ -15,7 +15,7 @@ _TASKS_A_THREAD = 4
 
 @dataclass(frozen=True)
 class Binned:
-    """A table ready to grow on: bins a row, the target in the layout of ``gain.py``, and a key a row."""
+    """A table ready to grow on: the codes of a row, its target in the layout of ``gain.py``, and its key."""
 
     codes: np.ndarray  # uint8 (rows, features)
     target: np.ndarray  # uint16 (rows,) class codes, or int64 (rows, statistics)
@@ -40,6 +40,7 @@ class NodeRows:
     order: np.ndarray  # uint32
     starts: np.ndarray
     stops: np.ndarray
+    offsets: np.ndarray  # uint8: which cut points the node's tree has
 
     @classmethod
     def draw(cls, table: Binned, key: np.ndarray, n_trees: int, draw: RowDraw, threads: int = 1) -> "NodeRows":
@@ -52,13 +53,15 @@ class NodeRows:
 
         parts = thread_map(some, range(0, n_trees, _TREES_A_DRAW), threads)
         stops = np.cumsum(np.concatenate([sizes for _, sizes in parts]))
-        return cls(table, np.concatenate([order for order, _ in parts]), np.append(0, stops[:-1]), stops)
+        order, offsets = np.concatenate([order for order, _ in parts]), cut_offsets(np.arange(n_trees))
+        return cls(table, order, np.append(0, stops[:-1]), stops, offsets)
 
     def add(self, nodes: np.ndarray, middles: np.ndarray) -> None:
         """Add the children of nodes whose right sides begin at ``middles``; they get the next numbers."""
         starts, stops = self.starts[nodes], self.stops[nodes]
         self.starts = np.concatenate([self.starts, np.stack([starts, middles], axis=1).reshape(-1)])
         self.stops = np.concatenate([self.stops, np.stack([middles, stops], axis=1).reshape(-1)])
+        self.offsets = np.concatenate([self.offsets, np.repeat(self.offsets[nodes], 2)])
 
 
 def split_evenly(sizes: np.ndarray, threads: int) -> list[slice]:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from silvan.tree.draw import TREES_A_HASH, RowDraw, list_rows, rows_of_trees
-from silvan.tree.level import fill_bases
+from silvan.data.bins import Bins
+from silvan.tree.draw import TREES_A_HASH, RowDraw, cut_offsets, list_rows, rows_of_trees
+from silvan.tree.level import fill_bases, place_level
 from silvan.tree.node_rows import Binned
 from silvan.tree.split import Splits
 from silvan.tree.stream import SplitsMade, stream
@@ -20,9 +21,9 @@ class RoutedRows:
     """The rows of some trees, for a table that is seen in pieces."""
 
     def __init__(
-        self, pieces: Callable[[], Iterator[Binned]], n_bins: np.ndarray, key: np.ndarray, n_trees: int, draw: RowDraw
+        self, pieces: Callable[[], Iterator[Binned]], bins: Bins, key: np.ndarray, n_trees: int, draw: RowDraw
     ) -> None:
-        self.pieces, self.n_bins = pieces, n_bins
+        self.pieces, self.bins = pieces, bins
         self.key, self.n_trees, self.draw = key, n_trees, draw
         self.made = SplitsMade.none(n_trees)
         self.tree = np.arange(n_trees)  # of each node
@@ -34,7 +35,8 @@ class RoutedRows:
 
     def fill(self, nodes: np.ndarray, features: np.ndarray, threads: int) -> np.ndarray:
         """Add up the histograms of some nodes, of the features listed for each: (bins of all, statistics)."""
-        bases = fill_bases(features, self.n_bins)
+        bases = fill_bases(features, self.bins.n_bins)
+        begin = place_level(features, bases, self.bins.shift, cut_offsets(self.tree[nodes]))
         slots = np.full(len(self.made.child), -1, np.int32)
         slots[nodes] = np.arange(len(nodes))
         trees = np.unique(self.tree[nodes])
@@ -57,10 +59,11 @@ class RoutedRows:
                         rows,
                         places,
                         self.made,
-                        piece.bins.categorical,
+                        self.bins.categorical,
                         slots,
                         features,
-                        bases,
+                        begin,
+                        self.bins.shift,
                         hist,
                     )
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from silvan.tree.draw import RowDraw, Ties, list_rows, make_feature_order, rows_of_trees
+from silvan.tree.draw import RowDraw, Ties, cut_offsets, list_rows, make_feature_order, rows_of_trees
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.histogram import find_splits
-from silvan.tree.level import choose_level, draw_level, fill_bases, fill_nodes
+from silvan.tree.level import choose_level, draw_level, fill_bases, fill_nodes, place_level
 from silvan.tree.node_rows import Binned
 from silvan.tree.partition import partition
 from silvan.tree.split import Splits, make_scratch, some_categorical
@@ -30,9 +30,10 @@ class Rows:
     are ``order[start:stop]``.
     """
 
-    def __init__(self, table: Binned, drawn: np.ndarray) -> None:
-        """Begin with every drawn row at its tree's root; ``drawn`` is (tree, row)."""
+    def __init__(self, table: Binned, drawn: np.ndarray, numbers: np.ndarray) -> None:
+        """Begin with every drawn row at its tree's root; ``drawn`` is (tree, row), ``numbers`` those of the trees."""
         self.table = table
+        self.offsets = cut_offsets(numbers)  # which cut points a node's tree has
         sizes = np.zeros(len(drawn), np.int64)
         self.order = list_rows(drawn, sizes)
         self.stops = np.cumsum(sizes)
@@ -47,7 +48,8 @@ class Rows:
     @classmethod
     def of_trees(cls, table: Binned, key: np.ndarray, trees: range, draw: RowDraw) -> "Rows":
         """Draw the rows of consecutive trees."""
-        return cls(table, rows_of_trees(key, table.row_keys, trees.start, len(trees), draw))
+        drawn = rows_of_trees(key, table.row_keys, trees.start, len(trees), draw)
+        return cls(table, drawn, np.arange(trees.start, trees.stop))
 
     @property
     def n_nodes(self) -> int:
@@ -63,7 +65,8 @@ class Rows:
         bases = fill_bases(features, self.table.bins.n_bins)
         if not self._streams(bases):
             return self._find_sorted(frontier, plan, rule, ties)
-        splits = choose_level(self.fill(frontier.node, features, 1), features, self.table.bins, rule, ties, 1)
+        hist, offsets = self.fill(frontier.node, features, 1), self.offsets[frontier.node]
+        splits = choose_level(hist, features, self.table.bins, rule, ties, 1, offsets)
         stuck = np.flatnonzero(~splits.varies & rule.open_nodes(splits.total))
         if len(stuck) and plan.tries > 1:
             again = frontier.take(stuck)
@@ -86,8 +89,9 @@ class Rows:
             self.stops[frontier.node],
             frontier.seed,
             frontier.attempt,
+            self.offsets[frontier.node],
             plan.tries,
-            bins.n_bins,
+            bins.in_histograms,
             some_categorical(bins.categorical),
             np.zeros((plan.n_drawn * widest, table.n_stats), table.count_type),
             np.arange(plan.n_drawn) * widest,
@@ -107,25 +111,28 @@ class Rows:
         hist = np.zeros((bases[-1, 0], table.n_stats), table.count_type)
         if not self._streams(bases):
             self.sort()
-            fill_nodes(table, self.order, self.starts[nodes], self.stops[nodes], features, bases, hist, threads)
+            starts, stops, offsets = self.starts[nodes], self.stops[nodes], self.offsets[nodes]
+            fill_nodes(table, self.order, starts, stops, offsets, features, bases, hist, threads)
             return hist
         slots = np.full(len(self.made.child), -1, np.int32)
         slots[nodes] = np.arange(len(nodes))
         places: np.ndarray = self.places  # type: ignore[assignment]
 
+        begin = place_level(features, bases, table.bins.shift, self.offsets[nodes])
+
         def tree(rows: tuple[int, int]) -> None:
             here = slice(*rows)
-            categorical = table.bins.categorical
             stream(
                 table.codes,
                 table.target,
                 self.order[here],
                 places[here],
                 self.made,
-                categorical,
+                table.bins.categorical,
                 slots,
                 features,
-                bases,
+                begin,
+                table.bins.shift,
                 hist,
             )
 
@@ -138,6 +145,7 @@ class Rows:
 
         Rows of splits that are not ``needed`` stay where they are.
         """
+        self.offsets = np.concatenate([self.offsets, np.repeat(self.offsets[nodes], 2)])
         if self.places is not None:
             self.made = self.made.add(nodes, splits, needed)
             return

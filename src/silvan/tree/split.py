@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from silvan.data.bins import HistogramBins
 from silvan.forest.category_set import SET_WORDS, in_set
 from silvan.tree.draw import Ties, tie_rank
 from silvan.tree.gain import GINI, LOG_SCALE, SQUARED_ERROR, Rule, gain, n_log_n
@@ -215,7 +216,7 @@ class Splits(NamedTuple):
     """The split of each open node; ``feature`` is -1 where none was found."""
 
     feature: np.ndarray  # int32
-    bin: np.ndarray  # int32, last bin on the left of a numeric split, 0 for a categorical one
+    bin: np.ndarray  # int32, last code on the left of a numeric split, 0 for a categorical one
     missing_left: np.ndarray  # bool
     words: np.ndarray  # uint64 (nodes, 4), the left set of a categorical split
     total: np.ndarray  # int64 (nodes, statistics) of the node
@@ -261,12 +262,21 @@ def some_categorical(categorical: np.ndarray) -> np.ndarray | None:
 
 
 @njit(nogil=True, cache=True)
+def last_code(b: int, bins: HistogramBins, feature: int, offset: int) -> int:
+    """Return the highest code in a bin or below it, in the histograms of a node with this offset."""
+    shift, last = np.int64(bins.shift[feature]), np.int64(bins.last[feature])
+    code = ((b + 1) << shift) - 1 - (np.int64(offset) & ((1 << shift) - 1))
+    return int(min(code, last))
+
+
+@njit(nogil=True, cache=True)
 def consider(
     feature: int,
     categorical: np.ndarray | None,
     hist: np.ndarray,
     base: int,
-    n_bins: int,
+    bins: HistogramBins,
+    offset: int,
     n_occupied: int,
     rule: Rule,
     node: int,
@@ -276,9 +286,9 @@ def consider(
 ) -> None:
     """Try one feature at a node and keep its best split if it beats what the node has.
 
-    ``categorical`` is None if no feature is: then nothing about categories is compiled.
+    ``categorical`` is None if no feature is: then nothing about categories is compiled. The split goes by codes.
     """
-    missing_rows, total = 0, splits.total[node]
+    missing_rows, total, n_bins = 0, splits.total[node], bins.n_bins[feature]
     for s in range(total.shape[0] if rule.lead == 0 else 1):
         missing_rows += hist[base, s]
     if n_occupied + (missing_rows > 0) < 2:
@@ -300,7 +310,7 @@ def consider(
             return
     splits.feature[node] = feature
     splits.gain[node] = value
-    splits.bin[node] = scratch.cut[0]
+    splits.bin[node] = scratch.cut[0] if by_category else last_code(scratch.cut[0], bins, feature, offset)
     splits.missing_left[node] = scratch.cut[1] != 0
     for s in range(total.shape[0]):
         splits.left[node, s] = scratch.best[s]

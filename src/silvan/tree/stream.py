@@ -21,8 +21,8 @@ class SplitsMade(NamedTuple):
 
     child: np.ndarray
     feature: np.ndarray
-    last: np.ndarray  # last bin on the left
-    missing: np.ndarray  # what a missing value's bin is raised by, to send it right
+    last: np.ndarray  # last code on the left
+    missing: np.ndarray  # what a missing value's code is raised by, to send it right
     words: np.ndarray
 
     @classmethod
@@ -49,7 +49,7 @@ def _blank(n: int) -> tuple[np.ndarray, ...]:
 
 @njit(nogil=True, cache=True, inline="always")
 def _descend(flat: np.ndarray, at: np.uint64, node: np.uint64, made: SplitsMade, categorical: np.ndarray) -> np.uint64:
-    """Take a row, whose bins begin at ``flat[at]``, down from a node as far as there are splits."""
+    """Take a row, whose codes begin at ``flat[at]``, down from a node as far as there are splits."""
     while made.child[node] >= 0:
         f = U(made.feature[node])
         code = int(flat[at + f])
@@ -71,16 +71,26 @@ def stream(
     categorical: np.ndarray,
     slots: np.ndarray,
     features: np.ndarray,
-    bases: np.ndarray,
+    starts: np.ndarray,
+    shift: np.ndarray,
     hist: np.ndarray,
 ) -> None:
     """Move a tree's rows to their nodes and add them to the histograms there.
 
     ``places`` holds each row's node and is brought up to date. ``slots`` is the number of each node's histograms, -1
-    for none; those of slot s are of ``features[s]`` (-1 after the last) and begin at ``bases[s]``.
+    for none; those of slot s are of ``features[s]`` (-1 after the last) and begin
+    at ``starts[s]``, by ``place_level``.
     """
-    width, stats, n_drawn = U(codes.shape[1]), U(hist.shape[1]), features.shape[1]
+    width, stats = U(codes.shape[1]), U(hist.shape[1])
     flat, out = codes.ravel(), hist.ravel()
+    counts = np.zeros(features.shape[0], np.int64)
+    for k in range(features.shape[0]):
+        while counts[k] < features.shape[1] and features[k, counts[k]] >= 0:
+            counts[k] += 1
+    # nearly always all columns have the same shift, which then need not be read for every value
+    first, same = U(shift[0]), True
+    for column in range(shift.shape[0]):
+        same &= shift[column] == shift[0]
     for i in range(rows.shape[0]):
         at = U(rows[i]) * width
         node = _descend(flat, at, U(places[i]), made, categorical)
@@ -89,18 +99,20 @@ def stream(
             continue
         s = U(slots[node])
         if target.ndim == 2:
-            for j in range(n_drawn):
-                if features[s, j] < 0:
-                    break
-                here = (U(bases[s, j]) + U(flat[at + U(features[s, j])])) * stats
+            for j in range(counts[s]):
+                f = U(features[s, j])
+                here = ((U(starts[s, j]) + U(flat[at + f])) >> (first if same else U(shift[f]))) * stats
                 for k in range(target.shape[1]):
                     out[here + U(k)] += target[rows[i], k]
+        elif same:
+            c = U(target[rows[i]])
+            for j in range(counts[s]):
+                out[((U(starts[s, j]) + U(flat[at + U(features[s, j])])) >> first) * stats + c] += 1
         else:
             c = U(target[rows[i]])
-            for j in range(n_drawn):
-                if features[s, j] < 0:
-                    break
-                out[(U(bases[s, j]) + U(flat[at + U(features[s, j])])) * stats + c] += 1
+            for j in range(counts[s]):
+                f = U(features[s, j])
+                out[((U(starts[s, j]) + U(flat[at + f])) >> U(shift[f])) * stats + c] += 1
 
 
 @njit(nogil=True, cache=True)

@@ -136,7 +136,7 @@ def test_a_back_door_in_range_turns_no_rows(learner, kind, before):
         fooled = LEARNERS[learner](**settings).fit(poisoned_federation(fed, trigger, kind)).forest_
         found[defence] = turned(fooled, honest, trigger, rows)
     assert found[before] > 0.05
-    assert abs(found["recount"]) <= 0.01
+    assert abs(found["recount"]) <= 0.02
 
 
 # -- the same however sites are run

@@ -35,6 +35,7 @@ def same_cuts(a, b):
         assert one.dtype == other.dtype == np.float32
         assert np.array_equal(one, other)
     assert np.array_equal(a.n_bins, b.n_bins)
+    assert np.array_equal(a.shift, b.shift)
 
 
 def gathered(fed):
@@ -50,10 +51,11 @@ def test_bins_of_a_federation(task, max_bins, n_sites):
     bins, blob, label = find_shared_bins(fed, fed.schema, max_bins)
     rows = gathered(fed)
     same_cuts(bins, pooled_bins([rows], fed.schema, max_bins))
-    same_cuts(bins, find_bins(rows.X, fed.schema, max_bins, floor=FLOOR)[0])
+    same_cuts(bins, find_bins(rows.X, fed.schema, max_bins, floor=FLOOR, staggered=True)[0])
     assert np.array_equal(label, label_counts(rows.y, fed.schema))
     if max_bins <= 16:
-        assert len(bins.cuts[0]) == max_bins - 1
+        assert len(bins.cuts[0]) == 4 * (max_bins - 1) - 1
+        assert bins.n_bins[0] == max_bins + 1
     # what travels to the sites is what the coordinator has
     site = fed.site(fed.sites[0])
     site.store.put(f"blob {blob.hash}", fed._blobs[blob.hash])
@@ -95,7 +97,7 @@ def test_bins_of_any_rows(kinds, seed, n, n_sites, max_bins):
     split = [Part(X[site == i], y[site == i], keys[site == i]) for i in range(n_sites)]
     bins = pooled_bins(split, schema, max_bins)
     same_cuts(bins, pooled_bins([Part(X, y, keys)], schema, max_bins))
-    found, codes = find_bins(X, schema, max_bins, floor=FLOOR)
+    found, codes = find_bins(X, schema, max_bins, floor=FLOOR, staggered=True)
     same_cuts(bins, found)
     assert np.array_equal(bins.apply(X), codes)
 
@@ -108,7 +110,7 @@ def test_wide_tables_are_looked_into_less_closely(n_columns):
     fed = federate({"a": (X[:100], [0, 1] * 50), "b": (X[100:], [0, 1] * 100)}, Recorded, schema=schema)
     bins, _, _ = find_shared_bins(fed, schema, 32)
     assert all(np.array_equal(c, bins.cuts[0]) for c in bins.cuts)
-    same_cuts(bins, find_bins(X, schema, 32, floor=FLOOR)[0])
+    same_cuts(bins, find_bins(X, schema, 32, floor=FLOOR, staggered=True)[0])
 
 
 def test_no_value_of_a_row_is_a_cut():
@@ -117,7 +119,7 @@ def test_no_value_of_a_row_is_a_cut():
     fed = federate({"a": (X[:250], [0, 1] * 125), "b": (X[250:], [0, 1] * 125)})
     bins, _, _ = find_shared_bins(fed, fed.schema, 64)
     for f in range(3):
-        assert len(bins.cuts[f]) == 63
+        assert len(bins.cuts[f]) == 251
         assert not np.isin(bins.cuts[f], X[:, f]).any()
 
 
@@ -194,7 +196,34 @@ def test_cells_that_do_not_exist(request_):
     ],
 )
 def test_bins_that_are_none(sizes, values):
-    points = wire.encode(CutPoints(np.array(sizes, np.int64), np.array(values, np.float32)))
+    refused(CutPoints(np.array(sizes, np.int64), np.array(values, np.float32)))
+
+
+@pytest.mark.parametrize(
+    ("n", "steps", "max_bins"),
+    [
+        (1, None, 1),
+        (1, None, 256),
+        (1, None, -(2**40)),
+        (3, [1, 1], 2),
+        (3, [1, 1, 2], 2),  # codes beyond those of two bins
+        (3, [0, 1, 1], 2),
+        (3, [1, 1, 5], 2),
+        (2, [1, 200], 2),
+        (252, [1] * 252, 64),  # and beyond a byte
+        (100, [2] * 100, 100),
+        (200, [1] * 200, 200),
+    ],
+)
+def test_steps_between_codes_that_are_none(n, steps, max_bins):
+    given = None if steps is None else np.array(steps, np.uint8)
+    refused(CutPoints(np.array([n, 0]), np.arange(n, dtype=np.float32), given, max_bins))
+    if given is not None:
+        refused(CutPoints(np.array([n, 0]), np.arange(n, dtype=np.float32), given.astype(np.int64), max_bins))
+
+
+def refused(points):
+    points = wire.encode(points)
     site = one_site()
     site.store.put(f"blob {digest(points)}", points)
     with pytest.raises(FormatError):

@@ -61,5 +61,5 @@ def test_the_coordinator_does_not_know_which_rows_a_tree_has():
     *_, fed = attacked(2)
     key = row_key_of(fed).tobytes()
     assert not any(key in data or fed.party("curious").key in data for data in fed.transport.data)
-    sure, _, _ = attacked(2, bootstrap=False)
+    sure, _, _ = attacked(1, bootstrap=False)
     assert sure > 0.95

@@ -8,6 +8,7 @@ from helpers.examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from silvan.data.bins import HistogramBins
 from silvan.errors import CipherError, InputError
 from silvan.federation import wire
 from silvan.privacy.paillier import modular
@@ -40,8 +41,10 @@ class Study:
         self, seed, rows=40, fields=2, most=1, nodes=3, n_bins=(5, 1, 9), n_drawn=2, extreme=False, gaps=False
     ):
         rng = np.random.default_rng(seed)
-        self.n_bins = np.array(n_bins)
-        self.codes = np.stack([rng.integers(0, b, rows) for b in n_bins], axis=1).astype(np.uint8)
+        self.n_bins, self.offsets = np.array(n_bins), np.arange(seed, seed + nodes) % 4
+        self.shift = np.where((self.n_bins > 1) & (self.n_bins < 60), seed % 3, 0).astype(np.uint8)
+        codes = [rng.integers(0, b << s, rows) - (1 << s) + 1 for b, s in zip(n_bins, self.shift.tolist(), strict=True)]
+        self.codes = np.maximum(np.stack(codes, axis=1), 0).astype(np.uint8)
         self.codes[rng.random(self.codes.shape) < 0.3] = 0
         self.values = np.full((rows, fields), most) if extreme else rng.integers(0, most + 1, (rows, fields))
         self.lanes = Lanes(256, rows, fields, most)
@@ -63,16 +66,18 @@ class Study:
 
     @property
     def asked(self):
-        return RowsByNode(self.codes, self.order, self.starts, self.stops), AskedHistograms(self.features, self.n_bins)
+        nodes = RowsByNode(self.codes, self.order, self.starts, self.stops, self.offsets, self.shift)
+        return nodes, AskedHistograms(self.features, self.n_bins)
 
     def nodes(self):
         return [self.order[a:b] for a, b in zip(self.starts, self.stops, strict=True)]
 
     def plain(self):
         """What ``fill_naive`` makes of it."""
+        bins = HistogramBins(self.n_bins, self.shift, self.n_bins)
         wanted = [
-            fill_naive(self.codes, self.values, rows, f, self.n_bins[f], self.lanes.fields)
-            for rows, drawn in zip(self.nodes(), self.features, strict=True)
+            fill_naive(self.codes, self.values, rows, f, bins, offset, self.lanes.fields)
+            for rows, drawn, offset in zip(self.nodes(), self.features, self.offsets.tolist(), strict=True)
             for f in drawn
             if f >= 0
         ]

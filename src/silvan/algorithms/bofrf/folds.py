@@ -54,7 +54,7 @@ class Folds:
             target = class_target(part.y, schema.n_classes, None, settings.class_weights(counts))
         else:
             target = number_target(part.y, None)
-        bins, codes = find_bins(part.X, schema, settings.max_bins, threads, FLOOR)
+        bins, codes = find_bins(part.X, schema, settings.max_bins, threads, FLOOR, staggered=True)
         table = Binned(codes, target.rows, part.row_keys, bins, target.measure.n_stats)
         groups = part.y if schema.n_classes else np.zeros(len(part), np.int64)
         return cls(part, table, target.measure, schema, folds_of(keys[0], part.row_keys, groups, n), n, keys)
@@ -75,9 +75,9 @@ class Folds:
     def _add_some(self, settings: Settings, folds: range, trees: range, total: np.ndarray, weight: np.ndarray) -> None:
         row_key, feature_key = self.keys
         drawn = rows_of_trees(row_key, self.table.row_keys, trees.start, len(trees), settings.row_draw)
-        rows = Rows(self.table, np.concatenate([drawn & (self.of_row != k) for k in folds]))
-        rule, plan = settings.rule(self.measure), settings.plan(len(self.schema.features))
         numbers = np.tile(np.arange(trees.start, trees.stop), len(folds))
+        rows = Rows(self.table, np.concatenate([drawn & (self.of_row != k) for k in folds]), numbers)
+        rule, plan = settings.rule(self.measure), settings.plan(len(self.schema.features))
 
         def find(frontier: Frontier) -> Splits:
             return rows.find(frontier, plan, rule, feature_key)

@@ -195,7 +195,7 @@ def find_stump(table: StumpTable, weight: np.ndarray, settings: Boosting) -> tup
     target = class_target(table.y, 2, weight, None).rows
     hist = np.zeros((int(bins.n_bins.sum()), target.shape[1]), np.int64)
     rows = np.arange(len(table), dtype=np.uint32)
-    fill(table.codes, target, rows, features.astype(np.int64), bases, width, hist)
+    fill(table.codes, target, rows, features.astype(np.int64), bases, width, bins.shift, hist)
     total = target[:, 1:].sum(axis=0)
     feature, last, missing_left, words, vote = (
         _least_error(hist, bases, bins, settings, total)

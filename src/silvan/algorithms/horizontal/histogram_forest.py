@@ -31,7 +31,7 @@ from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
-from silvan.tree.draw import RowDraw, Ties
+from silvan.tree.draw import RowDraw, Ties, cut_offsets
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.grow import Frontier, Grown, grow
 from silvan.tree.level import choose_level, draw_level
@@ -182,7 +182,7 @@ def _rows(site: Site, part: Part, bins: Bins, request: GrowLevel) -> Rows | Rout
                     target = measure.rows(part.files[1].window(start, stop))
                     yield Binned(codes.window(start, stop), target, part.keys(start, stop), bins, measure.n_stats)
 
-            return RoutedRows(pieces, bins.n_bins, key, n_trees, request.bootstrap)
+            return RoutedRows(pieces, bins, key, n_trees, request.bootstrap)
         table = Binned(codes.window().copy(), measure.rows(part.y), part.row_keys, bins, measure.n_stats)
     else:
         table = binned(part, bins, measure, site.n_jobs)
@@ -228,7 +228,7 @@ def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
         raise FormatError("a split of a node that does not exist, or was split before")
     if (feature < 0).any() or (feature >= len(bins.n_bins)).any():
         raise FormatError("a split by a feature that does not exist")
-    if (request.split_bin < 0).any() or (request.split_bin >= bins.n_bins[feature]).any():
+    if (request.split_bin < 0).any() or (request.split_bin > bins.last[feature]).any():
         raise FormatError("a split after a bin that does not exist")
     check_nodes(request.nodes, request.features, request.n_trees + 2 * n, len(bins.n_bins))
     if np.isin(request.nodes, node).any():
@@ -267,7 +267,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
     schema_blob = federation.blob(schema.to_json().encode())
     history = SplitHistory(settings.n_estimators, int(label.sum()))
 
-    def find_splits(nodes: np.ndarray, features: np.ndarray, ties: Ties) -> Splits:
+    def find_splits(nodes: np.ndarray, features: np.ndarray, ties: Ties, offsets: np.ndarray) -> Splits:
         reply: Histograms = federation.total(
             GrowLevel(
                 schema=schema_blob,
@@ -283,13 +283,14 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
             check=lambda site, reply: check_histograms(reply.sums, features, bins, measure),
             most=None if measure.scale else int(history.rows[nodes].max()),
         )
-        return choose_level(reply.sums, features, bins, rule, ties)
+        return choose_level(reply.sums, features, bins, rule, ties, offsets=offsets)
 
     def find(frontier: Frontier) -> Splits:
         nodes, features = frontier.node.astype(np.int32), draw_level(frontier, plan)
         ties, messages = Ties(feature_key, frontier.seed), _messages(features, bins, measure)
+        offsets = cut_offsets(frontier.tree)
         with federation.one_round():
-            parts = [find_splits(nodes[some], features[some], ties.take(some)) for some in messages]
+            parts = [find_splits(nodes[some], features[some], ties.take(some), offsets[some]) for some in messages]
         return Splits(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     trees = np.arange(settings.n_estimators)

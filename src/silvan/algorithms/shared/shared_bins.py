@@ -12,7 +12,7 @@ import numpy as np
 
 from silvan.algorithms.shared.requests import schema_of
 from silvan.data import grid
-from silvan.data.bins import Bins, choose_cuts, given_cuts, make_bins
+from silvan.data.bins import Bins, choose_cuts, given_cuts, make_bins, staggered_bins
 from silvan.data.grid import Grid, Heavy
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError
@@ -78,10 +78,18 @@ class CountFine(Request, frozen=True, kw_only=True):
 
 
 class CutPoints(msgspec.Struct, frozen=True):
-    """The edges of all columns, as they travel."""
+    """The edges of all columns, as they travel, and which trees have which of them."""
 
     sizes: np.ndarray
     values: np.ndarray
+    steps: np.ndarray | None = None  # uint8: see ``data/bins.py``; None: all trees have all
+    max_bins: int = MAX_BINS  # of a tree
+
+    @classmethod
+    def of(cls, bins: Bins, max_bins: int) -> "CutPoints":
+        """Return the edges of bins of which a tree has at most so many."""
+        steps = np.concatenate([np.diff(codes) for codes in bins.codes]).astype(np.uint8)
+        return cls(np.array([len(c) for c in bins.cuts], np.int64), np.concatenate(bins.cuts), steps, max_bins)
 
 
 # -- at a site
@@ -100,9 +108,20 @@ def bins_of(site: Site, blob: Blob, schema: Schema) -> Bins:
         cuts = np.split(values, np.cumsum(sizes)[:-1])
         if not np.isfinite(values).all() or any((np.diff(c) <= 0).any() for c in cuts):
             raise FormatError("the cut points must rise")
-        site.cache[key] = make_bins(schema, cuts)
+        site.cache[key] = make_bins(schema, cuts, _steps(points), points.max_bins)
     bins: Bins = site.cache[key]
     return bins
+
+
+def _steps(points: CutPoints) -> list[np.ndarray] | None:
+    """Return the steps between codes, column by column; raise ``FormatError`` for those of other cuts."""
+    if not 2 <= points.max_bins <= MAX_BINS:
+        raise FormatError("the bins of a tree are not possible")
+    if points.steps is None:
+        return None
+    if points.steps.shape != points.values.shape or points.steps.dtype != np.uint8:
+        raise FormatError("the steps do not match the cut points")
+    return np.split(points.steps, np.cumsum(points.sizes)[:-1])
 
 
 @answers(CountGrid)
@@ -205,7 +224,7 @@ def _by_column(request: CountFine, schema: Schema) -> list[Heavy]:
 def find_shared_bins(federation: Federation, schema: Schema, max_bins: int) -> tuple[Bins, Blob, np.ndarray]:
     """Find the bins of all sites' training rows together; return them, their blob, and the label's counts."""
     named, coarse = federation.blob(schema.to_json().encode()), coarse_total(federation, schema)
-    heavy = _heavy(coarse.cells, schema, max_bins)
+    heavy = _heavy(coarse.cells, schema, staggered_bins(max_bins))
     size = int(_starts(heavy, Grid.for_columns(len(schema.features)))[-1])
     fine: FineCounts = federation.total(
         CountFine(
@@ -217,9 +236,8 @@ def find_shared_bins(federation: Federation, schema: Schema, max_bins: int) -> t
         check=lambda site, reply: _check_counts(reply.cells, (size,), np.int32),
         most=int(coarse.cells.max(initial=0)),
     )
-    bins = bins_from_counts(schema, coarse.cells, heavy, fine.cells, max_bins)
-    points = CutPoints(np.array([len(c) for c in bins.cuts], np.int64), np.concatenate(bins.cuts))
-    return bins, federation.blob(wire.encode(points)), coarse.label
+    bins = _bins_from_counts(schema, coarse.cells, heavy, fine.cells, max_bins, staggered=True)
+    return bins, federation.blob(wire.encode(CutPoints.of(bins, max_bins))), coarse.label
 
 
 def coarse_total(federation: Federation, schema: Schema) -> GridCounts:
@@ -245,24 +263,28 @@ def _heavy(coarse: np.ndarray, schema: Schema, max_bins: int) -> list[Heavy]:
     return [grid.heavy_cells(row, table_grid, max_bins, FLOOR) for row in coarse]
 
 
-def bins_from_counts(schema: Schema, coarse: np.ndarray, heavy: list[Heavy], fine: np.ndarray, max_bins: int) -> Bins:
+def _bins_from_counts(
+    schema: Schema, coarse: np.ndarray, heavy: list[Heavy], fine: np.ndarray, max_bins: int, *, staggered: bool
+) -> Bins:
     """Choose every column's cut points from counts alone."""
     table_grid = Grid.for_columns(len(schema.features))
     starts = _starts(heavy, table_grid)
-    cuts = []
+    cuts, steps = [], []
     for f, feature in enumerate(schema.features):
-        if feature.categorical:
-            cuts.append(np.zeros(0, np.float32))
-        elif feature.edges is not None:
-            cuts.append(grid.values(given_cuts(feature.edges)))
-        else:
+        own, apart = np.zeros(0, np.int32), None
+        if feature.edges is not None:
+            own = given_cuts(feature.edges)
+        elif not feature.categorical:
             block = fine[starts[f] : starts[f + 1]]
-            cuts.append(grid.values(choose_cuts(coarse[f], heavy[f], block, table_grid, max_bins)))
-    return make_bins(schema, cuts)
+            own, apart = choose_cuts(coarse[f], heavy[f], block, table_grid, max_bins, staggered=staggered)
+        cuts.append(grid.values(own))
+        steps.append(apart)
+    return make_bins(schema, cuts, steps, max_bins)
 
 
-def pooled_bins(parts: list[Part], schema: Schema, max_bins: int) -> Bins:
+def pooled_bins(parts: list[Part], schema: Schema, max_bins: int, *, staggered: bool = True) -> Bins:
     """Find the same bins with all rows at hand."""
-    coarse = coarse_table(parts, schema)
-    heavy = _heavy(coarse, schema, max_bins)
-    return bins_from_counts(schema, coarse, heavy, fine_table(parts, heavy, schema), max_bins)
+    coarse, most = coarse_table(parts, schema), staggered_bins(max_bins) if staggered else max_bins
+    heavy = _heavy(coarse, schema, most)
+    fine = fine_table(parts, heavy, schema)
+    return _bins_from_counts(schema, coarse, heavy, fine, max_bins, staggered=staggered)

@@ -99,10 +99,10 @@ def _open_choices(party: Party, ground: GrowingContext, nodes: np.ndarray, seale
     feature, bin_ = joined["feature"], joined["bin"]
     if not np.array_equal(joined["nodes"], nodes):
         raise FormatError("the choices do not match the nodes")
-    n_bins = descend(party, ground).rows.table.bins.n_bins if len(nodes) else np.zeros(0, np.int32)
-    if len(nodes) and not (feature.min() >= 0 and feature.max() < len(n_bins)):
+    last = descend(party, ground).rows.table.bins.last if len(nodes) else np.zeros(0, np.int32)
+    if len(nodes) and not (feature.min() >= 0 and feature.max() < len(last)):
         raise FormatError("a choice of a column that does not exist")
-    if (bin_ < 0).any() or (bin_ >= n_bins[feature]).any():
+    if (bin_ < 0).any() or (bin_ > last[feature]).any():
         raise FormatError("a choice of a bin that does not exist")
     splits = Splits.empty(len(nodes), 1)
     splits.feature[:], splits.bin[:] = feature, bin_

@@ -20,7 +20,8 @@ from silvan.algorithms.vertical.encrypted_labels import (
 )
 from silvan.algorithms.vertical.encrypted_splits import Choice, Note, open_note, seal_choice, seal_note
 from silvan.algorithms.vertical.party_rows import Growing, GrowingContext, descend
-from silvan.data.schema import Label
+from silvan.data.bins import HistogramBins
+from silvan.data.schema import MAX_BINS, Label
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Reply, Request, Verb
@@ -55,11 +56,23 @@ class SumLabels(Growing, frozen=True, kw_only=True):
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """What is sealed beside sums: rows by bin, bins of each column, and which columns are categorical."""
+    """What is sealed beside sums: rows by bin, the bins of each column, and which columns are categorical."""
 
     counts: np.ndarray
-    n_bins: np.ndarray
+    last: np.ndarray
+    shift: np.ndarray
     categorical: np.ndarray
+
+    def bins(self) -> HistogramBins:
+        """Return the bins of the columns; raise ``FormatError`` for what cannot be."""
+        last, shift, categorical = self.last, self.shift, self.categorical
+        if last.ndim != 1 or last.dtype != np.int32 or not len(last) or not 0 <= last.min() <= last.max() <= MAX_BINS:
+            raise FormatError("the bins of a party are not possible")
+        if shift.shape != last.shape or shift.dtype != np.uint8 or shift.max() > 2:
+            raise FormatError("the bins of a party are not possible")
+        if categorical.shape != last.shape or categorical.dtype != np.bool_ or shift[categorical].any():
+            raise FormatError("the bins of a party are not possible")
+        return HistogramBins.of(last, shift)
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -131,12 +144,19 @@ def sum_labels(site: Site, request: SumLabels) -> EncryptedSums:
     counts, sums = sum_rows(
         rows,
         masks_for(party, rows.key),
-        RowsByNode(table.codes, stretches.order, stretches.starts[request.nodes], stretches.stops[request.nodes]),
+        RowsByNode(
+            table.codes,
+            stretches.order,
+            stretches.starts[request.nodes],
+            stretches.stops[request.nodes],
+            stretches.offsets[request.nodes],
+            table.bins.shift,
+        ),
         AskedHistograms(request.features, table.bins.n_bins),
         party.n_jobs,
         stream(party, f"sums of {digest(wire.encode(request))}"),
     )
-    layout = Layout(counts, table.bins.n_bins, table.bins.categorical)
+    layout = Layout(counts, table.bins.last, table.bins.shift, table.bins.categorical)
     return EncryptedSums(layout=seal(party.key_for("layout of sums"), wire.encode(layout)), sums=sums)
 
 
@@ -220,17 +240,13 @@ def _splits_of(
     if not 0 <= offer.first_column <= request.ground.n_columns:
         raise FormatError("the columns of a party are not possible")
     layout = wire.decode(unseal(party.key_for("layout of sums"), offer.layout), Layout)
-    n_bins, categorical = layout.n_bins, layout.categorical
-    if n_bins.ndim != 1 or n_bins.dtype != np.int32 or not len(n_bins) or not 1 <= n_bins.min() <= n_bins.max() <= 256:
-        raise FormatError("the bins of a party are not possible")
-    if categorical.shape != n_bins.shape or categorical.dtype != np.bool_:
-        raise FormatError("the bins of a party are not possible")
+    bins = layout.bins()
     places = np.arange(len(nodes), dtype=np.int32)
-    check_nodes(places, offer.features, len(nodes), len(n_bins))
+    check_nodes(places, offer.features, len(nodes), len(bins.n_bins))
     sums = read_sums(
         key,
         request.encryption.lanes,
-        AskedHistograms(offer.features, n_bins),
+        AskedHistograms(offer.features, bins.n_bins),
         layout.counts,
         offer.sums,
         (rows.stops - rows.starts)[nodes],
@@ -238,7 +254,8 @@ def _splits_of(
         party.n_jobs,
     )
     hist = truth.histograms(layout.counts.astype(np.int64), sums)
-    return choose_listed(hist, offer.features, n_bins, categorical, truth.rule, ties, threads)
+    offsets = rows.offsets[nodes]
+    return choose_listed(hist, offer.features, bins, layout.categorical, truth.rule, ties, offsets, threads)
 
 
 def _decide(

@@ -165,7 +165,7 @@ def _begin(party: Party, ground: GrowingContext) -> Descent:
         check_measure(measure)
         target, rule = open_labels(party, ground.labels, measure, len(X)), settings.rule(measure)
         n_stats = measure.n_stats
-    bins, codes = find_bins(X, schema, settings.max_bins, threads, FLOOR, ground.n_columns)
+    bins, codes = find_bins(X, schema, settings.max_bins, threads, FLOOR, ground.n_columns, staggered=True)
     row_key, words = row_draws(party, ground.draws, ground.rows)
     table = Binned(codes, target, words, bins, n_stats)
     rows = NodeRows.draw(table, row_key, settings.n_estimators, settings.row_draw, threads)

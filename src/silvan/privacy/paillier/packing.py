@@ -24,7 +24,7 @@ from silvan.privacy.paillier.cipher import Ciphertexts, Masks, check_ciphertexts
 from silvan.privacy.paillier.modular import cut_bits, products, run_chains, to_words
 from silvan.privacy.paillier.modular_kernels import SQUARE
 from silvan.privacy.paillier.paillier_keys import Entropy, PrivateKey, PublicKey
-from silvan.tree.level import fill_bases
+from silvan.tree.level import fill_bases, place_level
 from silvan.util.threads import thread_count
 
 _LARGEST = 1 << 62
@@ -105,6 +105,8 @@ class RowsByNode(NamedTuple):
     order: np.ndarray
     starts: np.ndarray
     stops: np.ndarray
+    offsets: np.ndarray  # of the nodes: a code's bin follows from it and the shift
+    shift: np.ndarray  # by feature
 
 
 class Cells(NamedTuple):
@@ -175,13 +177,15 @@ def sum_rows(
     node, column = np.nonzero(asked.features >= 0)
     bases = fill_bases(*asked)
     counts = np.zeros(bases[-1, 0], np.int64)
+    features = asked.features[node, column].astype(np.int64)
     tasks = (
         nodes.codes,
         nodes.order,
         nodes.starts[node],
         nodes.stops[node],
-        asked.features[node, column].astype(np.int64),
-        bases[node, column],
+        nodes.shift[features],
+        features,
+        place_level(asked.features, bases, nodes.shift, nodes.offsets)[node, column],
     )
     _count(*tasks, counts)
     cells = list_cells(counts, asked, rows.lanes)
@@ -314,13 +318,14 @@ def _count(
     order: np.ndarray,
     starts: np.ndarray,
     stops: np.ndarray,
+    shifts: np.ndarray,
     features: np.ndarray,
-    bases: np.ndarray,
+    begin: np.ndarray,
     out: np.ndarray,
 ) -> None:
     for t in range(starts.shape[0]):
         for i in range(starts[t], stops[t]):
-            out[bases[t] + codes[order[i], features[t]]] += 1
+            out[(begin[t] + codes[order[i], features[t]]) >> np.int64(shifts[t])] += 1
 
 
 @njit(nogil=True, cache=True)
@@ -329,15 +334,16 @@ def _list(
     order: np.ndarray,
     starts: np.ndarray,
     stops: np.ndarray,
+    shifts: np.ndarray,
     features: np.ndarray,
-    bases: np.ndarray,
+    begin: np.ndarray,
     place: np.ndarray,
     out: np.ndarray,
 ) -> None:
     """List the rows of each bin, from its place on; bins without a place are left out."""
     for t in range(starts.shape[0]):
         for i in range(starts[t], stops[t]):
-            at = bases[t] + codes[order[i], features[t]]
+            at = (begin[t] + codes[order[i], features[t]]) >> np.int64(shifts[t])
             if place[at] >= 0:
                 out[place[at]] = order[i]
                 place[at] += 1
