@@ -29,8 +29,7 @@ def value_of(left, right, rule: Rule) -> float | None:
         if min(a, b) < rule.min_mass:
             return None
         difference = float(p) * float(b) - float(q) * float(a)
-        worth = difference * difference / (float(a) * float(b) * (float(a) + float(b)))
-        return worth if worth > 0 else None
+        return difference * difference / (float(a) * float(b) * (float(a) + float(b)))
     worth = 0.0 if rule.criterion == GINI else 0
     for side in (left, right):
         masses = [int(m) * int(w) for m, w in zip(side[rule.lead :], rule.class_weight, strict=True)]
@@ -69,6 +68,8 @@ def candidates(hist, rule: Rule, categorical: bool):
         for mean in sorted(means):
             prefix = prefix | means[mean]
             singles.append(prefix)
+        if len(means) == 1:  # then by their codes
+            singles = [{*occupied[: i + 1]} for i in range(len(occupied))]
     everything = {*occupied, *missing}
     for single in singles if occupied else []:
         for side in [single, single ^ {MISSING}] if missing else [single]:

@@ -308,7 +308,19 @@ def test_gain_is_the_decrease_of_squared_error():
     assert splits.gain[0] == pytest.approx(((y - y.mean()) ** 2).sum() - inside)
 
 
-def test_equal_means_are_no_split():
+def test_equal_means_are_a_split_without_gain():
     hist = np.array([[0, 0], [3, 10**15 // 3 * 3], [7, 10**15 // 3 * 7]])
     for categorical in (False, True):
-        assert choose([hist], make_rule(SQUARED_ERROR, 1, class_weight=[1]), [categorical]).feature[0] == -1
+        splits = choose([hist], make_rule(SQUARED_ERROR, 1, class_weight=[1]), [categorical])
+        assert (splits.feature[0], splits.gain[0]) == (0, 0.0)
+
+
+def test_categories_of_equal_means_are_parted_by_their_codes():
+    """The lowest set, whichever class comes first; and no further than where means differ."""
+    alike = np.array([[0, 0], [2, 2], [4, 4], [1, 1]])
+    for hist in (alike, alike[:, ::-1]):
+        splits = choose([np.ascontiguousarray(hist)], make_rule(class_weight=[1, 1]), [True])
+        assert (splits.gain[0], left_set(splits) >> 1 & 1) == (0.0, 1)
+    differ = np.array([[0, 0], [2, 2], [4, 4], [3, 1]])
+    splits = choose([differ], make_rule(class_weight=[1, 1]), [True])
+    assert splits.left[0].tolist() == [6, 6]

@@ -308,9 +308,13 @@ def _join_pieces(pieces: Sequence[dict[str, np.ndarray]], schema: Schema, combin
 
 
 def level_order(grown: Grown) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nodes tree by tree, level by level, siblings side by side; also which split each has, or -1."""
+    """Return the nodes tree by tree, level by level, siblings side by side; also which split each has, or -1.
+
+    Splits that are taken back, and what is below them, are left out.
+    """
+    made = np.arange(len(grown.node)) if grown.kept is None else np.flatnonzero(grown.kept)
     left = np.full(len(grown.tree), -1, np.int64)
-    left[grown.node] = grown.n_trees + 2 * np.arange(len(grown.node))
+    left[grown.node[made]] = grown.n_trees + 2 * made
     level, levels = np.arange(grown.n_trees), []
     while len(level):
         levels.append(level)
@@ -319,8 +323,8 @@ def level_order(grown: Grown) -> tuple[np.ndarray, np.ndarray]:
     nodes = np.concatenate(levels)
     nodes = nodes[np.argsort(grown.tree[nodes], kind="stable")]
 
-    split_of = np.full(len(nodes), -1, np.int64)
-    split_of[grown.node] = np.arange(len(grown.node))
+    split_of = np.full(len(grown.tree), -1, np.int64)
+    split_of[grown.node[made]] = made
     return nodes, split_of[nodes]
 
 
@@ -338,7 +342,7 @@ def _ordered(grown: Grown, thresholds: np.ndarray, schema: Schema, measure: Meas
     missing_left[inner] = grown.missing_left[split_of[inner]]
 
     return {
-        "sizes": np.bincount(grown.tree, minlength=grown.n_trees),
+        "sizes": np.bincount(grown.tree[nodes], minlength=grown.n_trees),
         "feature": feature,
         "threshold": threshold,
         "missing_left": missing_left,

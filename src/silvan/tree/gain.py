@@ -42,6 +42,11 @@ class Rule(NamedTuple):
     min_mass: int
     class_weight: np.ndarray  # int64, one a class; ones if classes count alike
 
+    @property
+    def needs_gain(self) -> bool:
+        """Whether a node may be all alike and yet open: then a split without gain must lead to one that has some."""
+        return self.criterion == SQUARED_ERROR
+
     def open_nodes(self, stats: np.ndarray) -> np.ndarray:
         """Return which nodes might still be split, given their statistics."""
         rows = stats.sum(axis=1) if self.lead == 0 else stats[:, 0]

@@ -6,6 +6,10 @@ applies them; ``grow`` is given both as functions and keeps track of the nodes. 
 
 A node in which all drawn features are constant stays open and draws the next ones, as long as there are rounds: a
 constant column does not end a branch. One whose features vary and offer no split is a leaf.
+
+Whether a node's numbers are all the same, nobody knows who has sums alone. So where a number is predicted, a node may
+be split without gain, once: the next split below must have some, and if there is none the first is taken back. That is
+enough to find two columns that decide together and not alone.
 """
 
 from collections.abc import Callable
@@ -22,7 +26,8 @@ FIRST_RULES, RULES = 1, 2
 
 2  Equal gains go to a feature by a draw, to the lowest before. A node draws again where all drawn features are
    constant, where none of them had an admissible split before. Trees differ in their cut points, which were the same
-   for all before.
+   for all before. Where a number is predicted, a split may be without gain if the next has some; categories of equal
+   means may be parted.
 """
 
 
@@ -57,6 +62,7 @@ class Frontier:
     depth: np.ndarray
     seed: np.ndarray
     attempt: np.ndarray
+    barren: np.ndarray  # bool: the split above had no gain, so that one here must
 
     def __len__(self) -> int:
         return len(self.node)
@@ -89,6 +95,7 @@ class Grown:
     missing_left: np.ndarray
     words: np.ndarray
     gain: np.ndarray
+    kept: np.ndarray | None = None  # bool, of each split: the others are taken back. None: all are kept
 
 
 Find = Callable[[Frontier], Splits]
@@ -98,13 +105,14 @@ Apply = Callable[[np.ndarray, Splits, np.ndarray], None]
 def grow(trees: np.ndarray, key: np.ndarray, plan: Plan, rule: Rule, find: Find, apply: Apply) -> Grown:
     """Grow trees.
 
-    ``find(frontier)`` decides every open node. ``apply(nodes, splits, needed)`` sorts the rows of the nodes that
-    were split into their children; ``needed`` says for each whether a child is open, so that its rows matter.
+    ``find(frontier)`` decides every open node; a split without gain of a ``barren`` node counts for nothing.
+    ``apply(nodes, splits, needed)`` sorts the rows of the nodes that were split into their children; ``needed`` says
+    for each whether a child is open, so that its rows matter.
     """
     n = len(trees)
     roots = np.arange(n)
     zeros = np.zeros(n, np.int32)
-    frontier = Frontier(roots, roots, zeros, root_seeds(key, np.asarray(trees)), zeros)
+    frontier = Frontier(roots, roots, zeros, root_seeds(key, np.asarray(trees)), zeros, np.zeros(n, np.bool_))
     born: list[tuple[np.ndarray, ...]] = []
     split: list[tuple[np.ndarray, ...]] = []
     rounds = 0
@@ -113,6 +121,7 @@ def grow(trees: np.ndarray, key: np.ndarray, plan: Plan, rule: Rule, find: Find,
         if rounds == 0:
             born.append((roots, zeros, splits.total))
         rounds += 1
+        splits.feature[frontier.barren & (splits.gain <= 0.0)] = -1
         found = np.flatnonzero(splits.feature >= 0)
         parents = frontier.take(found)
         made = Splits(*(column[found] for column in splits))
@@ -126,6 +135,7 @@ def grow(trees: np.ndarray, key: np.ndarray, plan: Plan, rule: Rule, find: Find,
             np.repeat(parents.depth + 1, 2),
             np.repeat(parents.seed, 2) if plan.by_tree else child_seeds(parents.seed).reshape(-1),
             np.zeros(2 * len(found), np.int32),
+            np.repeat(rule.needs_gain & (made.gain <= 0.0), 2),
         )
         born.append((children.tree, children.depth, stats))
         n += 2 * len(found)
@@ -138,7 +148,17 @@ def grow(trees: np.ndarray, key: np.ndarray, plan: Plan, rule: Rule, find: Find,
         apply(parents.node, made, left_open | right_open)
         again = _draw_again(frontier, splits, plan, rule) if more else frontier.take(found[:0])
         frontier = Frontier.join(again, children.take(np.flatnonzero(is_open)))
-    return Grown(len(roots), rounds, *_join(born), *_join(split))
+    grown = Grown(len(roots), rounds, *_join(born), *_join(split))
+    return replace(grown, kept=_led_to_gain(grown)) if rule.needs_gain else grown
+
+
+def _led_to_gain(grown: Grown) -> np.ndarray:
+    """Return which splits have a gain, or a split below them that has."""
+    is_split = np.zeros(len(grown.tree), np.bool_)
+    is_split[grown.node] = True
+    left = grown.n_trees + 2 * np.arange(len(grown.node))
+    led: np.ndarray = (grown.gain > 0.0) | is_split[left] | is_split[left + 1]
+    return led
 
 
 def _join(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:

@@ -227,4 +227,7 @@ def find_splits(
                 break
             if rule.criterion == SQUARED_ERROR and _all_alike(target, rows):
                 break
+        no_gain = rule.criterion == SQUARED_ERROR and splits.feature[node] >= 0 and splits.gain[node] == 0.0
+        if no_gain and _all_alike(target, rows):
+            splits.feature[node] = -1  # nothing can come of it, so that it would be taken back
         finish_split(node, splits, rule)

@@ -139,8 +139,9 @@ def _best_categorical(
 ) -> float:
     """Find the best set of categories for the left side; the result is in ``scratch``, the set in ``words``.
 
-    Two classes or a number: the best set is among the first so many categories by mean target. More classes:
-    one category, or what is missing, against the rest. The side that holds the lowest category present is
+    Two classes or a number: the best set is among the first so many categories by mean target; where all have the same
+    mean, as two columns may whose combination alone decides, among the first so many codes. More classes: one category,
+    or what is missing, against the rest. The side that holds the lowest category present is
     called left, and of equally good sets the one that is lowest as a number is taken, so that turning the
     order round changes nothing.
     """
@@ -157,6 +158,8 @@ def _best_categorical(
             order[j] = order[j - 1]
             j -= 1
         order[j] = bins[i]
+    # equal means stay together, so that the order among them cannot matter; if all are equal, it is that of the codes
+    apart = nested and n > 1 and _mean_below(hist, base + order[0], base + order[n - 1], rule)
     best = -np.inf
     inside, found = scratch.inside, scratch.found
     for missing_here in range(1 if missing_rows > 0 else 0, -1, -1):
@@ -173,8 +176,8 @@ def _best_categorical(
                 for s in range(size):
                     here[s] += hist[base + order[i], s]
                 inside[order[i] >> 6] |= np.uint64(1) << np.uint64(order[i] & 63)
-            if nested and i + 1 < n and not _mean_below(hist, base + order[i], base + order[i + 1], rule):
-                continue  # equal means stay together, so that the order among them cannot matter
+            if apart and i + 1 < n and not _mean_below(hist, base + order[i], base + order[i + 1], rule):
+                continue
             rows = 0
             for s in range(size if rule.lead == 0 else 1):
                 rows += here[s]
@@ -301,7 +304,7 @@ def consider(
             value = _best_categorical(hist, base, n_bins, n_occupied, total, rule, scratch)
     if not by_category:
         value = _best_numeric(hist, base, n_bins, n_occupied, total, rule, scratch)
-    if value == -np.inf or (rule.criterion == SQUARED_ERROR and value <= 0.0):
+    if value == -np.inf:
         return
     if splits.feature[node] >= 0:
         if value < splits.gain[node]:

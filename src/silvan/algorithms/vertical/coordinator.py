@@ -87,7 +87,7 @@ class VerticalCoordinator(ABC):
         """Return the rule by which nodes may be split, given the statistics that ``decide`` returns."""
 
     @abstractmethod
-    def decide(self, nodes: np.ndarray, seeds: np.ndarray, drawn: Drawn, deeper: np.ndarray) -> Splits:
+    def decide(self, frontier: Frontier, drawn: Drawn, deeper: np.ndarray) -> Splits:
         """Return a split for every open node; ``feature`` is the winning party's number, -1 where there is none."""
 
     @abstractmethod
@@ -100,7 +100,7 @@ class VerticalCoordinator(ABC):
         more = self.plan.max_rounds is None or self.levels < self.plan.max_rounds
         limit = np.inf if self.plan.max_depth is None else self.plan.max_depth
         drawn = {party: own_columns(features, self.owners[party]) for party in self.parties}
-        return self.decide(frontier.node.astype(np.int32), frontier.seed, drawn, more & (frontier.depth + 1 < limit))
+        return self.decide(frontier, drawn, more & (frontier.depth + 1 < limit))
 
     def won(
         self, nodes: np.ndarray, seeds: np.ndarray, drawn: Drawn, splits: Splits
@@ -139,8 +139,8 @@ class VerticalCoordinator(ABC):
     def _finish(self, grown: Grown, feature_key: np.ndarray) -> Structure:
         """Return the structure: nodes get their final numbers, and every party is asked to keep its share."""
         nodes, split_of = level_order(grown)
-        structure = self._structure(grown, split_of, feature_key)
-        place = np.empty(len(nodes), np.int64)
+        structure = self._structure(grown, nodes, split_of, feature_key)
+        place = np.full(len(grown.tree), -1, np.int64)
         place[nodes] = np.arange(len(nodes))
         fields = self.keeping_fields(grown, nodes[structure.leaves])
         replies: dict[str, LeafValues] = self.federation.ask(
@@ -154,7 +154,7 @@ class VerticalCoordinator(ABC):
         structure.check()
         return structure
 
-    def _structure(self, grown: Grown, split_of: np.ndarray, feature_key: np.ndarray) -> Structure:
+    def _structure(self, grown: Grown, nodes: np.ndarray, split_of: np.ndarray, feature_key: np.ndarray) -> Structure:
         """Return the structure of the forest, without leaf values; its id is a digest of all that determines it."""
         inner = split_of >= 0
         owner, gain = np.full(len(split_of), -1, np.int32), np.zeros(len(split_of))
@@ -172,7 +172,7 @@ class VerticalCoordinator(ABC):
             parties=tuple(self.parties),
             columns=tuple(len(own) for own in self.owners.values()),
             label_holder=self.holder,
-            offsets=np.concatenate([[0], np.cumsum(np.bincount(grown.tree, minlength=grown.n_trees))]),
+            offsets=np.concatenate([[0], np.cumsum(np.bincount(grown.tree[nodes], minlength=grown.n_trees))]),
             owner=owner,
             gain=gain,
             weights=np.where(drew, 1.0, 0.0),
@@ -195,15 +195,16 @@ class VerticalCoordinator(ABC):
         nodes = np.concatenate([np.zeros(0, np.int32), *(n for n, _, _ in made)])
         first, past = structure.spans
         node = place[nodes]
+        taken_back = structure.owner[node] < 0
         return self.keeping(
             ground=self.context(party),
             nodes=nodes,
             features=np.concatenate([np.zeros((0, width), np.int32), *padded]),
             model=structure.model,
             n_leaves=structure.n_leaves,
-            node=node,
+            node=np.where(taken_back, -1, node),
             first=first[node],
-            middle=first[structure.left[node] + 1],
+            middle=np.where(taken_back, 0, first[structure.left[node] + 1]),
             last=past[node],
             **fields,
         )

@@ -27,7 +27,7 @@ from silvan.forest.forest_shares import Structure
 from silvan.tree.draw import tie_ranks
 from silvan.tree.fit import Settings
 from silvan.tree.gain import Rule
-from silvan.tree.grow import Grown
+from silvan.tree.grow import Frontier, Grown
 from silvan.tree.level import add_nodes, finish_splits, split_gains
 from silvan.tree.partition import count_sides, pack_sides
 from silvan.tree.split import Splits
@@ -182,14 +182,16 @@ class EncodedCoordinator(VerticalCoordinator):
         """Return the rule by which nodes may be split, given their statistics."""
         return self._rule
 
-    def decide(self, nodes: np.ndarray, seeds: np.ndarray, drawn: Drawn, deeper: np.ndarray) -> Splits:
+    def decide(self, frontier: Frontier, drawn: Drawn, deeper: np.ndarray) -> Splits:
         """Ask all parties for their best values, and the winners for the sides."""
+        nodes, seeds = frontier.node.astype(np.int32), frontier.seed
         splits = Splits.empty(len(nodes), self.measure.n_stats)
         offers, ranks = self._offers(nodes, seeds, drawn, splits.varies)
         splits.total[:] = self.stats[nodes]
         best = best_offers(offers, ranks)
         splits.gain[:] = offers[best, np.arange(len(nodes))]
-        splits.feature[:] = np.where(splits.gain > -np.inf, best, -1)
+        worth = (splits.gain > -np.inf) & ~(frontier.barren & (splits.gain <= 0.0))
+        splits.feature[:] = np.where(worth, best, -1)
         self._split(nodes, seeds, drawn, deeper, splits)
         finish_splits(splits, self._rule)
         found = splits.feature >= 0

@@ -8,6 +8,7 @@ coordinator, sealed. The trees are, node for node, those of encoded labels; a fo
 rounds.
 """
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,7 +34,7 @@ from silvan.forest.forest_shares import Structure
 from silvan.privacy.paillier.cipher import check_ciphertexts
 from silvan.privacy.paillier.paillier_keys import SIZES
 from silvan.tree.fit import Settings
-from silvan.tree.grow import Grown
+from silvan.tree.grow import Frontier, Grown
 from silvan.tree.partition import count_sides
 from silvan.tree.split import Splits
 
@@ -56,8 +57,11 @@ def fit(
     return EncryptedCoordinator(federation, columns, schema, settings, key_bits).grow(feature_key)
 
 
+@dataclass(frozen=True)
 class _HolderRule:
     """The rule by which nodes may be split where only the label holder knows it: the second column is its answer."""
+
+    needs_gain: bool
 
     def open_nodes(self, stats: np.ndarray) -> np.ndarray:
         """Return which nodes may be split."""
@@ -91,11 +95,12 @@ class EncryptedCoordinator(VerticalCoordinator):
 
     def rule(self) -> Any:
         """Return the rule that goes by what the label holder says."""
-        return _HolderRule()
+        return _HolderRule(not self.schema.n_classes)
 
-    def decide(self, nodes: np.ndarray, seeds: np.ndarray, drawn: Drawn, deeper: np.ndarray) -> Splits:
+    def decide(self, frontier: Frontier, drawn: Drawn, deeper: np.ndarray) -> Splits:
         """Ask parties for encrypted sums, the label holder for decisions, and the winners for the sides."""
-        decisions = self._decisions(nodes, seeds, drawn, deeper, self._sums(nodes, drawn))
+        nodes, seeds = frontier.node.astype(np.int32), frontier.seed
+        decisions = self._decisions(frontier, drawn, deeper, self._sums(nodes, drawn))
         splits = Splits.empty(len(nodes), 2)
         splits.feature[:], splits.gain[:] = decisions.winner, decisions.gain
         splits.total[:, 0], splits.total[:, 1] = decisions.rows, decisions.is_open.sum(axis=1)
@@ -124,9 +129,8 @@ class EncryptedCoordinator(VerticalCoordinator):
             for party, reply in replies.items()
         }
 
-    def _decisions(
-        self, nodes: np.ndarray, seeds: np.ndarray, drawn: Drawn, deeper: np.ndarray, offers: dict[str, Offer]
-    ) -> Decisions:
+    def _decisions(self, frontier: Frontier, drawn: Drawn, deeper: np.ndarray, offers: dict[str, Offer]) -> Decisions:
+        nodes = frontier.node.astype(np.int32)
         which, features = drawn[self.holder]
 
         def check(site: str, reply: Decisions) -> None:
@@ -139,8 +143,9 @@ class EncryptedCoordinator(VerticalCoordinator):
             encryption=self.encryption,
             parties=self.parties,
             nodes=nodes,
-            seeds=seeds,
+            seeds=frontier.seed,
             deeper=deeper,
+            barren=frontier.barren,
             which=which,
             features=features,
             offers=offers,

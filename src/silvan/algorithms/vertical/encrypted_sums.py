@@ -115,6 +115,7 @@ class DecideNodes(Request, frozen=True, kw_only=True):
     features: np.ndarray
     offers: dict[str, Offer]
     note: bytes = b""  # of the level before, to compare the rows with
+    barren: np.ndarray | None = None  # bool, of the nodes: whether a split must have a gain
 
     @property
     def min_leaf(self) -> int:
@@ -175,6 +176,8 @@ def decide_nodes(site: Site, request: DecideNodes) -> Decisions:
     if nodes.max(initial=0) >= len(descent.is_split) or len(np.unique(nodes)) < n:
         raise FormatError("an open node does not exist, or comes twice")
     if request.deeper.shape != (n,) or request.deeper.dtype != np.bool_ or party.name not in request.parties:
+        raise FormatError("the nodes do not match")
+    if request.barren is not None and (request.barren.shape != (n,) or request.barren.dtype != np.bool_):
         raise FormatError("the nodes do not match")
     table = replace(descent.rows.table, target=truth.target, n_stats=truth.measure.n_stats)
     rows = replace(descent.rows, table=table)
@@ -275,7 +278,9 @@ def _decide(
         ranks[request.parties.index(name), which] = tie_ranks(ties, splits.feature)
         varies[which] |= splits.varies
     best = best_offers(offers, ranks)
-    winner = np.where(offers[best, np.arange(n)] > -np.inf, best, -1).astype(np.int32)
+    value = offers[best, np.arange(n)]
+    refused = (value <= 0.0) & (np.False_ if request.barren is None else request.barren)
+    winner = np.where((value > -np.inf) & ~refused, best, -1).astype(np.int32)
     chosen = Splits.empty(n, totals.shape[1])
     choices = {}
     for k, name in enumerate(request.parties):

@@ -40,7 +40,7 @@ class Keeping(Growing, frozen=True, kw_only=True):
 
     model: str
     n_leaves: int
-    node: np.ndarray  # of each split in the forest
+    node: np.ndarray  # of each split in the forest, -1 if it was taken back
     first: np.ndarray  # leaves below it, from left to right
     middle: np.ndarray
     last: np.ndarray
@@ -92,7 +92,8 @@ def store_share(
     thresholds = np.zeros(0, np.float32)
     if n:
         thresholds = descend(party, request.ground).rows.table.bins.cut(splits.feature, splits.bin)
-    order, own = np.lexsort((-request.last, request.first)), named_columns(party, request.ground.schema)
+    kept, own = np.flatnonzero(request.node >= 0), named_columns(party, request.ground.schema)
+    order = kept[np.lexsort((-request.last[kept], request.first[kept]))]
     share = Share(
         request.model,
         party.name,
