@@ -37,6 +37,7 @@ def test_a_class_that_is_never_predicted_is_named(learner):
     assert frame.filter(site="all", model="federated")["f1"].item() == 0.0
 
 
+@pytest.mark.filterwarnings("ignore:no tree is above tau")
 @pytest.mark.parametrize("learner", LEARNERS)
 @pytest.mark.parametrize(
     "parameters", [{"class_weight": "balanced"}, {"threshold": "f1"}, {"threshold": "youden"}], ids=str

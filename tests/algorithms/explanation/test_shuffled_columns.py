@@ -63,7 +63,7 @@ def test_in_groups_it_is_nearly_the_same(task, learner):
     found, wanted = model.permutation_importance(fed), by_brute_force(fed, model.forest_, 5)
     most = max(wanted.values())
     assert found == pytest.approx(wanted, abs=0.15 * most)
-    assert abs(found["noise"]) < 0.03 * most
+    assert abs(found["noise"]) < 0.06 * most
     with pytest.raises(AttributeError, match="permutation_importance"):
         _ = model.feature_importances_
 
