@@ -56,7 +56,7 @@ def write_pages(paper: Paper, outcomes: Outcomes, quick: bool, folder: Path) -> 
         "absent": [*notes.get("absent", []), *outcomes.absent],
     }
     write_whole(folder / f"{paper.name}.md", _markdown(shown).encode())
-    page = folder / f"{paper.name}.html"
+    page = folder / paper.name / "page.html"
     write_whole(page, _html(shown).encode())
     return page, sections
 

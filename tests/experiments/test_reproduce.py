@@ -49,7 +49,7 @@ def test_what_is_missing_is_named_and_the_rest_is_run(tmp_path):
     assert "**did not hold** (figure 1): AUC rises." in page
     assert "**cannot be told** (table 2): Open." in page
     assert "| here, 2 | 0.801 ± 0.001 | 4 |" in page
-    html = (tmp_path / "small.html").read_text()
+    html = (tmp_path / "small" / "page.html").read_text()
     assert "A small paper &lt;of ours&gt;" in html
     assert "0.801 ± 0.001" in html
     assert (tmp_path / "small" / "figure_1.svg").read_text().startswith("<svg xmlns=")
