@@ -85,7 +85,7 @@ def test_the_order_of_columns(library):
     model = ForestClassifier(10).fit(table, Y)
     with pytest.raises(ValueError, match="same order"):
         model.predict(turned)
-    np.testing.assert_array_equal(model.forest_.predict_proba(turned), model.predict_proba(table))
+    np.testing.assert_allclose(model.forest_.predict_proba(turned), model.predict_proba(table), rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", ["y", "y_", "label"])
