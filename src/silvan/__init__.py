@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from silvan.federate.by_columns import federate_columns as federate_columns
     from silvan.federate.by_rows import federate_rows as federate_rows
     from silvan.forest.forest import Forest as Forest
+    from silvan.learners.auto_forest import AutoForest as AutoForest
     from silvan.learners.bofrf import BOFRF as BOFRF
     from silvan.learners.boosting import BOPPID as BOPPID
     from silvan.learners.boosting import AdaBoostPL as AdaBoostPL

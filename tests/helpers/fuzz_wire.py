@@ -135,6 +135,7 @@ def _by_rows(signed: bool) -> list[Federation]:
             sv.MergedForest(3, admission=True, recount=True, class_weight="balanced"),
             sv.BOFRF(2, clusters=2),
             sv.BOPPID(2),
+            sv.AutoForest(2, max_depth=2),
         ],
         "ring": [sv.HistogramForest(2, max_depth=2), sv.MultBoost(2)],
         "masked": [sv.HistogramForest(2, max_depth=2), sv.BOFRF(2, personal=True, threshold="f1")],

@@ -1,5 +1,6 @@
 """Learners that are fitted on federations, with scikit-learn's conventions for parameters and fitted attributes."""
 
+from silvan.learners.auto_forest import AutoForest
 from silvan.learners.base import Learner
 from silvan.learners.bofrf import BOFRF
 from silvan.learners.boosting import BOPPID, AdaBoostPL, LocalAdaBoost, MultBoost
@@ -11,6 +12,7 @@ __all__ = [
     "BOFRF",
     "BOPPID",
     "AdaBoostPL",
+    "AutoForest",
     "HistogramForest",
     "Learner",
     "LocalAdaBoost",

@@ -87,6 +87,7 @@ def render(summary: dict[str, Any]) -> str:
         meanings=[(title, MORE[key][1]) for key, title, _ in titles],
         column_table=site_tables.column_table(summary),
         subgroups=site_tables.subgroup_table(summary, model),
+        choice_table=site_tables.choice_table(summary),
         weight_table=site_tables.weight_table(summary),
         distance_table=site_tables.distance_table(summary),
         tree=None if summary["tree"] is None else plots.tree(summary["tree"]["lines"]),

@@ -36,6 +36,7 @@ def markdown(summary: dict[str, Any]) -> str:
     for column, table in site_tables.dependence_tables(summary):
         lines += _section(f"Mean prediction by {escape(column)}", table)
     lines += _tree(summary)
+    lines += _section("What each site uses", site_tables.choice_table(summary))
     lines += _section("Whose trees count", site_tables.weight_table(summary))
     lines += _section("Who is near whom", site_tables.distance_table(summary))
     lines += _section("The sites' tables", site_tables.column_table(summary))

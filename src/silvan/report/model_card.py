@@ -33,6 +33,7 @@ _MERGED = (
 _FOREST = "L. Breiman: Random Forests. Machine Learning 45, 2001."
 
 PAPERS: dict[str, tuple[str, ...]] = {
+    "AutoForest": (_HISTOGRAM, _MERGED, _FOREST),
     "HistogramForest": (_HISTOGRAM, _FOREST),
     "MergedForest": (_MERGED, _FOREST),
     "BOFRF": (_BOFRF, _THESIS),

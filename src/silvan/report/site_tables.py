@@ -74,6 +74,11 @@ def weight_table(summary: dict[str, Any]) -> Table | None:
     return ["Trees of", "Scored by", "Trees", "Used", "Median weight", "From to", "Share of votes"], rows
 
 
+def choice_table(summary: dict[str, Any]) -> Table | None:
+    """Return what each site uses, and by which figures it chose that."""
+    return (["Site", "Uses"], [[*line] for line in summary["choices"].items()]) if summary["choices"] else None
+
+
 def subgroup_table(summary: dict[str, Any], model: str | None) -> Table | None:
     """Return how the model does for subgroups of test rows, where the study asked for them."""
     lines, metric = [one for one in summary["subgroups"] if one["model"] == model], summary["metric"]

@@ -115,6 +115,7 @@ def _beyond_figures(record: Record, models: list[str]) -> dict[str, Any]:
         "columns": msgspec.to_builtins(record.columns),
         "weights": msgspec.to_builtins(record.weights),
         "tau": record.study.get("learner", {}).get("tau"),
+        "choices": record.choices,
         "clusters": record.clusters,
         "distances": _distances(record),
         "dependence": msgspec.to_builtins(record.dependence),

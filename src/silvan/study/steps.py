@@ -176,9 +176,10 @@ def note_training(record: Record, run: Run, federation: Federation, model: Any, 
 
 
 def _note_weights(record: Record, model: Any) -> None:
-    """Record how trees are weighed, and the clusters of sites, of a learner that has them."""
+    """Record how trees are weighed, what sites chose, and the clusters of sites, of a learner that has them."""
     if hasattr(model, "weights_by_site"):
         record.weights = [SiteTrees(site, **one) for site, one in model.weights_by_site().items()]
+    record.choices = dict(getattr(model, "choices_", {}))
     record.clusters, record.distances = getattr(model, "clusters_", None) or {}, getattr(model, "distances_", {})
 
 

@@ -41,6 +41,8 @@ def test_few_models_in_a_judgement():
 LEARNERS = {
     "HistogramForest": {},
     "MergedForest": {},
+    "AutoForest": {},
+    "AutoForest alike": {"choose": False, "recount": True},
     "LocalForest": {},
     "BOFRF": {},
     "BOFRF personal": {"personal": True},

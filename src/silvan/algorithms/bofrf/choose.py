@@ -299,12 +299,12 @@ class Judged:
     value: float
     influence: np.ndarray
 
-    def beats(self, other: "Judged") -> bool:
-        """Return whether it is better by more than two standard errors of the difference on the same rows."""
+    def beats(self, other: "Judged", errors: float = _SURE) -> bool:
+        """Return whether it is better by more than so many standard errors of the difference on the same rows."""
         n = len(self.influence)
         gap = self.influence - other.influence
         error = np.sqrt((gap * gap).sum() * n / (n - 1)) if n > 1 else np.inf
-        return bool(self.value - other.value > _SURE * error)
+        return bool(self.value - other.value > errors * error)
 
 
 def judge(answer: np.ndarray, y: np.ndarray, n_classes: int) -> Judged:

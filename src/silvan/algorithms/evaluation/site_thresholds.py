@@ -29,9 +29,9 @@ _MOST_ROWS = 20_000
 class Draws(msgspec.Struct, frozen=True):
     """Which rows the trees of a model drew, as far as sites can tell by their keys.
 
-    ``sizes`` are numbers of trees, one site's after the other's, and ``owners`` these sites; without owners the trees
-    were grown from sums and drew rows of all sites. After a recount the i-th tree of every site drew rows as the i-th
-    of each.
+    ``sizes`` are numbers of trees, one site's after the other's, and ``owners`` these sites. Trees of no site, whose
+    owner is "", and all without owners, were grown from sums and drew rows of all sites. After a recount the i-th tree
+    of every site drew rows as the i-th of each.
     """
 
     sizes: tuple[int, ...]
@@ -47,8 +47,35 @@ class Unseen(NamedTuple):
     y: np.ndarray
 
 
+class Scored(NamedTuple):
+    """Training rows, or evenly spread ones of many: what trees that did not see a row answer, and the labels.
+
+    Scores are NaN where all trees saw the row; ``votes`` counts classes where trees vote.
+    """
+
+    scores: np.ndarray
+    votes: np.ndarray
+    y: np.ndarray
+
+
 def unseen_rows(site: Site, schema: Schema, forest: Forest, draws: Draws | None) -> Unseen | None:
     """Score training rows by the trees that did not see them, in groups; None if that is not known or not allowed."""
+    found = score_unseen(site, schema, forest, draws)
+    if found is None:
+        return None
+    known = ~np.isnan(found.scores).any(axis=1)
+    scores, y = found.scores[known], found.y[known]
+    if len(y) < FLOOR or not policy_of(site).allows_figures(y, schema.n_classes):
+        return None
+    votes = forest.combine == "vote" and bool(schema.n_classes)
+    decided = found.votes[known].argmax(axis=1) if votes else scores.argmax(axis=1)
+    policy = policy_of(site)
+    unseen = Unseen(*in_groups(Answer(scores, decided), y, schema.n_classes, policy.score_groups))
+    return None if hides_one_class(policy, unseen.y, schema.n_classes) else unseen
+
+
+def score_unseen(site: Site, schema: Schema, forest: Forest, draws: Draws | None) -> Scored | None:
+    """Score training rows by the trees that did not see them; None if that is not known."""
     _check_draws(draws)
     part = site.part(schema)
     if draws is None or forest.combine not in ("mean", "vote") or sum(draws.sizes) != len(forest):
@@ -56,27 +83,18 @@ def unseen_rows(site: Site, schema: Schema, forest: Forest, draws: Draws | None)
     weights = voting_weights(forest, site.absent(schema))
     if not weights.any():
         return None
-    places = np.concatenate([np.arange(size) for size in draws.sizes])
-    owner = np.repeat(np.arange(len(draws.sizes)), draws.sizes)
-    mine = draws.owners.index(site.name) if site.name in draws.owners else -1
-    everywhere = not draws.owners or draws.recounted
-    n_own = draws.sizes[0] if not draws.owners else draws.sizes[mine] if mine >= 0 else 0
+    owners, sizes = draws.owners or ("",), draws.sizes
+    places = np.concatenate([np.arange(size) for size in sizes])
+    here = np.repeat([draws.recounted or owner in ("", site.name) for owner in owners], sizes)
+    own = [size for owner, size in zip(owners, sizes, strict=True) if owner == site.name]
+    n_own = own[0] if own else 0 if draws.owners else sizes[0]
     taken = np.arange(len(part))
     if len(part) > _MOST_ROWS:
         taken = np.linspace(0, len(part) - 1, _MOST_ROWS).astype(np.int64)
-    drawn = drawn_by_place(site, part, draws.bootstrap, n_own, max(draws.sizes), taken)
-    skipping = np.where(everywhere | (owner == mine), places, -1)
-    rows = part.take(taken)
-    votes = forest.combine == "vote" and bool(schema.n_classes)
-    total = tally(forest, rows, weights, site.n_jobs, votes=votes, skip=drawn, skipping=skipping)
-    known = total.weight > 0
-    scores, y = total.means()[known], part.y[taken][known]
-    if len(y) < FLOOR or not policy_of(site).allows_figures(y, schema.n_classes):
-        return None
-    decided = total.votes[known].argmax(axis=1) if votes else scores.argmax(axis=1)
-    policy = policy_of(site)
-    unseen = Unseen(*in_groups(Answer(scores, decided), y, schema.n_classes, policy.score_groups))
-    return None if hides_one_class(policy, unseen.y, schema.n_classes) else unseen
+    drawn = drawn_by_place(site, part, draws.bootstrap, n_own, max(sizes), taken)
+    votes, skipping = forest.combine == "vote" and bool(schema.n_classes), np.where(here, places, -1)
+    total = tally(forest, part.take(taken), weights, site.n_jobs, votes=votes, skip=drawn, skipping=skipping)
+    return Scored(total.means(), total.votes, part.y[taken])
 
 
 def _check_draws(draws: Draws | None) -> None:
@@ -84,7 +102,7 @@ def _check_draws(draws: Draws | None) -> None:
     if draws is None:
         return
     owners = draws.owners or ("",)
-    if len(draws.sizes) != len(owners) or len(set(owners)) < len(owners) or min(draws.sizes) < 0:
+    if len(draws.sizes) != len(owners) or min(draws.sizes) < 0:
         raise FormatError("what the trees drew does not match their sites")
 
 

@@ -4,8 +4,8 @@ The merged forest has as many trees as a pooled one would. The publication's wei
 two ways, and both are here: a number of trees in proportion to a site's rows, or a weight of each tree in proportion.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from numbers import Integral
 from typing import Any, ClassVar, Literal
@@ -182,18 +182,23 @@ def fit(
         known |= {site: reply.rows for site, reply in replies.items() if site in known}
         counting = Counting(0.0, settings.row_draw, settings.min_samples_leaf)
         recounted, _ = recount(federation, schema, listed, known, counting)
-    return Merged(forests, tree_weights, influence.equal, refusals, recounted)
+    blobs = {site: blob for site, (_, blob) in listed.items()}
+    return Merged(forests, tree_weights, influence.equal, refusals, recounted, blobs)
 
 
 @dataclass(frozen=True)
 class Merged:
-    """The sites' trees, the weight that a tree of each site has, which are refused, and the trees after a recount."""
+    """The sites' trees, the weight that a tree of each site has, which are refused, and the trees after a recount.
+
+    ``blobs`` are the trees as each site signed them.
+    """
 
     forests: dict[str, Forest]
     tree_weights: list[float]
     equal: bool = False
     refusals: Refusals | None = None
     recounted: Forest | None = None
+    blobs: Mapping[str, Blob] = field(default_factory=dict)
 
     def forest(self) -> Forest:
         """Return the forest of all trees, without those that most sites refuse."""

@@ -31,6 +31,7 @@ def copy_for(record: Record, study: RemoteStudy, site: str, holder: str = "") ->
         warnings=record.warnings if everything else [],
         columns=record.columns if everything else [],
         weights=record.weights if everything else [],
+        choices={name: text for name, text in record.choices.items() if everything or name == site},
         clusters=record.clusters if everything else {},
         distances=record.distances if everything else {},
         models=[_renamed(model, site) for model in record.models if model.site in ("", site)],

@@ -1,0 +1,230 @@
+"""The learner AutoForest: the mean of a federated and a merged forest, and at each site more of its own trees if needed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from silvan.algorithms.baselines.in_one_place import pooled_rows, rows_drawn_at_sites
+from silvan.algorithms.evaluation.chosen_threshold import asks_for_threshold
+from silvan.algorithms.evaluation.site_thresholds import Draws
+from silvan.algorithms.horizontal import histogram_forest, merged_forest
+from silvan.algorithms.horizontal.own_share import SHARES, ChooseShare, ChosenShare, choose_shares, mixed_forest
+from silvan.algorithms.shared.admission import AdmitTrees, warn_refused
+from silvan.algorithms.shared.class_counts import asks_for_classes, balance_classes
+from silvan.algorithms.shared.recount import CountLeafLabels, CountLeafRows
+from silvan.algorithms.shared.shared_bins import CountFine, CountGrid
+from silvan.data.schema import Schema
+from silvan.errors import InputError
+from silvan.federation.federation import Federation
+from silvan.federation.message import Request
+from silvan.forest.forest import join_forests
+from silvan.learners.base import Learner
+from silvan.learners.parameter_docs import write_shared_entries
+from silvan.tree.draw import rows_of_trees
+from silvan.tree.fit import Settings
+from silvan.util.notebook import html_table
+from silvan.util.readable import count_of
+
+_USES = {
+    0.0: "the shared forest",
+    0.25: "the shared forest with its own trees, 3 to 1",
+    0.5: "the shared forest with its own trees, 1 to 1",
+    1.0: "its own trees alone",
+}
+
+_CAPTION = (
+    "By training rows, each scored by trees that did not learn from it. A site leaves the shared forest only for a mix\n"
+    "with its own trees that is better by more than a standard error of the difference."
+)
+
+SHARED = "shared"
+"""The forest for all sites, where some site uses another: its name in tables of figures."""
+
+
+class Choices(dict[str, str]):
+    """What each site uses and why, in a sentence a site; prints as a table."""
+
+    def __str__(self) -> str:
+        width = max(map(len, self), default=0)
+        return "\n".join([*(f"{site.ljust(width)}  {text}" for site, text in self.items()), "", _CAPTION])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Return the table for notebooks."""
+        return html_table(("site", "uses"), list(self.items()), note=_CAPTION)
+
+
+@write_shared_entries
+@dataclass(repr=False, eq=False)
+class AutoForest(Learner):
+    """The mean of a federated and a merged forest for all, and more of its own trees for a site that needs them.
+
+    The shared forest has ``n_estimators`` trees grown from summed histograms, as a ``HistogramForest``, and as many of
+    every site, as a ``MergedForest``; both halves have the same weight. Then each site compares it with mixes in which
+    its own trees count for a quarter, a half or all, on its training rows, each scored by trees that did not learn from
+    it. It takes a mix only if that is better by more than a standard error; so with little evidence it has the shared
+    forest.
+
+    Parameters
+    ----------
+    n_estimators
+        Number of trees grown from sums, and of trees that every site grows.
+    %(forest_parameters)s
+    choose
+        Let every site choose how much its own trees count; False: all use the shared forest, one round less.
+    admission
+        Have every site check the others' trees on its own rows and refuse poor and odd ones; one round more.
+    recount
+        Cut sites' trees back to what rows of other sites reach, and take leaf values from these rows; two rounds more.
+        In studies between machines it is on unless the study says otherwise.
+
+    Attributes
+    ----------
+    forest_
+        The shared forest, a ``Forest``.
+    forests_
+        The forest that each site should use, by site.
+    shares_
+        How much a site's own trees count beside the shared forest, by site: 0, 0.25, 0.5 or 1.
+    choices_
+        What each site uses and why, as a sentence a site; prints as a table.
+    refused_
+        With ``admission``, how often trees were refused: by the site that grew them, and by reason.
+    %(fit_attributes)s
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> model = sv.AutoForest(n_estimators=20, max_depth=4).fit(fed)
+    >>> len(model.forest_), sorted(model.shares_)
+    (60, ['north', 'south'])
+    >>> bool((model.predict(X) == y).mean() > 0.95)
+    True
+    """
+
+    sends_trees: ClassVar[bool] = True
+    chooses_threshold: ClassVar[bool] = True
+
+    max_depth: int | None = 10
+    choose: bool = True
+    admission: bool = False
+    recount: bool = False
+
+    @property
+    def expected_rounds(self) -> int | None:
+        """The most rounds that training can take, where that is known before."""
+        if self.max_depth is None:
+            return None
+        more = (self.class_weight == "balanced") + isinstance(self.threshold, str)
+        return int(self.max_depth) + 3 + bool(self.choose) + bool(self.admission) + 2 * bool(self.recount) + more
+
+    def check(self) -> None:
+        """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
+        super().check()
+        if self.choose not in (True, False):
+            raise InputError(f"choose must be True or False, got {self.choose!r}")
+        if self.choose and not self.bootstrap:
+            raise InputError("bootstrap=False leaves no rows to choose on that trees have not seen: set choose=False")
+
+    def asks(self, schema: Schema) -> tuple[type[Request], ...]:
+        """Return the kinds of messages that fitting may ask of sites."""
+        return (
+            *asks_for_classes(self.class_weight),
+            CountGrid,
+            CountFine,
+            histogram_forest.GrowLevel,
+            merged_forest.GrowTrees,
+            *((AdmitTrees,) if self.admission else ()),
+            *((CountLeafRows, CountLeafLabels) if self.recount else ()),
+            *((ChooseShare,) if self.choose else ()),
+            *asks_for_threshold(self.threshold),
+        )
+
+    def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+        """Grow both halves, put them together, and let every site choose how much its own trees count."""
+        merged_forest.check_influence(settings, True, None, self.admission, self.recount)
+        settings = balance_classes(federation, self.schema_, settings)
+        federated = histogram_forest.fit(federation, self.schema_, settings, feature_key)
+        influence = merged_forest.Influence(None, True, None, self.admission, self.recount)
+        of_all = replace(settings, n_estimators=settings.n_estimators * len(federation.active))
+        merged = merged_forest.fit(federation, self.schema_, of_all, feature_key, influence)
+        self.refused_: dict[str, dict[str, int]] = {}
+        if merged.refusals is not None:
+            self.refused_ = merged.refusals.counted()
+            warn_refused(merged.refusals)
+        together = merged.forest()
+        self.forest_ = join_forests([federated, together], [1.0, len(federated) / float(together.weights.sum())])
+        chosen: dict[str, ChosenShare] = {}
+        if self.choose:
+            draws = self._draws(list(merged.forests))
+            own = {site: blob for site, blob in merged.blobs.items() if site in federation.active}
+            chosen = choose_shares(federation, self.schema_, self.forest_, draws, own)
+        self.shares_ = {site: SHARES[chosen[site].choice] if site in chosen else 0.0 for site in federation.active}
+        self.forests_ = {
+            site: mixed_forest(self.forest_, merged.forests[site], share) if share else self.forest_
+            for site, share in self.shares_.items()
+        }
+        self.choices_ = Choices({site: _reason(share, chosen.get(site)) for site, share in self.shares_.items()})
+
+    def _draws(self, sites: list[str]) -> Draws:
+        """Return which rows the trees of the shared forest drew."""
+        sizes, recounted = [self.n_estimators] * (len(sites) + 1), bool(self.recount) and len(sites) > 1
+        return Draws(tuple(sizes), ("", *sites), self.row_draw(), recounted)
+
+    def draws(self, federation: Federation, contenders: list[tuple[str, object]]) -> dict[str, Draws]:
+        """Return which rows the trees of models drew; not known where a site was lost on the way."""
+        found, sites, n = super().draws(federation, contenders), list(federation.active), self.n_estimators
+        shared, forest = self._draws(sites), self.forest_
+        if forest is None or len(forest) != sum(shared.sizes):
+            return found
+        found[forest.hash] = shared
+        for site, one in self.forests_.items():
+            if len(one) == n:
+                found[one.hash] = Draws((n,), (site,), shared.bootstrap)
+            elif len(one) == len(forest) + n:
+                sizes, owners = (*shared.sizes, n), (*shared.owners, site)
+                found[one.hash] = Draws(sizes, owners, shared.bootstrap, shared.recounted)
+        return found
+
+    def drawn_rows(self, federation: Federation) -> np.ndarray | None:
+        """Return which rows each tree drew; None after a recount, by which trees draw rows of all sites."""
+        if self.recount:
+            return None
+        rows, key = pooled_rows(federation, self.schema_)
+        sums = rows_of_trees(key, rows.row_keys, 0, self.n_estimators, self.row_draw())
+        n_trees = dict.fromkeys(federation.active, self.n_estimators)
+        return np.concatenate([sums, rows_drawn_at_sites(federation, self.schema_, self.row_draw(), n_trees)])
+
+    @classmethod
+    def models_judged(cls, parameters: Mapping[str, Any]) -> int:
+        """Return how many models a site judges: the shared forest, and its own mix if it chooses one."""
+        return 1 + bool(parameters.get("choose", True))
+
+    def candidates(self) -> list[tuple[str, object]]:
+        """Return what a site may use, by name."""
+        listed = super().candidates()
+        alike = all(one is self.forest_ or one == self.forest_ for one in self.forests_.values())
+        return listed if alike else [listed[0], (SHARED, self.forest_), (listed[1][0], self.forests_)]
+
+
+def _reason(share: float, reply: ChosenShare | None) -> str:
+    """Return what a site uses, and by which figures it chose that."""
+    use = _USES[share]
+    if reply is None:
+        return use
+    if not reply.measure:
+        return f"{use}: too few rows to choose by"
+    if np.isnan(reply.figures).any():
+        return f"{use}: its policy shows no figures"
+    name = {"auc": "AUC", "rmse": "RMSE"}.get(reply.measure, reply.measure)
+    figures = [f"{figure:.3g}" for figure in reply.figures]
+    others = {_USES[0.0]: figures[0], _USES[1.0]: figures[-1]}
+    others.pop(use, None)
+    beside = "; ".join(f"{other} {figure}" for other, figure in others.items())
+    return f"{use}: {name} {figures[SHARES.index(share)]} on {count_of(reply.rows, 'row')} ({beside})"

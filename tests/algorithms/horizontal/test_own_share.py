@@ -1,0 +1,194 @@
+"""AutoForest: the mean of a federated and a merged forest, and more of a site's own trees where these are better."""
+
+import numpy as np
+import polars as pl
+import pytest
+from helpers.studies import federate, parts, table
+
+import silvan as sv
+from silvan.algorithms.bofrf.choose import judge
+from silvan.algorithms.evaluation.contenders import Contender
+from silvan.algorithms.evaluation.site_thresholds import score_unseen
+from silvan.algorithms.horizontal.own_share import SHARES, ChooseShare, ChosenShare, best_share, check_chosen
+from silvan.errors import FormatError, InputError, RefusedError
+from silvan.forest import predict
+
+SMALL = {"n_estimators": 8, "max_depth": 4}
+
+
+def turned(n=300, task="binary"):
+    """Three sites; at the last the label means the opposite."""
+    tables = parts(table(task, n=n), 3)
+    if task == "number":
+        return tables | {"site 2": tables["site 2"].with_columns(label=2060 - pl.col("label"))}
+    swap = pl.when(pl.col("label") == "yes").then(pl.lit("no")).otherwise(pl.lit("yes"))
+    return tables | {"site 2": tables["site 2"].with_columns(label=swap)}
+
+
+@pytest.mark.parametrize("task", ["binary", "several", "number"])
+def test_the_shared_forest_is_the_mean_of_both(task):
+    frame = table(task)
+    fed = federate(parts(frame, 3))
+    model = sv.AutoForest(**SMALL, choose=False).fit(fed)
+    federated = sv.HistogramForest(**SMALL).fit(fed).forest_
+    merged = sv.MergedForest(n_estimators=24, max_depth=4).fit(fed).forest_
+    rows = frame.drop("label")
+    mean = (federated.scores(rows) + merged.scores(rows)) / 2
+    np.testing.assert_allclose(model.forest_.scores(rows), mean, rtol=1e-12)
+    assert set(model.forests_.values()) == {model.forest_}
+    assert set(model.choices_.values()) == {"the shared forest"}
+    assert model.rounds_ <= model.expected_rounds
+
+
+@pytest.mark.parametrize("task", ["binary", "number"])
+@pytest.mark.parametrize("recount", [False, True])
+def test_a_site_that_differs_gets_its_own_trees(task, recount):
+    fed = federate(turned(task=task), test=0.25, sums="masked")
+    model = sv.AutoForest(**SMALL, recount=recount).fit(fed)
+    assert model.shares_["site 2"] == 1.0
+    own = sv.LocalForest(**SMALL).fit(fed).forests_["site 2"]
+    assert model.forests_["site 2"] == own.bare()
+    assert model.choices_["site 2"].startswith("its own trees alone: " + ("AUC" if task == "binary" else "RMSE"))
+    figures = model.evaluate(fed).filter(site="site 2")
+    name = "auc" if task == "binary" else "rmse"
+    value = {row["model"]: row[name] for row in figures.iter_rows(named=True)}
+    assert value["federated"] == value["local"]
+    assert (value["shared"] < value["local"] - 0.2) if task == "binary" else (value["shared"] > 1.2 * value["local"])
+
+
+def test_sites_alike_share_a_forest_and_choosing_costs_a_round():
+    fed = federate(parts(table(n=240), 3))
+    model = sv.AutoForest(**SMALL).fit(fed)
+    assert model.shares_ == dict.fromkeys(fed.sites, 0.0)
+    assert model.rounds_ == sv.AutoForest(**SMALL, choose=False).fit(fed).rounds_ + 1
+    separate = sv.HistogramForest(**SMALL).fit(fed).rounds_ + sv.MergedForest(**SMALL).fit(fed).rounds_
+    assert model.rounds_ == separate + 1
+
+
+def test_a_mix_counts_own_trees_by_its_share(monkeypatch):
+    """Predictions and what is known of draws, of a site between the shared forest and its own trees."""
+    monkeypatch.setattr("silvan.algorithms.horizontal.own_share.best_share", lambda judged: 2)
+    frame = table(n=240)
+    fed = federate(parts(frame, 3), test=0.25)
+    model = sv.AutoForest(**SMALL).fit(fed)
+    rows, mixed = frame.drop("label"), model.forests_["site 1"]
+    own = sv.LocalForest(**SMALL).fit(fed).forests_["site 1"]
+    np.testing.assert_allclose(mixed.scores(rows), (model.forest_.scores(rows) + own.scores(rows)) / 2, rtol=1e-12)
+    draws = model.draws(fed, [])[mixed.hash]
+    assert draws.owners == ("", "site 0", "site 1", "site 2", "site 1")
+    found = model.evaluate(fed).filter((pl.col("model") == "federated") & (pl.col("site") == "site 1"))
+    assert found["threshold"].is_not_null().all()
+
+
+def test_rows_are_scored_by_trees_that_did_not_see_them():
+    """Of the trees from sums and of the site's own, those that drew a row are silent on it; others' never are."""
+    fed = federate(parts(table(n=60), 2))
+    model = sv.AutoForest(**SMALL).fit(fed)
+    site, forest = fed.site("site 0"), model.forest_
+    scored = score_unseen(site, fed.schema, forest, model.draws(fed, [])[forest.hash])
+    part, drawn = site.part(fed.schema), model.drawn_rows(fed)[:, : site.n_train]
+    assert drawn[:8].any() and drawn[8:16].any() and not drawn[16:].any()
+    for row in range(3):
+        left = forest.take(np.flatnonzero(~drawn[:, row]))
+        expected = predict.scores(left, part.X[row : row + 1])
+        np.testing.assert_allclose(scored.scores[row : row + 1], expected, rtol=1e-9)
+
+
+def test_the_best_surely_better_mix_is_taken():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 200)
+    scores = rng.normal(size=(200, 3)) + np.outer(y, (0.2, 2.0, 1.0))  # how much of the label each has
+    weak, good, fair = (judge(np.stack([-s, s], axis=1), y, 2) for s in scores.T)
+    assert best_share([weak, fair, good]) == 2
+    assert best_share([weak, weak]) == best_share([good, weak, fair]) == 0
+    near = judge(np.stack([-scores[:, 0], scores[:, 0]], axis=1) + rng.normal(size=(200, 2)), y, 2)
+    assert best_share([weak, near]) == 0
+
+
+def test_few_rows_keep_the_shared_forest():
+    tables = parts(table(n=90), 2) | {"small": table(n=6, seed=5)}
+    model = sv.AutoForest(**SMALL).fit(federate(tables))
+    assert model.choices_["small"] == "the shared forest: too few rows to choose by"
+    assert model.forests_["small"] is model.forest_
+    assert "by more than a standard error" in str(model.choices_)
+    assert "<td" in model.choices_._repr_html_()
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"choose": "yes"}, "choose must be True or False, got 'yes'"),
+        ({"bootstrap": False}, "leaves no rows to choose on"),
+        ({"recount": 1.5}, "recount must be True or False"),
+    ],
+)
+def test_parameters_that_make_no_sense(wrong, match):
+    with pytest.raises(InputError, match=match):
+        sv.AutoForest(**SMALL, **wrong).fit(federate(parts(table(n=60), 2)))
+
+
+def test_a_site_with_a_privacy_budget_refuses_it():
+    fed = federate(parts(table(n=60), 2), policy=sv.Policy(epsilon=1.0))
+    with pytest.raises(RefusedError, match="noise"):
+        sv.AutoForest(**SMALL).fit(fed)
+
+
+def asked_of(fed, **changed):
+    """A question as the coordinator asks it, with fields of another value."""
+    model = sv.AutoForest(**SMALL).fit(fed)
+    sent = Contender(sent=fed.blob(model.forest_.to_bytes()), draws=model.draws(fed, [])[model.forest_.hash])
+    schema = fed.blob(fed.schema.to_json().encode())
+    return ChooseShare(**{"schema": schema, "model": sent, "own": fed.blob(model.forest_.to_bytes()), **changed})
+
+
+def test_own_trees_are_what_the_site_signed():
+    fed = federate(parts(table(n=60), 2))
+    with fed.working_on("another task"), pytest.raises(RefusedError, match="signed for this task"):
+        fed.ask(asked_of(fed))
+
+
+def test_draws_must_be_known():
+    fed = federate(parts(table(n=60), 2))
+    with fed.working_on("a task"), pytest.raises(sv.SilvanError, match="whose draws are known"):
+        fed.ask(asked_of(fed, model=Contender()))
+
+
+def test_the_shared_forest_counts_as_a_model_that_is_judged():
+    fed = federate(parts(table(n=60), 2), policy=sv.Policy(models=1))
+    sv.AutoForest(**SMALL).fit(fed)
+    with pytest.raises(RefusedError, match="1 at most"):
+        sv.AutoForest(**SMALL, random_state=1).fit(fed)
+
+
+@pytest.mark.parametrize(
+    ("lie", "match"),
+    [
+        ({"choice": 4}, "chose what it was not offered"),
+        ({"rows": -1}, "chose what it was not offered"),
+        ({"figures": np.zeros(3)}, "not those asked for"),
+        ({"figures": np.full(4, -1.0)}, "not possible"),
+    ],
+)
+def test_answers_that_cannot_be(lie, match):
+    given = {"choice": 0, "measure": "auc", "rows": 9, "figures": np.zeros(len(SHARES))}
+    with pytest.raises(FormatError, match=match):
+        check_chosen("a site", ChosenShare(**{**given, **lie}))
+    check_chosen("a site", ChosenShare(**given))
+
+
+# -- files
+
+
+def test_saved_and_exported_as_any_forest(tmp_path):
+    frame = table(n=120)
+    model = sv.AutoForest(n_estimators=4, max_depth=3).fit(federate(parts(frame, 2)))
+    model.save(tmp_path / "auto.silvan")
+    again = sv.Forest.load(tmp_path / "auto.silvan")
+    assert again == model.forest_
+    rows = frame.drop("label")
+    np.testing.assert_array_equal(again.predict(rows), model.predict(rows))
+    shap = again.shap(rows[:5])
+    np.testing.assert_allclose(shap.values.sum(axis=1) + shap.base, again.scores(rows[:5]), atol=1e-9)
