@@ -25,6 +25,7 @@ PAPERS = {
     "federated-forest": "experiments.federated_forest.paper",
     "histogram": "experiments.histogram.paper",
     "frf-health": "experiments.frf_health.paper",
+    "autoforest": "experiments.autoforest.paper",
 }
 """The publications, by the name of their experiment, and where it is."""
 

@@ -1,4 +1,4 @@
-"""The learner AutoForest: the mean of a federated and a merged forest, and at each site more of its own trees if needed."""
+"""The learner AutoForest: the mean of a federated and a merged forest, and a site's own trees where it differs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -35,8 +35,8 @@ _USES = {
 }
 
 _CAPTION = (
-    "By training rows, each scored by trees that did not learn from it. A site leaves the shared forest only for a mix\n"
-    "with its own trees that is better by more than a standard error of the difference."
+    "By training rows, each scored by trees that did not learn from it. A site leaves the shared forest only\n"
+    "for a mix with its own trees that is better by more than luck brings about one time in twenty."
 )
 
 SHARED = "shared"
@@ -65,8 +65,8 @@ class AutoForest(Learner):
     The shared forest has ``n_estimators`` trees grown from summed histograms, as a ``HistogramForest``, and as many of
     every site, as a ``MergedForest``; both halves have the same weight. Then each site compares it with mixes in which
     its own trees count for a quarter, a half or all, on its training rows, each scored by trees that did not learn from
-    it. It takes a mix only if that is better by more than a standard error; so with little evidence it has the shared
-    forest.
+    it. It takes a mix only if that is better by more than luck brings about one time in twenty; so with little evidence
+    it has the shared forest.
 
     Parameters
     ----------
@@ -78,8 +78,8 @@ class AutoForest(Learner):
     admission
         Have every site check the others' trees on its own rows and refuse poor and odd ones; one round more.
     recount
-        Cut sites' trees back to what rows of other sites reach, and take leaf values from these rows; two rounds more.
-        In studies between machines it is on unless the study says otherwise.
+        Cut sites' trees back to what rows of other sites reach, and take leaf values from these rows: better forests,
+        and no site can build into its trees what it likes. False: sites' trees as they are, two rounds less.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class AutoForest(Learner):
     max_depth: int | None = 10
     choose: bool = True
     admission: bool = False
-    recount: bool = False
+    recount: bool = True
 
     @property
     def expected_rounds(self) -> int | None:

@@ -42,7 +42,7 @@ LEARNERS = {
     "HistogramForest": {},
     "MergedForest": {},
     "AutoForest": {},
-    "AutoForest alike": {"choose": False, "recount": True},
+    "AutoForest alike": {"choose": False, "recount": False},
     "LocalForest": {},
     "BOFRF": {},
     "BOFRF personal": {"personal": True},

@@ -2,7 +2,7 @@
 
 A site's rows are scored by the forest that all share and by the site's own trees, each row by trees that did not learn
 from it, and both are mixed in a few fixed shares. The site leaves the shared forest only for a mix that is better by
-more than a standard error of the difference on the same rows: on few rows the best of several is best by luck.
+more than 1.64 standard errors of the difference on the same rows, which luck brings about one time in twenty.
 """
 
 from typing import Any, ClassVar
@@ -28,8 +28,8 @@ from silvan.privacy.gate.gate import policy_of
 SHARES = (0.0, 0.25, 0.5, 1.0)
 """How much say a site's own trees can get in place of the shared forest; the first is what is agreed."""
 
-SURE = 1.0
-"""Standard errors by which a mix must be ahead of the shared forest."""
+SURE = 1.64
+"""Standard errors by which a mix must be ahead of the shared forest: as luck brings about one time in twenty."""
 
 _DIGITS = 3
 """Significant digits of figures that leave a site."""

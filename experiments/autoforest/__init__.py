@@ -1,0 +1,1 @@
+"""AutoForest beside the forests that it is made of, site by site."""

@@ -1,0 +1,295 @@
+"""AutoForest beside what it is made of: own forests, the federated and the merged one, and BOFRF, site by site.
+
+Every site keeps 30 % of its rows, drawn anew for each seed, as its test part. The federated forest is, tree for tree,
+the one of pooled rows. Forests have 100 trees of depth 10 at most; the merged ones have 100 of every site, as many
+as AutoForest has of them, and BOFRF too. The federated forest and the recounted merged one are taken out of
+AutoForest, whose halves they are.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from experiments.bofrf.run import environment
+from experiments.reproduce.data import load
+from experiments.reproduce.paper import Claim, Item, Paper, Record, Run
+
+import silvan as sv
+from silvan import datasets, metrics
+from silvan.algorithms.evaluation.repeats import corrected_interval
+from silvan.federation.federation import Federation
+from silvan.forest import predict
+from silvan.forest.forest import Forest, join_forests
+
+TREES, DEPTH, TEST, SEEDS = 100, 10, 0.3, 20
+ENVIRONMENTS = pl.read_csv(Path(__file__).parents[1] / "bofrf" / "environments.csv")
+
+DATA = {
+    **{f"E{n}": name for n, name in ENVIRONMENTS.select("environment", "dataset").unique().iter_rows()},
+    "turned": "pima",
+    "adult": "adult",
+    "telco": "telco_churn",
+    "TCGA": "tcga_brca_subtype_12sites_top1000genes",
+    "covertype": "covtype",
+}
+CHOSEN_ON = ("heart", "E1", "E2", "E3", "E4", "turned", "adult", "telco")
+"""Data sets by which the method was chosen."""
+
+CLAIMED_ON = ("TCGA", "covertype", *(f"E{n}" for n in range(5, 13)))
+"""Data sets that nothing was chosen by."""
+
+SINGLE = ("local", "federated", "merged", "recounted", "bofrf")
+ROWS = 5000
+
+
+# -- sites
+
+
+def sites_of(data: str, seed: int) -> dict[str, pl.DataFrame]:
+    """Return every site's table."""
+    if data == "heart":
+        return _by_column(datasets.heart_disease().rename({"disease": "label"}), "hospital")
+    if data == "turned":  # at the third site the label means the opposite
+        tables = sites_of("E2", seed)
+        return tables | {"S3": tables["S3"].with_columns(label=1 - pl.col("label"))}
+    if data in ("adult", "telco", "covertype"):
+        frame, column = _large(data)
+        return _by_column(frame.sample(ROWS, shuffle=True, seed=seed), column)
+    if data == "TCGA":  # luminal A against the rest
+        return _by_column(load(DATA[data]).with_columns(label=(pl.col("label") == 0).cast(pl.Int64)), "site")
+    return environment(ENVIRONMENTS.filter(environment=int(data[1:])), seed)
+
+
+@cache
+def _large(data: str) -> tuple[pl.DataFrame, str]:
+    """Return a table, and the column that names its sites."""
+    frame = load(DATA[data])
+    if data == "adult":
+        some = pl.col("relationship").is_in(["Husband", "Not-in-family", "Unmarried", "Wife"])
+        return frame.filter(some), "relationship"
+    if data == "telco":
+        return frame, "Contract"
+    areas = [f"Wilderness_Area{n}" for n in range(1, 5)]
+    number = pl.sum_horizontal(pl.col(area).cast(pl.Int64) * n for n, area in enumerate(areas, 1))
+    return frame.with_columns(site=pl.format("area {}", number)).drop(areas), "site"
+
+
+def _by_column(frame: pl.DataFrame, column: str) -> dict[str, pl.DataFrame]:
+    parts = {str(name): part.drop(column) for (name,), part in frame.group_by(column, maintain_order=True)}
+    return dict(sorted(parts.items()))
+
+
+# -- a case
+
+
+def at_sites(data: str, seed: int) -> Iterator[Record]:
+    """Fit AutoForest and BOFRF; yield the AUC of every model on each site's test rows."""
+    fed = sv.federate_rows(sites_of(data, seed), label="label", test=TEST, random_state=seed, n_jobs=1)
+    given = {"n_estimators": TREES, "max_depth": DEPTH, "random_state": seed}
+    auto, bofrf = sv.AutoForest(**given).fit(fed), sv.BOFRF(**given).fit(fed)
+    merged = sv.MergedForest(**{**given, "n_estimators": TREES * len(fed.active)}).fit(fed).forest_
+    shared = auto.forest_
+    federated = shared.take(np.arange(TREES))
+    models: dict[str, Forest | dict[str, Forest]] = {
+        "federated": federated,
+        "merged": merged,
+        "recounted": shared.take(np.arange(TREES, len(shared))),
+        "bofrf": bofrf.forests_,
+        "plain": join_forests([federated, merged], [len(fed.active), 1.0]),
+        "shared": shared,
+        "auto": auto.forests_,
+        "local": {site: merged.take(np.arange(TREES) + TREES * i) for i, site in enumerate(fed.active)},
+    }
+    for site in fed.active:
+        found = {name: _auc(fed, site, of[site] if isinstance(of, dict) else of) for name, of in models.items()}
+        if not np.isnan(list(found.values())).any():
+            row = {f"{name}_auc": value for name, value in found.items()}
+            yield {"site": site, "rows": fed.site(site).n_train, "share": auto.shares_[site], **row}
+
+
+def _auc(fed: Federation, site: str, forest: Forest) -> float:
+    """Return the AUC on a site's test rows: of several classes, the mean over those that are there."""
+    part = fed.site(site).part(fed.schema, test=True)
+    scores = predict.scores(forest, part.X, 1)
+    return float(metrics.classification(scores, part.y, scores.argmax(axis=1))["auc"])
+
+
+def _cases(quick: bool) -> list[Record]:
+    if quick:
+        return [{"data": d, "seed": s} for s in range(2) for d in ("heart", "E2", "E10", "turned")]
+    return [{"data": d, "seed": s} for s in range(SEEDS) for d in (*CHOSEN_ON, *CLAIMED_ON)]
+
+
+# -- tables
+
+_MODELS = {
+    "local": "local",
+    "federated": "federated (= pooled)",
+    "merged": "merged",
+    "recounted": "merged, recounted",
+    "bofrf": "BOFRF",
+    "plain": "mean of federated and merged",
+    "shared": "shared forest",
+    "auto": "AutoForest",
+}
+_AUC = [f"{name}_auc" for name in _MODELS]
+
+
+def _by_seed(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the mean over sites for each data set and seed."""
+    return rows.group_by("data", "seed", maintain_order=True).agg(pl.col(*_AUC).mean())
+
+
+def _only(names: tuple[str, ...]):
+    def select(rows: pl.DataFrame) -> pl.DataFrame:
+        found = _by_seed(rows.filter(pl.col("data").is_in(names)))
+        return found.sort(pl.col("data").replace_strict({n: i for i, n in enumerate(names)}, default=99), "seed")
+
+    return select
+
+
+def _interval(differences: pl.Series) -> tuple[float, float]:
+    """Return the 95 % interval of a mean difference over splits that share rows (Nadeau and Bengio)."""
+    return corrected_interval(differences.to_numpy(), TEST / (1 - TEST)) or (np.nan, np.nan)
+
+
+def _gains(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return by how much AutoForest is better, with intervals; a line a data set."""
+    lines = []
+    for names in (CHOSEN_ON, CLAIMED_ON):
+        found = _only(names)(rows)
+        for (data,), part in found.group_by("data", maintain_order=True):
+            best = max(SINGLE, key=lambda name: float(part[f"{name}_auc"].mean()))
+            line: Record = {"data": data, "used": "to choose" if names is CHOSEN_ON else "for the claim"}
+            for other, against in (("federated", "federated"), ("best", best), ("local", "local")):
+                gain = part["auto_auc"] - part[f"{against}_auc"]
+                low, high = _interval(gain)
+                line |= {f"over_{other}": float(gain.mean()), f"{other}_low": low, f"{other}_high": high}
+            lines.append(line | {"best": _MODELS[best]})
+    return pl.DataFrame(lines).fill_nan(None)
+
+
+def _sites(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return what sites gain over their own forests, a line a site, and how often each left the shared forest."""
+    order = {name: i for i, name in enumerate((*CHOSEN_ON, *CLAIMED_ON))}
+    lines = []
+    for (data, site), part in rows.group_by("data", "site", maintain_order=True):
+        gain = part["auto_auc"] - part["local_auc"]
+        low, high = _interval(gain)
+        line = {"data": data, "site": site, "train": float(part["rows"].mean() or 0.0)}
+        line |= {"local_auc": part["local_auc"].mean(), "auto_auc": part["auto_auc"].mean()}
+        line |= {"gain": gain.mean(), "low": low, "high": high}
+        lines.append(line | {"left": (part["share"] > 0).mean(), "alone": (part["share"] == 1).mean()})
+    return pl.DataFrame(lines).fill_nan(None).sort(pl.col("data").replace_strict(order, default=99), "site")
+
+
+# -- claims
+
+
+def _near_the_best(names: tuple[str, ...]):
+    def check(rows: pl.DataFrame) -> tuple[bool, str] | None:
+        found = rows.filter(pl.col("data").is_in(names))
+        if not len(found):
+            return None
+        worst = found.sort("over_best").row(0, named=True)
+        held = worst["over_best"] >= -0.002
+        return held, f"least at {worst['data']}: {worst['over_best']:+.4f} against {worst['best']}"
+
+    return check
+
+
+def _above_pooled(names: tuple[str, ...]):
+    def check(rows: pl.DataFrame) -> tuple[bool, str] | None:
+        found = rows.filter(pl.col("data").is_in(names))
+        if not len(found):
+            return None
+        gain = float(found["over_federated"].mean())
+        return gain > 0, f"AUC {gain:+.4f} on average over {len(found)} sets"
+
+    return check
+
+
+def _not_below_local(rows: pl.DataFrame) -> tuple[bool, str] | None:
+    known = rows.filter(pl.col("high").is_not_null())
+    if not len(known):
+        return None
+    below = known.filter(pl.col("high") < 0)
+    above = known.filter(pl.col("low") > 0)
+    named = "".join(f"; {r['data']} {r['site']} {r['gain']:+.3f}" for r in below.iter_rows(named=True))
+    return not len(below), f"{len(below)} of {len(known)} sites below, {len(above)} above{named}"
+
+
+PAPER = Paper(
+    "autoforest",
+    "AutoForest beside the forests that it is made of",
+    __name__,
+    (Run("sites", _cases, at_sites),),
+    (
+        Item(
+            "table 1",
+            "mean AUC over sites, on data sets that nothing was chosen by",
+            "sites",
+            ("data",),
+            {f"{name}_auc": title for name, title in _MODELS.items()},
+            select=_only(CLAIMED_ON),
+        ),
+        Item(
+            "table 2",
+            "mean AUC over sites, on data sets by which the method was chosen",
+            "sites",
+            ("data",),
+            {f"{name}_auc": title for name, title in _MODELS.items()},
+            select=_only(CHOSEN_ON),
+        ),
+        Item(
+            "table 3",
+            "what AutoForest gains, with 95 % intervals corrected for splits that share rows",
+            "sites",
+            ("used", "data", "best"),
+            {
+                "over_federated": "over federated (= pooled)",
+                "federated_low": "from",
+                "federated_high": "to",
+                "over_best": "over the best single one",
+                "best_low": "from",
+                "best_high": "to",
+                "over_local": "over local",
+                "local_low": "from",
+                "local_high": "to",
+            },
+            select=_gains,
+            digits=4,
+            claims=(
+                Claim(
+                    "On each set that nothing was chosen by, AutoForest is at most 0.002 below the best single "
+                    "learner: local, federated, merged (also recounted) or BOFRF.",
+                    _near_the_best(CLAIMED_ON),
+                ),
+                Claim("On average over these sets it is above the pooled forest.", _above_pooled(CLAIMED_ON)),
+                Claim("The same on the sets by which it was chosen: near the best.", _near_the_best(CHOSEN_ON)),
+                Claim("The same on the sets by which it was chosen: above pooled.", _above_pooled(CHOSEN_ON)),
+            ),
+        ),
+        Item(
+            "table 4",
+            "every site: what it gains over its own forest, and how often it left the shared forest",
+            "sites",
+            ("data", "site"),
+            {
+                "train": "training rows",
+                "local_auc": "local, AUC",
+                "auto_auc": "AutoForest, AUC",
+                "gain": "gain",
+                "low": "from",
+                "high": "to",
+                "left": "left the shared forest",
+                "alone": "uses its own trees alone",
+            },
+            select=_sites,
+            claims=(Claim("No site is below its own forest beyond noise.", _not_below_local),),
+        ),
+    ),
+    DATA,
+)
