@@ -192,7 +192,7 @@ def main() -> None:
             Arrow(160, 234, 150, 288, "no"),
             Box(105, 400, "HistogramForest (exact)\nMergedForest (one round)", RESULT, 180),
             Arrow(110, 340, 90, 398, "for all"),
-            Box(300, 400, "BOFRF(personal=True)\nclusters= for sites of kinds", RESULT, 190),
+            Box(300, 400, "AutoForest\nBOFRF(personal=True, clusters=)", RESULT, 190),
             Arrow(190, 340, 280, 398, "for each"),
         ],
     )

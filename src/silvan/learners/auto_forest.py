@@ -8,6 +8,7 @@ import numpy as np
 
 from silvan.algorithms.baselines.in_one_place import pooled_rows, rows_drawn_at_sites
 from silvan.algorithms.evaluation.chosen_threshold import asks_for_threshold
+from silvan.algorithms.evaluation.contenders import NO_RULE, Decide
 from silvan.algorithms.evaluation.site_thresholds import Draws
 from silvan.algorithms.horizontal import histogram_forest, merged_forest
 from silvan.algorithms.horizontal.own_share import SHARES, ChooseShare, ChosenShare, choose_shares, mixed_forest
@@ -164,7 +165,10 @@ class AutoForest(Learner):
         if self.choose:
             draws = self._draws(list(merged.forests))
             own = {site: blob for site, blob in merged.blobs.items() if site in federation.active}
-            chosen = choose_shares(federation, self.schema_, self.forest_, draws, own)
+            decide = (
+                NO_RULE if self.threshold is None or isinstance(self.threshold, str) else Decide(float(self.threshold))
+            )
+            chosen = choose_shares(federation, self.schema_, self.forest_, draws, own, decide)
         self.shares_ = {site: SHARES[chosen[site].choice] if site in chosen else 0.0 for site in federation.active}
         self.forests_ = {
             site: mixed_forest(self.forest_, merged.forests[site], share) if share else self.forest_

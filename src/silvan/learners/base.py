@@ -144,6 +144,7 @@ class Learner(_Fitted):
         """Return what ``evaluate`` asks of sites."""
         kinds = (Judge, Tally) if federation.schema.n_classes else (Judge,)
         models = self.models_judged(self.get_params(deep=False)) + bool(federation.local_sites)  # one of pooled rows
+        models += isinstance(self.threshold, str)  # before it was chosen, it was another model
         return Questions(kinds, settings="judging", models=models)
 
     @classmethod

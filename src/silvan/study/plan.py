@@ -74,7 +74,8 @@ class Study:
         """How many models a site is sent to judge at most, if the study does what its learner does."""
         if self.by_columns or not (self.test or self.repeats) or self.evaluation_epsilon is not None:
             return 0
-        return MODELS_JUDGED.get(self.kind, 1) + bool(self.parameters.get("personal"))
+        more = bool(self.parameters.get("personal")) + isinstance(self.parameters.get("threshold"), str)
+        return MODELS_JUDGED.get(self.kind, 1) + more  # a forest whose threshold is yet to be chosen is another model
 
     def settings(self) -> dict[str, Any]:
         """Return all settings that decide the result, as plain data."""

@@ -67,6 +67,16 @@ def test_a_study_has_as_many_models_judged_as_its_learner_needs(name):
         assert len(sent - {pooled}) <= learner.models_judged(parameters)
 
 
+@pytest.mark.parametrize("learner", [sv.HistogramForest, sv.AutoForest])
+def test_a_threshold_by_a_rule_takes_a_model_more(learner):
+    """As when a study is announced, which a site would refuse if it were sent more."""
+    model, tables = learner(**SMALL, threshold="f1"), parts(table(n=120), 2)
+    most = model.questions_of_judging(federate(tables)).models
+    assert most == learner.models_judged({}) + 2  # the pooled one too, in one process
+    fed = federate(tables, test=0.3, policy=sv.Policy(models=most))
+    model.fit(fed).evaluate(fed)
+
+
 def judged_at(fed, site):
     sent = [wire.decode(data, Envelope) for to, way, data in fed.transport.record if way == "received" and to == site]
     return [one for e in sent if e.kind == "Judge" for one in wire.decode(e.body, Judge).contenders]

@@ -10,7 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from silvan.algorithms.bofrf.choose import Judged, Measure, judge
-from silvan.algorithms.evaluation.contenders import Contender, check_contenders, list_contenders, model_of
+from silvan.algorithms.evaluation.contenders import (
+    NO_RULE,
+    Contender,
+    Decide,
+    check_contenders,
+    list_contenders,
+    model_of,
+)
 from silvan.algorithms.evaluation.figures import Answer
 from silvan.algorithms.evaluation.score_groups import hides_one_class, in_groups
 from silvan.algorithms.evaluation.site_thresholds import Draws, score_unseen
@@ -121,10 +128,10 @@ def _no_choice(rows: int) -> ChosenShare:
 
 
 def choose_shares(
-    federation: Federation, schema: Schema, forest: Forest, draws: Draws, own: dict[str, Blob]
+    federation: Federation, schema: Schema, forest: Forest, draws: Draws, own: dict[str, Blob], decide: Decide = NO_RULE
 ) -> dict[str, ChosenShare]:
-    """Ask every site how much say its own trees should have: one round."""
-    listed = list_contenders(federation, [forest], {forest.hash: draws})
+    """Ask every site how much say its own trees should have: one round. The forest is sent as when it is judged."""
+    listed = list_contenders(federation, [forest], {forest.hash: draws}, decide)
     schema_blob = federation.blob(schema.to_json().encode())
     requests = {
         site: ChooseShare(schema=schema_blob, model=listed[site][0], own=own[site]) for site in listed if site in own
