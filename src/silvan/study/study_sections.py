@@ -20,9 +20,9 @@ from silvan.study.study_values import KEYS, NONE, describe_type, fits, parameter
 from silvan.study.toml_lines import Key, Problems
 
 LEARNERS = (
-    "AutoForest",
     "HistogramForest",
     "MergedForest",
+    "AutoForest",
     "BOFRF",
     "BOPPID",
     "AdaBoostPL",
