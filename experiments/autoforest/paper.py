@@ -17,7 +17,7 @@ from experiments.reproduce.data import load
 from experiments.reproduce.paper import Claim, Item, Paper, Record, Run
 
 import silvan as sv
-from silvan import datasets, metrics
+from silvan import metrics
 from silvan.algorithms.evaluation.repeats import corrected_interval
 from silvan.federation.federation import Federation
 from silvan.forest import predict
@@ -27,6 +27,7 @@ TREES, DEPTH, TEST, SEEDS = 100, 10, 0.3, 20
 ENVIRONMENTS = pl.read_csv(Path(__file__).parents[1] / "bofrf" / "environments.csv")
 
 DATA = {
+    "heart": "heart_disease",
     **{f"E{n}": name for n, name in ENVIRONMENTS.select("environment", "dataset").unique().iter_rows()},
     "turned": "pima",
     "adult": "adult",
@@ -50,7 +51,7 @@ ROWS = 5000
 def sites_of(data: str, seed: int) -> dict[str, pl.DataFrame]:
     """Return every site's table."""
     if data == "heart":
-        return _by_column(datasets.heart_disease().rename({"disease": "label"}), "hospital")
+        return _by_column(load(DATA[data]), "hospital")
     if data == "turned":  # at the third site the label means the opposite
         tables = sites_of("E2", seed)
         return tables | {"S3": tables["S3"].with_columns(label=1 - pl.col("label"))}

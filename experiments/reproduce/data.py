@@ -16,6 +16,9 @@ from silvan import datasets
 from silvan.errors import InputError
 
 _FROM_FILES = "the committed pages were made with a file: rows or columns may differ"
+HEART = "heart_disease"
+"""The table that comes with the package."""
+
 _KNOWN = Path(__file__).parent / "data.toml"
 
 
@@ -34,6 +37,8 @@ def known() -> dict[str, dict[str, str]]:
 @cache
 def load(name: str) -> pl.DataFrame:
     """Return a table, its label in the column ``label``; raise ``NotHere`` if there is none."""
+    if name == HEART:
+        return datasets.heart_disease().rename({"disease": "label"})
     if name not in datasets.names():
         return _from_openml(name)
     found = datasets.load(name)
@@ -43,6 +48,8 @@ def load(name: str) -> pl.DataFrame:
 
 def find(name: str) -> str:
     """Return what differs from the file that the committed pages were made with, if anything; raise ``NotHere``."""
+    if name == HEART:
+        return ""
     if name not in datasets.names():
         if Downloads.allowed and "openml" in known().get(name, {}):
             return f"{name} comes from OpenML, {_FROM_FILES}"
