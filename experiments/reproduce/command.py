@@ -1,5 +1,6 @@
 """What ``silvan reproduce`` does: run what is asked for, write the pages, say what came out."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 from experiments.reproduce.data import Downloads, check_folder
@@ -28,10 +29,11 @@ def reproduce(
     lines, whole = list[str](), True
     for paper in papers:
         items = [paper.item(each) for each in only] or list(paper.items)
-        folder = out / paper.name
-        folder.mkdir(parents=True, exist_ok=True)
         try:
-            with lock_folder(folder):
+            with ExitStack() as locks:
+                for folder in (out / each for each in paper.folders):
+                    folder.mkdir(parents=True, exist_ok=True)
+                    locks.enter_context(lock_folder(folder))
                 outcomes = plan_paper(paper, items, quick, out)
                 try:
                     run_cases(paper, outcomes, jobs, Progress())

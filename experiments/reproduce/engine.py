@@ -39,7 +39,8 @@ class Outcomes:
 
 def plan_paper(paper: Paper, items: list[Item], quick: bool, folder: Path) -> Outcomes:
     """List the cases that some items need and that are not finished, all tables and figures seed by seed."""
-    outcomes = Outcomes({run.name: Kept(folder / paper.name / f"{run.name}.csv", run) for run in paper.runs})
+    files = {run.name: folder / (run.kept or paper.name) / f"{run.name}.csv" for run in paper.runs}
+    outcomes = Outcomes({run.name: Kept(files[run.name], run) for run in paper.runs})
     missing = _missing(paper, outcomes)
     for run in paper.runs:
         if all(item.run != run.name for item in items):

@@ -34,6 +34,11 @@ class Section:
     svg: Markup | None
 
     @property
+    def heading(self) -> str:
+        """Its name at the beginning of a line."""
+        return self.name[0].upper() + self.name[1:]
+
+    @property
     def file(self) -> str:
         """The name of its chart's file."""
         return f"{self.name.replace(' ', '_')}.svg"
@@ -156,7 +161,7 @@ def _markdown(shown: Record) -> str:
     if shown["absent"]:
         lines += ["Not run, for want of data or packages:", "", *(f"- {text}" for text in shown["absent"]), ""]
     for section in shown["sections"]:
-        lines += [f"## {section.name.capitalize()}: {section.title}", ""]
+        lines += [f"## {section.heading}: {section.title}", ""]
         lines += [f"Published: {section.published}\n"] if section.published else []
         if section.rows:
             lines += [f"{BRACKETS}\n"] if any("(" in cell for row in section.rows for cell in row[1:]) else []

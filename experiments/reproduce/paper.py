@@ -22,6 +22,8 @@ from silvan.errors import InputError
 Record = dict[str, Any]
 
 PAPERS = {
+    "bofrf": "experiments.bofrf.paper",
+    "thesis": "experiments.thesis.paper",
     "federated-forest": "experiments.federated_forest.paper",
     "histogram": "experiments.histogram.paper",
     "frf-health": "experiments.frf_health.paper",
@@ -39,13 +41,15 @@ class Run:
     """Cases of one kind, and what turns one into rows of figures. All rows are kept in one CSV file.
 
     ``cases(quick)`` lists the settings of every case, ``make(**settings)`` yields its rows. A change of ``make`` needs
-    another ``version``, so that cases are run again; a change of settings makes other cases anyway.
+    another ``version``, so that cases are run again; a change of settings makes other cases anyway. Publications that
+    share a run keep its rows in the folder of one of them, ``kept``; without it a publication's own.
     """
 
     name: str
     cases: Callable[[bool], Iterable[Record]]
     make: Callable[..., Iterable[Record]]
     version: int = 1
+    kept: str = ""
 
     def key(self, settings: Record) -> str:
         """Return what names a case: a hash of the run, its version and the settings."""
@@ -103,6 +107,11 @@ class Paper:
     runs: tuple[Run, ...]
     items: tuple[Item, ...]
     data: dict[str, str]  # what cases call a data set, and its name for ``load``
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders that its results are kept in, its own among them."""
+        return sorted({self.name, *(run.kept or self.name for run in self.runs)})
 
     @property
     def folder(self) -> Path:
