@@ -8,11 +8,10 @@ AutoForest, whose halves they are.
 
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import polars as pl
-from experiments.bofrf.run import environment
+from experiments.bofrf.environments import ENVIRONMENTS, draw_environment
 from experiments.reproduce.data import load
 from experiments.reproduce.paper import Claim, Item, Paper, Record, Run
 
@@ -24,7 +23,6 @@ from silvan.forest import predict
 from silvan.forest.forest import Forest, join_forests
 
 TREES, DEPTH, TEST, SEEDS = 100, 10, 0.3, 20
-ENVIRONMENTS = pl.read_csv(Path(__file__).parents[1] / "bofrf" / "environments.csv")
 
 DATA = {
     "heart": "heart_disease",
@@ -60,7 +58,7 @@ def sites_of(data: str, seed: int) -> dict[str, pl.DataFrame]:
         return _by_column(frame.sample(ROWS, shuffle=True, seed=seed), column)
     if data == "TCGA":  # luminal A against the rest
         return _by_column(load(DATA[data]).with_columns(label=(pl.col("label") == 0).cast(pl.Int64)), "site")
-    return environment(ENVIRONMENTS.filter(environment=int(data[1:])), seed)
+    return draw_environment(ENVIRONMENTS.filter(environment=int(data[1:])), seed)
 
 
 @cache

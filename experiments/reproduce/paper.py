@@ -22,11 +22,11 @@ from silvan.errors import InputError
 Record = dict[str, Any]
 
 PAPERS = {
-    "bofrf": "experiments.bofrf.paper",
-    "thesis": "experiments.thesis.paper",
     "federated-forest": "experiments.federated_forest.paper",
     "histogram": "experiments.histogram.paper",
     "frf-health": "experiments.frf_health.paper",
+    "bofrf": "experiments.bofrf.paper",
+    "thesis": "experiments.thesis.paper",
     "autoforest": "experiments.autoforest.paper",
 }
 """The publications, by the name of their experiment, and where it is."""

@@ -3,10 +3,14 @@
 import numpy as np
 import polars as pl
 import pytest
+from experiments.bofrf import checks, environments
+from experiments.bofrf import paper as bofrf
 from experiments.federated_forest import data as forest_data
 from experiments.federated_forest import paper as federated_forest
 from experiments.frf_health import paper as frf_health
 from experiments.histogram import paper as histogram
+from experiments.thesis import paper as thesis
+from experiments.thesis import printed
 from sklearn.datasets import load_breast_cancer, make_classification
 
 import silvan as sv
@@ -95,3 +99,72 @@ def test_the_vertical_forest_is_the_pooled_one(monkeypatch):
     rows = rows_of(federated_forest.two_parties, [{"data": "breast cancer", "rows": 300, "draws": 2, "seed": 5}])
     assert check(federated_forest.PAPER, "table 3", 0, rows)
     assert not check(federated_forest.PAPER, "table 3", 0, rows.with_columns(equal=pl.Series([1, 0])))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_bofrf_is_above_local_forests_on_average(monkeypatch):
+    """Three small sites of heart disease, drawn as the environments are."""
+    frame = datasets.heart_disease().rename({"disease": "label"}).drop("hospital")
+    sites = {"environment": [1] * 3, "dataset": ["heart"] * 3, "site": ["S1", "S2", "S3"]}
+    counts = {"rows": [60, 50, 70], "positives": [30, 20, 40]}
+    monkeypatch.setattr(environments, "load", lambda name: frame)
+    monkeypatch.setattr(environments, "ENVIRONMENTS", pl.DataFrame(sites | counts))
+    monkeypatch.setattr(environments, "FOREST", {"n_estimators": 20, "max_depth": 4})
+    cases = [{"data": bofrf.PIMA, "environment": "E1", "tuned": 0, "seed": s} for s in range(6)]
+    rows = bofrf.untuned(bofrf.PIMA)(rows_of(environments.in_environment, cases))
+    assert check(bofrf.PAPER, "table 3", 0, rows)
+    assert not check(bofrf.PAPER, "table 3", 0, rows.rename({"local": "bofrf", "bofrf": "local"}))
+    # what is chosen on test rows is never below the better of both there
+    assert (rows["personal_paper"] >= rows["bofrf_paper"]).all()
+
+
+def combined(gain, rng):
+    """Return rows of combinations of eight sites in which BOFRF is so much better than BOPPID."""
+    sites = [{"site": f"S{i}", "stand_in": "made up", "seed": 0, "sites": n} for i in range(8) for n in (2, 8) * 20]
+    noise = rng.normal(0, 0.01, (2, len(sites)))
+    figures = {
+        "bofrf_auc": 0.7 + gain + noise[0],
+        "boppid_auc": 0.7 + noise[1],
+        "printed_auc": np.full(len(sites), 0.7),
+    }
+    return pl.DataFrame(sites).with_columns(**{name: pl.Series(values) for name, values in figures.items()})
+
+
+@pytest.mark.parametrize(("gain", "held"), [(0.02, True), (0.0, False), (-0.02, False)])
+def test_the_z_test_finds_what_there_is(gain, held):
+    assert checks.z_test("auc")(combined(gain, np.random.default_rng(0)))[0] is held
+
+
+def test_poor_sites_do_not_gain_by_luck():
+    """Sites that are alike but for luck: those with a low local AUC in some seeds gain no more in others."""
+    rng = np.random.default_rng(1)
+    local = rng.normal(0.75, 0.05, (30, 20))
+    rows = pl.DataFrame(
+        [
+            {"where": f"S{i}", "seed": s, "local": local[i, s], "bofrf": 0.77 + rng.normal(0, 0.01)}
+            for i in range(30)
+            for s in range(20)
+        ]
+    )
+    assert checks.poor_sites_gain_most(rows)[0] is None
+    really = rows.with_columns(local=pl.col("local") - (pl.col("where") < "S2") * 0.1)
+    really = really.with_columns(bofrf=pl.col("local") + (pl.col("where") < "S2") * 0.05)
+    assert checks.poor_sites_gain_most(really)[0] is True
+
+
+def test_what_follows_from_the_tables_of_the_thesis():
+    """Distances, two clusters and Z scores do; three clusters do not."""
+    held = {}
+    for item in thesis.PAPER.items:
+        if item.run == "printed":
+            rows = item.select(rows_of(printed.follow, [{"what": w["what"]} for w in printed.RUN.cases(False)]))
+            held[item.name] = [claim.check(rows)[0] for claim in item.claims]
+    assert held == {
+        "table 7.9": [True],
+        "table 7.10": [True],
+        "table C.1": [True, True, False],
+        "table B.1": [True],
+    }
+    scores = rows_of(printed.follow, [{"what": "scores"}])
+    by_equation = scores.with_columns(auc_low=pl.col("auc_eq") - 1, auc_high=pl.col("auc_eq") + 1)
+    assert not check(thesis.PAPER, "table B.1", 0, by_equation)

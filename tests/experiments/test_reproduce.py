@@ -127,6 +127,17 @@ def test_one_run_at_a_time_writes_to_a_folder(tmp_path):
         run(tmp_path)
 
 
+def test_publications_may_share_a_run(tmp_path):
+    """The second finds the rows of the first, and holds both folders."""
+    run(tmp_path)
+    sites, odd = small_paper.PAPER.runs
+    other = replace(small_paper.PAPER, name="other", runs=(replace(sites, kept="small"), odd))
+    outcomes = engine.plan_paper(other, list(other.items), False, tmp_path)
+    assert other.folders == ["other", "small"]
+    assert outcomes.done == 6
+    assert {run_.name for run_, _ in outcomes.todo} == {"odd"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
