@@ -82,6 +82,15 @@ def settings(rng, frame):
     return parameters | {"max_samples": shares[parameters["random_state"] % len(shares)]}
 
 
+def monotonic(seed, frame, names):
+    """Which way predictions may go with some columns of numbers, where there is an order."""
+    rng = np.random.default_rng([seed, 1])
+    if frame["label"].n_unique() > 2 and frame["label"].dtype != pl.Float64:
+        return {}
+    numbers = [name for name in names if frame[name].dtype.is_numeric()]
+    return {"monotonic_cst": {name: int(rng.integers(-1, 2)) for name in numbers if rng.random() < 0.7}}
+
+
 def drawn(seed):
     rng = np.random.default_rng(seed)
     frame = table(rng)
@@ -110,6 +119,7 @@ def test_rows(seed):
     fed = federated(rng, frame.drop("id"))
     if sums != "trusted" and len(fed.sites) > 2:
         fed = sv.federate_rows({name: fed.site(name).source for name in fed.sites}, task=task_of(frame), sums=sums)
+    parameters |= monotonic(seed, frame, fed.schema.names)
     pooled = sv.PooledForest(**parameters).fit(fed).forest_
     assert sv.HistogramForest(**parameters).fit(fed).forest_.hash == pooled.hash
 
@@ -119,6 +129,7 @@ def test_rows(seed):
 def test_merged(seed):
     rng, frame, parameters = drawn(seed)
     fed = federated(rng, frame.drop("id"))
+    parameters |= monotonic(seed, frame, fed.schema.names)
     alone = dict(parameters)
     if parameters.get("class_weight") == "balanced":  # over all sites' rows
         y = np.concatenate([fed.site(name).part(fed.schema).y for name in fed.sites])
@@ -167,6 +178,7 @@ def test_columns(seed, labels, monkeypatch):
         for k in range(owner.max() + 1)
     }
     fed = sv.federate_columns(parties, id="id", label="label", task=task_of(frame), n_jobs=1)
+    parameters |= monotonic(seed, frame, fed.schema.names)
     pooled = sv.PooledForest(**parameters).fit(fed).forest_
     model = sv.VerticalForest(labels=labels, key_bits=256, **parameters).fit(fed)
     assert model.forest_.hash == pooled.hash

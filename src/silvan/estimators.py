@@ -31,7 +31,7 @@ from silvan.errors import InputError
 from silvan.forest.forest import Forest
 from silvan.forest.predict import as_matrix, decide, leaves_of, scores, scores_and_decisions
 from silvan.tree.draw import DrawKeys, make_key, rows_of_trees
-from silvan.tree.fit import Assembled, Settings, add_trees, check_class_weight
+from silvan.tree.fit import Assembled, Settings, add_trees, check_class_weight, monotonic_signs
 from silvan.tree.target import Target, class_target, number_target
 from silvan.util.user_warnings import warn_user
 
@@ -66,6 +66,7 @@ class _Forest(_Fitted):
     min_weight_fraction_leaf: float = 0.0
     max_samples: int | float | None = None
     warm_start: bool = False
+    monotonic_cst: Any = None
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -73,7 +74,7 @@ class _Forest(_Fitted):
         tags.input_tags.sparse = True
         return tags
 
-    def _settings(self, n_rows: int = _MANY_ROWS) -> Settings:
+    def _settings(self, n_rows: int = _MANY_ROWS, schema: Schema | None = None) -> Settings:
         if not isinstance(self.oob_score, bool | np.bool) and not callable(self.oob_score):
             raise InputError(
                 f"oob_score must be True, False or a function of labels and answers, got {self.oob_score!r}"
@@ -83,7 +84,9 @@ class _Forest(_Fitted):
         if not isinstance(self.warm_start, bool | np.bool):
             raise InputError(f"warm_start must be True or False, got {self.warm_start!r}")
         names = Settings.__dataclass_fields__.keys() & self.get_params(deep=False).keys() - {"class_weight"}
-        values = {name: getattr(self, name) for name in names}
+        values = {name: getattr(self, name) for name in names - {"monotonic_cst"}}
+        if schema is not None:
+            values["monotonic_cst"] = monotonic_signs(self.monotonic_cst, schema)
         for name, least in (("min_samples_leaf", 1), ("min_samples_split", 2)):
             if isinstance(values[name], float | np.floating):
                 values[name] = _share_of_rows(name, float(values[name]), n_rows, least)
@@ -133,7 +136,7 @@ class _Forest(_Fitted):
 
     def _grow(self, X: np.ndarray, target: Target, classes: tuple[Any, ...] | None = None) -> None:
         schema = Schema(self._features, Label(_label_name(self._features), classes))
-        settings = self._settings(len(X))
+        settings = self._settings(len(X), schema)
         before = self._trees_before(schema)
         if before is None:
             self._seed = _seed(self.random_state)
@@ -230,6 +233,9 @@ class ForestClassifier(ClassifierMixin, _Forest):
     warm_start
         Keep the trees of the last ``fit`` and add those that ``n_estimators`` has more. On the same table the forest is
         the one that would have been grown at once; the seed of the first ``fit`` is kept.
+    monotonic_cst
+        Which way predictions may go with a column: 1 up, -1 down, 0 either; a number for each column, or a dict by
+        name. For two classes, and then of the probability of the second.
     vote
         "soft" predicts the class of the highest mean probability, "hard" the one that most trees vote for, the first of
         equal ones; ``predict_proba`` is the mean in both cases.
@@ -354,6 +360,9 @@ class ForestRegressor(RegressorMixin, _Forest):
     warm_start
         Keep the trees of the last ``fit`` and add those that ``n_estimators`` has more. On the same table the forest is
         the one that would have been grown at once; the seed of the first ``fit`` is kept.
+    monotonic_cst
+        Which way predictions may go with a column: 1 up, -1 down, 0 either; a number for each column, or a dict by
+        name. Not for columns of categories.
 
     Attributes
     ----------

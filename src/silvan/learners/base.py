@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.metrics import accuracy_score, r2_score
 
 from silvan import metrics
-from silvan.algorithms.baselines.in_one_place import alone, alone_at, rows_for_judging
+from silvan.algorithms.baselines.in_one_place import alone, alone_at, rows_for_judging, settings_alone
 from silvan.algorithms.baselines.pooled_forest import pooled_forest
 from silvan.algorithms.evaluation.chosen_threshold import choose_threshold
 from silvan.algorithms.evaluation.contenders import NO_RULE, Contender, Decide, list_contenders
@@ -31,7 +31,7 @@ from silvan.learners.evaluation import evaluation
 from silvan.learners.sklearn_attributes import SklearnAttributes
 from silvan.privacy.gate.announce import Questions, announce
 from silvan.tree.draw import RowDraw, make_key
-from silvan.tree.fit import NO_VOTES, Settings
+from silvan.tree.fit import NO_VOTES, Settings, monotonic_signs
 from silvan.tree.gain import CRITERIA
 from silvan.util.user_warnings import warn_user
 
@@ -127,6 +127,7 @@ class Learner(_Fitted):
     feature_draw: str = "node"
     threshold: Any = None
     max_samples: float | None = None
+    monotonic_cst: Any = None
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
         """Return the kinds of messages that fitting may ask of sites."""
@@ -134,7 +135,7 @@ class Learner(_Fitted):
 
     def questions(self, federation: Federation) -> Questions:
         """Return what fitting asks of sites."""
-        later = ("threshold", "max_samples")  # parameters that texts do not name where they are not set
+        later = ("threshold", "max_samples", "monotonic_cst")  # are not named where they are not set
         given = {name: v for name, v in self.get_params(deep=False).items() if v is not None or name not in later}
         parameters = repr([type(self).__name__, sorted(given.items(), key=str)])
         settings = f"{parameters} {federation.schema.hash}"
@@ -214,7 +215,8 @@ class Learner(_Fitted):
             kind = "classification" if schema.n_classes else "regression"
             raise InputError(f"criterion {self.criterion!r} does not fit {kind}: leave it out, or use {fits}")
         names = set(Settings.__dataclass_fields__) & set(self.get_params(deep=False))
-        values = {name: getattr(self, name) for name in names - {"criterion", "class_weight"}}
+        values = {name: getattr(self, name) for name in names - {"criterion", "class_weight", "monotonic_cst"}}
+        values["monotonic_cst"] = monotonic_signs(self.monotonic_cst, schema)
         weight = self.class_weight
         classes = schema.label.classes
         if weight is not None and classes is None:
@@ -462,7 +464,10 @@ class Learner(_Fitted):
                 own = {}
                 for site in alone_at(federation):
                     at, schema = alone(federation, site, self.schema_)
-                    own[site] = merged_forest.local_forest(at, schema, model, self.feature_key(), model.n_estimators)
+                    own_settings = settings_alone(federation, site, model)
+                    own[site] = merged_forest.local_forest(
+                        at, schema, own_settings, self.feature_key(), model.n_estimators
+                    )
             if isinstance(own, dict):
                 own = {site: with_all_columns(forest, self.schema_) for site, forest in own.items()}
             models.append((name, own))

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from silvan.algorithms.baselines.in_one_place import alone, alone_at, pooled_rows, rows_drawn_at_sites
+from silvan.algorithms.baselines.in_one_place import (
+    alone,
+    alone_at,
+    pooled_rows,
+    rows_drawn_at_sites,
+    settings_alone,
+)
 from silvan.algorithms.baselines.pooled_forest import pooled_forest
 from silvan.algorithms.evaluation.chosen_threshold import asks_for_threshold
 from silvan.algorithms.evaluation.evaluate import NO_TEST_ROWS
@@ -117,6 +123,8 @@ class HistogramForest(Learner):
         super().check()
         if self.epsilon is not None and self.vote == "hard":
             raise InputError("vote must be 'soft' with epsilon: noisy leaves are averaged, not counted")
+        if self.monotonic_cst is not None and (self.epsilon is not None or self.bins != "shared"):
+            raise InputError("monotonic_cst is for bins='shared' and no epsilon: sums that are not exact tell no order")
 
     def drawn_rows(self, federation: Federation) -> np.ndarray | None:
         """Return which rows each tree drew; None for a private forest."""
@@ -352,7 +360,10 @@ class LocalForest(Learner):
         self.forest_ = None
         self.forests_ = {
             site: merged_forest.local_forest(
-                *alone(federation, site, self.schema_), settings, feature_key, settings.n_estimators
+                *alone(federation, site, self.schema_),
+                settings_alone(federation, site, settings),
+                feature_key,
+                settings.n_estimators,
             )
             for site in alone_at(federation)
         }

@@ -45,6 +45,9 @@ max_samples
     A share f of the rows, for smaller trees: each row is then in a tree with probability 1 - exp(-f), as many as a
     bootstrap sample of that share would have. None: 1. A number of rows, which scikit-learn takes too, is not known to
     sites, who draw each for itself.
+monotonic_cst
+    Which way predictions may go with a column: 1 up, -1 down, 0 either; a number for each column, or a dict by name.
+    For a number or two classes, and then of the probability of the second; not for columns of categories.
 """
 
 _VOTE_PARAMETER = """\

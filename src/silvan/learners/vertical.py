@@ -317,7 +317,7 @@ class VerticalForest(Learner, _InShares):
         parameters = self.get_params()
         if self.vote == "soft":  # as files had it before there was a choice
             del parameters["vote"]
-        for name in ("threshold", "max_samples"):
+        for name in ("threshold", "max_samples", "monotonic_cst"):
             if parameters[name] is None:
                 del parameters[name]
         write_model(folder, _STRUCTURE, self._fitted(), self.shares_, parameters)

@@ -152,16 +152,38 @@ def cut_offsets(trees: np.ndarray) -> np.ndarray:
     return (trees % 4).astype(np.uint8)
 
 
+class Monotonic(NamedTuple):
+    """Which way predictions may go with a feature, and between which values those of a node must be.
+
+    ``signs`` are those of the features of all parties: 1 up, -1 down, 0 either; none: nothing is asked.
+    """
+
+    signs: np.ndarray  # int8
+    bounds: np.ndarray  # float64 (nodes, 2), in terms of ``gain.leaning``
+
+    def take(self, which: slice | np.ndarray) -> "Monotonic":
+        """Return what some of the nodes are held to."""
+        return Monotonic(self.signs, self.bounds[which]) if len(self.signs) else self
+
+
+FREE = Monotonic(np.zeros(0, np.int8), np.zeros((0, 2)))
+"""Nothing is asked of predictions."""
+
+
 class Ties(NamedTuple):
-    """What decides between splits of equal gain: the order of features is drawn for every node, by a keyed hash."""
+    """What decides between splits of equal gain: the order of features is drawn for every node, by a keyed hash.
+
+    Splits that are not ``monotonic``, where that is asked for, do not come into it.
+    """
 
     key: np.ndarray
     seeds: np.ndarray  # of the nodes, uint64
     first: int = 0  # the number, among those of all parties, of the first feature here
+    monotonic: Monotonic = FREE
 
     def take(self, which: slice | np.ndarray) -> "Ties":
         """Return what decides at some of the nodes."""
-        return Ties(self.key, self.seeds[which], self.first)
+        return Ties(self.key, self.seeds[which], self.first, self.monotonic.take(which))
 
 
 @njit(nogil=True, cache=True)

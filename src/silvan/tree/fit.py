@@ -56,6 +56,7 @@ class Settings:
     class_weight: str | list[float] | None = None  # "balanced", or a weight a class
     vote: str | UnsetType = UNSET  # "hard": trees vote. "soft" is not set, so that questions stay as they were without
     max_samples: float | UnsetType | None = UNSET  # a share of the rows; all of them, None, is not set
+    monotonic_cst: list[int] | UnsetType | None = UNSET  # 1, -1 or 0 a feature, see ``monotonic_signs``; if any is set
 
     def __post_init__(self) -> None:
         """Raise ``InputError`` for a parameter that is out of range."""
@@ -83,6 +84,11 @@ class Settings:
         if self.vote == "soft":
             object.__setattr__(self, "vote", UNSET)
         self._check_max_samples()
+        signs: Any = self.monotonic_cst
+        if signs is not UNSET and not (signs and any(signs)):
+            object.__setattr__(self, "monotonic_cst", UNSET)
+        elif signs is not UNSET and not set(signs) <= {-1, 0, 1}:
+            raise InputError(f"monotonic_cst must be 1, -1 or 0 for a feature, got {signs!r}")
         _at_least("max_bins", self.max_bins, 2)
         check_max_bins(self.max_bins)
 
@@ -100,6 +106,11 @@ class Settings:
         """How trees draw rows."""
         share = self.max_samples
         return bool(self.bootstrap) if share is None or isinstance(share, UnsetType) else share
+
+    @property
+    def signs(self) -> list[int]:
+        """Which way predictions may go with each feature; empty if nothing is asked."""
+        return self.monotonic_cst if isinstance(self.monotonic_cst, list) else []
 
     @property
     def combine(self) -> Combine:
@@ -168,7 +179,10 @@ class Settings:
     def plan(self, n_features: int) -> Plan:
         """Return how trees grow where drawing again for a node costs no message."""
         plan = Plan(n_features, self.n_drawn(n_features), self.max_depth or DEPTH_CAP, self.feature_draw == "tree")
-        return replace(plan, tries=plan.n_draws)
+        signs = tuple(self.signs)
+        if len(signs) not in (0, n_features):
+            raise InputError(f"monotonic_cst must have an entry for each of {n_features} features, got {len(signs)}")
+        return replace(plan, tries=plan.n_draws, monotonic=signs)
 
     def federated_plan(self, n_features: int) -> Plan:
         """Return how trees grow where a round is a message: nodes wait for the next round to draw again."""
@@ -178,6 +192,33 @@ class Settings:
 def _at_least(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def monotonic_signs(given: Any, schema: Schema) -> list[int] | None:
+    """Return which way predictions may go with each feature: 1 up, -1 down, 0 either; None if nothing is asked.
+
+    ``given`` has a number for each feature, or is a dict by name. Raise ``InputError`` if it does not fit.
+    """
+    if given is None:
+        return None
+    if schema.n_classes > 2:
+        raise InputError("monotonic_cst is for a number or two classes: more have no order")
+    names = list(schema.names)
+    if isinstance(given, dict):
+        unknown = [name for name in given if name not in names]
+        if unknown:
+            raise InputError(f"monotonic_cst names {unknown[0]!r}, which is not a column")
+        given = [given.get(name, 0) for name in names]
+    try:
+        signs = np.asarray(given)
+    except ValueError:
+        signs = np.zeros((), object)
+    if signs.shape != (len(names),) or signs.dtype.kind not in "iuf" or not np.isin(signs, (-1, 0, 1)).all():
+        raise InputError(f"monotonic_cst must be 1, -1 or 0 for each of {len(names)} columns, or a dict by name")
+    for feature, sign in zip(schema.features, signs, strict=True):
+        if sign and feature.categorical:
+            raise InputError(f"monotonic_cst is for numbers, and column {feature.name!r} has categories")
+    return [int(sign) for sign in signs]
 
 
 def check_class_weight(weight: Any) -> None:

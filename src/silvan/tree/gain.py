@@ -56,6 +56,66 @@ class Rule(NamedTuple):
         return wide & ((stats[:, self.lead :] > 0).sum(axis=1) > 1)
 
 
+class Limits(NamedTuple):
+    """What both sides of a split by a feature are held to, where predictions must be monotonic."""
+
+    asked: bool  # False: nothing
+    sign: np.int64  # 1: the right side is not below the left one, -1: not above it
+    low: float
+    high: float
+
+
+@njit(nogil=True, cache=True)
+def leaning(low: int, high: int, rule: Rule) -> float:
+    """Return a mean from mass and sum; of two classes the share of the second less that of the first, from their rows.
+
+    Other signs of numbers, or classes the other way round, change the sign and no bit besides.
+    """
+    if rule.criterion == SQUARED_ERROR:
+        return high / max(low, 1)
+    low, high = low * rule.class_weight[0], high * rule.class_weight[1]
+    return (high - low) / max(high + low, 1)
+
+
+@njit(nogil=True, cache=True)
+def is_allowed(left: np.ndarray, total: np.ndarray, rule: Rule, limits: Limits) -> bool:
+    """Whether both sides of a split are within their limits and in the right order."""
+    last = left.shape[0] - 1
+    a = leaning(left[last - 1], left[last], rule)
+    b = leaning(total[last - 1] - left[last - 1], total[last] - left[last], rule)
+    return bool(limits.low <= min(a, b) and max(a, b) <= limits.high and (a - b) * limits.sign <= 0.0)
+
+
+@njit(nogil=True, cache=True)
+def are_allowed(left: np.ndarray, total: np.ndarray, rule: Rule, signs: np.ndarray, bounds: np.ndarray) -> bool:
+    """Whether all of some splits are within the bounds of their nodes and in the right order."""
+    for i in range(left.shape[0]):
+        limits = Limits(True, np.int64(signs[i]), bounds[i, 0], bounds[i, 1])
+        if not is_allowed(left[i], total[i], rule, limits):
+            return False
+    return True
+
+
+@njit(nogil=True, cache=True)
+def child_bounds(bounds: np.ndarray, signs: np.ndarray, left: np.ndarray, total: np.ndarray, rule: Rule) -> np.ndarray:
+    """Return the bounds of both children of each node that was split, by the sign of its split's feature.
+
+    All below the side that must be lower stays below the middle between the two, all below the other above it.
+    """
+    out = np.empty((2 * bounds.shape[0], 2))
+    last = left.shape[1] - 1
+    for i in range(bounds.shape[0]):
+        a = leaning(left[i, last - 1], left[i, last], rule)
+        b = leaning(total[i, last - 1] - left[i, last - 1], total[i, last] - left[i, last], rule)
+        out[2 * i] = bounds[i]
+        out[2 * i + 1] = bounds[i]
+        if signs[i] != 0:
+            lower = 0 if signs[i] > 0 else 1
+            out[2 * i + lower, 1] = 0.5 * (a + b)
+            out[2 * i + 1 - lower, 0] = 0.5 * (a + b)
+    return out
+
+
 @njit(nogil=True, cache=True)
 def is_closed(total: np.ndarray, rule: Rule) -> bool:
     """Whether a node must not be split: too few rows, or one class left."""

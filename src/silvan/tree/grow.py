@@ -14,11 +14,12 @@ enough to find two columns that decide together and not alone.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from silvan.tree.draw import child_seeds, root_seeds
-from silvan.tree.gain import Rule
+from silvan.tree.draw import FREE, Monotonic, Ties, child_seeds, root_seeds
+from silvan.tree.gain import Rule, child_bounds
 from silvan.tree.split import Splits
 
 FIRST_RULES, RULES = 1, 2
@@ -46,6 +47,7 @@ class Plan:
     by_tree: bool = False
     tries: int = 1
     max_rounds: int | None = None
+    monotonic: tuple[int, ...] = ()  # of each feature, if anything is asked: 1, -1 or 0
 
     @property
     def n_draws(self) -> int:
@@ -63,18 +65,25 @@ class Frontier:
     seed: np.ndarray
     attempt: np.ndarray
     barren: np.ndarray  # bool: the split above had no gain, so that one here must
+    bounds: np.ndarray | None = None  # of predictions, where these must be monotonic
 
     def __len__(self) -> int:
         return len(self.node)
 
     def take(self, which: np.ndarray) -> "Frontier":
         """Return some of the nodes."""
-        return Frontier(*(getattr(self, f)[which] for f in self.__dataclass_fields__))
+        values: list[Any] = [getattr(self, f) for f in self.__dataclass_fields__]
+        return Frontier(*[None if value is None else value[which] for value in values])  # type: ignore[arg-type]
 
     def join(self, other: "Frontier") -> "Frontier":
         """Return the nodes of two frontiers, one after the other."""
-        fields = self.__dataclass_fields__
-        return Frontier(*(np.concatenate([getattr(self, f), getattr(other, f)]) for f in fields))
+        pairs = ((getattr(self, f), getattr(other, f)) for f in self.__dataclass_fields__)
+        return Frontier(*[None if pair[0] is None else np.concatenate(pair) for pair in pairs])  # type: ignore[arg-type]
+
+    def ties(self, key: np.ndarray, plan: Plan) -> Ties:
+        """Return what decides between the splits of each node."""
+        signs = np.array(plan.monotonic, np.int8)
+        return Ties(key, self.seed, 0, FREE if self.bounds is None else Monotonic(signs, self.bounds))
 
 
 @dataclass(frozen=True)
@@ -112,7 +121,8 @@ def grow(trees: np.ndarray, key: np.ndarray, plan: Plan, rule: Rule, find: Find,
     n = len(trees)
     roots = np.arange(n)
     zeros = np.zeros(n, np.int32)
-    frontier = Frontier(roots, roots, zeros, root_seeds(key, np.asarray(trees)), zeros, np.zeros(n, np.bool_))
+    bounds = np.tile([-np.inf, np.inf], (n, 1)) if plan.monotonic else None
+    frontier = Frontier(roots, roots, zeros, root_seeds(key, np.asarray(trees)), zeros, np.zeros(n, np.bool_), bounds)
     born: list[tuple[np.ndarray, ...]] = []
     split: list[tuple[np.ndarray, ...]] = []
     rounds = 0
@@ -136,6 +146,7 @@ def grow(trees: np.ndarray, key: np.ndarray, plan: Plan, rule: Rule, find: Find,
             np.repeat(parents.seed, 2) if plan.by_tree else child_seeds(parents.seed).reshape(-1),
             np.zeros(2 * len(found), np.int32),
             np.repeat(rule.needs_gain & (made.gain <= 0.0), 2),
+            None if parents.bounds is None else _bounds_below(parents.bounds, made, plan, rule),
         )
         born.append((children.tree, children.depth, stats))
         n += 2 * len(found)
@@ -159,6 +170,11 @@ def _led_to_gain(grown: Grown) -> np.ndarray:
     left = grown.n_trees + 2 * np.arange(len(grown.node))
     led: np.ndarray = (grown.gain > 0.0) | is_split[left] | is_split[left + 1]
     return led
+
+
+def _bounds_below(bounds: np.ndarray, made: Splits, plan: Plan, rule: Rule) -> np.ndarray:
+    signs = np.array(plan.monotonic, np.int8)[made.feature]
+    return child_bounds(bounds, signs, made.left, made.total, rule)
 
 
 def _join(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:

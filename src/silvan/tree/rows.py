@@ -58,7 +58,7 @@ class Rows:
 
     def find(self, frontier: Frontier, plan: Plan, rule: Rule, tie_key: np.ndarray) -> Splits:
         """Decide every open node with the rows at hand; ``tie_key`` decides between equal gains."""
-        ties = Ties(tie_key, frontier.seed)
+        ties = frontier.ties(tie_key, plan)
         if self.places is None or frontier.attempt.any():
             return self._find_sorted(frontier, plan, rule, ties)
         features = draw_level(frontier, plan)

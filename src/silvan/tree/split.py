@@ -16,7 +16,7 @@ from numba import njit
 from silvan.data.bins import HistogramBins
 from silvan.forest.category_set import SET_WORDS, in_set
 from silvan.tree.draw import Ties, tie_rank
-from silvan.tree.gain import GINI, LOG_SCALE, SQUARED_ERROR, Rule, gain, n_log_n
+from silvan.tree.gain import GINI, LOG_SCALE, SQUARED_ERROR, Limits, Rule, gain, is_allowed, n_log_n
 
 
 class Scratch(NamedTuple):
@@ -42,7 +42,7 @@ def make_scratch(n_stats: int) -> Scratch:
 
 @njit(nogil=True, cache=True)
 def _best_numeric(
-    hist: np.ndarray, base: int, n_bins: int, n: int, total: np.ndarray, rule: Rule, scratch: Scratch
+    hist: np.ndarray, base: int, n_bins: int, n: int, total: np.ndarray, rule: Rule, limits: Limits, scratch: Scratch
 ) -> float:
     """Find the best cut of one numeric feature.
 
@@ -103,6 +103,8 @@ def _best_numeric(
             else:
                 value = (sum_left - n_log_n(mass) + sum_right - n_log_n(all_mass - mass)) / LOG_SCALE
             if value > best or (value == best and i < best_place):
+                if limits.asked and not is_allowed(here, total, rule, limits):
+                    continue
                 best, best_place = value, i
                 scratch.cut[1] = missing_left if missing_rows > 0 else 2 * rows >= all_rows
                 for s in range(size):
@@ -135,7 +137,7 @@ def _lower_set(a: np.ndarray, b: np.ndarray) -> bool:
 
 @njit(nogil=True, cache=True)
 def _best_categorical(
-    hist: np.ndarray, base: int, n_bins: int, n: int, total: np.ndarray, rule: Rule, scratch: Scratch
+    hist: np.ndarray, base: int, n_bins: int, n: int, total: np.ndarray, rule: Rule, limits: Limits, scratch: Scratch
 ) -> float:
     """Find the best set of categories for the left side; the result is in ``scratch``, the set in ``words``.
 
@@ -184,7 +186,7 @@ def _best_categorical(
             if rows < rule.min_leaf or all_rows - rows < rule.min_leaf:
                 continue
             value = gain(here, total, rule)
-            if value < best:
+            if value < best or (limits.asked and not is_allowed(here, total, rule, limits)):
                 continue
             turned = not in_set(inside, bins[0])
             for w in range(SET_WORDS):
@@ -297,13 +299,17 @@ def consider(
     if n_occupied + (missing_rows > 0) < 2:
         return
     splits.varies[node] = True
+    limits = Limits(False, np.int64(0), -np.inf, np.inf)
+    if ties.monotonic.signs.shape[0] > 0:
+        bounds = ties.monotonic.bounds[node]
+        limits = Limits(True, np.int64(ties.monotonic.signs[ties.first + feature]), bounds[0], bounds[1])
     by_category, value = False, -np.inf
     if categorical is not None:
         by_category = categorical[feature]
         if by_category:
-            value = _best_categorical(hist, base, n_bins, n_occupied, total, rule, scratch)
+            value = _best_categorical(hist, base, n_bins, n_occupied, total, rule, limits, scratch)
     if not by_category:
-        value = _best_numeric(hist, base, n_bins, n_occupied, total, rule, scratch)
+        value = _best_numeric(hist, base, n_bins, n_occupied, total, rule, limits, scratch)
     if value == -np.inf:
         return
     if splits.feature[node] >= 0:

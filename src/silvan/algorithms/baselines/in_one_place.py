@@ -1,5 +1,6 @@
 """Rows of all sites in one place, and of each alone: for baselines that may see everything, in one process only."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from silvan.federation.party import Party
 from silvan.federation.site import Site
 from silvan.privacy.identity import places_of
 from silvan.tree.draw import RowDraw, rows_of_trees
+from silvan.tree.fit import Settings
 
 
 def pooled_rows(federation: Federation, schema: Schema) -> tuple[Part, np.ndarray]:
@@ -42,6 +44,12 @@ def alone(federation: Federation, name: str, schema: Schema) -> tuple[Site, Sche
     own, everything = federation.owners[name], joined(federation, federation.columns.training)
     part = Part(np.ascontiguousarray(everything.X[:, own.start : own.stop]), everything.y, everything.row_keys)
     return AloneParty(federation.party(name), part, row_key_of(federation)), own_schema(federation, name)
+
+
+def settings_alone(federation: Federation, name: str, settings: Settings) -> Settings:
+    """Return the settings of the trees that a site grows alone: what is asked of columns, of a party's own."""
+    own = range(len(settings.signs)) if federation.columns is None else federation.owners[name]
+    return replace(settings, monotonic_cst=settings.signs[own.start : own.stop])
 
 
 class AloneParty(Site):

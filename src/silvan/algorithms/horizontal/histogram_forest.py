@@ -287,7 +287,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
 
     def find(frontier: Frontier) -> Splits:
         nodes, features = frontier.node.astype(np.int32), draw_level(frontier, plan)
-        ties, messages = Ties(feature_key, frontier.seed), _messages(features, bins, measure)
+        ties, messages = frontier.ties(feature_key, plan), _messages(features, bins, measure)
         offsets = cut_offsets(frontier.tree)
         with federation.one_round():
             parts = [find_splits(nodes[some], features[some], ties.take(some), offsets[some]) for some in messages]

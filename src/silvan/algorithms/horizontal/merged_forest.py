@@ -227,6 +227,8 @@ def check_influence(settings: Settings, equal: Any, max_trees: Any, admission: A
     for name, given in (("equal", equal), ("admission", admission), ("recount", recount)):
         if given not in (True, False):
             raise InputError(f"{name} must be True or False, got {given!r}")
+    if recount and settings.signs:
+        raise InputError("recount makes leaf values anew, in any order: leave monotonic_cst or recount out")
     if max_trees is None:
         return settings
     if isinstance(max_trees, bool) or not isinstance(max_trees, Integral) or max_trees < 1:

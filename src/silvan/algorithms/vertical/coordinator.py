@@ -47,7 +47,8 @@ class VerticalCoordinator(ABC):
         self.federation, self.schema, self.settings = federation, schema, settings
         self.holder: str = columns.label_holder
         self.owners, self.parties = columns.owners, list(columns.owners)
-        self.plan: Plan = settings.federated_plan(len(schema.features))
+        # what predictions are held to is the parties' business: they alone know by which column a node is split
+        self.plan: Plan = replace(settings.federated_plan(len(schema.features)), monotonic=())
         self.rows, self.draws = rows_blob(federation, columns.training), columns.draws
         self.rounds: list[Blob] = []
         self.level = np.zeros(0, np.bool_), np.zeros(0, np.uint8)  # of the splits just found: needed, bits
@@ -55,16 +56,17 @@ class VerticalCoordinator(ABC):
         self.levels = 0
         self.contexts: dict[str, GrowingContext] = {}
 
-    def make_contexts(self, **labels: Any) -> None:
-        """Note for every party what its trees grow on."""
+    def make_contexts(self, signs: list[int] | None = None, **labels: Any) -> None:
+        """Note for every party what its trees grow on, and which way predictions in code may go with its columns."""
         for party in self.parties:
             own = self.owners[party]
+            mine = None if signs is None else signs[own.start : own.stop]
             schema = Schema(self.schema.features[own.start : own.stop], Label(self.schema.label.name))
             self.contexts[party] = GrowingContext(
                 rows=self.rows,
                 schema=self.federation.blob(schema.to_json().encode()),
                 n_columns=len(self.schema.features),
-                settings=replace(self.settings, class_weight=None),
+                settings=replace(self.settings, class_weight=None, monotonic_cst=mine),
                 draws=self.draws,
                 first_column=own.start,
                 **labels,

@@ -11,6 +11,7 @@ the one of the joined table.
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from silvan.algorithms.vertical.coordinator import Drawn, VerticalCoordinator, best_offers, check_leaf_values
 from silvan.algorithms.vertical.encoded_labels import EncodedLabels, EncodeLabels, LeafCode, check_measure
@@ -26,7 +27,7 @@ from silvan.federation.site import Site, answers
 from silvan.forest.forest_shares import Structure
 from silvan.tree.draw import tie_ranks
 from silvan.tree.fit import Settings
-from silvan.tree.gain import Rule
+from silvan.tree.gain import Rule, are_allowed, child_bounds
 from silvan.tree.grow import Frontier, Grown
 from silvan.tree.level import add_nodes, finish_splits, split_gains
 from silvan.tree.partition import count_sides, pack_sides
@@ -63,6 +64,7 @@ class Sides(Reply, frozen=True, kw_only=True):
 
     left: np.ndarray
     bits: np.ndarray
+    signs: np.ndarray | UnsetType = UNSET  # int8, of the columns that split: told where trees must be monotonic
 
 
 class SplitNodes(Growing, frozen=True, kw_only=True):
@@ -83,7 +85,7 @@ def find_values(site: Site, request: FindValues) -> Values:
     descent = descend(party_of(site), request.ground)
     splits = Splits.empty(0, descent.rows.table.n_stats)  # the label holder may have no column there
     if len(request.nodes):
-        splits = descent.find(request.nodes, request.features, request.seeds)
+        splits = descent.find(request.nodes, request.features, request.seeds, request.bounds)
     descent.found = (request.nodes, request.features, splits)
     return Values(
         values=np.where(splits.feature >= 0, splits.gain, -np.inf),
@@ -117,7 +119,9 @@ def split_nodes(site: Site, request: SplitNodes) -> Sides:
     descent.made.append((nodes, splits))
     some = np.flatnonzero(deeper & _open_below(splits.left, splits.total, descent.rule))
     chosen = Splits(*(column[some] for column in splits))
-    return Sides(left=splits.left, bits=pack_sides(descent.rows, nodes[some], chosen, descent.threads))
+    asked = not isinstance(request.bounds, UnsetType)
+    signs = descent.signs[descent.first_column + splits.feature] if asked else UNSET
+    return Sides(left=splits.left, bits=pack_sides(descent.rows, nodes[some], chosen, descent.threads), signs=signs)
 
 
 def _found(descent: Descent, request: SplitNodes) -> Splits:
@@ -132,7 +136,7 @@ def _found(descent: Descent, request: SplitNodes) -> Splits:
         if (at >= 0).all() and np.array_equal(features[at], request.features):
             splits = Splits(*(column[at] for column in known))
     if splits is None:
-        splits = descent.find(request.nodes, request.features, request.seeds)
+        splits = descent.find(request.nodes, request.features, request.seeds, request.bounds)
     if (splits.feature < 0).any():
         raise RefusedError("the party has no split for a node")
     return splits
@@ -176,7 +180,14 @@ class EncodedCoordinator(VerticalCoordinator):
         self._rule: Rule = settings.rule(reply.measure)
         self.stats = np.zeros((0, reply.measure.n_stats), np.int64)  # of every node so far
         self.told = np.zeros(0, np.int64)  # the party that told them, by number
-        self.make_contexts(labels=federation.blob(reply.labels), measure=reply.measure)
+        # of every node so far, in code, where trees must be monotonic
+        self.bounds = np.tile([-np.inf, np.inf], (settings.n_estimators, 1)) if settings.signs else None
+        signs = [-sign if reply.turned else sign for sign in settings.signs] or None
+        self.make_contexts(signs, labels=federation.blob(reply.labels), measure=reply.measure)
+
+    def bounds_of(self, nodes: np.ndarray) -> np.ndarray | UnsetType:
+        """Return what the predictions of nodes are held to, as questions have it."""
+        return UNSET if self.bounds is None else self.bounds[nodes]
 
     def rule(self) -> Rule:
         """Return the rule by which nodes may be split, given their statistics."""
@@ -192,9 +203,12 @@ class EncodedCoordinator(VerticalCoordinator):
         splits.gain[:] = offers[best, np.arange(len(nodes))]
         worth = (splits.gain > -np.inf) & ~(frontier.barren & (splits.gain <= 0.0))
         splits.feature[:] = np.where(worth, best, -1)
-        self._split(nodes, seeds, drawn, deeper, splits)
+        signs = self._split(nodes, seeds, drawn, deeper, splits)
         finish_splits(splits, self._rule)
         found = splits.feature >= 0
+        if self.bounds is not None:
+            above, left, total = self.bounds[nodes[found]], splits.left[found], splits.total[found]
+            self.bounds = np.concatenate([self.bounds, child_bounds(above, signs[found], left, total, self._rule)])
         sides = np.stack([splits.left, splits.total - splits.left], axis=1)[found]
         self.stats = np.concatenate([self.stats, sides.reshape(-1, self.measure.n_stats)])
         self.told = np.concatenate([self.told, np.repeat(splits.feature[found], 2)])
@@ -221,6 +235,7 @@ class EncodedCoordinator(VerticalCoordinator):
                 nodes=nodes[which],
                 features=drawn[party][1],
                 seeds=seeds[which],
+                bounds=self.bounds_of(nodes[which]),
                 totals=self.levels == 1 or party == self.holder,
                 others=nodes[others] if party == self.holder else None,
             )
@@ -266,8 +281,10 @@ class EncodedCoordinator(VerticalCoordinator):
                 "nonsense, or its table is new"
             )
 
-    def _split(self, nodes: np.ndarray, seeds: np.ndarray, drawn: Drawn, deeper: np.ndarray, splits: Splits) -> None:
-        """Ask the winners for the sides of the nodes they won."""
+    def _split(
+        self, nodes: np.ndarray, seeds: np.ndarray, drawn: Drawn, deeper: np.ndarray, splits: Splits
+    ) -> np.ndarray:
+        """Ask the winners for the sides of the nodes they won; return the signs of the columns that split."""
         won = self.won(nodes, seeds, drawn, splits)
         requests = {
             party: SplitNodes(
@@ -275,6 +292,7 @@ class EncodedCoordinator(VerticalCoordinator):
                 nodes=nodes[place],
                 features=own,
                 seeds=seeds[place],
+                bounds=self.bounds_of(nodes[place]),
                 deeper=deeper[place],
             )
             for party, (place, own) in won.items()
@@ -283,14 +301,18 @@ class EncodedCoordinator(VerticalCoordinator):
         def check(site: str, reply: Sides) -> None:
             place = won[site][0]
             self._check_sides(reply, splits.total[place], splits.gain[place], deeper[place])
+            self._check_signs(reply, nodes[place], splits.total[place])
 
         replies: dict[str, Sides] = self.federation.ask(requests, check=check) if requests else {}
+        signs = np.zeros(len(nodes), np.int8)
         for party, reply in replies.items():
             splits.left[won[party][0]] = reply.left
+            signs[won[party][0]] = 0 if isinstance(reply.signs, UnsetType) else reply.signs
         found = splits.feature >= 0
         needed = deeper & found & _open_below(splits.left, splits.total, self._rule)
         bits = {party: (won[party][0], reply.bits) for party, reply in replies.items()}
         self.join_bits(found, needed, self._rows(splits.total), bits)
+        return signs
 
     def _rows(self, stats: np.ndarray) -> np.ndarray:
         """Count the rows behind statistics."""
@@ -318,6 +340,16 @@ class EncodedCoordinator(VerticalCoordinator):
         if not np.array_equal(counts, rows[needed]):
             raise FormatError("a partition that does not match its statistics")
 
+    def _check_signs(self, reply: Sides, nodes: np.ndarray, total: np.ndarray) -> None:
+        """Raise ``FormatError`` for sides that are not monotonic, where they must be."""
+        if self.bounds is None:
+            return
+        signs = reply.signs
+        if isinstance(signs, UnsetType) or signs.shape != nodes.shape or signs.dtype != np.int8:
+            raise FormatError("it does not tell which way predictions go")
+        if not are_allowed(reply.left, total, self._rule, signs, self.bounds[nodes]):
+            raise FormatError("a split that is not monotonic")
+
     def drew(self, roots: np.ndarray) -> np.ndarray:
         """Return which trees have drawn any row."""
         drew: np.ndarray = self._rows(roots) > 0
@@ -329,6 +361,9 @@ class EncodedCoordinator(VerticalCoordinator):
         fields: dict[str, dict[str, Any]] = {
             party: {"seeds": np.concatenate([np.zeros(0, np.uint64), *own])} for party, own in seeds.items()
         }
+        for party in self.parties:
+            made = np.concatenate([np.zeros(0, np.int32), *(nodes for nodes, _, _ in self.made[party])])
+            fields[party]["bounds"] = self.bounds_of(made)
         fields[self.holder]["leaves"] = LeafCode(self.schema.label, self.settings.class_weight, grown.stats[nodes])
         return fields
 

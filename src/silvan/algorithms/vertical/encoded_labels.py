@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from silvan.algorithms.shared.shared_bins import label_counts
 from silvan.algorithms.vertical.coded_names import named_label
@@ -33,6 +34,7 @@ class EncodedLabels(Reply, frozen=True, kw_only=True):
 
     labels: bytes
     measure: Measure
+    turned: bool | UnsetType = UNSET  # whether the code turns the order round; told where trees must be monotonic
 
 
 class EncodeLabels(Request, frozen=True, kw_only=True):
@@ -92,14 +94,17 @@ def encode(site: Site, request: EncodeLabels) -> EncodedLabels:
     party = party_of(site)
     y, measure = measured(party, request.rows, request.label, request.settings)
     if measure.scale:
+        turned = _sign(party, request.rows) < 0
         target = _sign(party, request.rows) * measure.to_integers(y)
         shown = msgspec.structs.replace(measure, offset=0.0, scale=1.0)
     else:
         code = _permutation(party, request.rows, measure.n_stats)
+        turned = bool(code[0] > code[-1])
         target = code[y].astype(np.uint16)
         weight = np.array(measure.class_weight)[np.argsort(code)]
         shown = msgspec.structs.replace(measure, class_weight=tuple(weight.tolist()))
-    return EncodedLabels(labels=seal(party.key_for("labels"), wire.encode(Target(target))), measure=shown)
+    labels = seal(party.key_for("labels"), wire.encode(Target(target)))
+    return EncodedLabels(labels=labels, measure=shown, turned=turned if request.settings.signs else UNSET)
 
 
 def decode_leaves(party: Party, rows: Blob, settings: Settings, leaves: LeafCode) -> np.ndarray:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec import UNSET
 
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.algorithms.vertical.coordinator import Drawn, VerticalCoordinator
@@ -150,6 +151,7 @@ class EncryptedCoordinator(VerticalCoordinator):
             features=features,
             offers=offers,
             note=self.notes[-1] if self.notes else b"",
+            monotonic_cst=self.settings.signs or UNSET,
         )
         reply: Decisions = self.federation.ask(request, to=[self.holder], check=check)[self.holder]
         if reply.wrong is not None:

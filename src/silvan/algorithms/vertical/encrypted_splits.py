@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from silvan.algorithms.vertical.encrypted_labels import truth_of, weighted
 from silvan.algorithms.vertical.party_rows import Growing, GrowingContext, descend
@@ -37,10 +38,14 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What the label holder seals for itself: statistics of the roots, at first, and of both sides of each split."""
+    """What the label holder seals for itself: statistics of the roots, at first, and of both sides of each split.
+
+    Where trees must be monotonic, also what the predictions of every node so far are held to.
+    """
 
     roots: np.ndarray
     sides: np.ndarray
+    bounds: np.ndarray | UnsetType = UNSET
 
 
 class LeftBits(Reply, frozen=True, kw_only=True):

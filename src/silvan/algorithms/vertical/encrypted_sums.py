@@ -5,6 +5,7 @@ from typing import ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from silvan.algorithms.shared.level_checks import check_nodes
 from silvan.algorithms.vertical.coordinator import best_offers
@@ -32,7 +33,8 @@ from silvan.privacy.paillier.cipher import Ciphertexts
 from silvan.privacy.paillier.packing import AskedHistograms, RowsByNode, read_sums, sum_rows
 from silvan.privacy.paillier.paillier_keys import PrivateKey
 from silvan.privacy.seal import seal, unseal
-from silvan.tree.draw import Ties, tie_ranks
+from silvan.tree.draw import Monotonic, Ties, tie_ranks
+from silvan.tree.gain import child_bounds
 from silvan.tree.level import add_nodes, choose_listed, find_listed, finish_splits
 from silvan.tree.node_rows import NodeRows
 from silvan.tree.split import Splits
@@ -116,6 +118,7 @@ class DecideNodes(Request, frozen=True, kw_only=True):
     offers: dict[str, Offer]
     note: bytes = b""  # of the level before, to compare the rows with
     barren: np.ndarray | None = None  # bool, of the nodes: whether a split must have a gain
+    monotonic_cst: list[int] | UnsetType = UNSET  # which way predictions may go with each column of all parties
 
     @property
     def min_leaf(self) -> int:
@@ -181,7 +184,10 @@ def decide_nodes(site: Site, request: DecideNodes) -> Decisions:
         raise FormatError("the nodes do not match")
     table = replace(descent.rows.table, target=truth.target, n_stats=truth.measure.n_stats)
     rows = replace(descent.rows, table=table)
-    totals, ties = add_nodes(rows, nodes), descent.ties(request.seeds, n)
+    totals, known = add_nodes(rows, nodes), _known_bounds(party, request, len(descent.is_split))
+    ties = descent.ties(request.seeds, n)
+    if known is not None:
+        ties = ties._replace(monotonic=Monotonic(np.array(request.monotonic_cst, np.int8), known[nodes]))
     found: dict[str, Found] = {}
     if len(request.which):
         which = _check_places(request.which, n)
@@ -192,15 +198,29 @@ def decide_nodes(site: Site, request: DecideNodes) -> Decisions:
         if name not in request.parties or name == party.name:
             raise FormatError("an offer of nobody")
         which = _check_places(offer.which, n)
-        theirs = Ties(ties.key, ties.seeds[which], offer.first_column)
+        theirs = ties.take(which)._replace(first=offer.first_column)
         key = private_key(party, request.encryption.lanes.bits, offer.sums.key)
         try:
             splits = _splits_of(party, request, offer, key, truth, rows, totals[which], theirs, descent.threads)
         except (FormatError, RefusedError) as error:
             raise RefusedError(f"the sums of party {name!r} do not fit the rows, or cannot be read") from error
         found[name] = Found(which, splits, theirs)
-    decided = _decide(party, request, truth, found, totals, (rows.stops - rows.starts)[nodes])
+    decided = _decide(party, request, truth, found, totals, (rows.stops - rows.starts)[nodes], known)
     return msgspec.structs.replace(decided, wrong=_not_as_told(party, request, len(descent.is_split), totals))
+
+
+def _known_bounds(party: Party, request: DecideNodes, n_nodes: int) -> np.ndarray | None:
+    """Return what the predictions of every node are held to, None if nothing is asked."""
+    if isinstance(request.monotonic_cst, UnsetType):
+        return None
+    if len(request.monotonic_cst) != request.ground.n_columns or not set(request.monotonic_cst) <= {-1, 0, 1}:
+        raise FormatError("not every column is told which way it may go")
+    if not request.note:
+        return np.tile([-np.inf, np.inf], (n_nodes, 1))
+    bounds = open_note(party, request.note).bounds
+    if isinstance(bounds, UnsetType) or bounds.shape != (n_nodes, 2):
+        raise FormatError("the note is of other nodes")
+    return bounds
 
 
 def _not_as_told(party: Party, request: DecideNodes, n_nodes: int, totals: np.ndarray) -> np.ndarray | None:
@@ -240,10 +260,10 @@ def _splits_of(
 ) -> Splits:
     """Decrypt a party's sums and return its best splits."""
     nodes = request.nodes[offer.which]
-    if not 0 <= offer.first_column <= request.ground.n_columns:
-        raise FormatError("the columns of a party are not possible")
     layout = wire.decode(unseal(party.key_for("layout of sums"), offer.layout), Layout)
     bins = layout.bins()
+    if not 0 <= offer.first_column <= request.ground.n_columns - len(bins.n_bins):
+        raise FormatError("the columns of a party are not possible")
     places = np.arange(len(nodes), dtype=np.int32)
     check_nodes(places, offer.features, len(nodes), len(bins.n_bins))
     sums = read_sums(
@@ -268,6 +288,7 @@ def _decide(
     found: dict[str, "Found"],
     totals: np.ndarray,
     sizes: np.ndarray,
+    known: np.ndarray | None,
 ) -> Decisions:
     """Choose between the parties' best splits, and seal for each winner how to split."""
     n = len(totals)
@@ -282,15 +303,17 @@ def _decide(
     refused = (value <= 0.0) & (np.False_ if request.barren is None else request.barren)
     winner = np.where((value > -np.inf) & ~refused, best, -1).astype(np.int32)
     chosen = Splits.empty(n, totals.shape[1])
-    choices = {}
+    choices, signs = {}, np.zeros(n, np.int8)
     for k, name in enumerate(request.parties):
         place = np.flatnonzero(winner == k)
         if not len(place):
             continue
-        which, splits, _ = found[name]
+        which, splits, ties = found[name]
         at = np.searchsorted(which, place)
-        for column, known in zip(chosen, splits, strict=True):
-            column[place] = known[at]
+        for column, of_all in zip(chosen, splits, strict=True):
+            column[place] = of_all[at]
+        if known is not None:
+            signs[place] = ties.monotonic.signs[ties.first + chosen.feature[place]]
         choice = Choice(
             request.nodes[place],
             chosen.feature[place],
@@ -307,6 +330,10 @@ def _decide(
     is_open[alone, 0], is_open[alone, 1] = truth.rule.open_nodes(totals[alone]) & ~varies[alone], False
     roots = totals if not request.ground.rounds and n == request.ground.settings.n_estimators else totals[:0]
     note = Note(roots, sides[~alone].reshape(-1, totals.shape[1]))
+    if known is not None:
+        above, split = known[request.nodes[~alone]], ~alone
+        below = child_bounds(above, signs[split], chosen.left[split], totals[split], truth.rule)
+        note = msgspec.structs.replace(note, bounds=np.concatenate([known, below]))
     return Decisions(
         winner=winner,
         gain=np.where(alone, 0.0, chosen.gain),

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from silvan.algorithms.shared.level_checks import check_nodes
 from silvan.algorithms.shared.requests import MAX_TREES
@@ -23,7 +24,7 @@ from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.message import Blob, Course, Request, Verb
 from silvan.federation.party import Party
 from silvan.federation.store import digest
-from silvan.tree.draw import Ties
+from silvan.tree.draw import Monotonic, Ties
 from silvan.tree.fit import Settings
 from silvan.tree.gain import Rule
 from silvan.tree.level import find_listed
@@ -64,6 +65,7 @@ class Growing(Request, frozen=True, kw_only=True):
     ground: GrowingContext
     nodes: np.ndarray  # int32
     features: np.ndarray  # int32 (nodes, most), of the party's own columns, -1 after the last
+    bounds: np.ndarray | UnsetType = UNSET  # float64 (nodes, 2) in code, where trees must be monotonic
 
     @property
     def min_leaf(self) -> int:
@@ -90,6 +92,7 @@ class Descent:
     is_split: np.ndarray  # by node
     tie_key: np.ndarray  # known to parties alone
     first_column: int
+    signs: np.ndarray  # of all columns up to the party's last: which way predictions in code may go with its own
     done: list[str] = field(default_factory=list)
     found: tuple[np.ndarray, np.ndarray, Splits] | None = None  # of the last question: nodes, features, splits
     made: list[tuple[np.ndarray, Splits]] = field(default_factory=list)
@@ -105,16 +108,22 @@ class Descent:
             raise RefusedError("the party has no labels to judge splits by")
         return self.given_rule
 
-    def ties(self, seeds: np.ndarray, n: int) -> Ties:
-        """Return what decides between equal gains at nodes with these seeds."""
+    def ties(self, seeds: np.ndarray, n: int, bounds: np.ndarray | UnsetType = UNSET) -> Ties:
+        """Return what decides between the splits of nodes with these seeds, and bounds if there are any."""
         if seeds.shape != (n,) or seeds.dtype != np.uint64:
             raise FormatError("the seeds do not match the nodes")
-        return Ties(self.tie_key, seeds, self.first_column)
+        if isinstance(bounds, UnsetType):
+            return Ties(self.tie_key, seeds, self.first_column)
+        if bounds.shape != (n, 2) or bounds.dtype != np.float64:
+            raise FormatError("the bounds do not match the nodes")
+        return Ties(self.tie_key, seeds, self.first_column, Monotonic(self.signs, bounds))
 
-    def find(self, nodes: np.ndarray, features: np.ndarray, seeds: np.ndarray) -> Splits:
+    def find(
+        self, nodes: np.ndarray, features: np.ndarray, seeds: np.ndarray, bounds: np.ndarray | UnsetType = UNSET
+    ) -> Splits:
         """Find the best split of each node; feature -1 where there is none."""
         self.check(nodes, features)
-        return find_listed(self.rows, nodes, features, self.rule, self.ties(seeds, len(nodes)), self.threads)
+        return find_listed(self.rows, nodes, features, self.rule, self.ties(seeds, len(nodes), bounds), self.threads)
 
     def apply(self, level: Round) -> None:
         """Send rows left or right by a round's bits."""
@@ -169,4 +178,8 @@ def _begin(party: Party, ground: GrowingContext) -> Descent:
     row_key, words = row_draws(party, ground.draws, ground.rows)
     table = Binned(codes, target, words, bins, n_stats)
     rows = NodeRows.draw(table, row_key, settings.n_estimators, settings.row_draw, threads)
-    return Descent(rows, rule, threads, np.zeros(settings.n_estimators, np.bool_), row_key, ground.first_column)
+    first, own = ground.first_column, settings.signs or [0] * len(schema.features)
+    if len(own) != len(schema.features):
+        raise FormatError("not every column is told which way it may go")
+    signs = np.array([0] * first + own, np.int8)
+    return Descent(rows, rule, threads, np.zeros(settings.n_estimators, np.bool_), row_key, first, signs)

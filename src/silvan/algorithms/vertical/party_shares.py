@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
+from msgspec import UnsetType
 
 from silvan.algorithms.vertical.coded_names import code_features, named_columns, named_label
 from silvan.algorithms.vertical.encoded_labels import LeafCode, decode_leaves
@@ -117,7 +118,7 @@ def _own_splits(party: Party, request: KeepShare) -> Splits:
     """Return the splits that the party made; those it does not remember are found again."""
     descent = descend(party, request.ground)
     descent.check(request.nodes, request.features)
-    descent.ties(request.seeds, len(request.nodes))
+    descent.ties(request.seeds, len(request.nodes), request.bounds)
     out = Splits.empty(len(request.nodes), descent.rows.table.n_stats)
     at = np.full(len(descent.is_split), -1)
     at[request.nodes] = np.arange(len(request.nodes))
@@ -127,7 +128,8 @@ def _own_splits(party: Party, request: KeepShare) -> Splits:
             column[at[nodes[asked]]] = known[asked]
     lacking = np.flatnonzero(out.feature < 0)
     if len(lacking):
-        found = descent.find(request.nodes[lacking], request.features[lacking], request.seeds[lacking])
+        bounds = request.bounds if isinstance(request.bounds, UnsetType) else request.bounds[lacking]
+        found = descent.find(request.nodes[lacking], request.features[lacking], request.seeds[lacking], bounds)
         if (found.feature < 0).any():
             raise RefusedError("the party has no split for a node")
         for column, again in zip(out, found, strict=True):
