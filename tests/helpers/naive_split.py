@@ -77,7 +77,21 @@ def candidates(hist, rule: Rule, categorical: bool):
             yield sum(1 << b for b in left), left
 
 
-def best_split(hist, rule: Rule, categorical: bool) -> Best | None:
+def mean_of(stats, rule: Rule) -> float:
+    """The mean, or of two classes how far the second is ahead of the first."""
+    if rule.criterion == SQUARED_ERROR:
+        return stats[-1] / stats[-2]
+    low, high = (int(m) * int(w) for m, w in zip(stats[rule.lead :], rule.class_weight, strict=True))
+    return (high - low) / (high + low)
+
+
+def in_order(left, right, rule: Rule, sign: int, low: float, high: float) -> bool:
+    """Whether a split may be made where predictions must be monotonic."""
+    means = mean_of(left, rule), mean_of(right, rule)
+    return all(low <= mean <= high for mean in means) and sign * means[0] <= sign * means[1]
+
+
+def best_split(hist, rule: Rule, categorical: bool, limits=None) -> Best | None:
     """Find the best split of one feature from its histogram, a list of statistics a bin."""
     hist = [[int(s) for s in stats] for stats in hist]
     total = add(*hist)
@@ -89,7 +103,7 @@ def best_split(hist, rule: Rule, categorical: bool) -> Best | None:
         left = add(*(hist[b] for b in left_bins))
         right = [t - s for t, s in zip(total, left, strict=True)]
         worth = value_of(left, right, rule)
-        if worth is None:
+        if worth is None or (limits is not None and not in_order(left, right, rule, *limits)):
             continue
         missing_left = MISSING in left_bins
         if MISSING not in everything:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from silvan.data.bins import HistogramBins, make_bins
 from silvan.data.schema import Feature, Schema
 from silvan.errors import InputError
-from silvan.tree.draw import Ties, tie_rank
+from silvan.tree.draw import Monotonic, Ties, tie_rank
 from silvan.tree.gain import CRITERIA, ENTROPY, GINI, LOG_SCALE, SQUARED_ERROR, Rule, gain, is_closed, n_log_n
 from silvan.tree.level import choose_level
 
@@ -24,7 +24,7 @@ def make_rule(criterion=GINI, lead=0, min_split=2, min_leaf=1, min_mass=0, class
     return Rule(criterion, lead, min_split, min_leaf, min_mass, np.asarray(class_weight, np.int64))
 
 
-def choose(hists, rule, categorical):
+def choose(hists, rule, categorical, ties=TIES):
     """Run the kernel on one node that draws every feature."""
     features = [
         Feature(f"x{f}", "categorical", categories=tuple(map(str, range(len(h) - 1)))[:254], other=len(h) == 256)
@@ -37,16 +37,16 @@ def choose(hists, rule, categorical):
         none = np.zeros(len(hists), np.int32)
         bins.__dict__["in_histograms"] = HistogramBins.of(none, none.astype(np.uint8))
     hist = np.ascontiguousarray(np.concatenate(hists), np.int64)
-    return choose_level(hist, np.arange(len(hists), dtype=np.int32)[None], bins, rule, TIES)
+    return choose_level(hist, np.arange(len(hists), dtype=np.int32)[None], bins, rule, ties)
 
 
 def left_set(splits):
     return sum(int(word) << 64 * w for w, word in enumerate(splits.words[0]))
 
 
-def chosen(hist, rule, categorical):
+def chosen(hist, rule, categorical, ties=TIES):
     """What the kernel makes of one feature, as the twin would say it; the value undone from the decrease."""
-    splits = choose([hist], rule, [categorical])
+    splits = choose([hist], rule, [categorical], ties)
     if splits.feature[0] < 0:
         return None
     total = splits.total[0]
@@ -98,6 +98,17 @@ def test_best_split_of_a_feature(case):
         assert chosen(hist, rule, categorical) is None
     else:
         assert chosen(hist, rule, categorical) == best_split(hist, rule, categorical)
+
+
+@given(cases(), st.sampled_from([-1, 0, 1]), st.floats(-2, 2), st.floats(-2, 2))
+def test_best_monotonic_split_of_a_feature(case, sign, low, high):
+    """Sides in the right order and within the node's bounds; the best of what is left."""
+    hist, rule, categorical = case
+    if is_closed(hist.sum(axis=0), rule) or len(rule.class_weight) > 2:
+        return
+    limits = (0 if categorical else sign, min(low, high) - 0.5, max(low, high) + 0.5)
+    ties = TIES._replace(monotonic=Monotonic(np.array(limits[:1], np.int8), np.array([limits[1:]])))
+    assert chosen(hist, rule, categorical, ties) == best_split(hist, rule, categorical, limits)
 
 
 @given(st.lists(cases(), min_size=1, max_size=3), st.randoms(use_true_random=False))
