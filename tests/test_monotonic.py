@@ -7,7 +7,9 @@ from sklearn.ensemble import RandomForestRegressor
 
 import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels
-from silvan.errors import InputError
+from silvan.algorithms.vertical.party_rows import Descent
+from silvan.errors import FederationError, InputError
+from silvan.tree.draw import Ties
 
 SIGNS = {"a": 1, "b": -1}
 NAMES = ("a", "b", "c", "d")
@@ -141,3 +143,18 @@ def test_what_is_not_built_says_so():
     for learner in (sv.MergedForest, sv.BOFRF):
         with pytest.raises(InputError, match="leave monotonic_cst or recount out"):
             learner(monotonic_cst=SIGNS, recount=True).fit(fed)
+
+
+def by_columns(kind="classes"):
+    frame = table(kind, n=150)
+    parties = {"one": frame["id", "c", "a"], "two": frame["id", "label", "b"]}
+    return sv.federate_columns(parties, id="id", label="label", n_jobs=1)
+
+
+def test_a_party_that_keeps_to_nothing_is_named(monkeypatch):
+    """The coordinator knows what the sides of a split have, and which way the column may go."""
+    monkeypatch.setattr(
+        Descent, "ties", lambda self, seeds, n, bounds=None: Ties(self.tie_key, seeds, self.first_column)
+    )
+    with pytest.raises(FederationError, match=r"(one|two).*a split that is not monotonic"):
+        sv.VerticalForest(5, max_depth=4, monotonic_cst=SIGNS).fit(by_columns())
