@@ -98,7 +98,7 @@ def test_trees_that_vote():
 @pytest.mark.parametrize("labels", ["encoded", "encrypted"])
 @pytest.mark.parametrize("cold", [False, True])
 @pytest.mark.parametrize("seed", [0, 1, 2])  # by which the code turns the order round or not
-def test_columns(kind, labels, cold, seed, monkeypatch):
+def test_columns(kind, labels, cold, seed, monkeypatch, tmp_path):
     monkeypatch.setattr(encrypted_labels, "TESTING", True)
     frame = table(kind, n=150)
     parties = {"one": frame["id", "c", "a"], "two": frame["id", "label", "b"], "three": frame["id", "d"]}
@@ -109,6 +109,10 @@ def test_columns(kind, labels, cold, seed, monkeypatch):
     assert model.forest_.hash == pooled.forest_.hash
     if not (cold or seed):
         assert len(model.evaluate(fed)) > 1  # with what each party has alone
+        signs = np.array([SIGNS.get(name, 0) for name in fed.schema.names])
+        again = sv.VerticalForest(labels=labels, key_bits=256, **parameters | {"monotonic_cst": signs}).fit(fed)
+        again.save(tmp_path)
+        assert sv.VerticalForest.load(tmp_path).monotonic_cst == signs.tolist()
 
 
 WRONG = [

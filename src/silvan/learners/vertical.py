@@ -317,6 +317,8 @@ class VerticalForest(Learner, _InShares):
         parameters = self.get_params()
         if self.vote == "soft":  # as files had it before there was a choice
             del parameters["vote"]
+        if isinstance(self.monotonic_cst, np.ndarray):
+            parameters["monotonic_cst"] = self.monotonic_cst.tolist()
         for name in ("threshold", "max_samples", "monotonic_cst"):
             if parameters[name] is None:
                 del parameters[name]
