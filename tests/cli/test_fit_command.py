@@ -73,10 +73,10 @@ def test_what_each_site_uses(tmp_path):
     tables = parts(table(n=240), 3)
     swap = pl.when(pl.col("label") == "yes").then(pl.lit("no")).otherwise(pl.lit("yes"))
     record = fitted(tmp_path, tables=tables | {"site 2": tables["site 2"].with_columns(label=swap)}, kind="AutoForest")
-    assert record.choices["site 2"].startswith("the shared forest with its own trees, 1 to 1: AUC")
+    assert record.choices["site 2"].startswith("its own trees alone: AUC")
     assert [model.site for model in record.models] == ["", "site 0", "site 1", "site 2"]
     silvan("report", tmp_path / "run")
-    assert "with its own trees, 1 to 1: AUC" in (tmp_path / "run" / "report.html").read_text()
+    assert "its own trees alone: AUC" in (tmp_path / "run" / "report.html").read_text()
     assert "site 2" in silvan("evaluate", tmp_path / "run").stdout
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
+from experiments.autoforest import paper as autoforest
 from experiments.bofrf import checks, environments
 from experiments.bofrf import paper as bofrf
 from experiments.federated_forest import data as forest_data
@@ -168,3 +169,14 @@ def test_what_follows_from_the_tables_of_the_thesis():
     scores = rows_of(printed.follow, [{"what": "scores"}])
     by_equation = scores.with_columns(auc_low=pl.col("auc_eq") - 1, auc_high=pl.col("auc_eq") + 1)
     assert not check(thesis.PAPER, "table B.1", 0, by_equation)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_autoforest_is_above_pooled_and_not_below_local(monkeypatch):
+    monkeypatch.setattr(autoforest, "TREES", 20)
+    rows = rows_of(autoforest.at_sites, [{"data": "heart", "seed": s} for s in range(3)])
+    item = autoforest.PAPER.item("table 3")
+    assert check(autoforest.PAPER, "table 3", 3, item.select(rows))
+    turned = rows.rename({"auto_auc": "federated_auc", "federated_auc": "auto_auc"})
+    assert not check(autoforest.PAPER, "table 3", 3, item.select(turned))
+    assert (item.select(rows)["over_local"] > 0).all()

@@ -79,8 +79,8 @@ class AutoForest(Learner):
     admission
         Have every site check the others' trees on its own rows and refuse poor and odd ones; one round more.
     recount
-        Cut sites' trees back to what rows of other sites reach, and take leaf values from these rows: better forests,
-        and no site can build into its trees what it likes. False: sites' trees as they are, two rounds less.
+        Cut sites' trees back to what rows of other sites reach, and take leaf values from these rows; two rounds more.
+        In studies between machines it is on unless the study says otherwise.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ class AutoForest(Learner):
     max_depth: int | None = 10
     choose: bool = True
     admission: bool = False
-    recount: bool = True
+    recount: bool = False
 
     @property
     def expected_rounds(self) -> int | None:

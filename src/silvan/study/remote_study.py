@@ -140,7 +140,7 @@ def parse_remote_study(text: str, path: Path = Path("study.toml"), check: Check 
             why = 'the coordinator knows classes by number: set names = "shown" for a weight a class'
             problems.add(("learner", "class_weight"), why)
     predict = _check_predict(rest.get("predict"), problems)
-    if kind == "BOFRF" and parameters.get("protocol") != "paper":
+    if kind in ("AutoForest", "BOFRF") and parameters.get("protocol") != "paper":
         parameters.setdefault("recount", True)  # machines of others may send what they like
     schema = check_schema(rest.get("schema"), top.get("label", "label"), problems)
     evaluation = check_evaluation(rest, parameters, problems)

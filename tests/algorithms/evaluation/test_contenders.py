@@ -42,7 +42,7 @@ LEARNERS = {
     "HistogramForest": {},
     "MergedForest": {},
     "AutoForest": {},
-    "AutoForest alike": {"choose": False, "recount": False},
+    "AutoForest alike": {"choose": False, "recount": True},
     "LocalForest": {},
     "BOFRF": {},
     "BOFRF personal": {"personal": True},

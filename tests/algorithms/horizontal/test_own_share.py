@@ -30,7 +30,7 @@ def turned(n=300, task="binary"):
 def test_the_shared_forest_is_the_mean_of_both(task):
     frame = table(task)
     fed = federate(parts(frame, 3))
-    model = sv.AutoForest(**SMALL, choose=False, recount=False).fit(fed)
+    model = sv.AutoForest(**SMALL, choose=False).fit(fed)
     federated = sv.HistogramForest(**SMALL).fit(fed).forest_
     merged = sv.MergedForest(n_estimators=24, max_depth=4).fit(fed).forest_
     recounted = sv.MergedForest(n_estimators=24, max_depth=4, equal=True, recount=True).fit(fed).forest_
@@ -38,7 +38,9 @@ def test_the_shared_forest_is_the_mean_of_both(task):
     mean = (federated.scores(rows) + merged.scores(rows)) / 2
     np.testing.assert_allclose(model.forest_.scores(rows), mean, rtol=1e-12)
     mean = (federated.scores(rows) + recounted.scores(rows)) / 2
-    np.testing.assert_allclose(sv.AutoForest(**SMALL, choose=False).fit(fed).forest_.scores(rows), mean, rtol=1e-12)
+    np.testing.assert_allclose(
+        sv.AutoForest(**SMALL, choose=False, recount=True).fit(fed).forest_.scores(rows), mean, rtol=1e-12
+    )
     assert all(forest is model.forest_ for forest in model.forests_.values())
     assert set(model.choices_.values()) == {"the shared forest"}
     assert model.rounds_ <= model.expected_rounds
@@ -64,9 +66,7 @@ def test_sites_alike_share_a_forest_and_choosing_costs_a_round():
     model = sv.AutoForest(**SMALL).fit(fed)
     assert model.shares_ == dict.fromkeys(fed.sites, 0.0)
     assert model.rounds_ == sv.AutoForest(**SMALL, choose=False).fit(fed).rounds_ + 1
-    separate = sum(
-        one.fit(fed).rounds_ for one in (sv.HistogramForest(**SMALL), sv.MergedForest(**SMALL, recount=True))
-    )
+    separate = sum(one.fit(fed).rounds_ for one in (sv.HistogramForest(**SMALL), sv.MergedForest(**SMALL)))
     assert model.rounds_ == separate + 1
 
 
@@ -88,7 +88,7 @@ def test_a_mix_counts_own_trees_by_its_share(monkeypatch):
 def test_rows_are_scored_by_trees_that_did_not_see_them():
     """Of the trees from sums and of the site's own, those that drew a row are silent on it; others' never are."""
     fed = federate(parts(table(n=60), 2))
-    model = sv.AutoForest(**SMALL, recount=False).fit(fed)
+    model = sv.AutoForest(**SMALL).fit(fed)
     site, forest = fed.site("site 0"), model.forest_
     scored = score_unseen(site, fed.schema, forest, model.draws(fed, [])[forest.hash])
     part, drawn = site.part(fed.schema), model.drawn_rows(fed)[:, : site.n_train]

@@ -157,7 +157,7 @@ LEARNERS = [
     sv.MergedForest(3),
     sv.MergedForest(3, admission=True, recount=True),
     sv.AutoForest(2, max_depth=2),
-    sv.AutoForest(2, max_depth=2, choose=False, admission=True, recount=False),
+    sv.AutoForest(2, max_depth=2, choose=False, admission=True, recount=True),
     sv.BOFRF(2),
     sv.BOFRF(2, clusters=2, admission=True, recount=True),
     sv.BOFRF(2, personal=True, validation=0.2),
