@@ -6,6 +6,9 @@ import numpy as np
 import polars as pl
 from experiments.bofrf.combinations import tested
 
+WHERE = "environment, site"
+"""The column that names a site of an environment."""
+
 Check = Callable[[pl.DataFrame], tuple[bool | None, str] | None]
 
 
@@ -15,6 +18,11 @@ def sure(values: pl.Series, than: float = 0.0) -> tuple[bool | None, float]:
         return None, float("nan")
     mean, error = float(values.mean()) - than, float(values.std()) / np.sqrt(len(values))
     return bool(mean > 0) if abs(mean) > 2 * error else None, error
+
+
+def percent(share: float) -> str:
+    """Return a share as a text."""
+    return f"{100 * share:.1f} %"
 
 
 def by_seed(rows: pl.DataFrame, figure: pl.Expr) -> pl.Series:
@@ -48,7 +56,7 @@ def every_site(base: str, figure: str = "") -> Check:
             return n == len(sites), f"at {n} of {len(sites)}, in the mean over combinations and seeds"
         single = float(rows.select((gain > 0).mean()).item())
         chosen = float(rows.select((pl.col("bofrf_paper") > pl.col(base)).mean()).item())
-        told = f"in {single:.0%} of single draws, {chosen:.0%} where the choice is made on test rows"
+        told = f"in {percent(single)} of single draws, {percent(chosen)} where the choice is made on test rows"
         return single == 1.0, f"{told}; in the mean over seeds at {n} of {len(sites)} sites"
 
     return check
@@ -65,7 +73,9 @@ def wins(of: str) -> Check:
         held, _ = sure(by_seed(rows, share("bofrf", "boppid")), 0.5)
         pairs = ("bofrf", "boppid"), ("bofrf_paper", "boppid"), ("bofrf", "boppid_printed")
         a, b, c = (float(rows.select(share(*pair).mean()).item()) for pair in pairs)
-        return held, f"in {a:.1%}; {b:.1%} where it chooses on test rows; {c:.1%} against BOPPID as printed"
+        return held, (
+            f"in {percent(a)}; {percent(b)} where it chooses on test rows; {percent(c)} against BOPPID as printed"
+        )
 
     return check
 
@@ -77,9 +87,9 @@ def poor_sites_gain_most(rows: pl.DataFrame) -> tuple[bool | None, str] | None:
     gain in the same draw by luck alone.
     """
     gain = pl.col("bofrf") - pl.col("local")
-    known = rows.filter(pl.col("seed") % 2 == 0).group_by("where").agg(pl.col("local").mean().alias("alone"))
-    gains = rows.filter(pl.col("seed") % 2 == 1).group_by("where", "seed").agg(gain.mean().alias("gain"))
-    both = gains.join(known, on="where")
+    known = rows.filter(pl.col("seed") % 2 == 0).group_by(WHERE).agg(pl.col("local").mean().alias("alone"))
+    gains = rows.filter(pl.col("seed") % 2 == 1).group_by(WHERE, "seed").agg(gain.mean().alias("gain"))
+    both = gains.join(known, on=WHERE)
     parts = [both.filter(pl.col("alone") < 0.75), both.filter(pl.col("alone") >= 0.75)]
     if any(len(part) < 3 for part in parts):
         return None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import polars as pl
 from experiments.bofrf import combinations, environments
-from experiments.bofrf.checks import above, every_site, more_sites_help, poor_sites_gain_most, wins, z_test
+from experiments.bofrf.checks import WHERE, above, every_site, more_sites_help, poor_sites_gain_most, wins, z_test
 from experiments.bofrf.combinations import eight_sites, tested
 from experiments.bofrf.environments import DATA, ENVIRONMENTS, draw_environment
 from experiments.reproduce.paper import Claim, Drawing, Item, Paper, Record, Run
@@ -48,8 +48,9 @@ def _changes(rows: pl.DataFrame) -> pl.DataFrame:
     """Add what a federated model changes on its baseline in per cent, and a name of the site."""
     pairs = {"bofrf": "local", "bofrf_paper": "local", "boppid": "local_ada", "boppid_printed": "local_ada"}
     pairs = pairs if "boppid" in rows.columns else {}
+    where = (pl.col("environment") + " " + pl.col("site")).alias(WHERE)
     changes = {f"{model}_change": 100 * (pl.col(model) / pl.col(base) - 1) for model, base in pairs.items()}
-    return rows.with_columns(where=pl.col("environment") + " " + pl.col("site"), **changes)
+    return rows.with_columns(where, **changes)
 
 
 def with_tests(figure: str) -> Callable[[pl.DataFrame], pl.DataFrame]:
@@ -155,25 +156,25 @@ PAPER = Paper(
             "figure 4",
             "local forest and BOFRF, Pima diabetes",
             "environments",
-            ("where",),
+            (WHERE,),
             {"local": "local forest", "bofrf": "BOFRF"},
             select=untuned(PIMA),
-            drawing=Drawing("where", "AUC"),
+            drawing=Drawing(WHERE, "AUC"),
         ),
         Item(
             "figure 5",
             "local forest and BOFRF, diabetic retinopathy and South African heart disease",
             "environments",
-            ("where",),
+            (WHERE,),
             {"local": "local forest", "bofrf": "BOFRF"},
             select=untuned(*list(DATA)[1:]),
-            drawing=Drawing("where", "AUC"),
+            drawing=Drawing(WHERE, "AUC", "data"),
         ),
         Item(
             "figure 6",
             "change on the local model, per cent",
             "environments",
-            ("where",),
+            (WHERE,),
             {
                 "boppid_change": "BOPPID",
                 "boppid_printed_change": "BOPPID as printed",
@@ -190,7 +191,7 @@ PAPER = Paper(
                 ),
                 Claim("Sites with poor local models gain most.", poor_sites_gain_most),
             ),
-            drawing=Drawing("where", "per cent", None, ("boppid_change", "bofrf_change")),
+            drawing=Drawing(WHERE, "per cent", "data", ("boppid_change", "bofrf_change")),
             digits=2,
         ),
         table_of_combinations("table 5", "auc", "AUC"),

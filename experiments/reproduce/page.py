@@ -32,6 +32,7 @@ class Section:
     rows: list[list[str]]  # ours; the published figure and the difference in brackets
     claims: list[tuple[str, str, str]]  # what is said, what came of it, the figures
     svg: Markup | None
+    seeds: str  # how many each line is the mean of
 
     @property
     def heading(self) -> str:
@@ -98,7 +99,16 @@ def _section(item: Item, frame: pl.DataFrame, published: dict[tuple[str, str, st
         claims.append((claim.text, OPEN if held is None else HELD if held else NOT_HELD, told))
     svg = _chart(item, rows, published) if item.drawing is not None and len(rows) else None
     texts = notes.get("published", ""), notes.get("why", "")
-    return Section(item.name, item.title, *texts, head, table, claims, svg)
+    return Section(item.name, item.title, *texts, head, table, claims, svg, _seeds(item, rows))
+
+
+def _seeds(item: Item, rows: pl.DataFrame) -> str:
+    """Return how many seeds the lines of a table have; nothing, if it does not depend on any."""
+    if "seed" not in rows.columns or not len(rows):
+        return ""
+    counts = rows.group_by(item.by).agg(pl.col("seed").n_unique())["seed"]
+    low, high = int(counts.min() or 0), int(counts.max() or 0)
+    return f"{low} to {high} seeds" if low < high else count_of(high, "seed")
 
 
 Line = dict[str, tuple[float | None, float, int]]
@@ -164,6 +174,7 @@ def _markdown(shown: Record) -> str:
         lines += [f"## {section.heading}: {section.title}", ""]
         lines += [f"Published: {section.published}\n"] if section.published else []
         if section.rows:
+            lines += [f"Of {section.seeds}.\n"] if section.seeds else []
             lines += [f"{BRACKETS}\n"] if any("(" in cell for row in section.rows for cell in row[1:]) else []
             lines += [_row(section.head), "| --- " * len(section.head) + "|", *map(_row, section.rows), ""]
         else:

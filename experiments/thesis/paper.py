@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import polars as pl
 from experiments.bofrf import combinations, environments
-from experiments.bofrf.checks import above
+from experiments.bofrf.checks import above, percent
 from experiments.bofrf.combinations import FOREST, SITES, eight_sites, judge
 from experiments.bofrf.environments import DATA
 from experiments.bofrf.paper import table_of_combinations, tuned, untuned
@@ -58,13 +58,13 @@ def _honest_choice(rows: pl.DataFrame) -> tuple[bool | None, str] | None:
     if found is None:
         return None
     other, honest = (float(rows.select((pl.col(c) != 0.2).mean()).item()) for c in ("tau_paper", "tau"))
-    told = f"another tau than 0.2 is chosen in {other:.0%} of cases on test rows, in {honest:.0%} honestly"
+    told = f"another tau than 0.2 is chosen in {percent(other)} of cases on test rows, in {percent(honest)} honestly"
     return found[0], f"{found[1]}; {told}"
 
 
 def _all_trees(rows: pl.DataFrame) -> tuple[bool, str]:
     own = float(rows["own_trees_paper"].mean())
-    return own < 0.5, f"in {1 - own:.0%} of cases"
+    return own < 0.5, f"in {percent(1 - own)} of cases"
 
 
 def _distances_follow(table: str) -> Callable[[pl.DataFrame], tuple[bool, str]]:

@@ -142,14 +142,14 @@ def test_poor_sites_do_not_gain_by_luck():
     local = rng.normal(0.75, 0.05, (30, 20))
     rows = pl.DataFrame(
         [
-            {"where": f"S{i}", "seed": s, "local": local[i, s], "bofrf": 0.77 + rng.normal(0, 0.01)}
+            {checks.WHERE: f"S{i}", "seed": s, "local": local[i, s], "bofrf": 0.77 + rng.normal(0, 0.01)}
             for i in range(30)
             for s in range(20)
         ]
     )
     assert checks.poor_sites_gain_most(rows)[0] is None
-    really = rows.with_columns(local=pl.col("local") - (pl.col("where") < "S2") * 0.1)
-    really = really.with_columns(bofrf=pl.col("local") + (pl.col("where") < "S2") * 0.05)
+    really = rows.with_columns(local=pl.col("local") - (pl.col(checks.WHERE) < "S2") * 0.1)
+    really = really.with_columns(bofrf=pl.col("local") + (pl.col(checks.WHERE) < "S2") * 0.05)
     assert checks.poor_sites_gain_most(really)[0] is True
 
 
