@@ -39,7 +39,8 @@ def above(better: str, worse: str, told: str = "AUC {:.3f} against {:.3f}", digi
         gains = by_seed(rows, pl.col(better) - pl.col(worse))
         held, error = sure(gains)
         means = told.format(float(rows[better].mean()), float(rows[worse].mean()))
-        return held, f"{means}, {float(gains.mean()):+.{digits}f} with a standard error of {error:.{digits}f}"
+        surely = f"with a standard error of {error:.{digits}f}" if len(gains) > 1 else "on one seed"
+        return held, f"{means}, {float(gains.mean()):+.{digits}f} {surely}"
 
     return check
 
