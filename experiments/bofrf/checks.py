@@ -13,11 +13,14 @@ Check = Callable[[pl.DataFrame], tuple[bool | None, str] | None]
 
 
 def sure(values: pl.Series, than: float = 0.0) -> tuple[bool | None, float]:
-    """Return whether the mean over seeds is above a value, None within two standard errors, and the error."""
+    """Return whether the mean over seeds is above a value, None within two standard errors, and the error.
+
+    Fewer than three seeds do not tell.
+    """
     if len(values) < 2:
         return None, float("nan")
     mean, error = float(values.mean()) - than, float(values.std()) / np.sqrt(len(values))
-    return bool(mean > 0) if abs(mean) > 2 * error else None, error
+    return bool(mean > 0) if len(values) > 2 and abs(mean) > 2 * error else None, error
 
 
 def percent(share: float) -> str:
