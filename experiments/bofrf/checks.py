@@ -13,9 +13,9 @@ Check = Callable[[pl.DataFrame], tuple[bool | None, str] | None]
 
 
 def sure(values: pl.Series, than: float = 0.0) -> tuple[bool | None, float]:
-    """Return whether the mean over seeds is above a value, None within two standard errors, and the error.
+    """Return whether the mean over draws is above a value, None within two standard errors, and the error.
 
-    Fewer than three seeds do not tell.
+    Fewer than three draws do not tell.
     """
     if len(values) < 2:
         return None, float("nan")
@@ -28,21 +28,22 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def by_seed(rows: pl.DataFrame, figure: pl.Expr) -> pl.Series:
-    """Return the mean of a figure of every seed."""
-    return rows.group_by("seed", maintain_order=True).agg(figure.mean().alias("figure"))["figure"].drop_nulls()
+def by_draw(rows: pl.DataFrame, figure: pl.Expr) -> pl.Series:
+    """Return the mean of a figure over the sites of every draw: of a seed, or of an environment and a seed."""
+    draws = [c for c in ("environment", "seed") if c in rows.columns]
+    return rows.group_by(draws, maintain_order=True).agg(figure.mean().alias("figure"))["figure"].drop_nulls()
 
 
 def above(better: str, worse: str, told: str = "AUC {:.3f} against {:.3f}", digits: int = 4) -> Check:
-    """Check that a model is better than another on the same rows; the error is that of the mean over seeds."""
+    """Check that a model is better than another on the same rows; the error is that of the mean over draws."""
 
     def check(rows: pl.DataFrame) -> tuple[bool | None, str] | None:
         if better not in rows.columns or worse not in rows.columns:
             return None
-        gains = by_seed(rows, pl.col(better) - pl.col(worse))
+        gains = by_draw(rows, pl.col(better) - pl.col(worse))
         held, error = sure(gains)
         means = told.format(float(rows[better].mean()), float(rows[worse].mean()))
-        surely = f"with a standard error of {error:.{digits}f}" if len(gains) > 1 else "on one seed"
+        surely = f"with a standard error of {error:.{digits}f}" if len(gains) > 1 else "on one draw"
         return held, f"{means}, {float(gains.mean()):+.{digits}f} {surely}"
 
     return check
@@ -74,7 +75,7 @@ def wins(of: str) -> Check:
         return (a > b).cast(pl.Float64) + (a == b).cast(pl.Float64) / 2
 
     def check(rows: pl.DataFrame) -> tuple[bool | None, str]:
-        held, _ = sure(by_seed(rows, share("bofrf", "boppid")), 0.5)
+        held, _ = sure(by_draw(rows, share("bofrf", "boppid")), 0.5)
         pairs = ("bofrf", "boppid"), ("bofrf_paper", "boppid"), ("bofrf", "boppid_printed")
         a, b, c = (float(rows.select(share(*pair).mean()).item()) for pair in pairs)
         return held, (
