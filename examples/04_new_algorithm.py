@@ -45,7 +45,7 @@ def count_classes(site: Site, request: CountCells) -> ClassCounts:
     """Count the site's training rows."""
     schema = schema_of(site, request.schema)
     bins, part = bins_of(site, request.bins, schema), site.part(schema)
-    counts = np.zeros((len(schema.features), int(bins.n_bins.max()), schema.n_classes), np.int64)
+    counts = np.zeros((len(schema.features), int(bins.last.max()) + 1, schema.n_classes), np.int64)
     for column, codes in enumerate(bins.apply(part.X, 1).T):
         np.add.at(counts[column], (codes, part.y), 1)
     return ClassCounts(counts=counts)

@@ -110,5 +110,5 @@ def test_federations_that_cannot_be_split():
     fed = sv.federate_columns(
         {"a": rows.select("id", "label"), "b": rows.select("id", *columns)}, id="id", label="label", test=0.2
     )
-    with pytest.raises(sv.InputError, match="repeats need rows at sites in this process"):
+    with pytest.raises(sv.InputError, match="repeats need rows at sites of a federation that can split them anew"):
         sv.compare(fed, [sv.MergedForest()])

@@ -412,7 +412,7 @@ def test_settings_of_a_site(hub, tmp_path):
         ("query = 'x'", "table is missing"),
         ("table = 3", "table must be text"),
         ('table = "x"\n[policy]\nmin_leaf = "many"', "min_leaf must be"),
-        ("table = ", "cannot be read"),
+        ("table = ", "not valid TOML"),
     ):
         path.write_text(text)
         with pytest.raises(InputError, match=said):

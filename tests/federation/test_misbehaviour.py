@@ -53,7 +53,7 @@ BOMB = struct.pack("<BBBBQ", 7, 7, 1, 1, 2**29) + zlib.compress(b"\0" * 2**20)
 
 # what a site may answer to a sum instead of the truth, and what is said of it
 UNUSABLE = {
-    "no message": (lambda data: b"\xc1\xc1", "unusable: not a Envelope"),
+    "no message": (lambda data: b"\xc1\xc1", "unusable: not what Envelope should be"),
     "nothing": (lambda data: b"", "unusable"),
     "garbage inside": (lambda data: remade(data, body=b"\xff\xfe"), "unusable"),
     "nothing inside": (lambda data: remade(data, body=b"\x80"), "unusable"),
