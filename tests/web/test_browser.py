@@ -150,8 +150,7 @@ def test_a_study_from_its_start_to_its_report(federation, browser):
         for page in (at_hub, at_site):
             expect(page.get_by_role("link", name="Open the report")).to_be_visible(timeout=PATIENCE)
         expect(at_hub.locator(".state").first).to_have_text("done", timeout=PATIENCE)
-        assert len(set(stages)) > 1, stages
-        assert any("round" in stage for stage in stages), stages
+        assert len(set(stages)) > 1, stages  # which of them are seen depends on how fast the study is
         expect(at_site.locator(".ledger li")).not_to_have_count(0)
         check_for_all(at_site)
 
