@@ -91,6 +91,25 @@ def test_a_job_without_a_process_is_ended(tmp_path, stage, said):
     assert any("the job is gone" in line for line in followed.said) == said
 
 
+@pytest.mark.parametrize(
+    ("statuses", "final", "found", "ended"),
+    [
+        (["RUNNING"], False, "job", []),
+        (["RUNNING"] * 3 + ["FINISHED:COMPLETED"], True, None, []),
+        (["RUNNING"], True, None, ["job"]),
+        (["FINISHED:ABORTED"], False, None, []),
+    ],
+)
+def test_a_job_that_has_said_its_last_word_is_not_of_the_next_run(tmp_path, monkeypatch, statuses, final, found, ended):
+    """A site refused, its owner put that right and ran the study again while FLARE was still ending the job."""
+    monkeypatch.setattr(supervise, "SILENT", 60.0 if "FINISHED:COMPLETED" in statuses else 0.0)
+    followed = Followed(tmp_path, statuses)
+    followed.run.file("job").write_text("job\n")
+    followed.write(stage="training", error="site 'south' refused", final=final)
+    assert followed._running_job() == found
+    assert followed.ended == ended
+
+
 class Bringing(Supervisor):
     """Brings results to sites of a study that is done; each job hands them to those of its sites that take them."""
 

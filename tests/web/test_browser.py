@@ -7,6 +7,7 @@ is asked for anything, and what a screen reader needs, on a wide screen and a ph
 import contextlib
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -81,7 +82,14 @@ class Watched:
         self.page.on("console", lambda message: self.wrong.append(message.text))
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.context.on("request", self._note)
+        self.context.route("**/hx-sse.min.js", self._late)
         self.page.goto(address)
+
+    @staticmethod
+    def _late(route):
+        """Let what keeps a page up to date come last, as it may on a busy machine."""
+        time.sleep(0.3)
+        route.continue_()
 
     def _note(self, request):
         if not request.url.startswith(("http://127.0.0.1:", "data:")):

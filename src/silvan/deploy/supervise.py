@@ -199,11 +199,24 @@ class Supervisor:
     # -- one job
 
     def _running_job(self) -> str | None:
-        """Return the job of this study that an earlier command submitted, if it still runs."""
-        with contextlib.suppress(OSError):
+        """Return the job of this study that an earlier command submitted, if it still runs.
+
+        One that has said its last word, and that FLARE is still ending, is waited for: its word is not about this run.
+        """
+        try:
             job = self.run.file("job").read_text().strip()
-            if job and self._status(job) in _RUNNING:
+        except OSError:
+            return None
+        start = time.monotonic()
+        while job and self._status(job) in _RUNNING:
+            last = self.progress()
+            if last is None or last.job != job or not last.final:
                 return job
+            if time.monotonic() - start > SILENT and not is_locked(self.run.folder):
+                with contextlib.suppress(ConnectionError):
+                    self._open().abort(job)
+                return None
+            time.sleep(_PAUSE)
         return None
 
     def _wait_for_sites(self) -> dict[str, str]:
