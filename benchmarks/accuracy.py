@@ -82,13 +82,14 @@ def score(model: Any, rows: Any, y: np.ndarray, classify: bool) -> dict[str, flo
 def compare(table: Table) -> Figures:
     """Fit all forests to the same splits of a table; return the mean of each figure by forest."""
     wide, (coded, named) = one_hot(table.frame), by_code(table.frame)
+    frame = table.frame.with_columns(pl.col(pl.String).cast(pl.Categorical))
     kind = StratifiedShuffleSplit if table.classify else ShuffleSplit
     found: dict[str, dict[str, list[float]]] = {}
     for seed, (train, test) in enumerate(kind(SPLITS, test_size=0.2, random_state=0).split(wide, table.y)):
         for name, model in models(table.classify, table.frame.width, seed).items():
             if name == OURS:
-                model.fit(table.frame[train], table.y[train])
-                figures = score(model, table.frame[test], table.y[test], table.classify)
+                model.fit(frame[train], table.y[train])
+                figures = score(model, frame[test], table.y[test], table.classify)
             elif name == PEERS[2]:
                 model.fit(coded[train], table.y[train], categorical_feature=named)
                 figures = score(model, coded[test], table.y[test], table.classify)
