@@ -206,7 +206,7 @@ def test_a_site_whose_owner_must_approve(federation):
     assert lines(federation, "north") == 0
     for folder in (federation.workspace("north"), federation.state("north")):
         shown = CliRunner().invoke(app, ["site", "status", str(folder)]).output
-        assert f"Study '{plan.id}': waits for your approval" in shown
+        assert f"Study '{plan.id}': waits for your approval" in " ".join(shown.split())
     made = CliRunner().invoke(app, ["site", "approve", str(federation.workspace("north")), "Heart"])
     assert made.exit_code == 0, made.output
     assert federation.run(plan).read().status == "done"

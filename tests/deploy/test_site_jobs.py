@@ -129,7 +129,7 @@ def test_the_owner_is_told_why(joined, study):
         (member.path / "site.toml").write_text(before)
     shown = CliRunner().invoke(app, ["site", "status", str(member.path)]).output
     assert "Last error, at 20" in shown
-    assert f"in study {study.id!r}" in shown
+    assert f"in study {study.id!r}" in " ".join(shown.split())
     assert ".gone.csv" in shown
     assert f"Its own log: {member.path / 'log.txt'}" in shown
     assert ".gone.csv" in (member.path / "log.txt").read_text()

@@ -8,6 +8,7 @@ import urllib.request
 import msgspec
 import pytest
 from helpers.joining import make_hub, serving, write_table
+from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from silvan.cli.main import app
@@ -114,3 +115,53 @@ def test_the_coordinator_reaches_its_own_server_without_its_public_address(tmp_p
     hub = make_hub(tmp_path, ("north",), host="hub.example.org")
     admin = json.loads((hub.path / "admin" / "startup" / "fed_admin.json").read_text())["admin"]
     assert (admin["host"], admin["server_identity"]) == ("localhost", "hub.example.org")
+
+
+LONG = "university-hospital-of-the-northern-lands"
+
+
+@pytest.fixture(scope="module")
+def long_names(tmp_path_factory):
+    """A coordinator's folder and a site's, with a long name, an approved study and one that waits."""
+    folder = tmp_path_factory.mktemp("widths")
+    hub = make_hub(folder, (LONG, "south"))
+    with serving(hub):
+        sites = [
+            Member.join(folder / name, hub.invite(name), write_table(folder), None, {"approve": True})
+            for name in (LONG, "south")
+        ]
+        sites[0].pin_roster()
+    waiting = Progress("1", "training", 7, {LONG: "its owner has not approved the study yet"})
+    (hub.path / "runs" / "heart").mkdir(parents=True)
+    (hub.path / "runs" / "heart" / PROGRESS).write_bytes(msgspec.json.encode(waiting))
+    for name in ("heart", "lungs"):
+        sites[0].note_study(parse_remote_study(f'name = "{name}"\nlabel = "label"\n[learner]\n'))
+    shown = CliRunner().invoke(app, ["site", "approve", str(sites[0].path), "heart"])
+    assert shown.exit_code == 0, shown.output
+    return hub, sites[0]
+
+
+def shown_at(width, *words):
+    """Run a command in a terminal of some columns: nothing is cut off or wider, but for what is there to be copied."""
+    shown = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": str(width)})
+    assert shown.exit_code == 0, shown.output
+    assert "…" not in shown.output
+    for line in shown.output.splitlines():
+        assert cell_len(line) <= width or "/" in line or " " not in line.strip(), line
+    return "".join(shown.output.split())
+
+
+@pytest.mark.parametrize("width", [120, 80, 60, 40])
+def test_status_and_approvals_are_whole_in_terminals_of_any_width(long_names, width):
+    hub, member = long_names
+    at_hub = shown_at(width, "study", "status", hub.path)
+    words = [site.words for site in hub_status(hub).sites.values()]
+    assert all(word in at_hub for of_site in words for word in of_site.split())
+    assert "(itsownerhasnotapprovedthestudyyet)" in at_hub
+    at_site, asked = shown_at(width, "site", "status", member.path), shown_at(width, "site", "approve", member.path)
+    assert LONG in at_site
+    for study, state in site_status(member).studies.items():
+        assert f"{study!r}:{state}".replace(" ", "") in at_site
+        assert study.replace(" ", "") in asked
+    assert "waitsforyourapproval" in at_site
+    assert "'lungs" in at_site

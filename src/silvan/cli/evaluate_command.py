@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder; with a table also a .silvan file.")],
     table: Annotated[
-        Path | None, typer.Argument(metavar="[TABLE]", help="Judge on this table, which has the label.")
+        Path | None, typer.Argument(metavar="TABLE", help="Judge on this table, which has the label.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="CSV", help="Also write the figures here.")

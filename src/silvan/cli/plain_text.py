@@ -2,6 +2,8 @@
 
 import io
 import re
+import shutil
+import textwrap
 from typing import Any
 
 import typer
@@ -55,6 +57,13 @@ def print_lines(*lines: str) -> None:
     """Print lines, cleaned."""
     for line in lines:
         typer.echo(clean(line))
+
+
+def print_wrapped(*lines: str) -> None:
+    """Print lines, cleaned, and broken between words where the terminal is too narrow: names and paths stay whole."""
+    width = shutil.get_terminal_size().columns
+    for line in lines:
+        typer.echo(textwrap.fill(clean(line), width, break_long_words=False, break_on_hyphens=False))
 
 
 _VALUES = {"int": "N", "float": "NUMBER", "bool": "", "Path": "PATH"}

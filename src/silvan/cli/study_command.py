@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from silvan.cli.plain_text import PlainGroup, clean, print_lines
+from silvan.cli.plain_text import PlainGroup, clean, print_lines, print_wrapped
 from silvan.errors import InputError
 from silvan.util.readable import count_of
 
@@ -35,9 +35,7 @@ app = typer.Typer(
 
 In = Annotated[Path, typer.Option("--in", metavar="FOLDER", help="The coordinator's folder; this one, if not given.")]
 
-At = Annotated[
-    Path | None, typer.Argument(metavar="[FOLDER]", help="The coordinator's folder; this one, if not given.")
-]
+At = Annotated[Path | None, typer.Argument(metavar="FOLDER", help="The coordinator's folder; this one, if not given.")]
 
 
 @app.callback()
@@ -164,14 +162,16 @@ def status(
     for name, site in found.sites.items():
         table.add_row(Text(clean(name)), site.joined, "yes" if site.connected else "no", site.words)
     Console().print(table)
-    print_lines(f"{found.federation} at {found.host}:{found.port}: {'running' if found.running else 'not running'}")
+    print_wrapped(
+        "", f"{found.federation} at {found.host}:{found.port}: {'running' if found.running else 'not running'}"
+    )
     for name, pid in found.processes.items():
         if pid is None and any(found.processes.values()):
-            print_lines(f"Its process {name!r} does not run; `silvan study start` starts it.")
+            print_wrapped(f"Its process {name!r} does not run; `silvan study start` starts it.")
     if found.words:
-        print_lines(f"All keys together in words: {found.words}")
+        print_wrapped(f"All keys together in words: {found.words}")
     for run, progress in found.studies.items():
-        print_lines(f"{run}: {progress.error or line_of(progress)}")
+        print_wrapped(f"{run}: {progress.error or line_of(progress)}")
 
 
 def _connected(hub: "Hub") -> list[str]:

@@ -331,7 +331,10 @@ def _entry(content: Content, site: str) -> SiteEntry:
 def check_name(what: str, name: str) -> None:
     """Raise an error unless a name can be that of a folder, of a certificate and of a site in a study."""
     if not _NAME.fullmatch(name) or name in ("all", "server", "admin"):
-        raise InputError(f"{what} must be of small letters, digits and hyphens, and not 'all', got {name!r}")
+        raise InputError(
+            f"{what} must be of small letters, digits and hyphens, at most 41 of them, and not 'all', 'server' or "
+            f"'admin'; got {name!r}"
+        )
 
 
 def check_host(host: str) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from silvan.cli.plain_text import clean, print_json, print_lines
+from silvan.cli.plain_text import clean, print_json, print_lines, print_wrapped
 from silvan.cli.site.site_studies import Folder, study_of
 from silvan.errors import InputError, SilvanError
 from silvan.util.readable import count_of
@@ -185,22 +185,22 @@ def status(
         typer.echo(as_json(found))
         return
     running = f"running (process {found.process})" if found.process else "not running"
-    print_lines(
+    print_wrapped(
         f"{found.site} of {found.federation}, coordinator {found.coordinator}: {running}"
         if found.federation
         else f"{found.site}, a site that FLARE's own commands start and stop",
         f"Its keys in words: {found.words}",
     )
     if found.roster_words:
-        print_lines(f"All keys together in words: {found.roster_words}")
+        print_wrapped(f"All keys together in words: {found.roster_words}")
     limit = "" if found.budget_limit is None else f" of {found.budget_limit:g}"
-    print_lines(f"Privacy budget spent: {found.budget_spent:g}{limit}")
+    print_wrapped(f"Privacy budget spent: {found.budget_spent:g}{limit}")
     for study, state in found.studies.items():
-        print_lines(f"Study {study!r}: {state}")
+        print_wrapped(f"Study {study!r}: {state}")
     if found.last_error is not None:
         error = found.last_error
         where = f" in study {error.study!r}" if error.study else ""
-        print_lines(f"Last error, at {error.at.replace('T', ' ')[:19]} UTC{where}: {error.text}")
+        print_wrapped(f"Last error, at {error.at.replace('T', ' ')[:19]} UTC{where}: {error.text}")
     if found.log:
         print_lines(f"Its own log: {found.log}")
 

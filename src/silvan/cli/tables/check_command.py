@@ -31,7 +31,7 @@ def check(
 def check_site(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The site's folder.")],
     study: Annotated[
-        str | None, typer.Argument(metavar="[STUDY]", help="A study that came in; the latest, if none is named.")
+        str | None, typer.Argument(metavar="STUDY", help="A study that came in; the latest, if none is named.")
     ] = None,
     label: Annotated[
         str | None, typer.Option("--label", help="The column to predict; the study's, if there is one.")
