@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -487,3 +488,23 @@ def test_names_from_right_to_left_turn_nothing_around():
     out.write("מרפאה 7\n")
     out.flush()
     assert raw.getvalue().decode() == "\u2068מרפאה\u2069 7\n"
+
+
+def test_no_article_stands_before_the_name_of_a_type():
+    """It would be wrong before some of them: "a AutoForest"."""
+    source = Path(sv.__file__).parent
+    found = [
+        (path.name, line.strip())
+        for path in source.rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(r"\b[Aa]n? \{[^}]*(__name__|kind)\b", line)
+    ]
+    assert not found
+
+
+def test_a_wrong_key_of_a_learner_names_the_learner(tmp_path):
+    (tmp_path / "rows.csv").write_text("x,label\n1,0\n2,1\n")
+    (tmp_path / "study.toml").write_text(
+        '[sites]\na = "rows.csv"\nb = "rows.csv"\n[learner]\nkind = "AutoForest"\nn_tree = 3\n'
+    )
+    assert "unknown key 'n_tree' in [learner] of kind AutoForest; " in said("check", tmp_path / "study.toml")

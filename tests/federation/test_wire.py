@@ -121,7 +121,7 @@ def test_other_arrays_cannot_be_sent(array):
 
 
 def test_other_objects_cannot_be_sent():
-    with pytest.raises(TypeError, match="cannot hold a object"):
+    with pytest.raises(TypeError, match="cannot hold values of type object"):
         wire.encode(Mixed("", [], object()))
 
 

@@ -54,7 +54,7 @@ def _write_extension(value: Any) -> Any:
         return msgspec.msgpack.Ext(_ARRAY, pack_array(value))
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"a message cannot hold a {type(value).__name__}")
+    raise TypeError(f"a message cannot hold values of type {type(value).__name__}")
 
 
 class _Unpacker:

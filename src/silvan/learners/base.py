@@ -42,27 +42,31 @@ if TYPE_CHECKING:
 class FederatedEstimator(SklearnAttributes, ABC):
     """Base of everything that is fitted on a federation: checks parameters, and counts rounds and bytes."""
 
-    not_a_federation: ClassVar[str] = (
-        "fit takes a federation (see federate_rows), got {}; for X and y use ForestClassifier or ForestRegressor"
-    )
+    federated_by: ClassVar[str] = "federate_rows"  # what makes a federation for it
+    one_table: ClassVar[str] = "for one table use ForestClassifier or ForestRegressor, which take X and y"
 
     rounds_: int
     bytes_: dict[str, dict[str, int]]
 
-    def fit(self, federation: Federation) -> Self:
+    def fit(self, federation: Federation, y: Any = None) -> Self:
         """Learn from all sites.
 
         Parameters
         ----------
         federation
             What ``federate_rows`` or ``federate_columns`` made, or a study between machines.
+        y
+            Not used: a federation knows its label.
 
         Returns
         -------
         self
         """
-        if not isinstance(federation, Federation):
-            raise InputError(self.not_a_federation.format(type(federation).__name__))
+        if y is not None or not isinstance(federation, Federation):
+            got = f"{type(federation).__name__}{'' if y is None else ' and y'}"
+            raise InputError(
+                f"fit takes a federation, fit(sv.{self.federated_by}(tables)), and no y; got {got}; {self.one_table}"
+            )
         self.check()
         questions = self.questions(federation)
         if questions.epsilon:

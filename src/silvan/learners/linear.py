@@ -93,7 +93,8 @@ class VerticalLinear(FederatedEstimator):
     ['patient', 'prediction']
     """
 
-    not_a_federation: ClassVar[str] = "fit takes a federation (see federate_columns), got {}"
+    federated_by: ClassVar[str] = "federate_columns"
+    one_table: ClassVar[str] = "for one table use LogisticRegression or Ridge of scikit-learn"
 
     model_: LinearModel
     shares_: dict[str, LinearShare]  # of the parties whose shares are known here

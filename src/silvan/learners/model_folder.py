@@ -56,4 +56,4 @@ def read_parameters(folder: str | Path, make: type[T]) -> T:
     try:
         return make(**parameters)
     except TypeError:
-        raise FormatError(f"{path}: not the parameters of a {make.__name__}") from None
+        raise FormatError(f"{path}: not the parameters of {make.__name__}") from None

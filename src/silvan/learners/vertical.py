@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -105,6 +105,8 @@ class VerticalForest(Learner, _InShares):
     >>> model.predict(fed).columns
     ['flower', 'prediction']
     """
+
+    federated_by: ClassVar[str] = "federate_columns"
 
     max_depth: int | None = 10
     vote: str = "soft"

@@ -30,7 +30,7 @@ def check_parameters(kind: str, parameters: dict[str, Any], problems: Problems) 
     hints = parameters_of(getattr(learners, kind)) if kind else {}
     for key, value in parameters.items():
         if key not in hints:
-            problems.unknown(("learner", key), ["kind", *hints], f"unknown key {key!r} in [learner], a {kind}")
+            problems.unknown(("learner", key), ["kind", *hints], f"unknown key {key!r} in [learner] of kind {kind}")
             continue
         given = NONE if value is None else value
         if holds_dates(value):

@@ -449,7 +449,7 @@ def test_parameters_and_federations():
             sv.VerticalLinear(tol=tol).fit(fed)
     with pytest.raises(sv.InputError, match="a federation by columns is needed"):
         sv.VerticalLinear().fit(federate_rows(parts(table(), 2)))
-    with pytest.raises(sv.InputError, match=r"fit takes a federation \(see federate_columns\), got DataFrame"):
+    with pytest.raises(sv.InputError, match=r"fit\(sv.federate_columns\(tables\)\), and no y; got DataFrame"):
         sv.VerticalLinear().fit(wide())
     with pytest.raises(sv.InputError, match="no party holds the label"):
         sv.VerticalLinear().fit(scoring(wide()))

@@ -11,6 +11,7 @@ import silvan as sv
 from silvan.errors import FederationError, InputError, SiteError
 from silvan.federation.agreement.describe import CountRows
 from silvan.federation.site import Site
+from silvan.learners.base import FederatedEstimator
 
 TABLES = parts(table(n=60), 3)
 
@@ -91,9 +92,31 @@ def test_a_site_by_name():
         fed.site("mars")
 
 
-def test_learners_want_a_federation():
-    with pytest.raises(InputError, match="fit takes a federation"):
-        sv.HistogramForest().fit(TABLES)
+LEARNERS = [
+    made
+    for made in (getattr(sv, name) for name in sv.__all__)
+    if isinstance(made, type) and issubclass(made, FederatedEstimator)
+]
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_learners_want_a_federation(learner):
+    """One line, which says what to do with X and y."""
+    X, y = np.zeros((4, 2)), [0, 1, 0, 1]
+    made_by = "federate_columns" if learner.__name__.startswith("Vertical") else "federate_rows"
+    for given in ((X, y), (X,), (X, None), (TABLES,)):
+        text = (
+            rf"^fit takes a federation, fit\(sv.{made_by}\(tables\)\), and no y; got (ndarray|ndarray and y|dict); "
+            "for one table use .*$"
+        )
+        with pytest.raises(InputError, match=text):
+            learner().fit(*given)
+    with pytest.raises(InputError, match="and no y; got Federation and y; for one table"):
+        learner().fit(federate(TABLES), y)
+
+
+def test_all_learners_were_asked():
+    assert {learner.__name__ for learner in LEARNERS} >= {"AutoForest", "BOFRF", "MultBoost", "VerticalLinear"}
 
 
 # -- sites that are slow

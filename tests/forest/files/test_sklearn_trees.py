@@ -226,7 +226,7 @@ def test_what_cannot_be_taken_over():
         Forest.from_sklearn(several)
     odd = tree.DecisionTreeClassifier().fit(X, classes)
     odd.classes_ = np.array([None, 1, 2], object)
-    with pytest.raises(InputError, match="a class is a NoneType"):
+    with pytest.raises(InputError, match="a class is of type NoneType"):
         Forest.from_sklearn(odd)
     below_zero = tree.DecisionTreeClassifier(max_depth=2).fit(X, classes, sample_weight=numbers)
     with pytest.raises(InputError, match=r"DecisionTreeClassifier cannot be taken over: .*outside 0 to 1"):

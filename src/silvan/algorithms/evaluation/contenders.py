@@ -125,7 +125,7 @@ def _contender(
     if isinstance(model, Boosting):
         return Contender(boosted=model)
     if not isinstance(model, Forest):
-        raise TypeError(f"cannot judge a {type(model).__name__}")
+        raise TypeError(f"a model of type {type(model).__name__} cannot be judged")
     blob = federation.blob(model.to_bytes())
     made = [owner.task for owner in federation.makers(blob) if owner.site == site]
     return Contender(

@@ -169,7 +169,7 @@ def _classes(model: Any) -> tuple[Class, ...] | None:
     classes = model.classes_.tolist()
     for name in classes:
         if not isinstance(name, Class):
-            raise InputError(f"a class is a {type(name).__name__}; classes must be text, numbers or booleans")
+            raise InputError(f"a class is of type {type(name).__name__}; classes must be text, numbers or booleans")
     return tuple(classes)
 
 
