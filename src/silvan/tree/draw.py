@@ -44,6 +44,12 @@ def make_key(seed: int, purpose: str) -> np.ndarray:
     return np.frombuffer(digest[:16], "<u8").astype(np.uint64)
 
 
+def key_of_site(key: np.ndarray, site: str) -> np.ndarray:
+    """Derive the key of one site's own trees from that of all, so that sites' trees draw other columns."""
+    digest = hashlib.sha256(b"silvan key of a site " + key.astype("<u8").tobytes() + site.encode()).digest()
+    return np.frombuffer(digest[:16], "<u8").astype(np.uint64)
+
+
 @njit(nogil=True, cache=True, inline="always")
 def _rotate_left(x: np.uint64, n: int) -> np.uint64:
     return (x << U(n)) | (x >> U(64 - n))

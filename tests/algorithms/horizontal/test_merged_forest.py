@@ -46,6 +46,16 @@ def test_equally_many_trees_of_every_site(task):
         assert forest.take(slice(3 * i, 3 * i + 3)) == own[site].bare()
 
 
+def test_sites_draw_other_columns():
+    """Of the same rows, all of them in every tree: only the columns that are drawn can make trees differ."""
+    same = table(n=100)
+    fed = federate({"north": same, "south": same})
+    own = local(fed, n_estimators=4, max_features=1, bootstrap=False)
+    assert all(own["north"].take([i]) != own["south"].take([i]) for i in range(4))
+    alike = local(fed, n_estimators=4, max_features=None, bootstrap=False, max_depth=1)
+    assert alike["north"] == alike["south"]
+
+
 def test_trees_by_share_of_rows():
     """Each site gives the first of its own trees, as many as its share of rows."""
     fed = federate(uneven())

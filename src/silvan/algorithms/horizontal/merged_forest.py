@@ -25,7 +25,7 @@ from silvan.federation.message import Blob, Course, Reply, Request, SignedReply,
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
-from silvan.tree.draw import DrawKeys
+from silvan.tree.draw import DrawKeys, key_of_site
 from silvan.tree.fit import Settings, fit_forest
 from silvan.tree.target import class_target, number_target
 from silvan.util.readable import count_of
@@ -110,7 +110,7 @@ def local_forest(
         target,
         schema,
         replace(settings, n_estimators=n_trees),
-        DrawKeys(site.sampling_key, feature_key),
+        DrawKeys(site.sampling_key, key_of_site(feature_key, site.name)),
         row_keys=part.row_keys,
         n_jobs=site.n_jobs,
         floor=FLOOR,
