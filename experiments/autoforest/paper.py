@@ -231,7 +231,7 @@ PAPER = Paper(
     "autoforest",
     "AutoForest beside the forests that it is made of",
     __name__,
-    (Run("sites", _cases, at_sites, version=2),),
+    (Run("sites", _cases, at_sites, version=3),),
     (
         Item(
             "table 1",
