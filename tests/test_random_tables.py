@@ -46,8 +46,8 @@ def column(rng, n, others):
 
 
 def table(rng):
-    """A table of 20 to 150 rows, an id and a label."""
-    n = int(rng.integers(20, 150))
+    """A table of 20 to 150 rows, some of four times as many, which have more values than cut points; an id, a label."""
+    n = int(rng.integers(20, 150)) * (4 if rng.random() < 0.15 else 1)
     barren = rng.random() < 0.4  # one column that varies, which nodes find late
     columns = []
     for _ in range(rng.integers(2, 8)):

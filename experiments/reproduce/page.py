@@ -58,6 +58,7 @@ def write_pages(paper: Paper, outcomes: Outcomes, quick: bool, folder: Path) -> 
         "paper": paper,
         "notes": notes,
         "sections": sections,
+        "outcome": outcome_of(sections),
         "remarks": _remarks(outcomes, quick),
         "absent": [*notes.get("absent", []), *outcomes.absent],
     }
@@ -65,6 +66,21 @@ def write_pages(paper: Paper, outcomes: Outcomes, quick: bool, folder: Path) -> 
     page = folder / paper.name / "page.html"
     write_whole(page, _html(shown).encode())
     return page, sections
+
+
+def outcome_of(sections: list[Section]) -> list[tuple[str, str, str]]:
+    """Return what came of it, where and of what, a line a claim: what did not hold first."""
+    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for section in sections:
+        for text, came, told in section.claims:
+            found.setdefault((came, text), []).append((section.name, told))
+    lines = []
+    for (came, text), places in sorted(found.items(), key=lambda line: (NOT_HELD, OPEN, HELD).index(line[0][0])):
+        names = ", ".join(name for name, _ in places)
+        one = len(places) == 1
+        told = "; ".join(told if one else f"{name}: {told}" for name, told in places if told)
+        lines.append((came, names, f"{text} {told[0].upper()}{told[1:]}." if told else text))
+    return lines
 
 
 def _remarks(outcomes: Outcomes, quick: bool) -> list[str]:
@@ -163,8 +179,7 @@ def _chart(item: Item, rows: pl.DataFrame, published: dict[tuple[str, str, str],
 def _markdown(shown: Record) -> str:
     paper, notes = shown["paper"], shown["notes"]
     lines = [f"# {paper.title}", ""]
-    for section in shown["sections"]:
-        lines += [f"- **{came}** ({section.name}): {_line(text, told)}" for text, came, told in section.claims]
+    lines += [f"- **{came}** ({where}): {text}" for came, where, text in shown["outcome"]]
     lines += ["", *(f"{text}\n" for text in shown["remarks"])]
     lines += [f"{notes['about'].strip()}\n"] if "about" in notes else []
     lines += [f"    silvan reproduce {paper.name}", ""]
@@ -183,10 +198,6 @@ def _markdown(shown: Record) -> str:
             lines += [f"![{section.title}]({paper.name}/{section.file})", ""]
         lines += [f"Why they differ: {section.why}\n"] if section.why else []
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _line(text: str, told: str) -> str:
-    return f"{text} {told[0].upper()}{told[1:]}." if told else text
 
 
 def _row(cells: list[str]) -> str:

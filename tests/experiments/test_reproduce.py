@@ -10,7 +10,7 @@ import pytest
 from experiments.reproduce import data, engine
 from experiments.reproduce.command import reproduce
 from experiments.reproduce.keep import Kept
-from experiments.reproduce.page import write_pages
+from experiments.reproduce.page import HELD, NOT_HELD, Section, outcome_of, write_pages
 from experiments.reproduce.paper import PAPERS, NotHere, find_paper
 from helpers import small_paper
 from typer.testing import CliRunner
@@ -53,6 +53,22 @@ def test_what_is_missing_is_named_and_the_rest_is_run(tmp_path):
     assert "A small paper &lt;of ours&gt;" in html
     assert "0.801 ± 0.001" in html
     assert (tmp_path / "small" / "figure_1.svg").read_text().startswith("<svg xmlns=")
+
+
+def test_what_did_not_hold_comes_first_and_the_same_of_several_tables_is_one_line():
+    def section(name, *claims):
+        return Section(name, "", "", "", [], [], list(claims), None, "")
+
+    better, all_of_them = "It is better.", "It is better everywhere."
+    sections = [
+        section("table 1", (better, HELD, "AUC 0.8 against 0.7"), (all_of_them, NOT_HELD, "at 6 of 8 sites")),
+        section("table 2", (better, HELD, "AUC 0.9 against 0.8"), (all_of_them, HELD, "")),
+    ]
+    assert outcome_of(sections) == [
+        (NOT_HELD, "table 1", "It is better everywhere. At 6 of 8 sites."),
+        (HELD, "table 1, table 2", "It is better. Table 1: AUC 0.8 against 0.7; table 2: AUC 0.9 against 0.8."),
+        (HELD, "table 2", "It is better everywhere."),
+    ]
 
 
 def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
