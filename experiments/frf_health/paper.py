@@ -259,10 +259,10 @@ PAPER = Paper(
     __name__,
     (
         Run("data", lambda quick: [{"data": d} for d in DATA], describe),
-        Run("sites", _cases("sites", SITES, (2, 20), SEEDS), over_sites),
-        Run("sizes", _cases("share", SHARES, (5, 50), SEEDS), over_sizes),
-        Run("balance", _cases("positives", POSITIVES, (10, 50, 90), SEEDS), over_balance),
-        Run("silos", _cross_cases, cross_silo),
+        Run("sites", _cases("sites", SITES, (2, 20), SEEDS), over_sites, version=2),
+        Run("sizes", _cases("share", SHARES, (5, 50), SEEDS), over_sizes, version=2),
+        Run("balance", _cases("positives", POSITIVES, (10, 50, 90), SEEDS), over_balance, version=2),
+        Run("silos", _cross_cases, cross_silo, version=2),
     ),
     (
         Item(
