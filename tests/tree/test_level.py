@@ -5,10 +5,11 @@ import pytest
 from helpers.tables import random_table
 
 from silvan.algorithms.vertical.coordinator import best_offers
-from silvan.data.bins import find_bins
+from silvan.data.bins import find_bins, make_bins
+from silvan.data.schema import Feature, Schema
 from silvan.tree.draw import Ties, make_key, root_seeds, tie_ranks
 from silvan.tree.fit import Settings
-from silvan.tree.gain import gain
+from silvan.tree.gain import GINI, Rule, gain
 from silvan.tree.level import choose_level, find_listed, finish_splits, split_gains
 from silvan.tree.node_rows import Binned, NodeRows
 from silvan.tree.rows import Rows
@@ -63,3 +64,34 @@ def test_the_best_of_parties_is_the_best_of_all(n_classes, seed):
     worth = split_gains(whole.left, whole.total, rule)
     np.testing.assert_array_equal(worth[whole.feature >= 0], whole.gain[whole.feature >= 0])
     assert [gain(whole.left[k], whole.total[k], rule) for k in range(6)] == worth.tolist()
+
+
+@pytest.mark.parametrize("weights", [(1, 1), (3, 5)])
+@pytest.mark.parametrize("min_leaf", [1, 9])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_quick_way_for_two_classes_finds_what_the_general_way_finds(seed, min_leaf, weights):
+    """Classes that weigh 2^20 times as much have other sums, beyond what the quick way does, and the same splits."""
+    rng = np.random.default_rng(seed)
+    n_bins, n_nodes = 40, 12
+    bins = make_bins(Schema.of([Feature(f"x{f}") for f in range(3)]), 3 * [np.arange(n_bins - 2, dtype=np.float32)])
+    features = np.tile(np.arange(3, dtype=np.int32), (n_nodes, 1))
+    ties = Ties(KEY, root_seeds(KEY, np.arange(n_nodes)))
+    hist = np.zeros((n_nodes, 3, n_bins, 2), np.int32)
+    for node in range(n_nodes):
+        y = rng.integers(0, 2, 70)
+        for f in range(3):
+            place = rng.integers(1 if f else rng.integers(0, 2), (2, 5, n_bins)[rng.integers(3)], 70)
+            np.add.at(hist, (node, f, place, y), 1)
+    quick, general = (
+        choose_level(
+            hist.reshape(-1, 2),
+            features,
+            bins,
+            Rule(GINI, 0, 2, min_leaf, 25 * weights[0] * by, by * np.array(weights)),
+            ties,
+        )
+        for by in (1, 1 << 20)
+    )
+    assert (quick.feature >= 0).any()
+    for name, a, b in zip(Splits._fields, quick, general, strict=True):
+        np.testing.assert_array_equal(a * float(1 << 20) if name == "gain" else a, b, err_msg=name)

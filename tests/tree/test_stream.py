@@ -13,7 +13,7 @@ from silvan.tree.level import fill_bases, place_level
 from silvan.tree.partition import partition_naive
 from silvan.tree.rows import Rows
 from silvan.tree.split import Splits
-from silvan.tree.stream import SplitsMade, sort_rows, stream
+from silvan.tree.stream import SplitsMade, list_counted, sort_rows, stream
 
 
 def random_splits(rng, table, n):
@@ -70,14 +70,12 @@ def test_rows_are_counted_where_the_splits_send_them(walk):
         features[i, : len(some)] = some
     bases = fill_bases(features, table.bins.n_bins)
     hist = np.zeros((bases[-1, 0], table.n_stats), table.count_type)
-    slots = np.full(n_nodes, -1, np.int32)
-    slots[nodes] = np.arange(len(nodes))
     for root, rows in enumerate(listed):
         places = np.full(len(rows), root, np.uint32)
         bins = table.bins
         begin = place_level(features, bases, bins.shift, np.full(len(nodes), root + 1))
-        args = made, bins.categorical, slots, features, begin, bins.shift, hist
-        stream(table.codes, table.target, rows, places, *args)
+        counted = list_counted(n_nodes, nodes, features, begin, bins.shift)
+        stream(table.codes, table.target, rows, places, made, bins.categorical, counted, hist)
         for node in np.unique(places):
             np.testing.assert_array_equal(rows[places == node], expected[node])
     tree = [0, 1]

@@ -13,7 +13,7 @@ from numba.cpython.unsafe.numbers import trailing_zeros
 from silvan.data.bins import HistogramBins
 from silvan.tree.draw import FeatureOrder, Ties, draw_features
 from silvan.tree.gain import SQUARED_ERROR, Rule, is_closed
-from silvan.tree.split import Scratch, Splits, consider, finish_split, occupied_bins
+from silvan.tree.split import Scratch, Splits, add_bins, consider_all, finish_split
 
 U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
 
@@ -153,6 +153,34 @@ def _all_alike(target: np.ndarray, rows: np.ndarray) -> bool:
 
 
 @njit(nogil=True, cache=True)
+def _add_listed(hist: np.ndarray, base: int, n_bins: int, scratch: Scratch, total: np.ndarray) -> None:
+    """Add up the histogram of the first feature; by its occupied bins, if they are listed."""
+    if scratch.sizes[0] < 0:
+        add_bins(hist, base, n_bins, total)
+        return
+    for s in range(total.shape[0]):
+        total[s] = hist[base, s]
+        for i in range(scratch.sizes[0]):
+            total[s] += hist[base + scratch.lists[0, i], s]
+
+
+@njit(nogil=True, cache=True)
+def _clear(
+    hist: np.ndarray, bases: np.ndarray, n_bins: np.ndarray, features: np.ndarray, n: int, scratch: Scratch
+) -> None:
+    for j in range(n):
+        if scratch.sizes[j] < 0:
+            for b in range(bases[j], bases[j] + n_bins[features[j]]):
+                for s in range(hist.shape[1]):
+                    hist[b, s] = 0
+            continue
+        for s in range(hist.shape[1]):
+            hist[bases[j], s] = 0
+            for i in range(scratch.sizes[j]):
+                hist[bases[j] + scratch.lists[j, i], s] = 0
+
+
+@njit(nogil=True, cache=True)
 def find_splits(
     codes: np.ndarray,
     target: np.ndarray,
@@ -179,7 +207,7 @@ def find_splits(
     A node in which all features drawn are constant draws others, up to ``tries`` times. ``offsets`` are of the
     nodes. ``categorical`` is None if no feature is. ``hist`` is zero before and after.
     """
-    size, begin = hist.shape[1], np.empty(drawn.shape[0], np.int64)
+    begin = np.empty(drawn.shape[0], np.int64)
     for node in range(seeds.shape[0]):
         rows = order[starts[node] : stops[node]]
         total = splits.total[node]
@@ -189,40 +217,16 @@ def find_splits(
                 break
             place_bins(bases, drawn, n, bins.shift, offsets[node], begin)
             fill(codes, target, rows, drawn, begin, n, bins.shift, hist)
-            closed = False
             for j in range(n):
-                feature, base = drawn[j], bases[j]
-                width = bins.n_bins[feature]
-                if rows.shape[0] < width:
-                    occupied = occupied_few(codes, rows, feature, bins.shift, offsets[node], scratch.occupied)
-                else:
-                    occupied = occupied_bins(hist, base, width, rule.lead, scratch.occupied)
-                if j == 0:
-                    for s in range(size):
-                        total[s] = hist[base, s]
-                        for i in range(occupied):
-                            total[s] += hist[base + scratch.occupied[i], s]
-                    closed = is_closed(total, rule)
-                if not closed:
-                    consider(
-                        feature,
-                        categorical,
-                        hist,
-                        base,
-                        bins,
-                        offsets[node],
-                        occupied,
-                        rule,
-                        node,
-                        ties,
-                        splits,
-                        scratch,
-                    )
-                for s in range(size):
-                    hist[base, s] = 0
-                for i in range(occupied):
-                    for s in range(size):
-                        hist[base + scratch.occupied[i], s] = 0
+                few = rows.shape[0] < bins.n_bins[drawn[j]]
+                out = scratch.lists[j]
+                scratch.sizes[j] = occupied_few(codes, rows, drawn[j], bins.shift, offsets[node], out) if few else -1
+            _add_listed(hist, bases[0], bins.n_bins[drawn[0]], scratch, total)
+            closed = is_closed(total, rule)
+            if not closed:
+                offset = offsets[node]
+                consider_all(drawn, n, categorical, hist, bases, bins, offset, rule, node, ties, splits, scratch)
+            _clear(hist, bases, bins.n_bins, drawn, n, scratch)
             if closed or splits.varies[node]:
                 break
             if rule.criterion == SQUARED_ERROR and _all_alike(target, rows):

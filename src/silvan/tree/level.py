@@ -14,7 +14,7 @@ from silvan.tree.gain import Rule, gain, is_closed
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.histogram import fill, place_bins
 from silvan.tree.node_rows import Binned, NodeRows, split_evenly
-from silvan.tree.split import Scratch, Splits, consider, finish_split, make_scratch, occupied_bins, some_categorical
+from silvan.tree.split import Scratch, Splits, add_bins, consider_all, finish_split, make_scratch, some_categorical
 from silvan.util.threads import thread_count, thread_map
 
 _NODES_A_TASK = 256
@@ -151,7 +151,7 @@ def find_listed(
             rule,
             ties.take(here),
             Splits(*(column[here] for column in splits)),
-            make_scratch(table.n_stats),
+            make_scratch(table.n_stats, features.shape[1]),
         )
 
     thread_map(some, split_evenly(stops - starts, threads), threads)
@@ -185,22 +185,16 @@ def _find_listed(
         rows = order[starts[node] : stops[node]]
         place_bins(bases, features[node], n, bins.shift, offsets[node], begin)
         fill(codes, target, rows, features[node], begin, n, bins.shift, hist)
-        total, closed = splits.total[node], False
+        if n == 0:
+            continue
+        add_bins(hist, 0, bins.n_bins[features[node, 0]], splits.total[node])
+        if not is_closed(splits.total[node], rule):
+            listed, offset = features[node], offsets[node]
+            consider_all(listed, n, categorical, hist, bases, bins, offset, rule, node, ties, splits, scratch)
         for j in range(n):
-            feature, base = features[node, j], bases[j]
-            width = bins.n_bins[feature]
-            if j == 0:
-                for b in range(width):
-                    for s in range(size):
-                        total[s] += hist[base + b, s]
-                closed = is_closed(total, rule)
-            if not closed:
-                occupied = occupied_bins(hist, base, width, rule.lead, scratch.occupied)
-                offset = offsets[node]
-                consider(feature, categorical, hist, base, bins, offset, occupied, rule, node, ties, splits, scratch)
-            for b in range(width):
+            for b in range(bases[j], bases[j] + bins.n_bins[features[node, j]]):
                 for s in range(size):
-                    hist[base + b, s] = 0
+                    hist[b, s] = 0
 
 
 def choose_listed(
@@ -228,7 +222,7 @@ def choose_listed(
             rule,
             ties.take(here),
             Splits(*(column[here] for column in splits)),
-            make_scratch(hist.shape[1]),
+            make_scratch(hist.shape[1], features.shape[1]),
         )
 
     thread_map(some, split_evenly(np.ones(len(features), np.int64), threads), threads)
@@ -249,19 +243,15 @@ def _choose_listed(
     scratch: Scratch,
 ) -> None:
     for node in range(features.shape[0]):
-        for j in range(features.shape[1]):
-            feature, base = features[node, j], bases[node, j]
-            if feature < 0:
-                break
-            width = bins.n_bins[feature]
-            if j == 0:
-                for b in range(width):
-                    for s in range(hist.shape[1]):
-                        splits.total[node, s] += hist[base + b, s]
-                if is_closed(splits.total[node], rule):
-                    break
-            occupied, offset = occupied_bins(hist, base, width, rule.lead, scratch.occupied), offsets[node]
-            consider(feature, categorical, hist, base, bins, offset, occupied, rule, node, ties, splits, scratch)
+        n = 0
+        while n < features.shape[1] and features[node, n] >= 0:
+            n += 1
+        if n == 0:
+            continue
+        total, listed, begin, offset = splits.total[node], features[node], bases[node], offsets[node]
+        add_bins(hist, begin[0], bins.n_bins[listed[0]], total)
+        if not is_closed(total, rule):
+            consider_all(listed, n, categorical, hist, begin, bins, offset, rule, node, ties, splits, scratch)
 
 
 def add_nodes(rows: NodeRows, nodes: np.ndarray) -> np.ndarray:

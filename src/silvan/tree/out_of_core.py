@@ -13,7 +13,7 @@ from silvan.tree.draw import TREES_A_HASH, RowDraw, cut_offsets, list_rows, rows
 from silvan.tree.level import fill_bases, place_level
 from silvan.tree.node_rows import Binned
 from silvan.tree.split import Splits
-from silvan.tree.stream import SplitsMade, stream
+from silvan.tree.stream import SplitsMade, list_counted, stream
 from silvan.util.threads import thread_map
 
 
@@ -37,8 +37,7 @@ class RoutedRows:
         """Add up the histograms of some nodes, of the features listed for each: (bins of all, statistics)."""
         bases = fill_bases(features, self.bins.n_bins)
         begin = place_level(features, bases, self.bins.shift, cut_offsets(self.tree[nodes]))
-        slots = np.full(len(self.made.child), -1, np.int32)
-        slots[nodes] = np.arange(len(nodes))
+        counted = list_counted(len(self.made.child), nodes, features, begin, self.bins.shift)
         trees = np.unique(self.tree[nodes])
         # trees that are drawn by the same hash, together
         tasks = [trees[trees // TREES_A_HASH == group] for group in np.unique(trees // TREES_A_HASH)]
@@ -53,19 +52,7 @@ class RoutedRows:
                 for tree in task:
                     rows = list_rows(drawn[tree - first : tree - first + 1], np.zeros(1, np.int64))
                     places = np.full(len(rows), tree, np.uint32)
-                    stream(
-                        piece.codes,
-                        piece.target,
-                        rows,
-                        places,
-                        self.made,
-                        self.bins.categorical,
-                        slots,
-                        features,
-                        begin,
-                        self.bins.shift,
-                        hist,
-                    )
+                    stream(piece.codes, piece.target, rows, places, self.made, self.bins.categorical, counted, hist)
 
             thread_map(some, tasks, threads)
         return hist

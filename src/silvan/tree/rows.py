@@ -12,7 +12,7 @@ from silvan.tree.level import choose_level, draw_level, fill_bases, fill_nodes, 
 from silvan.tree.node_rows import Binned
 from silvan.tree.partition import partition
 from silvan.tree.split import Splits, make_scratch, some_categorical
-from silvan.tree.stream import SplitsMade, sort_rows, stream
+from silvan.tree.stream import SplitsMade, list_counted, sort_rows, stream
 from silvan.util.threads import thread_map
 
 SMALL_TABLE = 1 << 20
@@ -100,7 +100,7 @@ class Rows:
             rule,
             ties,
             splits,
-            make_scratch(table.n_stats),
+            make_scratch(table.n_stats, plan.n_drawn),
         )
         return splits
 
@@ -114,27 +114,13 @@ class Rows:
             starts, stops, offsets = self.starts[nodes], self.stops[nodes], self.offsets[nodes]
             fill_nodes(table, self.order, starts, stops, offsets, features, bases, hist, threads)
             return hist
-        slots = np.full(len(self.made.child), -1, np.int32)
-        slots[nodes] = np.arange(len(nodes))
         places: np.ndarray = self.places  # type: ignore[assignment]
-
         begin = place_level(features, bases, table.bins.shift, self.offsets[nodes])
+        counted = list_counted(len(self.made.child), nodes, features, begin, table.bins.shift)
 
         def tree(rows: tuple[int, int]) -> None:
-            here = slice(*rows)
-            stream(
-                table.codes,
-                table.target,
-                self.order[here],
-                places[here],
-                self.made,
-                table.bins.categorical,
-                slots,
-                features,
-                begin,
-                table.bins.shift,
-                hist,
-            )
+            order, at = self.order[slice(*rows)], places[slice(*rows)]
+            stream(table.codes, table.target, order, at, self.made, table.bins.categorical, counted, hist)
 
         thread_map(tree, self.trees, threads)
         self.rounds += 1

@@ -3,6 +3,8 @@
 Where a node's rows are gathered from all over a large table, most time goes into waiting for memory. Here rows are
 read in the order in which they lie; each has its node, goes on to where the splits made since send it, and is
 counted there. What is written at random are the histograms of one tree's level, which stay in the processor's cache.
+Moving and counting are loops of their own, over some thousand rows in turn: in one loop, rows would wait for each
+other.
 """
 
 from typing import NamedTuple
@@ -61,6 +63,35 @@ def _descend(flat: np.ndarray, at: np.uint64, node: np.uint64, made: SplitsMade,
     return node
 
 
+class Counted(NamedTuple):
+    """The nodes whose rows are counted, and the features of each."""
+
+    slots: np.ndarray  # int32, of every node: its place below, -1 if its rows are not counted
+    entries: np.ndarray  # uint64 (nodes counted, features): where a histogram begins, the feature, its shift
+    sizes: np.ndarray  # uint32, how many features each has
+
+
+_FEATURE_BITS, _SHIFT_BITS = 24, 2
+
+
+def list_counted(
+    n_nodes: int, nodes: np.ndarray, features: np.ndarray, starts: np.ndarray, shift: np.ndarray
+) -> Counted:
+    """Return how to count some of all nodes: of features -1 after the last, whose ``starts`` are by ``place_level``.
+
+    One number says all about a histogram: that is one read for each value that is counted.
+    """
+    slots = np.full(n_nodes, -1, np.int32)
+    slots[nodes] = np.arange(len(nodes))
+    listed = np.maximum(features, 0)
+    entries = (starts << _FEATURE_BITS | listed) << _SHIFT_BITS | shift[listed]
+    return Counted(slots, entries.astype(np.uint64), (features >= 0).sum(axis=1).astype(np.uint32))
+
+
+_ROWS_A_WALK = 1 << 13
+"""So many rows are moved, then counted: their codes stay in the processor's cache meanwhile."""
+
+
 @njit(nogil=True, cache=True)
 def stream(
     codes: np.ndarray,
@@ -69,50 +100,90 @@ def stream(
     places: np.ndarray,
     made: SplitsMade,
     categorical: np.ndarray,
-    slots: np.ndarray,
-    features: np.ndarray,
-    starts: np.ndarray,
-    shift: np.ndarray,
+    counted: Counted,
     hist: np.ndarray,
 ) -> None:
     """Move a tree's rows to their nodes and add them to the histograms there.
 
-    ``places`` holds each row's node and is brought up to date. ``slots`` is the number of each node's histograms, -1
-    for none; those of slot s are of ``features[s]`` (-1 after the last) and begin
-    at ``starts[s]``, by ``place_level``.
+    ``places`` holds each row's node and is brought up to date.
     """
-    width, stats = U(codes.shape[1]), U(hist.shape[1])
-    flat, out = codes.ravel(), hist.ravel()
-    counts = np.zeros(features.shape[0], np.int64)
-    for k in range(features.shape[0]):
-        while counts[k] < features.shape[1] and features[k, counts[k]] >= 0:
-            counts[k] += 1
-    # nearly always all columns have the same shift, which then need not be read for every value
-    first, same = U(shift[0]), True
-    for column in range(shift.shape[0]):
-        same &= shift[column] == shift[0]
-    for i in range(rows.shape[0]):
-        at = U(rows[i]) * width
-        node = _descend(flat, at, U(places[i]), made, categorical)
-        places[i] = node
-        if slots[node] < 0:
-            continue
-        s = U(slots[node])
+    flat, width = codes.ravel(), U(codes.shape[1])
+    for first in range(0, rows.shape[0], _ROWS_A_WALK):
+        some = slice(first, min(first + _ROWS_A_WALK, rows.shape[0]))
+        here, at = rows[some], places[some]
+        for i in range(here.shape[0]):
+            at[i] = _descend(flat, U(here[i]) * width, U(at[i]), made, categorical)
         if target.ndim == 2:
-            for j in range(counts[s]):
-                f = U(features[s, j])
-                here = ((U(starts[s, j]) + U(flat[at + f])) >> (first if same else U(shift[f]))) * stats
-                for k in range(target.shape[1]):
-                    out[here + U(k)] += target[rows[i], k]
-        elif same:
-            c = U(target[rows[i]])
-            for j in range(counts[s]):
-                out[((U(starts[s, j]) + U(flat[at + U(features[s, j])])) >> first) * stats + c] += 1
+            _add_vectors(flat, width, target, here, at, counted, hist)
+        elif hist.shape[1] == 2:
+            _add_classes(flat, width, target, here, at, counted, U(2), hist.ravel())
         else:
-            c = U(target[rows[i]])
-            for j in range(counts[s]):
-                f = U(features[s, j])
-                out[((U(starts[s, j]) + U(flat[at + f])) >> U(shift[f])) * stats + c] += 1
+            _add_classes(flat, width, target, here, at, counted, U(hist.shape[1]), hist.ravel())
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _place(flat: np.ndarray, at: np.uint64, entry: np.uint64) -> np.uint64:
+    """Return the bin of a row, whose codes begin at ``flat[at]``, among those of all histograms."""
+    feature = (entry >> U(_SHIFT_BITS)) & U((1 << _FEATURE_BITS) - 1)
+    return ((entry >> U(_FEATURE_BITS + _SHIFT_BITS)) + U(flat[at + feature])) >> (entry & U((1 << _SHIFT_BITS) - 1))
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _add_classes(
+    flat: np.ndarray,
+    width: np.uint64,
+    target: np.ndarray,
+    rows: np.ndarray,
+    places: np.ndarray,
+    counted: Counted,
+    n_classes: np.uint64,
+    out: np.ndarray,
+) -> None:
+    """Count classes; the number of two of them is known to the compiler, which spares a multiplication."""
+    entries, most = counted.entries.ravel(), U(counted.entries.shape[1])
+    for i in range(rows.shape[0]):
+        slot = counted.slots[places[i]]
+        if slot < 0:
+            continue
+        at, c = U(rows[i]) * width, U(target[rows[i]])
+        j = U(slot) * most
+        stop = j + U(counted.sizes[slot])
+        while j < stop:
+            out[_place(flat, at, entries[j]) * n_classes + c] += 1
+            j += U(1)
+
+
+@njit(nogil=True, cache=True)
+def _add_vectors(
+    flat: np.ndarray,
+    width: np.uint64,
+    target: np.ndarray,
+    rows: np.ndarray,
+    places: np.ndarray,
+    counted: Counted,
+    hist: np.ndarray,
+) -> None:
+    entries, most = counted.entries.ravel(), U(counted.entries.shape[1])
+    for i in range(rows.shape[0]):
+        slot = counted.slots[places[i]]
+        if slot < 0:
+            continue
+        at, row = U(rows[i]) * width, rows[i]
+        j = U(slot) * most
+        stop = j + U(counted.sizes[slot])
+        if target.shape[1] == 2:
+            first, second = target[row, 0], target[row, 1]
+            while j < stop:
+                here = _place(flat, at, entries[j])
+                hist[here, 0] += first
+                hist[here, 1] += second
+                j += U(1)
+            continue
+        while j < stop:
+            here = _place(flat, at, entries[j])
+            for s in range(target.shape[1]):
+                hist[here, s] += target[row, s]
+            j += U(1)
 
 
 @njit(nogil=True, cache=True)
