@@ -144,6 +144,19 @@ def test_other_rows_in_given_bins(x, edges):
     np.testing.assert_array_equal(bins.apply(x[:, None])[:, 0], naive_bins(x, bins.cuts[0]))
 
 
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("n_cuts", [0, 1, 7, 8, 9, 251, 254])
+def test_many_rows_between_cuts_near_each_other(n_cuts, wide):
+    """All cuts in one cell of the table that narrows the search, or one far away on either side."""
+    cuts = np.arange(1000, 1000 + n_cuts, dtype=np.float32) / 1024
+    if wide and n_cuts > 2:
+        cuts[[0, -1]] = -1e30, 1e30
+    beside = [np.nextafter(cuts, np.float32(to)) for to in (-np.inf, np.inf)]
+    x = np.concatenate([np.linspace(0.9, 1.3, 70_000), cuts, *beside, [-LAST, 0, LAST, np.nan]]).astype(np.float32)
+    bins = make_bins(Schema.of(["x"]), [cuts])
+    np.testing.assert_array_equal(bins.apply(x[:, None])[:, 0], naive_bins(x, cuts))
+
+
 @every_shape
 @pytest.mark.parametrize("max_bins", [2, 3, 64, 255])
 def test_number_of_bins(x, max_bins):

@@ -9,10 +9,10 @@ tree has some. A value's bin in the histograms of a tree is (code + offset) >> s
 to tree: a cut between neighbouring codes is in one of four sets, one whose codes are four apart is in all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numba import njit
@@ -22,6 +22,8 @@ from silvan.data.grid import LARGEST, Grid, Heavy
 from silvan.data.schema import MAX_BINS, MISSING_BIN, Schema
 from silvan.errors import FormatError, InputError
 from silvan.util.threads import thread_map
+
+R = TypeVar("R")
 
 CODES = 256
 """How many codes one byte has."""
@@ -125,12 +127,11 @@ def find_bins(
     table_grid = Grid.for_columns(X.shape[1] if n_columns is None else n_columns)
     codes, most = np.empty(X.shape, np.uint8), staggered_bins(max_bins) if staggered else max_bins
 
-    def one(f: int) -> tuple[np.ndarray, np.ndarray | None]:
+    def one(f: int, image: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         feature = schema.features[f]
         if feature.categorical:
             _put_codes(X[:, f], feature.n_codes, codes[:, f])
             return np.empty(0, np.float32), None
-        image = grid.images(X[:, f])
         if feature.edges is not None:
             cuts, steps = given_cuts(feature.edges), None
         else:
@@ -141,7 +142,7 @@ def find_bins(
         _put_values(image, cuts, value_codes(len(cuts), steps, max_bins), codes[:, f])
         return grid.values(cuts), steps
 
-    found = thread_map(one, range(X.shape[1]), n_jobs)
+    found = _map_columns(one, X, n_jobs)
     return make_bins(schema, [cuts for cuts, _ in found], [steps for _, steps in found], max_bins), codes
 
 
@@ -210,14 +211,27 @@ def given_cuts(edges: Sequence[float]) -> np.ndarray:
     return np.unique(grid.images(values[np.isfinite(values)]))
 
 
+def _map_columns(work: Callable[[int, np.ndarray], R], X: np.ndarray, n_jobs: int) -> list[R]:
+    """Call ``work`` with every column's number and images."""
+
+    def some(columns: range) -> list[R]:
+        images = grid.column_images(X, columns)
+        return [work(f, image) for f, image in zip(columns, images, strict=True)]
+
+    # a few columns at a time, since values of a row lie side by side; one at a time where that takes much memory
+    step = max(1, min(8, (1 << 22) // max(len(X), 1), -(-X.shape[1] // n_jobs)))
+    parts = [range(f, min(f + step, X.shape[1])) for f in range(0, X.shape[1], step)]
+    return [done for part in thread_map(some, parts, n_jobs) for done in part]
+
+
 def _put_columns(X: np.ndarray, codes: np.ndarray, bins: Bins, n_jobs: int) -> None:
-    def one(f: int) -> None:
+    def one(f: int, image: np.ndarray) -> None:
         if bins.categorical[f]:
             _put_codes(X[:, f], int(bins.n_codes[f]), codes[:, f])
         else:
-            _put_values(grid.images(X[:, f]), grid.images(bins.cuts[f]), bins.codes[f], codes[:, f])
+            _put_values(image, grid.images(bins.cuts[f]), bins.codes[f], codes[:, f])
 
-    thread_map(one, range(X.shape[1]), n_jobs)
+    _map_columns(one, X, n_jobs)
 
 
 @njit(nogil=True, cache=True)
@@ -227,35 +241,45 @@ def _put_codes(column: np.ndarray, n_codes: int, out: np.ndarray) -> None:
         out[i] = np.uint8(column[i] + 1) if 0 <= column[i] < n_codes else MISSING_BIN
 
 
-_TABLE_SHIFT = 20
+_MOST_CELLS = 14
+"""Cells of a table that narrows the search for a value's code number at most 2 to this power."""
+
+U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
 
 
 @njit(nogil=True, cache=True)
 def _put_values(image: np.ndarray, cuts: np.ndarray, codes: np.ndarray, out: np.ndarray) -> None:
-    """Find each value's code: a table over coarse cells narrows the search to the cuts inside one."""
-    middle = (LARGEST >> _TABLE_SHIFT) + 1
-    below = np.empty(2 * middle + 2, np.int32)
-    c = 0
-    for cell in range(2 * middle + 2):
-        end = (np.int64(cell) - middle) << _TABLE_SHIFT
-        while c < cuts.shape[0] and cuts[c] < end - (1 << _TABLE_SHIFT) + 1:
+    """Find each value's code: a table over equal cells narrows the search to the few cuts inside one.
+
+    All values take the same steps from there, so that the processor need not guess which way a value goes.
+    """
+    n = cuts.shape[0]
+    low, high = (np.int64(cuts[0]), np.int64(cuts[n - 1]) + 1) if n > 0 else (np.int64(0), np.int64(0))
+    bits, shift = 4, U(0)
+    while bits < _MOST_CELLS and 4 << bits < image.shape[0]:
+        bits += 1
+    while U(high - low) >> shift >= U(1 << bits):
+        shift += U(1)
+    after = np.empty(n + CODES, np.int64)  # the cuts, and enough that nothing is above
+    for c in range(after.shape[0]):
+        after[c] = np.int64(cuts[c]) if c < n else 1 << 40
+    below, step, c = np.empty((U(high - low) >> shift) + U(1), np.uint8), U(4), 0
+    for cell in range(below.shape[0]):
+        first, below[cell] = c, c
+        while c < n and U(after[c] - low) >> shift == U(cell):
             c += 1
-        below[cell] = c
-    up = (1 << _TABLE_SHIFT) - 1
+        while U(2) * step <= U(c - first):
+            step *= U(2)
     for i in range(image.shape[0]):
         v = np.int64(image[i])
-        if v > LARGEST:
-            out[i] = MISSING_BIN
-            continue
-        at = ((v + up) >> _TABLE_SHIFT) + middle
-        low, high = below[at], below[at + 1]
-        while low < high:
-            mid = (low + high) >> 1
-            if v <= cuts[mid]:
-                high = mid
-            else:
-                low = mid + 1
-        out[i] = codes[low]
+        at, more = U(below[U(min(max(v, low), high) - low) >> shift]), step
+        while more > U(4):
+            at += more * U(after[at + more - U(1)] < v)
+            more >>= U(1)
+        at += U(after[at + U(3)] < v) << U(2)
+        at += U(after[at + U(1)] < v) << U(1)
+        at += U(after[at] < v)
+        out[i] = codes[at] if v <= LARGEST else MISSING_BIN
 
 
 @njit(nogil=True, cache=True)

@@ -79,16 +79,34 @@ def images(column: np.ndarray) -> np.ndarray:
     return out
 
 
+def column_images(X: np.ndarray, columns: range) -> np.ndarray:
+    """Return the images of some neighbouring columns: int32 (columns, rows)."""
+    out = np.empty((len(columns), len(X)), np.int32)
+    _write_column_images(np.asarray(X, np.float32).view(np.int32), columns.start, out)
+    return out
+
+
 # The kernels of this module write to arrays that are passed in: allocating in a kernel adds to its compile time,
 # and these are part of the first forest that anybody grows.
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _image(b: int) -> int:
+    # a quiet NaN may carry a sign bit; keep it out of the ordered range
+    return b if b >= 0 else (-(b & 0x7FFFFFFF) if (b & 0x7FFFFFFF) <= LARGEST else 0x7FFFFFFF)
 
 
 @njit(nogil=True, cache=True)
 def _write_images(bits: np.ndarray, out: np.ndarray) -> None:
     for i in range(bits.shape[0]):
-        b = bits[i]
-        # a quiet NaN may carry a sign bit; keep it out of the ordered range
-        out[i] = b if b >= 0 else (-(b & 0x7FFFFFFF) if (b & 0x7FFFFFFF) <= LARGEST else 0x7FFFFFFF)
+        out[i] = _image(bits[i])
+
+
+@njit(nogil=True, cache=True)
+def _write_column_images(bits: np.ndarray, first: int, out: np.ndarray) -> None:
+    for i in range(bits.shape[0]):
+        for k in range(out.shape[0]):
+            out[k, i] = _image(bits[i, first + k])
 
 
 def values(image: np.ndarray) -> np.ndarray:
