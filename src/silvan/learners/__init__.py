@@ -4,8 +4,9 @@ from silvan.learners.auto_forest import AutoForest
 from silvan.learners.base import Learner
 from silvan.learners.bofrf import BOFRF
 from silvan.learners.boosting import BOPPID, AdaBoostPL, LocalAdaBoost, MultBoost
-from silvan.learners.horizontal import HistogramForest, LocalForest, MergedForest, PooledForest
+from silvan.learners.horizontal import HistogramForest, PooledForest
 from silvan.learners.linear import VerticalLinear
+from silvan.learners.site_trees import LocalForest, MergedForest
 from silvan.learners.vertical import VerticalForest
 
 __all__ = [

@@ -1,0 +1,176 @@
+"""Learners of trees that each site grows on its own rows: local forests, and merged ones."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from silvan.algorithms.baselines.in_one_place import alone, alone_at, rows_drawn_at_sites, settings_alone
+from silvan.algorithms.evaluation.chosen_threshold import asks_for_threshold
+from silvan.algorithms.evaluation.site_thresholds import Draws
+from silvan.algorithms.horizontal import merged_forest
+from silvan.algorithms.shared.admission import AdmitTrees, warn_refused
+from silvan.algorithms.shared.class_counts import asks_for_classes, balance_classes
+from silvan.algorithms.shared.recount import CountLeafLabels, CountLeafRows
+from silvan.data.schema import Schema
+from silvan.errors import InputError
+from silvan.federation.federation import Federation
+from silvan.federation.message import Request
+from silvan.learners.base import Learner
+from silvan.learners.parameter_docs import write_shared_entries
+from silvan.tree.fit import Settings
+
+
+@write_shared_entries
+@dataclass(repr=False, eq=False)
+class LocalForest(Learner):
+    """Each site's own forest, on its own rows: what a site has without joining.
+
+    A baseline, for federations in this process only. There is no global forest, so predictions name their site.
+
+    Parameters
+    ----------
+    n_estimators
+        Number of trees of each site.
+    %(forest_parameters)s
+    %(vote_parameter)s
+
+    Attributes
+    ----------
+    forest_
+        None: there is no global forest.
+    forests_
+        Each site's own forest, by site.
+    %(fit_attributes)s
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> model = sv.LocalForest(n_estimators=10).fit(fed)
+    >>> sorted(model.forests_), model.rounds_
+    (['north', 'south'], 0)
+    >>> model.predict(X[:2], site="north")
+    array([0, 0])
+    """
+
+    vote: str = "soft"
+
+    def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+        """Grow the forest."""
+        if not federation.local_sites:
+            raise InputError("LocalForest shows every site's forest: a federation in this process is needed")
+        self.forest_ = None
+        self.forests_ = {
+            site: merged_forest.local_forest(
+                *alone(federation, site, self.schema_),
+                settings_alone(federation, site, settings),
+                feature_key,
+                settings.n_estimators,
+            )
+            for site in alone_at(federation)
+        }
+
+
+@write_shared_entries
+@dataclass(repr=False, eq=False)
+class MergedForest(Learner):
+    """Sites' own trees put together: one round, and only trees travel.
+
+    Parameters
+    ----------
+    n_estimators
+        Number of trees of all sites together.
+    %(forest_parameters)s
+    %(vote_parameter)s
+    weights
+        None: equally many trees from every site. "trees": numbers of trees in proportion to the sites' rows. "votes":
+        equally many trees, each with a weight in proportion to its site's rows.
+    equal
+        Give the trees of every site the same weight in sum, whatever a site claims; for ``weights=None`` only.
+    max_trees
+        Most trees that are taken from a site; None for no limit.
+    admission
+        Have every site check the others' trees on its own rows and refuse poor and odd ones; one round more.
+    recount
+        Cut trees back to what rows of other sites reach, and take leaf values from these rows; two rounds more.
+
+    Attributes
+    ----------
+    forest_
+        The merged forest, a ``Forest``; with ``admission``, without the trees that most other sites refuse.
+    forests_
+        The forest that each site should use, by site: the merged one.
+    refused_
+        With ``admission``, how often trees were refused: by the site that grew them, and by reason.
+    %(fit_attributes)s
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> fed = sv.federate_rows({"north": (X[::3], y[::3]), "south": (X[1::3], y[1::3]), "west": (X[2::3], y[2::3])})
+    >>> model = sv.MergedForest(n_estimators=12).fit(fed)
+    >>> model.rounds_, len(model.forest_)
+    (1, 12)
+    >>> bool((model.predict(X) == y).mean() > 0.9)
+    True
+    """
+
+    sends_trees: ClassVar[bool] = True
+    chooses_threshold: ClassVar[bool] = True
+
+    vote: str = "soft"
+    weights: merged_forest.Weights | None = None
+    equal: bool = False
+    max_trees: int | None = None
+    admission: bool = False
+    recount: bool = False
+
+    @property
+    def expected_rounds(self) -> int | None:
+        """The most rounds that training can take, where that is known before."""
+        more = (self.class_weight == "balanced") + isinstance(self.threshold, str)
+        return 1 + bool(self.admission) + 2 * bool(self.recount) + more
+
+    def asks(self, schema: Schema) -> tuple[type[Request], ...]:
+        """Return the kinds of messages that fitting may ask of sites."""
+        admitted = (AdmitTrees,) if self.admission else ()
+        counted = (CountLeafRows, CountLeafLabels) if self.recount else ()
+        chosen = asks_for_threshold(self.threshold)
+        return (*asks_for_classes(self.class_weight), merged_forest.GrowTrees, *admitted, *counted, *chosen)
+
+    def drawn_rows(self, federation: Federation) -> np.ndarray | None:
+        """Return which rows each tree drew; None after a recount, by which trees draw rows of all sites."""
+        if self.recount:
+            return None
+        shares = {site: federation.rows[site] if self.weights == "trees" else 1 for site in federation.active}
+        n_trees = merged_forest.share_out(self.n_estimators, shares)
+        return rows_drawn_at_sites(federation, self.schema_, self.row_draw(), n_trees)
+
+    def draws(self, federation: Federation, contenders: list[tuple[str, object]]) -> dict[str, Draws]:
+        """Return which rows the trees of models drew; not known where a site was lost on the way."""
+        found = super().draws(federation, contenders)
+        influence = merged_forest.Influence(self.weights, self.equal, self.max_trees)
+        n_trees = influence.trees_by_site(self.n_estimators, federation.active, federation.rows)
+        n_trees = {site: n for site, n in n_trees.items() if n}
+        if self.forest_ is not None and sum(n_trees.values()) == len(self.forest_):
+            recounted = bool(self.recount) and len(federation.active) > 1
+            found[self.forest_.hash] = Draws(tuple(n_trees.values()), tuple(n_trees), self.row_draw(), recounted)
+        return found
+
+    def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+        """Grow the forest."""
+        merged_forest.check_influence(settings, self.equal, self.max_trees, self.admission, self.recount)
+        influence = merged_forest.Influence(self.weights, self.equal, self.max_trees, self.admission, self.recount)
+        settings = balance_classes(federation, self.schema_, settings)
+        merged = merged_forest.fit(federation, self.schema_, settings, feature_key, influence)
+        self.forest_ = replace(merged.forest(), combine=settings.combine)
+        self.forests_ = dict.fromkeys(federation.active, self.forest_)
+        self.refused_: dict[str, dict[str, int]] = {}
+        if merged.refusals is not None:
+            self.refused_ = merged.refusals.counted()
+            warn_refused(merged.refusals)
