@@ -1,7 +1,7 @@
 """The commands of a federation of machines, as a person types them, against the real service on loopback."""
 
 import pytest
-from helpers.joining import serving, write_table
+from helpers.joining import make_hub, serving, write_table
 from helpers.runs import silvan
 
 from silvan.deploy.hub import Hub
@@ -149,3 +149,37 @@ def test_without_flare(hub, monkeypatch):
     monkeypatch.setattr("silvan.deploy.process.find_spec", lambda name: None)
     refused = silvan("study", "start", "--in", hub.path, ok=False)
     assert "studies over machines need NVIDIA FLARE: pip install '.[flare]'" in said(refused)
+
+
+def test_a_column_called_otherwise(tmp_path):
+    """A site joins though its table has a column under another name, if it says so; its settings keep that."""
+    hub = make_hub(tmp_path, columns=["age", "label"])
+    (tmp_path / "south.csv").write_text("alter;label\n40;0\n50;1\n60;0\n70;1\n")
+    with serving(hub):
+        silvan("study", "invite", "south", "--in", hub.path)
+        asked = [
+            "site",
+            "join",
+            hub.path / "south.invite",
+            "--table",
+            tmp_path / "south.csv",
+            "--folder",
+            tmp_path / "south",
+        ]
+        lacking = silvan(*asked, ok=False)
+        assert "the table lacks 'age', which the federation agreed on; it has 'alter', 'label'" in said(lacking)
+        assert "set rename" in said(lacking)
+        for line, text in {
+            "rename = { alte = 'age' }": "did you mean 'alter'?",
+            "rename = 5": "--reading:1: rename must give the study's name",
+            "renam = {}": "--reading:1: unknown key 'renam'; did you mean 'rename'?",
+            "rename =": "--reading (at the end): not valid TOML",
+        }.items():
+            assert text in said(silvan(*asked, "--reading", line, ok=False))
+        database = silvan(
+            *asked, "--table", "sqlite:///x.db?table=t", "--reading", "rename = { alter = 'age' }", ok=False
+        )
+        assert "[reading] is for files; a query says what columns are called" in said(database)
+        joined = silvan(*asked, "--reading", "rename = { alter = 'age' }", "--reading", "separator = ';'")
+        assert "4 rows and the columns age, label" in said(joined)
+        assert Member(tmp_path / "south").settings["reading"] == {"rename": {"alter": "age"}, "separator": ";"}

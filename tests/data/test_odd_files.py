@@ -73,9 +73,9 @@ def rows(*cells, header=("a", "label")):
     return [list(header), *[[c, y] for c, y in zip(cells, LABEL, strict=False)]]
 
 
-def arrow(suffix, column):
+def arrow(suffix, column, name="a", label="label"):
     def make(folder):
-        data = pl.DataFrame({"a": column, "label": LABEL})
+        data = pl.DataFrame({name: column, label: LABEL})
         path = folder / f"t{suffix}"
         data.write_parquet(path) if suffix == ".parquet" else data.write_ipc(path)
         return path
@@ -89,6 +89,9 @@ TWO = twelve("f", "m")
 DAY = (datetime.date(2020, 1, 31) - datetime.date(1970, 1, 1)).days
 MIXED = "mixes numbers and text: "
 WRITTEN = "written with separators, signs or units"
+
+BOTH = {"alter": "a", "y": "label"}
+EXCHANGED = text(LABEL, label=NUMBERS)
 
 CASES = {
     # how text is written
@@ -151,6 +154,48 @@ CASES = {
     "separators at the end": (csv(NUMBERS, after=","), "column 3 of .* has no name"),
     "another kind of file": (raw("a", "t.doc"), "should end in .csv, .csv.gz, .tsv, .parquet, .feather"),
     # missing cells
+    "another name": (table(csv(NUMBERS, name="alter"), rename={"alter": "a"}), NUMBERS),
+    "another name, semicolons": (
+        table(csv(twelve("1,5", "2,5"), name="alter", separator=";"), rename={"alter": "a"}),
+        twelve(1.5, 2.5),
+    ),
+    "another name, a marker": (
+        table(csv(twelve("x", "-9"), name="alter"), rename={"alter": "a"}, missing=["-9"]),
+        ["x"],
+    ),
+    "another name, mixed": (
+        table(csv(twelve(0, 1, "unknown"), name="alter"), rename={"alter": "a"}),
+        MIXED + "4 of its 12 cells",
+    ),
+    "another name in Excel": (table(sheets(One=rows(*NUMBERS, header=("alter", "y"))), rename=BOTH), NUMBERS),
+    "another name in Parquet": (table(arrow(".parquet", NUMBERS, "alter", "y"), rename=BOTH), NUMBERS),
+    "another name in Feather": (table(arrow(".feather", NUMBERS, "alter", "y"), rename=BOTH), NUMBERS),
+    "another name, text in Parquet": (table(arrow(".parquet", TWO, "alter", "y"), rename=BOTH), ["f", "m"]),
+    "names exchanged": (table(raw(EXCHANGED), rename={"a": "label", "label": "a"}), NUMBERS),
+    "a name that is not there": (
+        table(csv(NUMBERS, name="Alter"), rename={"alter": "a"}),
+        r"rename names the column 'alter', which .* does not have; did you mean 'Alter'\?",
+    ),
+    "a name that is nothing like it": (
+        table(arrow(".parquet", NUMBERS), rename={"years": "b"}),
+        r"rename names the column 'years', which .* does not have; it has 'a', 'label'",
+    ),
+    "names the wrong way round": (
+        table(csv(NUMBERS, name="alter"), rename={"a": "alter"}),
+        r"'a', which .* does not have; it has 'alter': write the name in the file first",
+    ),
+    "a name that is taken": (
+        table(raw("a,alter,label\n1,2,0\n1,2,1\n"), rename={"alter": "a"}),
+        r"more than one column of .* be called 'a'; give the other one another name in rename too",
+    ),
+    "the label's name is taken": (
+        table(sheets(One=rows(*NUMBERS)), rename={"a": "label"}),
+        r"more than one column of .* be called 'label'",
+    ),
+    "another name, names twice": (
+        table(raw("b,b,label\n1,2,0\n"), rename={"b": "a"}),
+        "more than one column called 'a'",
+    ),
     "R's NA": (csv(twelve("1.5", "NA", "2.5", "")), twelve(1.5, NAN, 2.5, NAN)),
     "all forms of NA": (csv(twelve("7", "N/A", "?", ".", "-", "null", "NaN", "#N/A", "none")), twelve(7, *[NAN] * 8)),
     "a code for missing": (
@@ -279,6 +324,12 @@ def test_a_file_that_changes_while_it_is_read(tmp_path):
         {"missing": [1]},
         {"sheet": 1},
         {"separator": ",", "decimal": ","},
+        {"rename": "age"},
+        {"rename": {"a": 1}},
+        {"rename": {1: "a"}},
+        {"rename": {"a": " "}},
+        {"rename": {"a": "c", "b": "c"}},
+        {"rename": None},
     ],
 )
 def test_options_that_cannot_be_meant(options):
@@ -299,3 +350,39 @@ def test_options_in_a_study_file(tmp_path):
     study.write_text('[sites]\nnorth = { table = "t.csv", separatr = ";" }\nsouth = { table = "t.csv", decimal = 1 }\n')
     with pytest.raises(sv.InputError, match=r"(?s)did you mean 'separator'.*decimal must be"):
         read_study(study)
+
+
+def test_a_column_called_otherwise_at_one_site(tmp_path):
+    """The forest is the one of tables that call it alike, and `silvan check` shows what is read as what."""
+    from helpers.runs import silvan
+
+    from silvan.study.study_file import make_federation, read_study
+
+    (tmp_path / "north.csv").write_text(text(NUMBERS, name="age"))
+    (tmp_path / "south.csv").write_text(text(NUMBERS, name="age"))
+    (tmp_path / "south_de.csv").write_text(text(NUMBERS, name="alter").replace("label", "krank"))
+    study = tmp_path / "s.toml"
+    names = 'rename = { alter = "age", krank = "label" }'
+    for own in (f'south = {{ table = "south_de.csv", {names} }}', f'[sites.south]\ntable = "south_de.csv"\n{names}'):
+        study.write_text(f'[sites]\nnorth = "north.csv"\n{own}\n')
+        fed = make_federation(read_study(study))
+        alike = sv.federate_rows({"north": tmp_path / "north.csv", "south": tmp_path / "south.csv"})
+        made = [sv.HistogramForest(3, max_depth=2).fit(one).forest_ for one in (fed, alike)]
+        assert made[0] == made[1]
+    shown = " ".join(silvan("check", study).output.split())
+    assert "The file of south is read with 'alter' as 'age' and 'krank' as 'label'." in shown
+    other = study.read_text().replace("krank =", "krnk =")
+    before = read_study(study).fingerprint("1")
+    study.write_text(other)
+    assert read_study(study).fingerprint("1") != before
+    with pytest.raises(sv.InputError, match=r"south.*rename names the column 'krnk', .*; did you mean 'krank'\?"):
+        make_federation(read_study(study))
+    study.write_text(other.replace('"label"', "1"))
+    with pytest.raises(sv.InputError, match=r"s.toml:\d: site 'south': rename must give the study's name"):
+        read_study(study)
+
+
+def test_tables_can_be_compared_and_kept_in_sets(tmp_path):
+    one, two = (sv.Table("t.csv", rename=names) for names in ({"a": "b", "c": "d"}, {"c": "d", "a": "b"}))
+    assert len({one, two}) == 1
+    assert repr(one) == repr(two) == "Table('t.csv', rename={'a': 'b', 'c': 'd'})"

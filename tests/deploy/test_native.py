@@ -230,8 +230,11 @@ def test_a_file_that_is_written_otherwise(federation):
     plain = federation.run(study()).read().models
     rows = pl.read_parquet(federation.workspace("west") / "rows.parquet")
     written = federation.workspace("west") / "rows.csv"
-    written.write_text(rows.write_csv(separator="|", null_value="gone").replace(".", ","))
+    first = rows.columns[0]
+    otherwise = rows.rename({first: "otherwise"}).write_csv(separator="|", null_value="gone")
+    written.write_text(otherwise.replace(".", ","))
     reading = '[reading]\nseparator = "|"\ndecimal = ","\nmissing = ["gone"]\n'
+    reading += f'rename = {{ otherwise = "{first}" }}\n'
     settings(federation, "west", f'table = "../rows.csv"\n{reading}[policy]\napprove = false\n')
     shown = CliRunner().invoke(app, ["site", "check", str(federation.workspace("west"))])
     assert shown.exit_code == 0, shown.output

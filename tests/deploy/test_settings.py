@@ -42,10 +42,14 @@ WRONG = [  # what the file says, the line that is pointed to (0: none), what is 
     (TABLE + '[policy]\nmessages = ["Describ"]', 3, "there is no message 'Describ'; did you mean 'Describe'?"),
     (TABLE + 'reading = "x"', 2, "reading must be a section: [reading]"),
     (TABLE + '[reading]\nseperator = ";"', 3, "unknown key 'seperator' in [reading]; did you mean 'separator'?"),
-    (TABLE + "[reading]\nseparator = 5", 2, "separator must be one character"),
-    (TABLE + '[reading]\ndecimal = "x"', 2, "decimal must be '.' or ',', got 'x'"),
-    (TABLE + '[reading]\nencoding = "klingon"', 2, "encoding must be one that Python knows"),
-    (TABLE + '[reading]\nmissing = "NA"', 2, "missing must be a list of texts"),
+    (TABLE + "[reading]\nseparator = 5", 3, "separator must be one character"),
+    (TABLE + '[reading]\ndecimal = "x"', 3, "decimal must be '.' or ',', got 'x'"),
+    (TABLE + '[reading]\nencoding = "klingon"', 3, "encoding must be one that Python knows"),
+    (TABLE + '[reading]\nmissing = "NA"', 3, "missing must be a list of texts"),
+    (TABLE + '[reading]\nrename = "age"', 3, "rename must give the study's name for names of columns"),
+    (TABLE + "[reading]\nrename = { age = 5 }", 3, "rename must give the study's name for names of columns"),
+    (TABLE + '[reading.rename]\na = "age"\nb = "age"', 2, "more than one column be called 'age'"),
+    ('table = "sqlite:///x.db?table=t"\n[reading]\nrename = { a = "b" }', 1, "[reading] is for files; a query says"),
 ]
 OF_FLARE = [
     (TABLE + 'simulator = "no"', 0, "simulator must be true or false, got 'no'"),
@@ -96,6 +100,16 @@ def test_site_toml(member, text, line, expected):
 def test_silvan_toml(flare_site, text, line, expected):
     (flare_site / "local" / "silvan.toml").write_text(text)
     check_line(said(flare_site / "silvan"), flare_site / "local" / "silvan.toml", line, expected)
+
+
+def test_a_column_called_otherwise(member):
+    (member / "site.toml").write_text(TABLE + '[reading.rename]\nage = "years"\n')
+    shown = said(member, 0)
+    assert "years" in shown
+    assert "The file of north is read with 'age' as 'years'." in shown
+    (member / "site.toml").write_text(TABLE + '[reading]\nrename = { aeg = "years" }\n')
+    assert "rename names the column 'aeg', which" in said(member)
+    assert "did you mean 'age'?" in said(member)
 
 
 def test_files_that_are_no_text_or_not_there(member):

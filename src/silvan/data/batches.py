@@ -128,17 +128,23 @@ class Batched:
         import polars as pl
 
         path, file = table.file, UnchangedFile(table.file)
+
+        def scan() -> "pl.LazyFrame":
+            return pl.scan_parquet(path, glob=False).rename(called)
+
         try:
-            schema = pl.scan_parquet(path, glob=False).collect_schema()
-            n = int(pl.scan_parquet(path, glob=False).select(pl.len()).collect().item())
+            called = table.renamed(pl.scan_parquet(path, glob=False).collect_schema().names())
+            schema = scan().collect_schema()
+            n = int(scan().select(pl.len()).collect().item())
         except (pl.exceptions.PolarsError, OSError):
             raise not_arrow(table) from None
+        self.notes = tuple(table.renaming)
 
         def frames(columns: Sequence[str], rows: int) -> "Iterator[pl.DataFrame]":
             for start in range(0, n, rows):
                 file.check()
                 try:
-                    some = pl.scan_parquet(path, glob=False).select(columns).slice(start, rows).collect()
+                    some = scan().select(columns).slice(start, rows).collect()
                 except (pl.exceptions.PolarsError, OSError):
                     raise not_arrow(table) from None
                 yield without(some, table.missing)

@@ -138,7 +138,7 @@ def _read_file(table: Table, kinds: Kinds) -> TypedTable:
     kind = table.kind()
     if kind in ("parquet", "feather"):
         frame = checked(nw.from_native(read_arrow(table), eager_only=True), table.where)
-        return describe_frame(frame, kinds)
+        return describe_frame(frame, kinds)._replace(notes=tuple(table.renaming))
     source = open_cells(table)
     check_names(source.header(), table.where)
     raw = source.typed(_SAMPLE_ROWS)
@@ -179,7 +179,7 @@ def read_arrow(table: Table) -> "pl.DataFrame":
             frame = read(table.file, **({"glob": False} if table.kind() == "parquet" else {}))
     except (pl.exceptions.PolarsError, OSError):
         raise not_arrow(table) from None
-    return without(frame, table.missing)
+    return without(frame.rename(table.renamed(frame.columns)), table.missing)
 
 
 def without(frame: "pl.DataFrame", missing: Sequence[str]) -> "pl.DataFrame":

@@ -46,7 +46,7 @@ from silvan.privacy.noise.budget import Budget
 from silvan.privacy.seal import public_key
 from silvan.study.remote_study import RemoteStudy, parse_remote_study
 from silvan.study.study_sections import check_policy, check_reading
-from silvan.study.toml_lines import Problems, key_lines, read_toml
+from silvan.study.toml_lines import Problems, key_lines, parse_toml, read_toml
 from silvan.util.files import write_whole
 from silvan.util.readable import count_of, printable
 
@@ -240,8 +240,12 @@ class Member(SiteFiles):
         policy: dict[str, Any],
         memory: str | None = None,
         cluster: str | None = None,
+        reading: str = "",
     ) -> "Member":
-        """Join a federation: make keys on this machine, have them signed, write the site's folder."""
+        """Join a federation: make keys on this machine, have them signed, write the site's folder.
+
+        ``reading`` is what stands below ``[reading]`` in the site's settings.
+        """
         if (path / MEMBER).exists():
             raise InputError(f"{path}: a site is here already; name another folder")
         where = (invite.host, invite.port, invite.root)
@@ -263,7 +267,7 @@ class Member(SiteFiles):
         granted = _granted(call(*where, "/join", msgspec.to_builtins(asked)))
         _keep_certificate(startup, granted.check(trusted, asked.statement(trusted)), trusted)
         (startup / "rootCA.pem").write_text(invite.root)
-        write_whole(path / SETTINGS, _settings_text(table, query, policy, memory, cluster).encode())
+        write_whole(path / SETTINGS, _settings_text(table, query, policy, memory, cluster, reading).encode())
         membership = Membership(
             invite.federation, invite.site, invite.host, invite.port - 1, invite.root, invite.coordinator
         )
@@ -394,12 +398,13 @@ def _keep_certificate(startup: Path, certificate: x509.Certificate, trusted: Tru
 
 
 def _settings_text(
-    table: str, query: str | None, policy: dict[str, Any], memory: str | None, cluster: str | None
+    table: str, query: str | None, policy: dict[str, Any], memory: str | None, cluster: str | None, reading: str
 ) -> str:
     lines = [_COMMENT, f"table = {_toml(table)}"]
     for key, value in {"query": query, "memory": memory, "cluster": cluster}.items():
         if value is not None:
             lines.append(f"{key} = {_toml(value)}")
+    lines += ["", "[reading]", reading] if reading else []
     lines += ["", "[policy]"]
     lines += [f"{key} = {_toml(value)}" for key, value in policy.items()]
     return "\n".join(lines) + "\n"
@@ -430,8 +435,24 @@ def _check_source(settings: dict[str, Any], problems: Problems) -> None:
         return
     try:
         source_of(settings["table"], settings.get("query"), settings.get("reading"), settings.get("cluster"))
+        if is_url(settings["table"]) and settings.get("reading") and "predict" not in settings:
+            raise InputError(FILES_ALONE)
     except InputError as error:
         problems.add(("query",) if "query" in settings else ("table",), str(error))
+
+
+FILES_ALONE = "[reading] is for files; a query says what columns are called: select alter as age"
+
+
+def parse_reading(text: str, table: str) -> dict[str, Any]:
+    """Return options of reading a file, given as lines below ``[reading]``; raise ``InputError`` for wrong ones."""
+    where = Path("--reading")
+    if text and is_url(table):
+        raise InputError(FILES_ALONE)
+    options, problems = parse_toml(text, where), Problems(where, key_lines(text))
+    check_reading(where, options, (), problems)
+    problems.stop()
+    return options
 
 
 def source_of(table: str, query: str | None, reading: dict[str, Any] | None = None, cluster: str | None = None) -> Any:
@@ -473,7 +494,7 @@ def check_table(
     if lacking:
         raise SchemaError(
             f"the table lacks {', '.join(map(repr, lacking))}, which the federation agreed on; it has "
-            f"{', '.join(map(repr, columns))}"
+            f"{', '.join(map(repr, columns))}; if one is called otherwise, set rename (docs/tables.md)"
         )
     return columns, count_of(rows, "row")
 

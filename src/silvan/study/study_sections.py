@@ -45,7 +45,7 @@ EVALUATION = ("epsilon", "importance", "dependence", "by")
 Sources = dict[str, Path | Query | Table | Partitions]
 """Tables by site."""
 
-READING = ("separator", "decimal", "encoding", "missing", "sheet")
+READING = ("separator", "decimal", "encoding", "missing", "sheet", "rename")
 """How a table's file is written."""
 
 
@@ -151,7 +151,7 @@ def _partitions(name: str, who: str, files: Path, cluster: Any, key: Key, folder
 def check_reading(path: Path, options: Any, key: Key, problems: Problems, who: str = "") -> Table:
     """Return a table whose file is written in some way; what cannot be meant is a problem."""
     if not isinstance(options, dict):
-        problems.add(key, "reading must be a section: [reading], with separator, decimal, encoding, missing or sheet")
+        problems.add(key, f"reading must be a section: [reading], with {', '.join(READING[:-1])} or {READING[-1]}")
         return Table(path)
     for word in options:
         if word not in READING:
@@ -159,7 +159,8 @@ def check_reading(path: Path, options: Any, key: Key, problems: Problems, who: s
     try:
         return Table(path, **{word: value for word, value in options.items() if word in READING})
     except InputError as error:
-        problems.add(key, f"{who}{error}")
+        option = str(error).split()[0]  # every message begins with it
+        problems.add((*key, option), f"{who}{error}")
         return Table(path)
 
 

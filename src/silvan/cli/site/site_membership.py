@@ -32,18 +32,27 @@ def join(
         str | None,
         typer.Option(metavar="ADDRESS", help="The Dask scheduler whose workers read TABLE, a folder of Parquet files."),
     ] = None,
+    reading: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LINE",
+            help="How the file is written, a line of [reading] in site.toml: 'rename = { alter = \"age\" }'. Give it "
+            "once for each.",
+        ),
+    ] = None,
 ) -> None:
     """Join a federation: check the table, make keys on this machine, have them signed."""
     from silvan.deploy.hub import Invite
-    from silvan.deploy.member import Member, absolute_path, check_table
+    from silvan.deploy.member import Member, absolute_path, check_table, parse_reading
 
     invitation = Invite.read(invite)
     source = absolute_path(table) if cluster is None else str(Path(table).absolute())
-    columns, rows = check_table(source, query, invitation.columns, memory, cluster=cluster)
+    lines = "\n".join(reading or [])
+    columns, rows = check_table(source, query, invitation.columns, memory, parse_reading(lines, source), cluster)
     more = f" and {len(columns) - _MOST_COLUMNS} more" if len(columns) > _MOST_COLUMNS else ""
     print_lines(f"The table has {rows} and the columns {', '.join(columns[:_MOST_COLUMNS])}{more}.")
     member = Member.join(
-        folder or Path(invitation.site), invitation, source, query, {"approve": approve}, memory, cluster
+        folder or Path(invitation.site), invitation, source, query, {"approve": approve}, memory, cluster, lines
     )
     print_lines(
         f"{member.name} has joined {invitation.federation}. Its folder is {member.path}; what it lets out is in "

@@ -75,7 +75,7 @@ class Delimited:
             found.append("with decimal commas")
         if self.table.encoding is None and (self.encoding or self.recoded):
             found.append(f"encoded as {self.encoding or 'Windows-1252'}")
-        return found
+        return found + self.table.renaming
 
     def _sniff(self, line: str) -> str:
         """Find the separator in the first line; what is inside quotes does not count."""
@@ -91,7 +91,9 @@ class Delimited:
     def header(self) -> list[str]:
         """Read the names in the first line, which polars would make unique without a warning."""
         with self._reading(), self._text() as text:
-            return next((row for row in csv.reader(text, delimiter=self.separator) if row), [])
+            names = next((row for row in csv.reader(text, delimiter=self.separator) if row), [])
+        called = self.table.renamed(names)
+        return [called[name] for name in names]
 
     def _text(self) -> Any:
         """Open the file as text in UTF-8."""
@@ -111,7 +113,7 @@ class Delimited:
         except (pl.exceptions.PolarsError, OSError):
             return self.frame()
         self._check_short(frame)
-        return frame
+        return self._named(frame)
 
     def frame(self, columns: Sequence[str] | None = None) -> "pl.DataFrame":
         """Read all cells as text; only some columns, if any are named."""
@@ -120,8 +122,10 @@ class Delimited:
         self.file.check()
         with self._reading(), self._text() as text:
             data = text.read().encode()
+        written = {new: old for old, new in self.table.rename.items()}
+        wanted = None if columns is None else [written.get(name, name) for name in columns]
         try:
-            frame = pl.read_csv(data, infer_schema_length=0, columns=columns, separator=self.separator)
+            frame = pl.read_csv(data, infer_schema_length=0, columns=wanted, separator=self.separator)
         except pl.exceptions.NoDataError:
             frame = pl.DataFrame()
         except (pl.exceptions.PolarsError, OSError):
@@ -155,12 +159,17 @@ class Delimited:
         """Return cells with points for decimal commas, and without what is said to mean missing."""
         import polars as pl
 
+        frame = self._named(frame)
         missing, texts = self.table.missing, [column for column in frame if column.dtype == pl.String]
         if missing:
             texts = [text.set(text.str.strip_chars().is_in(list(missing)), None) for text in texts]
         if self.commas:
             texts = [self._points(text) for text in texts]
         return frame.with_columns(texts) if missing or self.commas else frame
+
+    def _named(self, frame: "pl.DataFrame") -> "pl.DataFrame":
+        """Return a frame with the study's names of columns."""
+        return frame.rename(dict(self.table.rename), strict=False) if self.table.rename else frame
 
     def _points(self, text: "pl.Series") -> "pl.Series":
         """Write decimal commas as points, and note how the column writes numbers."""

@@ -16,8 +16,10 @@ class Sheet:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self._names, self._rows = _read(table)
-        self.notes: list[str] = []
+        names, self._rows = _read(table)
+        called = table.renamed(names)
+        self._names = [called[name] for name in names]
+        self.notes = table.renaming
 
     def header(self) -> list[str]:
         """Return the names in the first row."""

@@ -3,9 +3,11 @@
 import codecs
 import gzip
 import zipfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -48,6 +50,8 @@ class Table:
         Texts that mean that a value is missing, in all columns, such as "-9" or "unknown".
     sheet
         Of an Excel file, if several of its sheets hold something.
+    rename
+        What columns are called in the study, by their names in the file: ``{"alter": "age"}``.
 
     Examples
     --------
@@ -62,6 +66,7 @@ class Table:
     encoding: str | None = None
     missing: tuple[str, ...] = ()
     sheet: str | None = None
+    rename: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         """Raise ``InputError`` for what cannot be meant."""
@@ -79,6 +84,7 @@ class Table:
         sheet: Any = self.sheet
         if sheet is not None and not isinstance(sheet, str):
             raise InputError(f"sheet must be the name of a sheet, got {sheet!r}")
+        object.__setattr__(self, "rename", _checked_names(self.rename))
         try:
             if self.encoding is not None:
                 codecs.lookup(self.encoding)
@@ -109,6 +115,34 @@ class Table:
     def where(self) -> str:
         """The path, for messages."""
         return repr(str(self.path))
+
+    # -- what columns are called
+
+    def renamed(self, names: Sequence[str]) -> dict[str, str]:
+        """Return what columns are called in the study, by their names in the file; raise where that cannot be."""
+        absent = [name for name in self.rename if name not in names]
+        if absent:
+            old, new = absent[0], self.rename[absent[0]]
+            if new in names:
+                hint = f"it has {new!r}: write the name in the file first, and the study's name after it"
+            else:
+                close = get_close_matches(old, names, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"it has {format_names(list(names))}"
+            raise InputError(f"rename names the column {old!r}, which {self.where} does not have; {hint}")
+        found = {name: self.rename.get(name, name) for name in names}
+        twice = [name for name, times in Counter(found.values()).items() if times > 1]
+        if twice:
+            raise InputError(
+                f"rename would make more than one column of {self.where} be called {format_names(twice)}; give the "
+                "other one another name in rename too"
+            )
+        return found
+
+    @property
+    def renaming(self) -> list[str]:
+        """What is read under another name, for people."""
+        others = " and ".join(f"{old!r} as {new!r}" for old, new in self.rename.items())
+        return [f"read with {others}"] if others else []
 
     # -- what is in the file
 
@@ -163,6 +197,21 @@ class Table:
             raise InputError(
                 f"{self.where} cannot be unpacked; it may be cut short, locked, or of another kind"
             ) from None
+
+
+def _checked_names(rename: Any) -> dict[str, str]:
+    """Return other names of columns, in an order that does not depend on how they were written down."""
+    fit = isinstance(rename, Mapping) and all(isinstance(name, str) for pair in rename.items() for name in pair)
+    if not fit or not all(new.strip() for new in rename.values()):
+        raise InputError(
+            f"rename must give the study's name for names of columns, such as alter = 'age'; got {rename!r}"
+        )
+    twice = [name for name, times in Counter(rename.values()).items() if times > 1]
+    if twice:
+        raise InputError(
+            f"rename would make more than one column be called {format_names(twice)}; leave all but one out"
+        )
+    return dict(sorted(rename.items()))
 
 
 def as_table(source: Any) -> Table | None:

@@ -89,7 +89,8 @@ def _near_names(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
     """Return columns whose names differ in case, blanks or signs alone, at one site or at several."""
     names = {column.name: None for columns in profiles.values() for column in columns}
     return [
-        f"{format_names(alike)} differ in case, blanks or signs alone: are they the same column? then write them alike"
+        f"{format_names(alike)} differ in case, blanks or signs alone: are they the same column? then write them "
+        "alike, or set rename"
         for alike in _alike(names)
     ]
 
