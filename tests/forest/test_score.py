@@ -92,7 +92,9 @@ def test_masks_in_batches_and_short_masks(monkeypatch):
     monkeypatch.setattr(bitmasks, "MARKS", 40 * bitmasks.LEAST_WORDS)
     batches = []
     find = bitmasks.find_cuts
-    monkeypatch.setattr(bitmasks, "find_cuts", lambda nodes, trees: batches.append(len(trees)) or find(nodes, trees))
+    monkeypatch.setattr(
+        bitmasks, "find_cuts", lambda nodes, trees, v: batches.append(len(trees)) or find(nodes, trees, v)
+    )
     np.testing.assert_array_equal(score_trees(forest, X, y), whole)
     assert len(batches) > 5
     assert sum(batches) == 40
@@ -107,11 +109,17 @@ def test_large_trees_small_trees_and_splits_by_category_together(monkeypatch):
     np.testing.assert_array_equal(score_trees(forest, X, y), naive.confusions(forest, X, y))
 
 
-def test_cuts_are_sorted_and_every_split_has_its_own():
+def test_cuts_are_sorted_and_every_split_has_its_own_unless_all_below_vote_alike():
     forest = random_forest(4, n_trees=20)
     nodes = pack(forest)
-    cuts = bitmasks.find_cuts(nodes, np.arange(10))
-    inner = np.flatnonzero(forest.feature[: forest.offsets[10]] >= 0)
+    verdict = np.empty(len(forest.feature), np.int64)
+    bitmasks.add_verdicts(nodes, predict.leaf_votes(forest), verdict)
+    cuts = bitmasks.find_cuts(nodes, np.arange(10), verdict)
+    splits = np.flatnonzero(forest.feature[: forest.offsets[10]] >= 0)
+    inner = splits[verdict[splits] < 0]
+    assert 0 < len(inner) < len(splits)
+    for node in np.setdiff1d(splits, inner):
+        assert verdict[node] == verdict[forest.left[node]] == verdict[forest.left[node] + 1]
     column = np.repeat(np.arange(len(cuts.features)), np.diff(cuts.starts))
     np.testing.assert_array_equal(cuts.features[column[cuts.cut[inner]]], forest.feature[inner])
     np.testing.assert_array_equal(cuts.threshold[cuts.cut[inner]], forest.threshold[inner])

@@ -2,7 +2,8 @@
 
 A cut is a feature and a threshold. First the rows above each cut of all trees are marked. A node then splits its
 rows by an operation or two on words of 64 rows. A mask costs the same at the top of a tree and far down, where few rows
-are left in it; so this is for trees of up to about a thousand splits, and for splits by number.
+are left in it; so this is for trees of up to about a thousand splits, and for splits by number. Where all leaves below
+a node vote alike, its rows go no further.
 """
 
 from typing import NamedTuple
@@ -44,15 +45,27 @@ def are_small(nodes: Nodes) -> np.ndarray:
     return (splits_of(nodes) <= MOST_SPLITS) & ~by_category
 
 
-def find_cuts(nodes: Nodes, trees: np.ndarray) -> Cuts:
-    """List the different cuts of some trees."""
+@njit(nogil=True, cache=True)
+def add_verdicts(nodes: Nodes, vote: np.ndarray, verdict: np.ndarray) -> None:
+    """Write the class that all leaves below a node vote for, -1 if they differ."""
+    for node in range(len(verdict) - 1, -1, -1):  # children come after parents
+        if nodes.leaf[node] >= 0:
+            verdict[node] = vote[nodes.leaf[node]]
+        else:
+            left, right = verdict[nodes.left[node]], verdict[nodes.left[node] + 1]
+            verdict[node] = left if left == right else -1
+
+
+def find_cuts(nodes: Nodes, trees: np.ndarray, verdict: np.ndarray) -> Cuts:
+    """List the different cuts of some trees, but for those below which all leaves vote alike."""
     chosen = np.zeros(len(nodes.offsets) - 1, np.bool_)
     chosen[trees] = True
-    at = np.flatnonzero(np.repeat(chosen, np.diff(nodes.offsets)) & (nodes.leaf < 0))
+    at = np.flatnonzero(np.repeat(chosen, np.diff(nodes.offsets)) & (verdict < 0))
     bits = nodes.threshold[at].view(np.uint32)
     # thresholds as whole numbers in the same order: of negative ones all bits turn, of others the first
     image = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31)).astype(np.uint64)
-    features, column = np.unique(nodes.feature[at], return_inverse=True)
+    features = np.flatnonzero(np.bincount(nodes.feature[at]))
+    column = np.searchsorted(features, nodes.feature[at])
     right = nodes.kind[at] == MISSING_RIGHT
     keys, which = np.unique((column.astype(np.uint64) << U(33)) | (image << U(1)) | right, return_inverse=True)
     first = np.zeros(len(keys), np.int64)
@@ -60,7 +73,7 @@ def find_cuts(nodes: Nodes, trees: np.ndarray) -> Cuts:
     cut = np.zeros(len(nodes.leaf), np.int64)
     cut[at] = which
     starts = np.searchsorted(keys >> U(33), np.arange(len(features) + 1, dtype=np.uint64))
-    return Cuts(features.astype(np.int64), starts, nodes.threshold[first], nodes.kind[first] == MISSING_RIGHT, cut)
+    return Cuts(features, starts, nodes.threshold[first], nodes.kind[first] == MISSING_RIGHT, cut)
 
 
 def count_by_masks(
@@ -71,12 +84,14 @@ def count_by_masks(
     Rows are sorted by class, and ``ends`` has where each class ends.
     """
     number = np.cumsum(splits_of(nodes)[trees]) // (MARKS // LEAST_WORDS)
+    verdict = np.empty(len(nodes.leaf), np.int64)
+    add_verdicts(nodes, vote, verdict)
     for k in np.unique(number):
-        batch = _Batch.of(nodes, trees[number == k])
+        batch = _Batch.of(nodes, trees[number == k], verdict)
         n_rows = 64 * batch.marks.shape[1]
         for first in range(0, len(X), n_rows):
             rows = X[first : first + n_rows]
-            _count_rows(rows, np.clip(ends - first, 0, len(rows)), batch, nodes, vote, out, threads)
+            _count_rows(rows, np.clip(ends - first, 0, len(rows)), batch, nodes, verdict, out, threads)
 
 
 class _Batch(NamedTuple):
@@ -87,15 +102,15 @@ class _Batch(NamedTuple):
     marks: np.ndarray  # (cuts, words) one bit for each row above a cut
 
     @classmethod
-    def of(cls, nodes: Nodes, trees: np.ndarray) -> "_Batch":
+    def of(cls, nodes: Nodes, trees: np.ndarray, verdict: np.ndarray) -> "_Batch":
         """List the cuts of some trees and allocate their marks."""
-        cuts = find_cuts(nodes, trees)
+        cuts = find_cuts(nodes, trees, verdict)
         n_words = int(np.clip(MARKS // max(len(cuts.threshold), 1), LEAST_WORDS, MOST_WORDS))
         return cls(trees, cuts, np.empty((len(cuts.threshold), n_words), np.uint64))
 
 
 def _count_rows(
-    X: np.ndarray, ends: np.ndarray, batch: _Batch, nodes: Nodes, vote: np.ndarray, out: np.ndarray, threads: int
+    X: np.ndarray, ends: np.ndarray, batch: _Batch, nodes: Nodes, verdict: np.ndarray, out: np.ndarray, threads: int
 ) -> None:
     """Count at most as many rows as a mask has bits."""
     trees, cuts, marks = batch
@@ -107,7 +122,7 @@ def _count_rows(
         _mark(columns[column], cuts.threshold[here], cuts.missing_right[here], marks[here])
 
     def count(some: np.ndarray) -> None:
-        _count(len(X), ends, some, nodes, cuts.cut, marks, vote, out)
+        _count(len(X), ends, some, nodes, cuts.cut, marks, verdict, out)
 
     thread_map(mark, range(len(columns)), threads)
     thread_map(count, [trees[i::parts].copy() for i in range(parts)], threads)
@@ -151,7 +166,7 @@ def _count(
     nodes: Nodes,
     cut: np.ndarray,
     marks: np.ndarray,
-    vote: np.ndarray,
+    verdict: np.ndarray,
     out: np.ndarray,
 ) -> None:
     """Take ``n`` rows down some trees and count them."""
@@ -164,8 +179,11 @@ def _count(
     for t in trees:
         voted[:] = U(0)
         for w in range(n_words):
-            masks[0, w] = _ones(n - 64 * w)
-        _descend(nodes.offsets[t], nodes, cut, marks, vote, masks, stack, voted)
+            masks[0, w] = voted[0, w] = _ones(n - 64 * w)
+        _descend(nodes.offsets[t], nodes, cut, marks, verdict, masks, stack, voted)
+        for k in range(1, len(ends)):
+            for w in range(n_words):
+                voted[0, w] &= ~voted[k, w]
         for k in range(len(ends)):
             begin = 0
             for label in range(len(ends)):
@@ -179,40 +197,93 @@ def _descend(
     nodes: Nodes,
     cut: np.ndarray,
     marks: np.ndarray,
-    vote: np.ndarray,
+    verdict: np.ndarray,
     masks: np.ndarray,
     stack: np.ndarray,
     voted: np.ndarray,
 ) -> None:
-    """Take the rows of the first mask down a tree, and add each leaf's to the mask of its vote.
+    """Take the rows of the first mask down a tree, and add them to the mask of their leaf's vote, unless that is 0.
 
-    Left children take their parent's mask, right ones the next; the right one goes first.
+    Left children take their parent's mask, and so do right ones whose sibling needs none; else these take the next and
+    go first.
     """
+    if verdict[root] >= 0:
+        if verdict[root] > 0:
+            _add_mask(voted[verdict[root]], masks[0])
+        return
     top = 0
     stack[0, 0], stack[0, 1] = root, 0
     while top >= 0:
         node, level = stack[top]
-        mask = masks[level]
         top -= 1
-        if nodes.leaf[node] >= 0:
-            target = voted[vote[nodes.leaf[node]]]
-            for w in range(len(mask)):
-                target[w] |= mask[w]
-            continue
-        above, right = marks[cut[node]], masks[level + 1]
-        any_left = any_right = U(0)
-        for w in range(len(mask)):
-            x = mask[w] & above[w]
-            y = mask[w] ^ x
-            right[w], mask[w] = x, y
-            any_right |= x
-            any_left |= y
-        if any_left:
+        mask, above, child = masks[level], marks[cut[node]], np.int64(nodes.left[node])
+        left, right = verdict[child], verdict[child + 1]
+        if left > 0:
+            _add_without(voted[left], mask, above)
+        if right > 0:
+            _add_both(voted[right], mask, above)
+        if left < 0 and right < 0:
+            any_left, any_right = _split(mask, above, masks[level + 1])
+            if any_left:
+                top += 1
+                stack[top, 0], stack[top, 1] = child, level
+            if any_right:
+                top += 1
+                stack[top, 0], stack[top, 1] = child + 1, level + 1
+        elif (left < 0 and _keep_without(mask, above)) or (right < 0 and _keep_both(mask, above)):
             top += 1
-            stack[top, 0], stack[top, 1] = nodes.left[node], level
-        if any_right:
-            top += 1
-            stack[top, 0], stack[top, 1] = nodes.left[node] + 1, level + 1
+            stack[top, 0], stack[top, 1] = child if left < 0 else child + 1, level
+
+
+@njit(nogil=True, cache=True)
+def _add_mask(target: np.ndarray, mask: np.ndarray) -> None:
+    for w in range(len(mask)):
+        target[w] |= mask[w]
+
+
+@njit(nogil=True, cache=True)
+def _add_both(target: np.ndarray, mask: np.ndarray, above: np.ndarray) -> None:
+    for w in range(len(mask)):
+        target[w] |= mask[w] & above[w]
+
+
+@njit(nogil=True, cache=True)
+def _add_without(target: np.ndarray, mask: np.ndarray, above: np.ndarray) -> None:
+    for w in range(len(mask)):
+        target[w] |= mask[w] & ~above[w]
+
+
+@njit(nogil=True, cache=True)
+def _keep_both(mask: np.ndarray, above: np.ndarray) -> bool:
+    """Leave the rows above a cut in a mask; return whether there are any."""
+    some = U(0)
+    for w in range(len(mask)):
+        mask[w] &= above[w]
+        some |= mask[w]
+    return some != U(0)
+
+
+@njit(nogil=True, cache=True)
+def _keep_without(mask: np.ndarray, above: np.ndarray) -> bool:
+    """Leave the rows not above a cut in a mask; return whether there are any."""
+    some = U(0)
+    for w in range(len(mask)):
+        mask[w] &= ~above[w]
+        some |= mask[w]
+    return some != U(0)
+
+
+@njit(nogil=True, cache=True)
+def _split(mask: np.ndarray, above: np.ndarray, right: np.ndarray) -> tuple[bool, bool]:
+    """Move the rows above a cut to a mask of their own; return whether any stay, and whether any go."""
+    any_left = any_right = U(0)
+    for w in range(len(mask)):
+        x = mask[w] & above[w]
+        y = mask[w] ^ x
+        right[w], mask[w] = x, y
+        any_right |= x
+        any_left |= y
+    return any_left != U(0), any_right != U(0)
 
 
 @njit(nogil=True, cache=True)
