@@ -62,9 +62,11 @@ def _box(box: Box) -> list[str]:
 def _arrow(arrow: Arrow) -> list[str]:
     x1, y1, x2, y2, text = arrow
     found = [f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="#555" marker-end="url(#end)"/>']
+    flat = y1 == y2  # a word stands above a flat arrow, and beside any other
     for i, line in enumerate(text.split("\n") if text else []):
-        x, y = (x1 + x2) // 2 + 8, (y1 + y2) // 2 + 14 * i
-        found.append(f'<text x="{x}" y="{y}" fill="#444" font-size="12">{escape(line)}</text>')
+        x, y = (x1 + x2) // 2 + (0 if flat else 8), (y1 + y2) // 2 + (-6 if flat else 14 * i)
+        anchor = ' text-anchor="middle"' if flat else ""
+        found.append(f'<text x="{x}" y="{y}"{anchor} fill="#444" font-size="12">{escape(line)}</text>')
     return found
 
 
@@ -192,8 +194,8 @@ def main() -> None:
             Arrow(160, 234, 150, 288, "no"),
             Box(105, 400, "HistogramForest (exact)\nMergedForest (one round)", RESULT, 180),
             Arrow(110, 340, 90, 398, "for all"),
-            Box(300, 400, "AutoForest\nBOFRF(personal=True, clusters=)", RESULT, 190),
-            Arrow(190, 340, 280, 398, "for each"),
+            Box(320, 400, "AutoForest\nBOFRF(personal=True, clusters=)", RESULT, 220),
+            Arrow(190, 340, 290, 398, "for each"),
         ],
     )
 

@@ -406,6 +406,15 @@ def test_figures_are_whole_in_terminals_of_any_width(small, width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+def test_what_sites_chose_is_whole_in_terminals_of_any_width(small, width):
+    record, summary = Run(small / "run").read(), summarise_run(small / "run")
+    uses = "the shared forest with its own trees, 3 to 1: AUC 0.887 on 212 rows (the shared forest 0.851)"
+    record.choices = {"a hospital with a very long name": uses, "[red]west": "the shared forest"}
+    text = shown_in(width, *further(record, summary))
+    assert all(word in text for word in (*uses.split(), "[red]west"))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 def test_audits_are_whole_in_terminals_of_any_width(width):
     limits = dict(zip(ATTACKS, (-1.0, -0.4, 0.0, *[None] * len(ATTACKS)), strict=False))
     findings = [

@@ -227,7 +227,9 @@ def _reason(share: float, reply: ChosenShare | None) -> str:
     if np.isnan(reply.figures).any():
         return f"{use}: its policy shows no figures"
     name = {"auc": "AUC", "rmse": "RMSE"}.get(reply.measure, reply.measure)
-    figures = [f"{figure:.3g}" for figure in reply.figures]
+    largest = float(np.max(reply.figures))
+    digits = 3 if largest <= 1 else max(0, 3 - len(str(int(largest))))  # figures have three digits
+    figures = [f"{figure:.{digits}f}" for figure in reply.figures]
     others = {_USES[0.0]: figures[0], _USES[1.0]: figures[-1]}
     others.pop(use, None)
     beside = "; ".join(f"{other} {figure}" for other, figure in others.items())

@@ -1,5 +1,7 @@
 """AutoForest: the mean of a federated and a merged forest, and more of a site's own trees where these are better."""
 
+import re
+
 import numpy as np
 import polars as pl
 import pytest
@@ -54,6 +56,8 @@ def test_a_site_that_differs_gets_its_own_trees(task, recount):
     own = sv.LocalForest(**SMALL).fit(fed).forests_["site 2"]
     assert model.forests_["site 2"] == own.bare()
     assert model.choices_["site 2"].startswith("its own trees alone: " + ("AUC" if task == "binary" else "RMSE"))
+    figures = [word for text in model.choices_.values() for word in re.findall(r"\d+\.\d+", text)]
+    assert all(len(word) == 5 if task == "binary" else len(word) == 4 for word in figures), figures
     figures = model.evaluate(fed).filter(site="site 2")
     name = "auc" if task == "binary" else "rmse"
     value = {row["model"]: row[name] for row in figures.iter_rows(named=True)}

@@ -111,7 +111,7 @@ def places_of(schema: Schema, by: Sequence[str]) -> tuple[int, ...]:
             raise InputError(f"by names {name!r}, which is no column to learn from")
         if not schema.features[schema.names.index(name)].categorical:
             raise InputError(
-                f"by names {name!r}, which has numbers: say kinds={{{name!r}: 'categorical'}} if it has few"
+                f"by names {name!r}, which has numbers: if it has few, set its kind to 'categorical' (kinds)"
             )
     return tuple(schema.names.index(name) for name in by)
 

@@ -75,13 +75,24 @@ def key_figures(record: "Record") -> RenderableType | None:
 
 
 def further(record: "Record", summary: dict[str, Any], *, everything: bool = False) -> list[RenderableType]:
-    """Return what follows the comparison of models: figures that people need, subgroups, columns that matter."""
+    """Return what follows the comparison of models: few figures, what sites chose, subgroups, columns that matter."""
     if everything:
         return [all_figures([*record.evaluation, *record.subgroups])]
     parts = [key_figures(record)]
+    parts += [choices(record)] if record.choices else []
     parts += [subgroups(record)] if record.subgroups else []
     parts += [columns_that_matter(summary)] if record.permutation else []
     return [part for part in parts if part is not None]
+
+
+def choices(record: "Record") -> RenderableType:
+    """Return what each site uses, and by which figures it chose that."""
+    table = make_table()
+    for head in ("What each site uses", "Chosen on its training rows"):
+        table.add_column(head, overflow="fold")
+    for site, text in record.choices.items():
+        table.add_row(Text(clean(site)), Text(clean(text)))
+    return table
 
 
 def all_figures(rows: list["Figures"]) -> RenderableType:
