@@ -13,6 +13,7 @@ from benchmarks.common import Goal, Report, machine
 
 ALL = (
     "forest",
+    "limits",
     "horizontal",
     "bofrf",
     "vertical",
