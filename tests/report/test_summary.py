@@ -99,14 +99,14 @@ def test_equal_figures_without_an_interval():
         ),
         (
             [(0.01, 0.05)] * 2,
-            "All two sites do better with the federated forest than alone, by more than noise (95 % intervals).",
+            "Both sites do better with the federated forest than alone, by more than noise (95 % intervals).",
         ),
         (
             [(-0.1, 0.1), (-0.1, 0.1)],
-            "None of two sites does better or worse with the federated forest than alone, by more than noise "
-            "(95 % intervals); at two the difference may be noise.",
+            "Neither of two sites does better or worse with the federated forest than alone, by more than noise "
+            "(95 % intervals); at both the difference may be noise.",
         ),
-        ([(0.0, 0.0)] * 2, "All two sites do as well with the federated forest as alone."),
+        ([(0.0, 0.0)] * 2, "Both sites do as well with the federated forest as alone."),
         ([None, None], "No site has enough test rows to tell its gain from noise."),
         ([(0.01, 0.05)] * 2, "(+0.030, 95 % interval +0.016 to +0.044: more than noise)"),
         ([(-0.01, 0.07)] * 2, "(+0.030, 95 % interval +0.002 to +0.058: more than noise)"),

@@ -304,13 +304,15 @@ def show_run(run: "Run") -> None:
     from rich.console import Console
 
     from silvan.cli import terminal
+    from silvan.cli.tables.figure_tables import further
     from silvan.report.summary import summarise
     from silvan.study.run_folder import EVALUATION, JOURNAL, REPORT, RUN
 
     record, console = run.read(), Console()
     summary = summarise(record)
     if record.evaluation:
-        terminal.print_parts(console, terminal.results(summary), terminal.sentences(summary))
+        more = further(record, summary)
+        terminal.print_parts(console, terminal.results(summary), *more, terminal.sentences(summary))
     models = [model.file for model in record.models]
     written = [name for name in [*models, EVALUATION, RUN, REPORT, JOURNAL] if run.file(name).exists()]
     terminal.print_parts(console, terminal.files(run.folder, written))

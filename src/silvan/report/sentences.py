@@ -148,21 +148,23 @@ def _sites_that_gain(known: list[str]) -> str:
             if few
             else "How sure gains are is not known: there are no intervals."
         )
+    everywhere = "Both" if total == 2 else f"All {format_count(total)}"
     if level == total:
-        who = "The site does" if total == 1 else f"All {format_count(total)} sites do"
+        who = "The site does" if total == 1 else f"{everywhere} sites do"
         return f"{who} as well with the federated forest as alone."
     than = "with the federated forest than alone, by more than noise (95 % intervals)"
     parts = [(count, how) for count, how in ((gained, "better"), (lost, "worse")) if count]
     if len(parts) == 1 and parts[0][0] == total > 1:
-        return f"All {format_count(total)} sites do {parts[0][1]} {than}."
+        return f"{everywhere} sites do {parts[0][1]} {than}."
     of = f"of {format_count(total)} {'site' if total == 1 else 'sites'}"
     if not parts:
-        text = f"None {of} does better or worse {than}"
+        text = f"{'Neither' if total == 2 else 'None'} {of} does better or worse {than}"
     else:
         (count, how), *more = parts
         text = f"{format_count(count).capitalize()} {of} {_do(count)} {how} {than}"
         text += "".join(f", {format_count(count)} {_do(count)} {how}" for count, how in more)
-    rest = [f"at {format_count(noise)} the difference may be noise"] * bool(noise)
+    where = everywhere.lower() if noise == total > 1 else format_count(noise)
+    rest = [f"at {where} the difference may be noise"] * bool(noise)
     rest += [f"at {format_count(level)} there is none"] * bool(level)
     rest += [f"{format_count(few)} {'has' if few == 1 else 'have'} too few test rows to tell"] * bool(few)
     return f"{'; '.join([text, ', '.join(rest)] if rest else [text])}."
