@@ -153,31 +153,20 @@ def _all_alike(target: np.ndarray, rows: np.ndarray) -> bool:
 
 
 @njit(nogil=True, cache=True)
-def _add_listed(hist: np.ndarray, base: int, n_bins: int, scratch: Scratch, total: np.ndarray) -> None:
-    """Add up the histogram of the first feature; by its occupied bins, if they are listed."""
-    if scratch.sizes[0] < 0:
-        add_bins(hist, base, n_bins, total)
-        return
+def _add_listed(hist: np.ndarray, base: int, listed: np.ndarray, n: int, total: np.ndarray) -> None:
+    """Add up the occupied bins of a histogram, which are listed, and the one of missing values."""
     for s in range(total.shape[0]):
         total[s] = hist[base, s]
-        for i in range(scratch.sizes[0]):
-            total[s] += hist[base + scratch.lists[0, i], s]
+        for i in range(n):
+            total[s] += hist[base + listed[i], s]
 
 
 @njit(nogil=True, cache=True)
-def _clear(
-    hist: np.ndarray, bases: np.ndarray, n_bins: np.ndarray, features: np.ndarray, n: int, scratch: Scratch
-) -> None:
-    for j in range(n):
-        if scratch.sizes[j] < 0:
-            for b in range(bases[j], bases[j] + n_bins[features[j]]):
-                for s in range(hist.shape[1]):
-                    hist[b, s] = 0
-            continue
-        for s in range(hist.shape[1]):
-            hist[bases[j], s] = 0
-            for i in range(scratch.sizes[j]):
-                hist[bases[j] + scratch.lists[j, i], s] = 0
+def _clear_listed(hist: np.ndarray, base: int, listed: np.ndarray, n: int) -> None:
+    for s in range(hist.shape[1]):
+        hist[base, s] = 0
+        for i in range(n):
+            hist[base + listed[i], s] = 0
 
 
 @njit(nogil=True, cache=True)
@@ -221,12 +210,19 @@ def find_splits(
                 few = rows.shape[0] < bins.n_bins[drawn[j]]
                 out = scratch.lists[j]
                 scratch.sizes[j] = occupied_few(codes, rows, drawn[j], bins.shift, offsets[node], out) if few else -1
-            _add_listed(hist, bases[0], bins.n_bins[drawn[0]], scratch, total)
+            if scratch.sizes[0] < 0:
+                add_bins(hist, bases[0], bins.n_bins[drawn[0]], total)
+            else:
+                _add_listed(hist, bases[0], scratch.lists[0], scratch.sizes[0], total)
             closed = is_closed(total, rule)
             if not closed:
                 offset = offsets[node]
                 consider_all(drawn, n, categorical, hist, bases, bins, offset, rule, node, ties, splits, scratch)
-            _clear(hist, bases, bins.n_bins, drawn, n, scratch)
+            for j in range(n):
+                if scratch.sizes[j] < 0:
+                    hist[bases[j] : bases[j] + bins.n_bins[drawn[j]]] = 0
+                else:
+                    _clear_listed(hist, bases[j], scratch.lists[j], scratch.sizes[j])
             if closed or splits.varies[node]:
                 break
             if rule.criterion == SQUARED_ERROR and _all_alike(target, rows):
