@@ -121,3 +121,18 @@ def test_more_categories_than_can_be_named(tmp_path):
     (tmp_path / "s.toml").write_text('[sites]\na = "a.csv"\nb = "b.csv"\n')
     lines = json.loads(silvan("check", tmp_path / "s.toml", "--json").stdout)["questions"]
     assert any(line.startswith("code at a: has more than 254 categories") for line in lines)
+
+
+def test_a_column_that_may_be_called_otherwise(tmp_path):
+    for name in ("north", "south", "west"):
+        head = "alter,dose,label" if name == "south" else "age,dose,label"
+        (tmp_path / f"{name}.csv").write_text(head + "\n" + "".join(f"{20 + i},{i % 7},{i % 2}\n" for i in range(40)))
+    path, hint = tmp_path / "study.toml", "then set rename for its file"
+    for sites in (("north", "south", "west"), ("north", "south")):
+        path.write_text("[sites]\n" + "".join(f'{name} = "{name}.csv"\n' for name in sites))
+        lines = " ".join(silvan("check", path).output.split())
+        assert lines.count(hint) == 1
+        who, lacked, has = ("south", "age", "alter") if len(sites) == 3 else ("north", "alter", "age")
+        assert f"{who} lacks '{lacked}', and it alone has '{has}': are they the same? {hint}" in lines
+    path.write_text('[sites]\nnorth = "north.csv"\nsouth = { table = "south.csv", rename = { alter = "age" } }\n')
+    assert hint not in " ".join(silvan("check", path).output.split())

@@ -48,7 +48,8 @@ def key_figures(record: "Record") -> RenderableType | None:
         return None
     first = _first(rows[0])
     n_classes = len(record.classes or ())
-    names = ("r2", "mae") if not n_classes else _SHOWN["two" if n_classes == 2 else "several"]
+    wanted = ("r2", "mae") if not n_classes else _SHOWN["two" if n_classes == 2 else "several"]
+    names = [name for name in wanted if any(_value(row, name) is not None for row in rows)]
     largest = max((abs(_value(row, name) or 0.0) for row in rows for name in (first, *names)), default=0.0)
     digits = 3 if n_classes else digits_of(largest)
     table = make_table()
@@ -67,7 +68,7 @@ def key_figures(record: "Record") -> RenderableType | None:
         cells = [_text(row, name, digits) for name in names]
         leading = Text(format_figure(_value(row, first), digits, row.rows))
         table.add_row(Text(clean(row.site)), f"{row.rows:,}", leading, *between, *cells)
-    if n_classes != 2:
+    if "sensitivity" not in names:
         return table
     partly = next((f"; all: {row.note}" for row in rows if row.site == OVERALL and row.note), "")
     caption = Text(f"sensitivity and specificity at the score that each site chose on training rows{partly}")

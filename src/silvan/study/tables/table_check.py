@@ -78,7 +78,13 @@ def questions(
                 note = "many numbers to predict: classes, or a number? set task"
                 found.setdefault((label, note), []).append(site)
     lines = [f"{name} at {_some(sites)}: {note}" for (name, note), sites in found.items()]
-    return [*lines, *_near_names(profiles), *_near_categories(profiles, label), *_units(profiles)]
+    return [
+        *lines,
+        *_near_names(profiles),
+        *_other_names(profiles),
+        *_near_categories(profiles, label),
+        *_units(profiles),
+    ]
 
 
 def _some(sites: Sequence[str]) -> str:
@@ -93,6 +99,26 @@ def _near_names(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
         "alike, or set rename"
         for alike in _alike(names)
     ]
+
+
+def _other_names(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
+    """Return columns that one site alone lacks while it alone has others: one of these may be the same."""
+    everything = {column.name: None for columns in profiles.values() for column in columns}
+    asked = {name for alike in _alike(everything) for name in alike}
+    names = {site: [c.name for c in columns if c.name not in asked] for site, columns in profiles.items()}
+    lines: list[str] = []
+    for site, own in names.items():
+        others = [set(some) for where, some in names.items() if where != site]
+        absent = set.intersection(*others) - set(own) if others else set()
+        alone = [name for name in own if not any(name in some for some in others)]
+        if len(names) == 2 and lines:
+            break  # of two sites, both would say the same
+        if absent and alone:
+            lines.append(
+                f"{site} lacks {format_names(sorted(absent))}, and it alone has {format_names(alone)}: are they the "
+                "same? then set rename for its file"
+            )
+    return lines
 
 
 def _near_categories(profiles: Mapping[str, Sequence[ColumnProfile]], label: str) -> list[str]:
