@@ -58,7 +58,7 @@ class Watched(InProcess):
         """Answer in turn, under a stopwatch."""
         for site in messages:
             start = time.process_time()
-            answers_ = list(super().deliver({site: messages[site]}, verb))
+            answers_ = list(super().deliver({site: messages[site]}, verb, timeout))
             self.seconds[site] += time.process_time() - start
             step = wire.decode(messages[site], Envelope).step
             if site not in LOST or (step is not None and wire.decode(step.body, Turn).what == "key"):
@@ -86,14 +86,15 @@ def lossy_sum(most: int | None) -> tuple[float, float]:
     rng = np.random.default_rng(0)
     parts = {f"site{i:02}": rng.integers(0, 1000, COUNTERS, np.int32) for i in range(SITES)}
     sites = {name: Site(name, part, cover=MaskCover(), n_jobs=1) for name, part in parts.items()}
-    fed = Watched(sites, MaskedSums(), quorum=3)
+    watched = Watched(sites)
+    fed = Federation(watched, sites, MaskedSums(), quorum=3)
     start = time.process_time()
     total = fed.total(Count(), most=most)
     whole = time.process_time() - start
     left = [part for name, part in parts.items() if name not in LOST]
     if sorted(fed.lost) != sorted(LOST) or not np.array_equal(total.values, np.sum(left, axis=0)):
         raise RuntimeError("the sum is not that of the sites that are left")
-    return max(fed.seconds.values()), whole - sum(fed.seconds.values())
+    return max(watched.seconds.values()), whole - sum(watched.seconds.values())
 
 
 def stream_speed() -> float:

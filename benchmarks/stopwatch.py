@@ -17,9 +17,9 @@ class Stopwatch:
         self.seconds: Counter[str] = Counter()
         deliver = fed.transport.deliver
 
-        def timed(messages: Any, verb: Any) -> Iterator[Any]:
+        def timed(messages: Any, verb: Any, timeout: float | None) -> Iterator[Any]:
             kind = wire.decode(next(iter(messages.values())), Envelope).kind
-            replies = deliver(messages, verb)
+            replies = deliver(messages, verb, timeout)
             while True:
                 start = time.perf_counter()
                 try:
