@@ -58,12 +58,12 @@ def test_row_by_row_it_is_what_brute_force_says(task):
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("learner", [sv.MergedForest, sv.BOFRF])
 def test_in_groups_it_is_nearly_the_same(task, learner):
-    """Of trees of sites, which carry no gains."""
-    fed, model = fitted(task, learner, n=1200, policy=GROUPS)
-    found, wanted = model.permutation_importance(fed), by_brute_force(fed, model.forest_, 5)
+    """Of trees of sites, which carry no gains. What groups take away from a figure, many rows give back."""
+    fed, model = fitted(task, learner, n=4800, policy=GROUPS)
+    found, wanted = model.permutation_importance(fed, repeats=2), by_brute_force(fed, model.forest_, 2)
     most = max(wanted.values())
     assert found == pytest.approx(wanted, abs=0.15 * most)
-    assert abs(found["noise"]) < 0.06 * most
+    assert abs(found["noise"]) < 0.03 * most
     with pytest.raises(AttributeError, match="permutation_importance"):
         _ = model.feature_importances_
 
