@@ -278,7 +278,8 @@ PAPER = Paper(
                     _above_pooled(("TCGA", "covertype", "E5 to E12")),
                 ),
                 Claim(
-                    "Also on each set by which it was chosen, AutoForest is at most 0.002 below the best single learner.",
+                    "Also on each set by which it was chosen, AutoForest is at most 0.002 below the best single "
+                    "learner.",
                     _near_the_best(("heart", "E1 to E4", "turned", "adult", "telco")),
                 ),
                 Claim(

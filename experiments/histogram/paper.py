@@ -297,7 +297,8 @@ PAPER = Paper(
                     lambda rows: _stable(_with_form("levels")(rows)),
                 ),
                 Claim(
-                    "With noise on histograms the model is stable from 0.1 on, if epsilon is for all that is ever told of a row.",
+                    "With noise on histograms the model is stable from 0.1 on, if epsilon is for all that is ever told "
+                    "of a row.",
                     lambda rows: _stable_in_all(_with_form("levels")(rows)),
                 ),
                 Claim(
