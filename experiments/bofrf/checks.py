@@ -111,7 +111,7 @@ def z_test(figure: str) -> Check:
         for against in ("boppid", "printed"):
             found = tested(rows, against, figure)
             n[against] = float((found["p"] <= 0.05).sum()) / found["seed"].n_unique()
-        told = f"at {n['boppid']:g}, and at {n['printed']:g} against BOPPID as printed"
+        told = f"at {n['boppid']:.1f}, and at {n['printed']:.1f} against BOPPID as printed"
         return n["boppid"] >= 7, f"{told} (of eight, mean over seeds)"
 
     return check

@@ -88,7 +88,7 @@ def cases(quick: bool) -> list[Record]:
     return [{"data": "Adult", "sites": n, "seed": s} for s in range(seeds) for n in sizes]
 
 
-RUN = Run("combinations", cases, together, kept="bofrf")
+RUN = Run("combinations", cases, together, kept="bofrf", version=2)
 
 
 def z_scores(first: tuple[float, float], second: tuple[float, float], n: int) -> tuple[float, float]:

@@ -131,4 +131,4 @@ def cases(quick: bool) -> list[Record]:
     ]
 
 
-RUN = Run("environments", cases, in_environment, kept="bofrf")
+RUN = Run("environments", cases, in_environment, kept="bofrf", version=2)
