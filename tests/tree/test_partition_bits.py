@@ -12,6 +12,7 @@ from silvan.tree.node_rows import Binned, NodeRows, split_evenly
 from silvan.tree.partition import (
     byte_starts,
     count_sides,
+    is_bit_per_row,
     pack_sides,
     pack_sides_naive,
     route,
@@ -109,6 +110,9 @@ def test_bits_are_counted():
     assert count_sides(np.array([0b1101, 0xFF, 0x01, 0x01], np.uint8), sizes) is None  # a bit for no row
     assert count_sides(np.array([0b101, 0xFF, 0x01, 0x03], np.uint8), sizes) is None
     assert count_sides(np.zeros(0, np.uint8), np.zeros(0, np.int64)).tolist() == []
+    assert is_bit_per_row(bits, sizes)
+    assert not is_bit_per_row(bits[:-1], sizes)
+    assert not is_bit_per_row(bits | np.array([0, 0, 0, 0b10], np.uint8), sizes)
 
 
 def test_stretches_are_put_in_order():

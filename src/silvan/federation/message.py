@@ -166,20 +166,27 @@ def shapes(reply: msgspec.Struct) -> str:
     return ", ".join(said) or "nothing but that it is done"
 
 
+_PLAIN = (np.ndarray, str, bytes, int, float, type(None))
+"""What no blob can be in."""
+
+
 def blobs_in(request: Request) -> list[str]:
     """List the hashes of the blobs that a request refers to."""
     found: list[str] = []
 
     def look(value: Any) -> None:
+        if isinstance(value, _PLAIN):
+            return
         if isinstance(value, Blob):
             found.append(value.hash)
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, (list, tuple)):
             for item in value:
                 look(item)
         elif isinstance(value, dict):
             look(list(value.values()))
         elif isinstance(value, msgspec.Struct):
-            look([getattr(value, name) for name in value.__struct_fields__])
+            for name in value.__struct_fields__:
+                look(getattr(value, name))
 
     look(request)
     return found

@@ -50,37 +50,73 @@ def key_of_site(key: np.ndarray, site: str) -> np.ndarray:
     return np.frombuffer(digest[:16], "<u8").astype(np.uint64)
 
 
+_State = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
+
+_LENGTH = U(16) << U(56)
+
+
 @njit(nogil=True, cache=True, inline="always")
-def _rotate_left(x: np.uint64, n: int) -> np.uint64:
-    return (x << U(n)) | (x >> U(64 - n))
+def _begin(key: np.ndarray) -> _State:
+    return (
+        key[0] ^ U(0x736F6D6570736575),
+        key[1] ^ U(0x646F72616E646F6D),
+        key[0] ^ U(0x6C7967656E657261),
+        key[1] ^ U(0x7465646279746573),
+    )
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _round(v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64) -> _State:
+    v0 += v1
+    v1 = ((v1 << U(13)) | (v1 >> U(51))) ^ v0
+    v0 = (v0 << U(32)) | (v0 >> U(32))
+    v2 += v3
+    v3 = ((v3 << U(16)) | (v3 >> U(48))) ^ v2
+    v0 += v3
+    v3 = ((v3 << U(21)) | (v3 >> U(43))) ^ v0
+    v2 += v1
+    v1 = ((v1 << U(17)) | (v1 >> U(47))) ^ v2
+    v2 = (v2 << U(32)) | (v2 >> U(32))
+    return v0, v1, v2, v3
 
 
 @njit(nogil=True, cache=True)
 def siphash(key: np.ndarray, a: np.uint64, b: np.uint64) -> np.uint64:
     """Hash two 64-bit words with SipHash-2-4."""
-    v0 = key[0] ^ U(0x736F6D6570736575)
-    v1 = key[1] ^ U(0x646F72616E646F6D)
-    v2 = key[0] ^ U(0x6C7967656E657261)
-    v3 = key[1] ^ U(0x7465646279746573)
+    v0, v1, v2, v3 = _begin(key)
     for step in range(4):
         # two words of message, a last one with the length in its top byte, then four closing rounds
-        word = U(a) if step == 0 else (U(b) if step == 1 else (U(16) << U(56) if step == 2 else U(0)))
+        word = U(a) if step == 0 else (U(b) if step == 1 else (_LENGTH if step == 2 else U(0)))
         if step == 3:
             v2 ^= U(0xFF)
         v3 ^= word
         for _ in range(4 if step == 3 else 2):
-            v0 += v1
-            v1 = _rotate_left(v1, 13) ^ v0
-            v0 = _rotate_left(v0, 32)
-            v2 += v3
-            v3 = _rotate_left(v3, 16) ^ v2
-            v0 += v3
-            v3 = _rotate_left(v3, 21) ^ v0
-            v2 += v1
-            v1 = _rotate_left(v1, 17) ^ v2
-            v2 = _rotate_left(v2, 32)
+            v0, v1, v2, v3 = _round(v0, v1, v2, v3)
         v0 ^= word
     return v0 ^ v1 ^ v2 ^ v3
+
+
+@njit(nogil=True, cache=True)
+def hash_each(key: np.ndarray, a: np.uint64, words: np.ndarray, out: np.ndarray) -> None:
+    """Hash a word with each of some others as ``siphash`` does. Nothing branches, so that many are computed at once."""
+    a0, a1, a2, a3 = _begin(key)
+    a3 ^= a
+    for _ in range(2):
+        a0, a1, a2, a3 = _round(a0, a1, a2, a3)
+    a0 ^= a
+    for i in range(words.shape[0]):
+        v0, v1, v2, v3 = a0, a1, a2, a3 ^ words[i]
+        for _ in range(2):
+            v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        v0 ^= words[i]
+        v3 ^= _LENGTH
+        for _ in range(2):
+            v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        v0 ^= _LENGTH
+        v2 ^= U(0xFF)
+        for _ in range(4):
+            v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        out[i] = v0 ^ v1 ^ v2 ^ v3
 
 
 def rows_of_trees(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: int, draw: RowDraw) -> np.ndarray:
@@ -116,8 +152,7 @@ def _draw(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: int, limit
         group, place = divmod(first + t, TREES_A_HASH)
         if group != last_group:
             message = (U(ROWS) << U(56)) | (U(salt) << U(32)) | U(group)
-            for i in range(n):
-                bits[i] = siphash(key, message, row_keys[i])
+            hash_each(key, message, row_keys, bits)
             last_group = group
         shift = U(16 * place)
         for i in range(n):
@@ -125,23 +160,29 @@ def _draw(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: int, limit
     return drawn
 
 
-@njit(nogil=True, cache=True)
 def list_rows(drawn: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Return the rows of each tree, tree after tree, ascending; ``sizes`` receives how many each has."""
-    total = 0
+    sizes[:] = count_drawn(drawn)
+    order = np.empty(sizes.sum(), np.uint32)
+    stops = np.cumsum(sizes)
+    write_rows(drawn, stops - sizes, stops, order)
+    return order
+
+
+def count_drawn(drawn: np.ndarray) -> list[int]:
+    """Return how many rows each tree has drawn."""
+    return [int(np.count_nonzero(tree)) for tree in drawn]
+
+
+@njit(nogil=True, cache=True)
+def write_rows(drawn: np.ndarray, starts: np.ndarray, stops: np.ndarray, order: np.ndarray) -> None:
+    """Write the rows of each tree, ascending, to ``order[start:stop]``, and nothing besides."""
     for t in range(drawn.shape[0]):
-        n = 0
-        for i in range(drawn.shape[1]):
-            n += drawn[t, i]
-        sizes[t] = n
-        total += n
-    order = np.empty(total + 1, np.uint32)
-    at = 0
-    for t in range(drawn.shape[0]):
-        for i in range(drawn.shape[1]):
-            order[at] = i  # overwritten unless the row is drawn
-            at += drawn[t, i]
-    return order[:total]
+        at, row = starts[t], 0
+        while at < stops[t]:
+            order[at] = row  # overwritten unless the row is drawn
+            at += drawn[t, row]
+            row += 1
 
 
 @njit(nogil=True, cache=True)

@@ -43,9 +43,13 @@ def fill(
     n: int,
     shift: np.ndarray,
     hist: np.ndarray,
+    two_classes: bool | None = None,
 ) -> None:
-    """Add rows to the histograms of the first ``n`` features; ``starts`` are by ``place_bins``."""
-    width, stats = U(codes.shape[1]), U(hist.shape[1])
+    """Add rows to the histograms of the first ``n`` features; ``starts`` are by ``place_bins``.
+
+    If there are two classes, ``two_classes`` may say so to the compiler, which spares a multiplication; None otherwise.
+    """
+    width, stats = U(codes.shape[1]), U(hist.shape[1]) if two_classes is None else U(2)
     flat, out = codes.ravel(), hist.ravel()
     if target.ndim == 2:
         for i in range(rows.shape[0]):

@@ -152,6 +152,7 @@ def find_listed(
             ties.take(here),
             Splits(*(column[here] for column in splits)),
             make_scratch(table.n_stats, features.shape[1]),
+            True if table.target.ndim == 1 and table.n_stats == 2 else None,
         )
 
     thread_map(some, split_evenly(stops - starts, threads), threads)
@@ -175,16 +176,17 @@ def _find_listed(
     ties: Ties,
     splits: Splits,
     scratch: Scratch,
+    two_classes: bool | None,
 ) -> None:
     """Make, read and clear histograms node by node; ``hist`` is zero before and after."""
-    size, begin = hist.shape[1], np.empty(features.shape[1], np.int64)
+    begin = np.empty(features.shape[1], np.int64)
     for node in range(starts.shape[0]):
         n = 0
         while n < features.shape[1] and features[node, n] >= 0:
             n += 1
         rows = order[starts[node] : stops[node]]
         place_bins(bases, features[node], n, bins.shift, offsets[node], begin)
-        fill(codes, target, rows, features[node], begin, n, bins.shift, hist)
+        fill(codes, target, rows, features[node], begin, n, bins.shift, hist, two_classes)
         if n == 0:
             continue
         add_bins(hist, 0, bins.n_bins[features[node, 0]], splits.total[node])
@@ -192,9 +194,7 @@ def _find_listed(
             listed, offset = features[node], offsets[node]
             consider_all(listed, n, categorical, hist, bases, bins, offset, rule, node, ties, splits, scratch)
         for j in range(n):
-            for b in range(bases[j], bases[j] + bins.n_bins[features[node, j]]):
-                for s in range(size):
-                    hist[b, s] = 0
+            hist[bases[j] : bases[j] + bins.n_bins[features[node, j]]] = 0
 
 
 def choose_listed(

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from silvan.data.bins import Bins
-from silvan.tree.draw import RowDraw, cut_offsets, list_rows, rows_of_trees
+from silvan.tree.draw import RowDraw, count_drawn, cut_offsets, rows_of_trees, write_rows
 from silvan.util.threads import thread_map
 
 _TREES_A_DRAW = 4  # which share their hashes
@@ -46,15 +46,22 @@ class NodeRows:
     def draw(cls, table: Binned, key: np.ndarray, n_trees: int, draw: RowDraw, threads: int = 1) -> "NodeRows":
         """Return the rows that each tree draws, all at its root."""
 
-        def some(first: int) -> tuple[np.ndarray, np.ndarray]:
+        def some(first: int) -> tuple[np.ndarray, list[int]]:
             drawn = rows_of_trees(key, table.row_keys, first, min(_TREES_A_DRAW, n_trees - first), draw)
-            sizes = np.zeros(len(drawn), np.int64)
-            return list_rows(drawn, sizes), sizes
+            return drawn, count_drawn(drawn)
 
-        parts = thread_map(some, range(0, n_trees, _TREES_A_DRAW), threads)
-        stops = np.cumsum(np.concatenate([sizes for _, sizes in parts]))
-        order, offsets = np.concatenate([order for order, _ in parts]), cut_offsets(np.arange(n_trees))
-        return cls(table, order, np.append(0, stops[:-1]), stops, offsets)
+        groups = range(0, n_trees, _TREES_A_DRAW)
+        parts = thread_map(some, groups, threads)
+        sizes = np.concatenate([sizes for _, sizes in parts])
+        stops = np.cumsum(sizes)
+        starts, order = stops - sizes, np.empty(stops[-1], np.uint32)
+
+        def write(first: int) -> None:
+            trees, (drawn, _) = slice(first, first + _TREES_A_DRAW), parts[first // _TREES_A_DRAW]
+            write_rows(drawn, starts[trees], stops[trees], order)
+
+        thread_map(write, groups, threads)
+        return cls(table, order, starts, stops, cut_offsets(np.arange(n_trees)))
 
     def add(self, nodes: np.ndarray, middles: np.ndarray) -> None:
         """Add the children of nodes whose right sides begin at ``middles``; they get the next numbers."""

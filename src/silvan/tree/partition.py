@@ -194,17 +194,25 @@ def route_naive(rows: np.ndarray, bits: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 def count_sides(bits: np.ndarray, sizes: np.ndarray) -> np.ndarray | None:
     """Count the rows that go left at each node; None if there are not as many bits as rows."""
-    begin = byte_starts(sizes)
-    if bits.shape != (begin[-1],):
+    if not is_bit_per_row(bits, sizes):
         return None
     counts = np.zeros(len(sizes), np.int64)
-    fits = _count_sides(bits, sizes, begin, counts)
-    return counts if fits else None
+    _count_sides(bits, byte_starts(sizes), counts)
+    return counts
+
+
+def is_bit_per_row(bits: np.ndarray, sizes: np.ndarray) -> bool:
+    """Whether packed bits are those of nodes with so many rows, and zero after the last row of each."""
+    begin, rest = byte_starts(sizes), sizes & 7
+    if bits.shape != (begin[-1],):
+        return False
+    cut = np.flatnonzero(rest)
+    return not (bits[begin[cut + 1] - 1] >> rest[cut]).any()
 
 
 @njit(nogil=True, cache=True)
-def _count_sides(bits: np.ndarray, sizes: np.ndarray, begin: np.ndarray, counts: np.ndarray) -> bool:
-    for node in range(sizes.shape[0]):
+def _count_sides(bits: np.ndarray, begin: np.ndarray, counts: np.ndarray) -> None:
+    for node in range(counts.shape[0]):
         n = 0
         for at in range(begin[node], begin[node + 1]):
             byte = int(bits[at])
@@ -212,10 +220,6 @@ def _count_sides(bits: np.ndarray, sizes: np.ndarray, begin: np.ndarray, counts:
             byte = (byte & 0x33) + ((byte >> 2) & 0x33)
             n += (byte + (byte >> 4)) & 0x0F
         counts[node] = n
-        rest = sizes[node] & 7
-        if rest and bits[begin[node + 1] - 1] >> rest:
-            return False
-    return True
 
 
 @njit(nogil=True, cache=True)
@@ -223,6 +227,5 @@ def spread(source: np.ndarray, lengths: np.ndarray, begin: np.ndarray, out: np.n
     """Copy runs that lie one after the other in ``source`` to the places where they begin in ``out``."""
     at = 0
     for k in range(lengths.shape[0]):
-        for i in range(lengths[k]):
-            out[begin[k] + i] = source[at + i]
+        out[begin[k] : begin[k] + lengths[k]] = source[at : at + lengths[k]]
         at += lengths[k]

@@ -278,10 +278,10 @@ def occupied_bins(hist: np.ndarray, base: int, n_bins: int, lead: int, out: np.n
 def add_bins(hist: np.ndarray, base: int, n_bins: int, total: np.ndarray) -> None:
     """Add up the bins of a histogram."""
     for s in range(total.shape[0]):
-        total[s] = 0
-    for b in range(base, base + n_bins):
-        for s in range(total.shape[0]):
-            total[s] += hist[b, s]
+        rows = 0
+        for b in range(base, base + n_bins):
+            rows += hist[b, s]
+        total[s] = rows
 
 
 def some_categorical(categorical: np.ndarray) -> np.ndarray | None:

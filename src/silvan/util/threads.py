@@ -1,11 +1,12 @@
 """Run independent work on threads: compiled kernels release the interpreter lock, so plain threads are enough."""
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from numbers import Integral
+from threading import Thread
 from typing import Any, TypeVar
 
 from silvan.errors import InputError
@@ -25,12 +26,42 @@ def thread_count(n_jobs: int | None) -> int:
 
 
 def thread_map(work: Callable[[T], R], items: Iterable[T], n_jobs: int) -> list[R]:
-    """Call ``work`` for every item on up to ``n_jobs`` threads; return the results in the order of the items."""
+    """Call ``work`` for every item on up to ``n_jobs`` threads; return the results in the order of the items.
+
+    This thread is one of them: a pool with a future for every item takes several times as long to set up. Raise the
+    error of the first item that fails.
+    """
     items = list(items)
     if n_jobs == 1 or len(items) <= 1:
         return [work(item) for item in items]
-    with ThreadPoolExecutor(min(n_jobs, len(items))) as pool:
-        return list(pool.map(work, items))
+    results: list[Any] = [None] * len(items)
+    left, failed = deque(range(len(items))), dict[int, BaseException]()
+
+    def run() -> None:
+        while left:
+            try:
+                item = left.popleft()
+            except IndexError:  # another thread was faster
+                return
+            try:
+                results[item] = work(items[item])
+            except BaseException as error:
+                failed[item] = error
+                left.clear()
+
+    threads = [Thread(target=run) for _ in range(min(n_jobs, len(items)) - 1)]
+    try:
+        for thread in threads:
+            thread.start()
+        run()
+    finally:
+        left.clear()  # an interruption may come at any time
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+    if failed:
+        raise failed[min(failed)]
+    return results
 
 
 @contextmanager

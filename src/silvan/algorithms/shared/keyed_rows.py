@@ -7,17 +7,15 @@ purposes of hashes are numbered in ``silvan.tree.draw``.
 import numpy as np
 from numba import njit
 
-from silvan.tree.draw import FOLDS, RESAMPLES, mix, siphash
+from silvan.tree.draw import FOLDS, RESAMPLES, hash_each, mix, siphash
 
 U = np.uint64
 
 
-@njit(nogil=True, cache=True)
 def hash_rows(key: np.ndarray, row_keys: np.ndarray, purpose: int) -> np.ndarray:
     """Hash every row's key, for one of the purposes in ``silvan.tree.draw``."""
-    out = np.empty(row_keys.shape[0], np.uint64)
-    for i in range(row_keys.shape[0]):
-        out[i] = siphash(key, U(purpose) << U(56), row_keys[i])
+    out = np.empty(len(row_keys), np.uint64)
+    hash_each(key, U(purpose) << U(56), row_keys, out)
     return out
 
 

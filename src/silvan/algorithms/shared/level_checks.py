@@ -14,7 +14,7 @@ def check_nodes(nodes: np.ndarray, features: np.ndarray, n_nodes: int, n_feature
         raise FormatError("features do not match nodes")
     if nodes.dtype != np.int32 or features.dtype != np.int32:
         raise FormatError("nodes or features are of another type")
-    if nodes.min(initial=0) < 0 or nodes.max(initial=0) >= n_nodes or len(np.unique(nodes)) < len(nodes):
+    if not are_different(nodes, n_nodes):
         raise FormatError("an open node does not exist, or comes twice")
     if not 1 <= features.shape[1] <= n_features or features.min(initial=0) < -1:
         raise FormatError("features do not match nodes")
@@ -23,6 +23,15 @@ def check_nodes(nodes: np.ndarray, features: np.ndarray, n_nodes: int, n_feature
     before, after = features[:, :-1], features[:, 1:]
     if not ((after == -1) | ((before >= 0) & (after > before))).all():
         raise FormatError("features must rise, and those that are lacking come last")
+
+
+def are_different(nodes: np.ndarray, n_nodes: int) -> bool:
+    """Whether all nodes are among so many, and none comes twice."""
+    if nodes.min(initial=0) < 0 or nodes.max(initial=0) >= n_nodes:
+        return False
+    listed = np.zeros(n_nodes, np.bool_)
+    listed[nodes] = True
+    return np.count_nonzero(listed) == len(nodes)
 
 
 def check_histograms(sums: np.ndarray, features: np.ndarray, bins: Bins, measure: Measure) -> None:

@@ -112,11 +112,15 @@ def encode_labels(party: Party, label: Label, rows: Blob) -> np.ndarray:
     """Encode the label of some rows, which the party must have."""
     if not party.has_label:
         raise RefusedError("the party does not hold the label")
-    places = places_of(party, rows)
-    if (places < 0).any():
-        raise RefusedError("the party lacks some of the rows")
     schema = Schema((), label)
-    return encode_label(party.rows_at(places, schema), schema)
+    key = ("labels", schema.hash, rows.hash)
+    if key not in party.cache:
+        places = places_of(party, rows)
+        if (places < 0).any():
+            raise RefusedError("the party lacks some of the rows")
+        party.cache[key] = encode_label(party.rows_at(places, schema), schema)
+    encoded: np.ndarray = party.cache[key]
+    return encoded
 
 
 # -- at the coordinator

@@ -222,7 +222,9 @@ class EncodedCoordinator(VerticalCoordinator):
         ``varies`` receives at which nodes any column varies.
         """
         asked = {party: which for party, (which, _) in drawn.items() if len(which) or party == self.holder}
-        others = np.setdiff1d(np.arange(len(nodes)), asked[self.holder])  # nodes without a column of the label holder
+        lacking = np.ones(len(nodes), np.bool_)
+        lacking[asked[self.holder]] = False
+        others = np.flatnonzero(lacking)  # nodes without a column of the label holder
         counted = {party: which if self.levels == 1 else which[:0] for party, which in asked.items()}
         counted[self.holder] = np.concatenate([asked[self.holder], others])
 

@@ -36,7 +36,7 @@ from silvan.privacy.paillier.cipher import check_ciphertexts
 from silvan.privacy.paillier.paillier_keys import SIZES
 from silvan.tree.fit import Settings
 from silvan.tree.grow import Frontier, Grown
-from silvan.tree.partition import count_sides
+from silvan.tree.partition import is_bit_per_row
 from silvan.tree.split import Splits
 
 # -- at the coordinator
@@ -212,7 +212,7 @@ class EncryptedCoordinator(VerticalCoordinator):
 
         def check(site: str, reply: LeftBits) -> None:
             place = won[site][0]
-            if reply.bits.dtype != np.uint8 or count_sides(reply.bits, decisions.rows[place][needed[place]]) is None:
+            if reply.bits.dtype != np.uint8 or not is_bit_per_row(reply.bits, decisions.rows[place][needed[place]]):
                 raise FormatError("a partition with the wrong number of bits")
 
         replies: dict[str, LeftBits] = self.federation.ask(requests, check=check) if requests else {}

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from silvan.algorithms.shared.level_checks import check_nodes
+from silvan.algorithms.shared.level_checks import are_different, check_nodes
 from silvan.algorithms.vertical.coordinator import best_offers
 from silvan.algorithms.vertical.encrypted_labels import (
     Encryption,
@@ -174,9 +174,9 @@ def decide_nodes(site: Site, request: DecideNodes) -> Decisions:
     descent = descend(party, request.ground)
     truth = truth_of(party, request.ground.rows, request.label, weighted(request.ground.settings, request.class_weight))
     nodes, n = request.nodes, len(request.nodes)
-    if nodes.ndim != 1 or nodes.dtype != np.int32 or nodes.min(initial=0) < 0:
+    if nodes.ndim != 1 or nodes.dtype != np.int32:
         raise FormatError("the nodes do not match")
-    if nodes.max(initial=0) >= len(descent.is_split) or len(np.unique(nodes)) < n:
+    if not are_different(nodes, len(descent.is_split)):
         raise FormatError("an open node does not exist, or comes twice")
     if request.deeper.shape != (n,) or request.deeper.dtype != np.bool_ or party.name not in request.parties:
         raise FormatError("the nodes do not match")

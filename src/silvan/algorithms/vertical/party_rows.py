@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from silvan.algorithms.shared.level_checks import check_nodes
+from silvan.algorithms.shared.level_checks import are_different, check_nodes
 from silvan.algorithms.shared.requests import MAX_TREES
 from silvan.algorithms.vertical.coded_names import named_columns
 from silvan.algorithms.vertical.columns import encode_rows
@@ -29,7 +29,7 @@ from silvan.tree.fit import Settings
 from silvan.tree.gain import Rule
 from silvan.tree.level import find_listed
 from silvan.tree.node_rows import Binned, NodeRows
-from silvan.tree.partition import count_sides, route
+from silvan.tree.partition import is_bit_per_row, route
 from silvan.tree.split import Splits
 from silvan.tree.target import Measure
 from silvan.util.threads import thread_count
@@ -132,13 +132,12 @@ class Descent:
             raise FormatError("a partition is of another type")
         if nodes.ndim != 1 or needed.shape != nodes.shape or bits.ndim != 1:
             raise FormatError("a partition does not match its nodes")
-        n = len(self.is_split)
-        if nodes.min(initial=0) < 0 or nodes.max(initial=0) >= n or len(np.unique(nodes)) < len(nodes):
+        if not are_different(nodes, len(self.is_split)):
             raise FormatError("a partition of a node that does not exist")
         if self.is_split[nodes].any():
             raise FormatError("a partition of a node that was split before")
         sizes = self.rows.stops[nodes[needed]] - self.rows.starts[nodes[needed]]
-        if count_sides(bits, sizes) is None:
+        if not is_bit_per_row(bits, sizes):
             raise FormatError("a partition has another number of bits than the node has rows")
         route(self.rows, nodes, needed, bits, self.threads)
         self.is_split[nodes] = True

@@ -26,7 +26,7 @@ def row_words(party: Party, rows: Blob) -> np.ndarray:
     places = places_of(party, rows)
     if (places < 0).any():
         raise RefusedError("the party lacks some of the rows")
-    words: np.ndarray = id_words(party)[places]
+    words: np.ndarray = id_words(party).take(places, axis=0)
     return words
 
 
