@@ -11,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from silvan.errors import InputError
-from silvan.forest import bitmasks, flow, predict
+from silvan.forest import flow, predict
 from silvan.forest import score as scoring
+from silvan.forest.forest import join_forests
+from silvan.forest.masks import small_trees, tree_cuts
+from silvan.forest.noted_leaves import bytes_noted, make_noted
 from silvan.forest.score import ERROR_CAP, score_numbers, score_trees
 from silvan.forest.walk import pack
 
@@ -79,7 +82,7 @@ def test_counts_of_many_rows(way, n, monkeypatch):
     other = {"masks": "_count_votes", "lists": "count_by_masks"}[way]
     monkeypatch.setattr(scoring, other, None)
     if way == "lists":
-        monkeypatch.setattr(bitmasks, "MOST_SPLITS", -1)
+        monkeypatch.setattr(small_trees, "MOST_SPLITS", -1)
     np.testing.assert_array_equal(score_trees(forest, X, y), expected)
 
 
@@ -88,22 +91,25 @@ def test_masks_in_batches_and_short_masks(monkeypatch):
     X = random_rows(forest, 2, n=3000)
     y = np.arange(3000) % 4
     whole = score_trees(forest, X, y)
-    # a few dozen cuts at a time, and masks of 1,024 rows
-    monkeypatch.setattr(bitmasks, "MARKS", 40 * bitmasks.LEAST_WORDS)
-    batches = []
-    find = bitmasks.find_cuts
-    monkeypatch.setattr(
-        bitmasks, "find_cuts", lambda nodes, trees, v: batches.append(len(trees)) or find(nodes, trees, v)
-    )
-    np.testing.assert_array_equal(score_trees(forest, X, y), whole)
-    assert len(batches) > 5
-    assert sum(batches) == 40
+    # twenty cuts at a time, masks of 1,024 rows, and the order of 2,000 rows in memory
+    monkeypatch.setattr(small_trees, "MOST_CUTS", 20)
+    monkeypatch.setattr(small_trees, "WORDS", 16)
+    monkeypatch.setattr(small_trees, "_MOST_ROWS", 2000)
+    counts = []
+    count = small_trees._count
+    monkeypatch.setattr(small_trees, "_count", lambda *some: counts.append(some) or count(*some))
+    np.testing.assert_array_equal(score_trees(forest, X, y, n_jobs=1), whole)
+    batches = [some[6] for some in counts]
+    assert len(batches) > 10
+    assert sum(len(batch.trees) for batch in batches) == 2 * 40
+    assert all(len(batch.listed) <= 20 or len(batch.trees) == 1 for batch in batches)
+    assert {some[2] for some in counts} == {1024}
 
 
 def test_large_trees_small_trees_and_splits_by_category_together(monkeypatch):
     forest = random_forest(3, schema=MIXED, n_classes=2, n_trees=60, max_nodes=15)
-    monkeypatch.setattr(bitmasks, "MOST_SPLITS", 3)
-    small = bitmasks.are_small(pack(forest))
+    monkeypatch.setattr(small_trees, "MOST_SPLITS", 3)
+    small = small_trees.are_small(pack(forest))
     assert 6 < small.sum() < 50
     X, y = random_rows(forest, 3), np.arange(200) % 2
     np.testing.assert_array_equal(score_trees(forest, X, y), naive.confusions(forest, X, y))
@@ -113,8 +119,8 @@ def test_cuts_are_sorted_and_every_split_has_its_own_unless_all_below_vote_alike
     forest = random_forest(4, n_trees=20)
     nodes = pack(forest)
     verdict = np.empty(len(forest.feature), np.int64)
-    bitmasks.add_verdicts(nodes, predict.leaf_votes(forest), verdict)
-    cuts = bitmasks.find_cuts(nodes, np.arange(10), verdict)
+    small_trees.add_verdicts(nodes, predict.leaf_votes(forest), verdict)
+    cuts = tree_cuts.find_cuts(nodes, (verdict < 0) & (np.arange(len(verdict)) < forest.offsets[10]))
     splits = np.flatnonzero(forest.feature[: forest.offsets[10]] >= 0)
     inner = splits[verdict[splits] < 0]
     assert 0 < len(inner) < len(splits)
@@ -126,6 +132,69 @@ def test_cuts_are_sorted_and_every_split_has_its_own_unless_all_below_vote_alike
     np.testing.assert_array_equal(cuts.missing_right[cuts.cut[inner]], ~forest.missing_left[inner])
     order = list(zip(column, cuts.threshold, cuts.missing_right, strict=True))
     assert order == sorted(set(order))
+
+
+@examples(30)
+@given(
+    seed=st.integers(0, 2**32),
+    schema=schemas,
+    n_classes=st.sampled_from(list(CLASSES)),
+    n_trees=st.sampled_from([3, 12]),
+    n_jobs=st.integers(1, 2),
+)
+def test_leaves_are_noted_while_trees_are_scored(seed, schema, n_classes, n_trees, n_jobs):
+    rng = np.random.default_rng(seed)
+    forest = random_forest(seed, schema=schema, n_classes=n_classes, n_trees=n_trees, equal_weights=False)
+    X, absent = random_rows(forest, seed, n=150), some_absent(forest, rng)
+    noted = make_noted(forest, np.flatnonzero(rng.random(150) < rng.choice([0.0, 0.5, 1.0])))
+    if n_classes:
+        y = rng.integers(0, n_classes, 150)
+        got, plain = (score_trees(forest, X, y, absent, n_jobs, some) for some in (noted, None))
+    else:
+        y = rng.normal(size=150)
+        got, plain = (score_numbers(forest, X, y, 64.0, absent, n_jobs, some) for some in (noted, None))
+    np.testing.assert_array_equal(got, plain)
+    first = np.concatenate([[0], np.cumsum((np.diff(forest.offsets) + 1) // 2)])[:-1]
+    expected = naive.leaves(forest, X[noted.rows]) - first[:, None]
+    asked = np.ones(n_trees, bool) if absent is None else ~predict.abstaining(forest, absent)
+    np.testing.assert_array_equal(noted.leaves, np.where(asked[:, None], expected, 0))
+    # answers are the same to a bit, whether rows go down again or not
+    seen, lines = rng.random((3, len(noted.rows))) < 0.5, rng.integers(-1, 3, n_trees)
+    weights, rows = np.where(asked, rng.random(n_trees), 0.0), X[noted.rows]
+    if asked.any() and len(rows):
+        again, added = (
+            predict.tally(forest, rows, weights, n_jobs, votes=False, skip=seen, skipping=lines, leaves=leaves)
+            for leaves in (None, noted.leaves)
+        )
+        assert again.values.tobytes() == added.values.tobytes()
+        assert again.weight.tobytes() == added.weight.tobytes()
+
+
+def test_leaves_of_deep_trees_with_few_splits_are_noted():
+    """A comb of more turns than a path has bits: its rows go down as lists."""
+    n = 40
+    feature = np.full(2 * n + 1, -1)
+    feature[[0, *range(2, 2 * n, 2)]] = 0
+    threshold = np.where(feature >= 0, np.cumsum(feature >= 0) - 1, 0)
+    leaf = random_forest(1, schema=NUMBERS, n_classes=2, n_trees=1)
+    value = np.linspace(0, 1, n + 1)
+    comb = replace(
+        leaf,
+        offsets=[0, 2 * n + 1],
+        feature=feature,
+        threshold=threshold,
+        missing_left=np.zeros(2 * n + 1, bool),
+        sets=np.zeros((0, 4), np.uint64),
+        value=np.stack([1 - value, value], axis=1),
+        weights=[1.0],
+    )
+    many = join_forests([comb] * (comb.n_features + 1))
+    X = np.zeros((n + 1, comb.n_features), np.float32)
+    X[:, 0] = np.arange(n + 1)
+    noted = make_noted(many, np.arange(n + 1))
+    score_trees(many, X, np.zeros(n + 1, int), noted=noted)
+    np.testing.assert_array_equal(noted.leaves, np.tile(naive.leaves(comb, X), (len(many), 1)))
+    assert bytes_noted(many, 5) == 10 * len(many)
 
 
 def test_errors_of_many_rows():

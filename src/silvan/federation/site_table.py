@@ -28,7 +28,7 @@ from silvan.federation.row_holdout import Block, hold_out_singly
 from silvan.federation.store import digest
 from silvan.tree.draw import make_key
 
-_KEPT = {"scores": 64, "part of a sum": 1, "answer": 1}  # of everything else two are enough for one study
+_KEPT = {"scores": 64, "part of a sum": 1, "answer": 1, "leaves": 1}  # of everything else two are enough for one study
 
 _BATCH = 1 << 27
 """Bytes of a table that are read at a time, at most: more would not be faster."""

@@ -14,6 +14,7 @@ from silvan.forest.answers import Adding, Totals, add_leaf, add_weight
 from silvan.forest.arrays import ForestArrays, not_none
 from silvan.forest.category_set import is_category_split
 from silvan.forest.flow import add_by_flow, lay_out, make_buffers
+from silvan.forest.noted_leaves import add_noted
 from silvan.forest.walk import BLOCK, Nodes, U, pack, walk
 from silvan.util.readable import format_names
 from silvan.util.threads import thread_count, thread_map
@@ -127,13 +128,14 @@ def tally(
     votes: bool = True,
     skip: np.ndarray | None = None,
     skipping: np.ndarray | None = None,
+    leaves: np.ndarray | None = None,
 ) -> Tally:
     """Add up leaf values, votes or both; trees without weight are not asked.
 
     ``skip`` has lines of rows to be skipped, and ``skipping`` is the line of each tree, -1 for none; if None, there is
-    a line a tree.
+    a line a tree. If the ``leaves`` of the rows were noted, values are added up without going down trees.
     """
-    n, nodes = len(X), pack(forest)
+    n = len(X)
     total = Tally(
         np.zeros((n, forest.n_outputs if values else 0)),
         np.zeros((n, forest.schema.n_classes if votes else 0)),
@@ -144,14 +146,17 @@ def tally(
     skip_row = np.full(len(forest), -1)
     skip_row[: len(line_of)] = line_of
     adding = Adding(forest.value, leaf_votes(forest), weights, mask, skip_row)
-    _in_parts(_way_of_adding(forest, X, nodes, adding, Totals(*total)), n, n_jobs)
+    _in_parts(_way_of_adding(forest, X, None if votes else leaves, adding, Totals(*total)), n, n_jobs)
     return total
 
 
 def _way_of_adding(
-    forest: ForestArrays, X: np.ndarray, nodes: Nodes, adding: Adding, total: Totals
+    forest: ForestArrays, X: np.ndarray, leaves: np.ndarray | None, adding: Adding, total: Totals
 ) -> Callable[[int, int], None]:
-    """Return what adds up answers for a stretch of rows; both do so tree after tree, and give the same to a bit."""
+    """Return what adds up answers for a stretch of rows; all do so tree after tree, and give the same to a bit."""
+    if leaves is not None:
+        return lambda first, stop: add_noted(leaves, first, stop, forest.offsets, adding, total)
+    nodes = pack(forest)
     if len(X) < _MANY_ROWS:
         return lambda first, stop: _add_by_walk(X, first, stop, nodes, adding, total)
     columns = lay_out(forest, X)

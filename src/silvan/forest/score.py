@@ -11,14 +11,27 @@ from numba import njit
 
 from silvan.errors import InputError
 from silvan.forest.arrays import ForestArrays
-from silvan.forest.bitmasks import are_small, count_by_masks
 from silvan.forest.flow import ROWS, Buffers, Columns, flow, flow_listed, lay_out, make_buffers
+from silvan.forest.masks.small_trees import MOST_TURNS, SortedRows, are_small, count_by_masks
+from silvan.forest.noted_leaves import Noted
 from silvan.forest.predict import abstaining, leaf_votes
 from silvan.forest.walk import BLOCK, Nodes, U, pack, walk
 from silvan.util.threads import thread_count, thread_map
 
 ERROR_CAP = 1 << 31
 """Largest squared error of one row, in fixed point: sums over up to 2^31 rows fit 62 bits."""
+
+
+@njit(nogil=True, cache=True)
+def _note(first: int, tree: int, nodes: Nodes, buffers: Buffers, noted: Noted) -> None:
+    """Note the leaves of rows that have gone down a tree; ``noted.rows`` has each row's column."""
+    if noted.leaves.shape[1] == 0:
+        return
+    root, first_leaf = nodes.offsets[tree], (nodes.offsets[tree] + tree) >> 1  # a tree has one leaf more than splits
+    for node in range(root, nodes.offsets[tree + 1]):
+        if nodes.leaf[node] >= 0:
+            for i in range(buffers.begin[node - root], buffers.end[node - root]):
+                noted.leaves[tree, noted.rows[first + buffers.rows[i]]] = nodes.leaf[node] - first_leaf
 
 
 @njit(nogil=True, cache=True)
@@ -30,6 +43,7 @@ def _count_votes(
     nodes: Nodes,
     vote: np.ndarray,
     buffers: Buffers,
+    noted: Noted,
     out: np.ndarray,
 ) -> None:
     """Count rows by class and by their leaf's vote, for some trees.
@@ -40,6 +54,7 @@ def _count_votes(
     for first in range(0, len(y), ROWS):
         for t in trees:
             flow(columns, first, min(ROWS, len(y) - first), t, nodes, buffers)
+            _note(first, t, nodes, buffers, noted)
             root = nodes.offsets[t]
             for node in range(root, nodes.offsets[t + 1]):
                 at, stop = buffers.begin[node - root], buffers.end[node - root]
@@ -64,12 +79,14 @@ def _add_errors(
     nodes: Nodes,
     value: np.ndarray,
     buffers: Buffers,
+    noted: Noted,
     out: np.ndarray,
 ) -> None:
     """Count rows and add up squared errors, each rounded to a whole number of 1 / scale, for some trees."""
     for first in range(0, len(y), ROWS):
         for t in trees:
             flow(columns, first, min(ROWS, len(y) - first), t, nodes, buffers)
+            _note(first, t, nodes, buffers, noted)
             root = nodes.offsets[t]
             for node in range(root, nodes.offsets[t + 1]):
                 if nodes.leaf[node] < 0:
@@ -83,11 +100,17 @@ def _add_errors(
 
 
 def score_trees(
-    forest: ForestArrays, X: np.ndarray, y: np.ndarray, absent: np.ndarray | None = None, n_jobs: int | None = None
+    forest: ForestArrays,
+    X: np.ndarray,
+    y: np.ndarray,
+    absent: np.ndarray | None = None,
+    n_jobs: int | None = None,
+    noted: Noted | None = None,
 ) -> np.ndarray:
     """Count how each tree by itself votes on rows: int64 (trees, true class, voted class).
 
-    ``y`` holds class codes. A tree that asks about an ``absent`` feature abstains and counts nothing.
+    ``y`` holds class codes. A tree that asks about an ``absent`` feature abstains and counts nothing. With ``noted``,
+    the leaves of its rows are noted on the way.
     """
     if forest.classes is None:
         raise InputError("score_trees is for classification; score_numbers is for forests that predict a number")
@@ -95,25 +118,57 @@ def score_trees(
     n_classes = len(forest.classes)
     if y.dtype.kind not in "iu" or (len(y) and not 0 <= y.min() <= y.max() < n_classes):
         raise InputError(f"y must hold class codes between 0 and {n_classes - 1}")
-    order = np.argsort(y, kind="stable")
-    X, codes = X[order], y[order].astype(np.int64)
-    ends = np.cumsum(np.bincount(codes, minlength=n_classes))
     nodes, vote, threads = pack(forest), leaf_votes(forest), thread_count(n_jobs)
     out = np.zeros((len(forest), n_classes, n_classes), np.int64)
     asked = np.ones(len(forest), np.bool_) if absent is None else ~abstaining(forest, absent)
     small = asked & are_small(nodes)
+    if noted is not None:
+        small &= nodes.depth <= MOST_TURNS
     if small.sum() < forest.n_features:
         small[:] = False  # to mark many columns for few trees would not pay
+    rows = [_sort(X, y, n_classes, *some) for some in _noted_and_others(len(X), len(forest), noted)]
     if small.any():
-        count_by_masks(X, ends, np.flatnonzero(small), nodes, vote, out, threads)
+        count_by_masks(rows, np.flatnonzero(small), nodes, vote, out, threads)
     if (asked & ~small).any():
-        columns = lay_out(forest, X)
-
-        def count(trees: np.ndarray) -> None:
-            _count_votes(columns, codes, ends, trees, nodes, vote, make_buffers(forest, len(X)), out)
-
-        _by_trees(np.flatnonzero(asked & ~small), threads, count)
+        for some in rows:
+            _count_by_flow(forest, some, np.flatnonzero(asked & ~small), nodes, vote, out, threads)
     return out
+
+
+def _sort(X: np.ndarray, y: np.ndarray, n_classes: int, rows: np.ndarray, leaves: np.ndarray) -> SortedRows:
+    """Sort some rows by class."""
+    order = np.argsort(y[rows].astype(np.min_scalar_type(n_classes)), kind="stable")  # fewer bits are sorted faster
+    ends = np.cumsum(np.bincount(y[rows], minlength=n_classes))
+    return SortedRows(X[rows[order]], ends, order, leaves)
+
+
+def _count_by_flow(
+    forest: ForestArrays,
+    rows: SortedRows,
+    trees: np.ndarray,
+    nodes: Nodes,
+    vote: np.ndarray,
+    out: np.ndarray,
+    threads: int,
+) -> None:
+    """Count rows by class and by the vote of their leaf, for trees of any size."""
+    columns, place = lay_out(forest, rows.X), Noted(rows.columns, rows.leaves)
+    codes = np.repeat(np.arange(len(rows.ends)), np.diff(rows.ends, prepend=0))
+
+    def count(some: np.ndarray) -> None:
+        _count_votes(columns, codes, rows.ends, some, nodes, vote, make_buffers(forest, len(rows.X)), place, out)
+
+    _by_trees(trees, threads, count)
+
+
+def _noted_and_others(n: int, n_trees: int, noted: Noted | None) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return rows, and where their leaves are noted: those to be noted, if any, and all others."""
+    others, nothing = np.ones(n, np.bool_), np.zeros((n_trees, 0), np.uint16)
+    if noted is None:
+        return [(np.arange(n), nothing)]
+    others[noted.rows] = False
+    listed = [tuple(noted), (np.flatnonzero(others), nothing)]
+    return [(rows, leaves) for rows, leaves in listed if len(rows)]
 
 
 def score_numbers(
@@ -123,11 +178,13 @@ def score_numbers(
     scale: float,
     absent: np.ndarray | None = None,
     n_jobs: int | None = None,
+    noted: Noted | None = None,
 ) -> np.ndarray:
     """Add up every tree's squared errors: int64 (trees, 2), the rows scored and the sum times ``scale``.
 
     Each row's error is rounded by itself, so that sums do not depend on how rows are spread over sites, and is at
-    most ``ERROR_CAP``. A tree that asks about an ``absent`` feature abstains: no rows, no error.
+    most ``ERROR_CAP``. A tree that asks about an ``absent`` feature abstains: no rows, no error. With ``noted``, the
+    leaves of its rows are noted on the way.
     """
     if forest.classes is not None:
         raise InputError("score_numbers is for regression; score_trees is for forests that tell classes apart")
@@ -137,14 +194,16 @@ def score_numbers(
     numbers = y.astype(np.float64)
     if not np.isfinite(numbers).all():
         raise InputError("y must be finite")
-    columns, nodes = lay_out(forest, X), pack(forest)
-    out = np.zeros((len(forest), 2), np.int64)
+    nodes, out = pack(forest), np.zeros((len(forest), 2), np.int64)
     asked = np.ones(len(forest), np.bool_) if absent is None else ~abstaining(forest, absent)
+    for rows, leaves in _noted_and_others(len(X), len(forest), noted):
+        some, labels = (X, numbers) if len(rows) == len(X) else (X[rows], numbers[rows])
+        columns, place = lay_out(forest, some), Noted(np.arange(len(rows)), leaves)
 
-    def add(trees: np.ndarray) -> None:
-        _add_errors(columns, numbers, scale, trees, nodes, forest.value, make_buffers(forest, len(X)), out)
+        def add(trees: np.ndarray) -> None:
+            _add_errors(columns, labels, scale, trees, nodes, forest.value, make_buffers(forest, len(some)), place, out)
 
-    _by_trees(np.flatnonzero(asked), thread_count(n_jobs), add)
+        _by_trees(np.flatnonzero(asked), thread_count(n_jobs), add)
     return out
 
 

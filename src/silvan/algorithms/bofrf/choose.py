@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from silvan.algorithms.bofrf.kept_leaves import choosing_rows, kept_leaves
 from silvan.algorithms.bofrf.weigh import Weighted
 from silvan.algorithms.evaluation.figures import Answer
 from silvan.algorithms.evaluation.intervals import placements
@@ -21,7 +22,7 @@ from silvan.algorithms.evaluation.score_groups import in_groups, one_class
 from silvan.algorithms.horizontal.merged_forest import equal_site_weights
 from silvan.algorithms.shared.drawn_rows import drawn_by_place
 from silvan.algorithms.shared.recount import places_of, read_recount
-from silvan.algorithms.shared.requests import check_owners, forests_of, schema_of
+from silvan.algorithms.shared.requests import check_owners, forests_of, joined_trees, schema_of
 from silvan.algorithms.shared.validation_rows import learning_rows
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
@@ -29,7 +30,6 @@ from silvan.federation.agreement.agree import MAX_ROWS
 from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
-from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import Tally, abstaining, tally
@@ -50,9 +50,6 @@ _SURE = 2.0
 
 _DIGITS = 3
 """Significant digits of figures that leave a site."""
-
-_MOST_ROWS = 1 << 13
-"""Rows that a site chooses on: more would tell apart only what hardly differs, and every tree is asked about each."""
 
 _MOST_TAUS = len(TAUS) + 1
 
@@ -107,18 +104,22 @@ def choose(site: Site, request: Choose) -> Chosen:
     forests = forests_of(site, schema, request.forests)
     _check_request(request, forests)
     trees = _candidates(site, schema, request, forests)
-    X, y, seen = _some_rows(*_selection_rows(site, schema, request, forests))
-    scores = score_candidates(trees, X, request.taus, seen, site.n_jobs)
+    X, y, seen = _selection_rows(site, schema, request, forests)
+    leaves = _noted_leaves(site, schema, request, forests, X)
+    scores = score_candidates(trees, X, request.taus, seen, site.n_jobs, leaves)
     groups = policy_of(site).score_groups
     return decide(scores, y, schema.n_classes, request.taus, cautious=request.protocol == "honest", groups=groups)
 
 
-def _some_rows(part: Part, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return rows, their labels and which trees saw them; of very many, evenly spread ones."""
-    if len(part) <= _MOST_ROWS:
-        return part.X, part.y, seen
-    taken = np.linspace(0, len(part) - 1, _MOST_ROWS).astype(np.int64)
-    return np.ascontiguousarray(part.X[taken]), part.y[taken], np.ascontiguousarray(seen[:, taken])
+def _noted_leaves(
+    site: Site, schema: Schema, request: Choose, forests: list[Forest], X: np.ndarray
+) -> np.ndarray | None:
+    """Return the leaves of rows in the trees to choose from, if the site noted them when it scored these trees."""
+    leaves = kept_leaves(site, schema, request.forests, X)
+    if leaves is None or request.recounted is not None:
+        return None
+    start, n_own = sum(map(len, forests[: request.own])), len(forests[request.own])
+    return leaves if request.dropped is None else np.concatenate([leaves, leaves[start : start + n_own]])
 
 
 def _candidates(site: Site, schema: Schema, request: Choose, forests: list[Forest]) -> "CandidateTrees":
@@ -128,7 +129,8 @@ def _candidates(site: Site, schema: Schema, request: Choose, forests: list[Fores
     sizes, alphas, places = [len(one) for one in forests], request.alphas, places_of(forests)
     apart = request.recounted is not None or request.dropped is not None
     if request.recounted is None:
-        forest, skipping = join_forests(forests), np.where(np.isin(np.arange(n_all), own), places, -1)
+        forest = joined_trees(site, schema, request.forests)
+        skipping = np.where(np.isin(np.arange(n_all), own), places, -1)
     else:
         forest, skipping = read_recount(site, schema, request.forests, request.recounted), places
     if apart:  # the site's own trees once more: those that all use are others
@@ -181,17 +183,23 @@ class CandidateTrees:
 
 
 def score_candidates(
-    trees: CandidateTrees, X: np.ndarray, taus: list[float], seen: np.ndarray, n_jobs: int | None = None
+    trees: CandidateTrees,
+    X: np.ndarray,
+    taus: list[float],
+    seen: np.ndarray,
+    n_jobs: int | None = None,
+    leaves: np.ndarray | None = None,
 ) -> dict[tuple[int, int], np.ndarray]:
     """Score rows by every ensemble that a site may choose: by place of tau and of strategy.
 
     Trees do not vote on rows that they have ``seen``. A lower tau only adds trees, so each tree is walked once for all
-    taus.
+    taus, or not at all if the ``leaves`` of the rows were noted.
     """
     forest, alphas, groups, lines = trees.forest, trees.alphas, trees.groups(), trees.lines()
 
     def votes_of(weights: np.ndarray) -> Tally:
-        return tally(forest, X, weights * trees.voting, n_jobs, votes=False, skip=seen, skipping=lines)
+        weights = weights * trees.voting
+        return tally(forest, X, weights, n_jobs, votes=False, skip=seen, skipping=lines, leaves=leaves)
 
     scores: dict[tuple[int, int], np.ndarray] = {}
     values, weight = np.zeros((len(groups), len(X), forest.n_outputs)), np.zeros((len(groups), len(X)))
@@ -227,8 +235,10 @@ def _join_votes(values: np.ndarray, weight: np.ndarray, shares: np.ndarray | Non
     return Tally(values.sum(axis=0), no_votes, weight.sum(axis=0))
 
 
-def _selection_rows(site: Site, schema: Schema, request: Choose, forests: list[Forest]) -> tuple[Part, np.ndarray]:
-    """Return the rows to choose on, and which of them trees saw: bool (places, rows).
+def _selection_rows(
+    site: Site, schema: Schema, request: Choose, forests: list[Forest]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the rows to choose on, their labels, and which of them trees saw: bool (places, rows).
 
     Places are those of trees among the trees of their site; without a recount, of the site's own trees, since no others
     have seen any.
@@ -239,10 +249,13 @@ def _selection_rows(site: Site, schema: Schema, request: Choose, forests: list[F
         part = site.part(schema, test=True)
     else:
         part, held = learning_rows(site, schema, request.validation)
-        if not request.validation:
-            return part, drawn_by_place(site, part, request.bootstrap, n_own, n_places)
-        part = held
-    return part, np.zeros((n_places, len(part)), np.bool_)
+        part = held if request.validation else part
+    rows = choosing_rows(len(part))
+    if request.protocol == "honest" and not request.validation:
+        seen = drawn_by_place(site, part, request.bootstrap, n_own, n_places, rows)
+    else:
+        seen = np.zeros((n_places, len(rows)), np.bool_)
+    return part.take(rows), part.y[rows], seen
 
 
 def decide(
@@ -267,16 +280,21 @@ def decide(
     known = {at: ~np.isnan(answer).any(axis=1) for at, answer in scores.items()}
     ahead = {agreed: 0.0}
     measure: Measure = ""
+    other, judged_on = None, np.zeros(0, np.bool_)
     for at in [agreed, *(at for at in scores if at != agreed)]:
         rows = known[at] & known[agreed] if scores else np.zeros(0, np.bool_)
         few = rows.sum() < FLOOR or (groups > 1 and one_class(y[rows], n_classes))
         if not rows.any() or (few and cautious):
             continue
-        mine, other = (judge(scores[one][rows], y[rows], n_classes) for one in (at, agreed))
+        if other is None or not np.array_equal(rows, judged_on):
+            other, judged_on = judge(scores[agreed][rows], y[rows], n_classes), rows
+        mine = other if at == agreed else judge(scores[at][rows], y[rows], n_classes)
         measure = measure or mine.measure
         if mine.measure == measure:
-            shown = judge(*_in_groups(scores[at][rows], y[rows], n_classes, groups), n_classes).figure
-            figures[at] = np.nan if few else float(f"{shown:.{_DIGITS}g}")
+            shown = mine
+            if groups > 1:
+                shown = judge(*_in_groups(scores[at][rows], y[rows], n_classes, groups), n_classes)
+            figures[at] = np.nan if few else float(f"{shown.figure:.{_DIGITS}g}")
             if not cautious or mine.beats(other):
                 ahead[at] = mine.value - other.value
     own_first = -1 if cautious else 1

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from silvan import metrics
+from silvan.algorithms.bofrf.kept_leaves import keep_leaves, note_leaves
 from silvan.algorithms.bofrf.score_checks import check_scores, check_total
 from silvan.algorithms.bofrf.site_forest import site_forest
 from silvan.algorithms.bofrf.tree_messages import BringTrees, OwnTrees, ScoreTrees, TreeScores
@@ -20,7 +21,7 @@ from silvan.algorithms.bofrf.tune import Search, tune_settings
 from silvan.algorithms.horizontal.merged_forest import equal_site_weights, local_forest
 from silvan.algorithms.shared.admission import Refusals, ask_admission
 from silvan.algorithms.shared.recount import Counting, recount
-from silvan.algorithms.shared.requests import MAX_TREES, forests_of, read_trees, schema_of
+from silvan.algorithms.shared.requests import MAX_TREES, joined_trees, read_trees, schema_of
 from silvan.algorithms.shared.validation_rows import learning_rows
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
@@ -86,26 +87,30 @@ def _first_trees(forest: Forest, most: int | None, brought: bool) -> Forest:
 def score_all(site: Site, request: ScoreTrees) -> TreeScores:
     """Score all trees on the rows to learn from."""
     schema = schema_of(site, request.schema)
-    forest = join_forests(forests_of(site, schema, request.forests))
-    part, _ = learning_rows(site, schema, request.validation)
+    forest = joined_trees(site, schema, request.forests)
+    part, held = learning_rows(site, schema, request.validation)
     absent = site.absent(schema)
+    # it will choose on these rows, unless some were split off for that
+    noted = None if len(held) else note_leaves(site, forest, len(part))
     silent = abstaining(forest, absent)
     rows = np.where(silent, 0, len(part))
     if schema.n_classes:
         if len(forest) * schema.n_classes**2 > MAX_CELLS:
             raise FormatError("the matrices of so many trees and classes do not fit a message")
-        counts = score_trees(forest, part.X, part.y, absent, site.n_jobs)
+        counts = score_trees(forest, part.X, part.y, absent, site.n_jobs, noted)
         here = np.bincount(part.y, minlength=schema.n_classes) * (~silent)[:, None]
         if not np.array_equal(counts.sum(axis=2), here):
             raise FederationError("a matrix does not add up to the rows scored")
     else:
         if not (0.0 < request.scale < np.inf and np.isfinite(request.offset)):
             raise FormatError("the fixed point is not one")
-        scored = score_numbers(forest, part.X, part.y, request.scale, absent, site.n_jobs)
+        scored = score_numbers(forest, part.X, part.y, request.scale, absent, site.n_jobs, noted)
         if not np.array_equal(scored[:, 0], rows):
             raise FederationError("the errors are not those of the rows scored")
         label = _label_sums(part.y, request.offset, request.scale)
         counts = np.stack([scored[:, 1], *np.where(silent, 0, label[:, None])], axis=1)
+    if noted is not None:
+        keep_leaves(site, schema, request.forests, part.X[noted.rows], noted.leaves)
     return TreeScores(rows=rows.astype(np.int64), counts=counts.astype(np.int64))
 
 

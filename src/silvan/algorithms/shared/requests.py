@@ -14,7 +14,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, RefusedError
 from silvan.federation.message import Blob
 from silvan.federation.site import Site
-from silvan.forest.forest import Forest
+from silvan.forest.forest import Forest, join_forests
 
 MAX_TREES = 1 << 16
 """The most trees that a site grows or reads at a time: each takes memory for all rows."""
@@ -43,6 +43,16 @@ def forests_of(site: Site, schema: Schema, blobs: Sequence[Blob]) -> list[Forest
         site.cache[key] = read
     forests: list[Forest] = site.cache[key]
     return forests
+
+
+def joined_trees(site: Site, schema: Schema, blobs: Sequence[Blob]) -> Forest:
+    """Return the trees that a request refers to as one forest; kept, since several rounds need it."""
+    forests = forests_of(site, schema, blobs)
+    key = ("joined trees", schema.hash, *(blob.hash for blob in blobs))
+    if key not in site.cache:
+        site.cache[key] = join_forests(forests)
+    joined: Forest = site.cache[key]
+    return joined
 
 
 def check_owners(site: Site, blobs: Sequence[Blob], own: int | None = None) -> None:

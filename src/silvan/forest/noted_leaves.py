@@ -1,0 +1,77 @@
+"""Leaves of rows that were noted on the way down, so that answers of the same trees can be added up without another."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from silvan.forest.answers import Adding, Totals, add_weight
+from silvan.forest.arrays import ForestArrays
+from silvan.forest.walk import U
+
+_MOST_LEAVES = 1 << 16
+
+_ROWS = 1 << 10
+"""Rows whose totals stay in the cache while trees are added up."""
+
+
+class Noted(NamedTuple):
+    """Which rows of a table are noted, in rising order, and the leaf of each in each tree, by its number in the tree.
+
+    A tree that was not asked has nothing noted.
+    """
+
+    rows: np.ndarray
+    leaves: np.ndarray  # uint16 (trees, rows)
+
+
+def bytes_noted(forest: ForestArrays, n: int) -> int | None:
+    """Return the memory that the leaves of ``n`` rows take; None if a tree has too many leaves to note them."""
+    return 2 * n * len(forest) if int(np.diff(forest.offsets).max()) // 2 < _MOST_LEAVES else None
+
+
+def make_noted(forest: ForestArrays, rows: np.ndarray) -> Noted:
+    """Return memory for the leaves of some rows."""
+    return Noted(rows, np.zeros((len(forest), len(rows)), np.uint16))
+
+
+@njit(nogil=True, cache=True)
+def add_noted(
+    leaves: np.ndarray, first: int, stop: int, offsets: np.ndarray, adding: Adding, total: Totals
+) -> None:
+    """Add the answers of trees for rows ``first`` to ``stop``, tree after tree.
+
+    A row that a tree skips gets zero, which changes no sum that begins at zero.
+    """
+    answer = np.empty((_MOST_LEAVES, total.values.shape[1]))
+    for begin in range(first, stop, _ROWS):
+        n = min(_ROWS, stop - begin)
+        for t in range(len(adding.weights)):
+            weight, line = adding.weights[t], adding.skip_row[t]
+            if weight == 0.0:
+                continue
+            add_weight(begin, n, t, adding, total)
+            first_leaf = (offsets[t] + t) >> 1  # a tree has one leaf more than splits
+            for leaf in range(((offsets[t + 1] + t + 1) >> 1) - first_leaf):
+                for k in range(answer.shape[1]):
+                    answer[leaf, k] = weight * adding.value[first_leaf + leaf, k]
+            some, values = leaves[t, begin : begin + n], total.values[begin : begin + n]
+            if line >= 0:
+                _add_unless(some, adding.skip[line, begin : begin + n], answer, values)
+            elif answer.shape[1] == 2:  # nearly always, and faster together
+                for i in range(n):
+                    values[i, 0] += answer[U(some[i]), 0]
+                    values[i, 1] += answer[U(some[i]), 1]
+            else:
+                for i in range(n):
+                    for k in range(answer.shape[1]):
+                        values[i, k] += answer[U(some[i]), U(k)]
+
+
+@njit(nogil=True, cache=True)
+def _add_unless(leaves: np.ndarray, skip: np.ndarray, answer: np.ndarray, values: np.ndarray) -> None:
+    """Add answers for the rows that are not skipped, and zero for the others, for a branch would be guessed wrong."""
+    for i in range(len(leaves)):
+        for k in range(answer.shape[1]):
+            more = answer[U(leaves[i]), U(k)]
+            values[i, k] += 0.0 if skip[i] else more
