@@ -36,9 +36,7 @@ def make_noted(forest: ForestArrays, rows: np.ndarray) -> Noted:
 
 
 @njit(nogil=True, cache=True)
-def add_noted(
-    leaves: np.ndarray, first: int, stop: int, offsets: np.ndarray, adding: Adding, total: Totals
-) -> None:
+def add_noted(leaves: np.ndarray, first: int, stop: int, offsets: np.ndarray, adding: Adding, total: Totals) -> None:
     """Add the answers of trees for rows ``first`` to ``stop``, tree after tree.
 
     A row that a tree skips gets zero, which changes no sum that begins at zero.

@@ -194,17 +194,31 @@ def score_numbers(
     numbers = y.astype(np.float64)
     if not np.isfinite(numbers).all():
         raise InputError("y must be finite")
-    nodes, out = pack(forest), np.zeros((len(forest), 2), np.int64)
+    out = np.zeros((len(forest), 2), np.int64)
     asked = np.ones(len(forest), np.bool_) if absent is None else ~abstaining(forest, absent)
     for rows, leaves in _noted_and_others(len(X), len(forest), noted):
         some, labels = (X, numbers) if len(rows) == len(X) else (X[rows], numbers[rows])
-        columns, place = lay_out(forest, some), Noted(np.arange(len(rows)), leaves)
-
-        def add(trees: np.ndarray) -> None:
-            _add_errors(columns, labels, scale, trees, nodes, forest.value, make_buffers(forest, len(some)), place, out)
-
-        _by_trees(np.flatnonzero(asked), thread_count(n_jobs), add)
+        _add_by_flow(forest, some, labels, scale, np.flatnonzero(asked), leaves, out, thread_count(n_jobs))
     return out
+
+
+def _add_by_flow(
+    forest: ForestArrays,
+    X: np.ndarray,
+    y: np.ndarray,
+    scale: float,
+    trees: np.ndarray,
+    leaves: np.ndarray,
+    out: np.ndarray,
+    threads: int,
+) -> None:
+    """Count rows and add up squared errors of trees."""
+    columns, nodes, place = lay_out(forest, X), pack(forest), Noted(np.arange(len(X)), leaves)
+
+    def add(some: np.ndarray) -> None:
+        _add_errors(columns, y, scale, some, nodes, forest.value, make_buffers(forest, len(X)), place, out)
+
+    _by_trees(trees, threads, add)
 
 
 def _check_rows(forest: ForestArrays, X: np.ndarray, y: np.ndarray | None = None) -> None:

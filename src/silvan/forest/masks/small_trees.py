@@ -86,15 +86,30 @@ def count_by_masks(
     batches = [_Batch.of(trees[number == k], nodes, asked, cuts) for k in range(number[-1] + 1)]
     for some in rows:
         for first in range(0, len(some.X), _MOST_ROWS):
-            piece = slice(first, first + _MOST_ROWS)
-            X, columns = some.X[piece], some.columns[piece]
-            ends, length = np.clip(some.ends - first, 0, len(X)), _even_length(len(X))
-            ranked = rank_rows(X, cuts, length, threads)
+            _count_some(some, first, cuts, batches, nodes, vote, verdict, out, threads)
 
-            def count(batch: _Batch) -> None:
-                _count(ranked, cuts.starts, length, ends, columns, some.leaves, batch, nodes, vote, verdict, out)
 
-            thread_map(count, batches, threads)
+def _count_some(
+    rows: SortedRows,
+    first: int,
+    cuts: Cuts,
+    batches: "list[_Batch]",
+    nodes: Nodes,
+    vote: np.ndarray,
+    verdict: np.ndarray,
+    out: np.ndarray,
+    threads: int,
+) -> None:
+    """Count the rows from ``first`` on that are in memory by their order at a time."""
+    piece = slice(first, first + _MOST_ROWS)
+    X, columns = rows.X[piece], rows.columns[piece]
+    ends, length = np.clip(rows.ends - first, 0, len(X)), _even_length(len(X))
+    ranked = rank_rows(X, cuts, length, threads)
+
+    def count(batch: _Batch) -> None:
+        _count(ranked, cuts.starts, length, ends, columns, rows.leaves, batch, nodes, vote, verdict, out)
+
+    thread_map(count, batches, threads)
 
 
 def _even_length(n: int) -> int:
@@ -114,7 +129,7 @@ class _Batch(NamedTuple):
 
     @classmethod
     def of(cls, trees: np.ndarray, nodes: Nodes, asked: np.ndarray, cuts: Cuts) -> "_Batch":
-        """Number the cuts of some trees."""
+        """List the cuts of some trees."""
         start, stop = nodes.offsets[trees[0]], nodes.offsets[trees[-1] + 1]
         splits = np.flatnonzero(asked[start:stop])
         cut, used = cuts.cut[start:stop][splits], np.zeros(len(cuts.threshold), np.bool_)

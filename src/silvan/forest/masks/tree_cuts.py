@@ -13,6 +13,7 @@ from numba import njit
 from silvan.forest.walk import MISSING_RIGHT, Nodes, U
 from silvan.util.threads import thread_map
 
+
 class Cuts(NamedTuple):
     """The different cuts of some trees, sorted by column and threshold."""
 
@@ -123,7 +124,7 @@ def mark_rows(
     missing_right: np.ndarray,
     marks: np.ndarray,
 ) -> None:
-    """Mark which of the ``n`` rows of a stretch from ``first`` on are above each of the ``listed`` cuts: one bit each."""
+    """Mark which of the ``n`` rows of a stretch are above each of the ``listed`` cuts, one bit a row."""
     so_far, missing = np.empty((2, marks.shape[1]), np.uint64)
     j = len(listed) - 1
     for column in range(len(starts) - 2, -1, -1):

@@ -1,0 +1,127 @@
+"""Leaves that a site notes while it scores trees: the same choice with and without, and never those of others."""
+
+import msgspec
+import numpy as np
+import pytest
+from helpers.studies import Recorded, envelopes, federate, parts, table
+
+import silvan as sv
+from silvan.algorithms.bofrf import choose as choosing
+from silvan.algorithms.bofrf import kept_leaves
+from silvan.algorithms.bofrf.choose import Choose, choose
+from silvan.algorithms.bofrf.tree_messages import ScoreTrees
+from silvan.algorithms.bofrf.weigh import score_all
+from silvan.federation import wire
+from silvan.federation.part import Part
+
+PARAMETERS = {"n_estimators": 12, "max_depth": 4, "random_state": 3, "personal": True}
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """Whether each choice had noted leaves."""
+    found = []
+    score = choosing.score_candidates
+
+    def spy(trees, X, taus, seen, n_jobs, leaves):
+        found.append(leaves is not None)
+        return score(trees, X, taus, seen, n_jobs, leaves)
+
+    monkeypatch.setattr(choosing, "score_candidates", spy)
+    return found
+
+
+def fit(**parameters):
+    fed = federate(parts(table(parameters.pop("task", "binary"), n=240), 3), Recorded, test=0.2)
+    return fed, sv.BOFRF(**{**PARAMETERS, **parameters}).fit(fed)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "noted"),
+    [
+        ({}, True),
+        ({"task": "several", "max_depth": None}, True),
+        ({"task": "number", "equal": True}, True),
+        ({"admission": True}, True),
+        ({"recount": True}, False),
+        ({"validation": 0.3}, False),
+        ({"protocol": "paper"}, False),
+    ],
+)
+def test_sites_answer_the_same_to_a_byte_with_and_without(parameters, noted, used, monkeypatch):
+    fed, _ = fit(**parameters)
+    assert used == [noted] * 3
+    assert not any(key[0] == "leaves" for site in fed.sites for key in fed.site(site).cache)
+    monkeypatch.setattr("silvan.algorithms.bofrf.weigh.note_leaves", lambda *_: None)
+    again, _ = fit(**parameters)
+    assert used == [noted] * 3 + [False] * 3
+    sent = ([(e.kind, e.body) for e in envelopes(one, "sent")] for one in (fed, again))
+    first, second = ([one for one in some if one[0] != "OwnTrees"] for some in sent)  # signed for one study each
+    assert [kind for kind, _ in first].count("Chosen") == 3
+    assert first == second
+
+
+def questions(fed, site):
+    """The questions that a site was asked: to score trees, and to choose."""
+    asked = {e.kind: e.body for e in envelopes(fed, "received", site)}
+    return wire.decode(asked["ScoreTrees"], ScoreTrees), wire.decode(asked["Choose"], Choose)
+
+
+def other_order(site, schema, asked):
+    n = len(asked.forests)
+    return msgspec.structs.replace(asked, forests=asked.forests[::-1], own=n - 1 - asked.own)
+
+
+def other_trees(site, schema, asked):
+    return msgspec.structs.replace(asked, forests=[asked.forests[asked.own]], own=0, alphas=asked.alphas[:12])
+
+
+def other_rows(site, schema, asked):
+    part = site.part(schema)
+    site.cache["part", schema.hash, False, True] = Part(np.ascontiguousarray(part.X[::-1]), part.y, part.row_keys)
+    return asked
+
+
+@pytest.mark.parametrize("change", [other_order, other_trees, other_rows])
+def test_leaves_of_other_trees_or_rows_are_not_used(change, used, monkeypatch):
+    fed, _ = fit()
+    site = fed.site("site 1")
+    scoring, asked = questions(fed, "site 1")
+    answers = []
+    for key in (None, kept_leaves._key, lambda *_: ("leaves",)):
+        site.cache.pop(("part", fed.schema.hash, False, True), None)
+        if key is not None:
+            monkeypatch.setattr(kept_leaves, "_key", key)
+            score_all(site, scoring)
+        try:
+            answers.append(wire.encode(choose(site, change(site, fed.schema, asked))))
+        except IndexError:
+            answers.append(b"leaves of fewer trees")
+    fresh, kept, stale = answers
+    assert used[-3:] == [False, False, True]
+    assert kept == fresh
+    assert stale != fresh  # so the key matters
+
+
+def test_a_site_made_anew_answers_the_same(used):
+    fed, model = fit()
+    _, asked = questions(fed, "site 2")
+    site = fed.site("site 2")
+    site.cache.clear()
+    reply = choose(site, asked)
+    assert used == [True] * 3 + [False]
+    assert wire.encode(reply) == wire.encode(model.chosen_["site 2"])
+
+
+def test_leaves_take_bounded_memory(used, monkeypatch):
+    monkeypatch.setattr(kept_leaves, "_MOST_BYTES", 2 * 36 * 64 - 1)
+    fed, _ = fit()
+    assert used == [len(fed.site(site).part(fed.schema)) < 64 for site in fed.sites]
+    assert len(set(used)) == 2
+    site = fed.site("site 1")
+    forest = next(kept for key, kept in site.cache.items() if key[0] == "joined trees")
+    assert kept_leaves.note_leaves(site, forest, 63).leaves.shape == (36, 63)
+    assert len(kept_leaves.choosing_rows(10**6)) == 8192
+    site.memory = 8 * 2 * 36 * 10
+    assert kept_leaves.note_leaves(site, forest, 10) is not None
+    assert kept_leaves.note_leaves(site, forest, 11) is None
