@@ -164,6 +164,25 @@ def test_every_file_of_the_folder_loads():
         assert (data.task == "regression") == (name.endswith("_regression") or name.startswith("superconductivity"))
 
 
+def test_income_comes_along():
+    frame = datasets.income()
+    assert frame.shape == (2400, 11)
+    assert (frame.columns[0], frame.columns[-1]) == ("employer", "above_50k")
+    by_employer = frame.group_by("employer", maintain_order=True).agg(pl.len(), pl.col("above_50k").sum())
+    assert by_employer.rows() == [
+        ("Private", 400, 83),
+        ("Self-employed", 400, 105),
+        ("Incorporated", 400, 219),
+        ("Local-gov", 400, 122),
+        ("State-gov", 400, 98),
+        ("Federal-gov", 400, 159),
+    ]
+    assert not {"race", "native-country"} & set(frame.columns)
+    note = (Path(datasets.__file__).parent / "data" / "tables" / "income.txt").read_text()
+    for word in ("CC BY 4.0", "10.24432/C5XW20", "Becker", "Kohavi", "Changes"):
+        assert word in note
+
+
 def test_heart_disease_comes_along():
     frame = datasets.heart_disease()
     assert frame.shape == (920, 15)

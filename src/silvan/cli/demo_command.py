@@ -21,8 +21,9 @@ def demo(
         typer.Option("--output", "-o", metavar="DIR", help="Where to write the tables, the study and the run."),
     ] = Path("runs/demo"),
     data: Annotated[
-        str, typer.Option("--data", metavar="NAME", help="heart, breast-cancer, diabetes (a number), or columns.")
-    ] = "heart",
+        str,
+        typer.Option("--data", metavar="NAME", help="income, heart, breast-cancer, diabetes (a number), or columns."),
+    ] = "income",
     sites: Annotated[
         int | None, typer.Option("--sites", min=2, max=_MOST_SITES, help="How many sites, of data that is dealt out.")
     ] = None,
@@ -30,7 +31,7 @@ def demo(
         int | None, typer.Option("--repeats", min=1, max=100, help="How often every row is judged.")
     ] = None,
 ) -> None:
-    """See what joining is worth: heart disease at four hospitals, each alone and together."""
+    """See what joining is worth: income at six kinds of employers, each alone and together."""
     from rich.console import Console
 
     from silvan.cli import fit_command, terminal
