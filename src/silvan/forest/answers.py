@@ -64,6 +64,11 @@ def add_weight(first: int, n: int, tree: int, adding: Adding, total: Totals) -> 
     """
     if len(adding.skip) == 0:
         return  # the same for all rows
-    line, weight = adding.skip_row[tree], adding.weights[tree]
-    for row in range(first, first + n):
-        total.weight[row] += 0.0 if line >= 0 and adding.skip[line, row] else weight
+    line, weight, sums = adding.skip_row[tree], adding.weights[tree], total.weight[first : first + n]
+    if line < 0:
+        for i in range(n):
+            sums[i] += weight
+    else:
+        skip = adding.skip[line, first : first + n]
+        for i in range(n):
+            sums[i] += 0.0 if skip[i] else weight

@@ -145,7 +145,7 @@ def tally(
     line_of = np.arange(len(mask)) if skipping is None else skipping
     skip_row = np.full(len(forest), -1)
     skip_row[: len(line_of)] = line_of
-    adding = Adding(forest.value, leaf_votes(forest), weights, mask, skip_row)
+    adding = Adding(forest.value, leaf_votes(forest) if votes else np.zeros(0, np.int64), weights, mask, skip_row)
     _in_parts(_way_of_adding(forest, X, None if votes else leaves, adding, Totals(*total)), n, n_jobs)
     return total
 

@@ -29,6 +29,9 @@ MOST_SPLITS = 1 << 10
 MOST_CUTS = 1 << 13
 """Different cuts of a batch of trees: their marks for ``WORDS`` words take eight megabytes."""
 
+_FEW_TREES = 32
+"""Fewer trees are not shared out to threads: to mark the rows takes longer than to take them down."""
+
 WORDS = 128
 """Length of a mask: a longer one makes nodes cheaper, and the marks larger."""
 
@@ -81,8 +84,8 @@ def count_by_masks(
     chosen[trees] = True
     asked = (nodes.leaf < 0 if noting else verdict < 0) & np.repeat(chosen, np.diff(nodes.offsets))
     cuts = find_cuts(nodes, asked)
-    number = np.empty(len(trees), np.int64)
-    _share_out(trees, nodes.offsets, asked, cuts.cut, len(cuts.threshold), -(-len(trees) // threads), MOST_CUTS, number)
+    number, most_trees = np.empty(len(trees), np.int64), max(_FEW_TREES, -(-len(trees) // threads))
+    _share_out(trees, nodes.offsets, asked, cuts.cut, len(cuts.threshold), most_trees, MOST_CUTS, number)
     batches = [_Batch.of(trees[number == k], nodes, asked, cuts) for k in range(number[-1] + 1)]
     for some in rows:
         for first in range(0, len(some.X), _MOST_ROWS):
