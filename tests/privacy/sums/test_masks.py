@@ -3,15 +3,21 @@
 from itertools import combinations
 from math import comb
 
+import msgspec
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import ECB
 from helpers.examples import examples
 from helpers.summing import DTYPES, SHAPES, Numbers, of
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from silvan.errors import RefusedError
+from silvan.errors import RefusedError, WireError
+from silvan.federation import wire
+from silvan.federation.store import digest
 from silvan.privacy.sums.counters import (
     MASK_PIECE,
     MASK_TASK,
@@ -23,6 +29,8 @@ from silvan.privacy.sums.counters import (
     unflatten,
     unpack,
 )
+from silvan.privacy.sums.masked_site import Turn
+from silvan.privacy.sums.members import Member
 from silvan.privacy.sums.neighbours import SECURITY, disconnection_bound, enough_neighbours, neighbours
 
 # -- streams
@@ -30,19 +38,57 @@ from silvan.privacy.sums.neighbours import SECURITY, disconnection_bound, enough
 
 @pytest.mark.parametrize("n", [0, 1, 7, MASK_PIECE, MASK_PIECE + 1, MASK_TASK, 2 * MASK_TASK + MASK_PIECE + 3])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_masks_are_what_the_cipher_gives(n, threads):
+@pytest.mark.parametrize("cipher", ["AES-256-CTR", "ChaCha20"])
+def test_masks_are_what_the_cipher_gives(n, threads, cipher):
     """However the words are dealt out, it is one stream, entered at different places."""
     plus, minus = [bytes([i]) * 32 for i in (1, 2)], [bytes([i]) * 32 for i in (3, 4, 5)]
     words = np.arange(n, dtype="<u8")
-    mask(words, plus, minus, threads)
+    mask(words, plus, minus, threads, cipher)
     expected = np.arange(n, dtype="<u8")
     for seed in plus:
-        expected += offsets(seed, n)
+        expected += stream(cipher, seed, n)
     for seed in minus:
-        expected -= offsets(seed, n)
+        expected -= stream(cipher, seed, n)
     assert np.array_equal(words, expected)
-    mask(words, minus, plus, threads)
+    mask(words, minus, plus, threads, cipher)
     assert np.array_equal(words, np.arange(n))
+
+
+def stream(cipher, seed, n):
+    """The words of a seed's stream, block by block of what the standard says."""
+    if cipher == "ChaCha20":
+        return offsets(seed, n)
+    counters = b"".join(i.to_bytes(16, "big") for i in range(-(-n // 2)))
+    return np.frombuffer(blocks(seed, counters), "<u8")[:n]
+
+
+def blocks(key, data):
+    """Every block of the data by itself, enciphered."""
+    return Cipher(AES256(key), ECB()).encryptor().update(data)  # noqa: S305
+
+
+def test_masks_by_aes_are_as_published():
+    """A block is that of FIPS 197, C.3, and the stream is the blocks of 0, 1, 2, ... as in NIST SP 800-38A, 6.5."""
+    key = bytes(range(32))
+    published = blocks(key, bytes.fromhex("00112233445566778899aabbccddeeff"))
+    assert published.hex() == "8ea2b7ca516745bfeafc49904b496089"
+    words = np.zeros(4, "<u8")
+    mask(words, [key], [])
+    assert words.tobytes() == blocks(key, bytes(16) + (1).to_bytes(16, "big"))
+
+
+def test_another_cipher_is_another_sum():
+    """Seeds follow from the name of a sum: none is ever used with two ciphers. Sums of version 0.1.0 keep theirs."""
+    members = [Member(name, name.encode() * 32) for name in "abc"]
+    old = Turn(what="hide", sum="sum 1", members=members, neighbours=2)
+    new = msgspec.structs.replace(old, cipher="AES-256-CTR")
+    assert wire.decode(wire.encode(old), Turn).cipher == "ChaCha20"
+    assert old.name("study", "counts") != new.name("study", "counts")
+    listed = [(member.site, member.key.hex()) for member in members]
+    about = msgspec.json.encode(["masked sum", "study", "sum 1", listed, 2, 64, "counts"])
+    assert old.name("study", "counts") == digest(about)
+    with pytest.raises(WireError):
+        wire.decode(wire.encode(msgspec.structs.replace(old, cipher="none")), Turn)
 
 
 def test_stretching_is_the_same_stream():

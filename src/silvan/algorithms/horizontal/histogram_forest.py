@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.shared.drawn_rows import check_draw
-from silvan.algorithms.shared.level_checks import check_histograms, check_nodes
+from silvan.algorithms.shared.level_checks import are_different, check_histograms, check_nodes
 from silvan.algorithms.shared.level_rules import follow_level
 from silvan.algorithms.shared.requests import MAX_TREES, schema_of
 from silvan.algorithms.shared.shared_bins import bins_of, find_shared_bins
@@ -88,7 +88,7 @@ class GrowLevel(Request, frozen=True, kw_only=True):
     def course(self) -> Course:
         """Return where the question stands: after all rounds of splits."""
         _check_history(self)
-        return Course("forest", tuple(digest(fingerprint) for fingerprint, _ in _rounds(self)))
+        return Course("forest", tuple(digest(fingerprint) for fingerprint in _fingerprints(self)))
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
         """Return a trace if the question follows the last level: its nodes are split by features asked about there."""
@@ -199,14 +199,20 @@ def _rounds(request: GrowLevel) -> list[tuple[bytes, tuple[np.ndarray, Splits]]]
     """Cut the splits so far into rounds: the bytes of each, which tell it from any other, and its splits."""
     columns = [getattr(request, name) for name in _SPLIT_TYPES]
     rounds, start = [], 0
-    for size in request.round_sizes.tolist():
+    for size, fingerprint in zip(request.round_sizes.tolist(), _fingerprints(request), strict=True):
         node, feature, bin_, missing_left, words = (c[start : start + size] for c in columns)
         stats = np.zeros((size, 0), np.int64)
         splits = Splits(feature, bin_, missing_left, words, stats, stats, np.zeros(size), np.ones(size, np.bool_))
-        fingerprint = b"".join(c[start : start + size].tobytes() for c in columns)
         rounds.append((fingerprint, (node, splits)))
         start += size
     return rounds
+
+
+def _fingerprints(request: GrowLevel) -> list[bytes]:
+    """Return the bytes of each round of splits."""
+    columns = [getattr(request, name) for name in _SPLIT_TYPES]
+    stops = np.cumsum(request.round_sizes).tolist()
+    return [b"".join(c[start:stop].tobytes() for c in columns) for start, stop in pairwise([0, *stops])]
 
 
 def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
@@ -224,14 +230,16 @@ def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
     sizes, node, feature = request.round_sizes, request.split_node, request.split_feature
     n = len(node)
     there = request.n_trees + 2 * np.repeat(np.cumsum(sizes) - sizes, sizes)  # nodes when a split was made
-    if (node < 0).any() or (node >= there).any() or len(np.unique(node)) < n:
+    if (node >= there).any() or not are_different(node, request.n_trees + 2 * n):
         raise FormatError("a split of a node that does not exist, or was split before")
     if (feature < 0).any() or (feature >= len(bins.n_bins)).any():
         raise FormatError("a split by a feature that does not exist")
     if (request.split_bin < 0).any() or (request.split_bin > bins.last[feature]).any():
         raise FormatError("a split after a bin that does not exist")
     check_nodes(request.nodes, request.features, request.n_trees + 2 * n, len(bins.n_bins))
-    if np.isin(request.nodes, node).any():
+    was_split = np.zeros(request.n_trees + 2 * n, np.bool_)
+    was_split[node] = True
+    if was_split[request.nodes].any():
         raise FormatError("an open node was split before")
 
 

@@ -7,11 +7,13 @@ share a word, each some bits above the last: words add up as their counters do.
 
 from collections.abc import Sequence
 from math import prod
+from typing import Literal
 
 import msgspec
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256, ChaCha20
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numba import njit
 
 from silvan.errors import RefusedError
@@ -25,7 +27,11 @@ _PACK_PIECE = 1 << 11  # words that stay in the processor's cache while they are
 MASK_TASK = 1 << 18  # words that a thread takes at a time
 MASK_PIECE = 1 << 14  # words that stay in the processor's cache while all masks are added
 _ZEROS = memoryview(bytes(MASK_PIECE * WORD.itemsize))
-_BLOCK = 64  # bytes of the cipher's block; a stream can be entered at any
+
+MaskCipher = Literal["ChaCha20", "AES-256-CTR"]
+"""By what the seeds of masks are stretched: sums of version 0.1.0, and those of today, which take two thirds of it."""
+
+_BLOCK = {"ChaCha20": 64, "AES-256-CTR": 16}  # bytes of a block; a stream can be entered at any
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -81,8 +87,9 @@ def _fill_words(counters: np.ndarray, width: int, words: np.ndarray) -> None:
         words[start:stop] = 0
         for lane in range(BITS // width):
             shift, first = np.uint64(lane * width), lane * n
-            for i in range(start, min(stop, len(counters) - first)):
-                words[i] += np.uint64(np.int64(counters[first + i])) << shift
+            some, part = words[start:stop], counters[first + start : first + stop]
+            for i in range(len(part)):
+                some[i] += np.uint64(np.int64(part[i])) << shift
 
 
 def unpack(words: np.ndarray, size: int, width: int) -> np.ndarray:
@@ -96,9 +103,9 @@ def unpack(words: np.ndarray, size: int, width: int) -> np.ndarray:
 def _read_words(words: np.ndarray, width: int, counters: np.ndarray) -> None:
     n, low = len(words), (np.uint64(1) << np.uint64(width)) - np.uint64(1)
     for lane in range(BITS // width):
-        shift, first = np.uint64(lane * width), lane * n
-        for i in range(min(n, len(counters) - first)):
-            counters[first + i] = words[i] >> shift & low
+        shift, part = np.uint64(lane * width), counters[lane * n : (lane + 1) * n]
+        for i in range(len(part)):
+            part[i] = words[i] >> shift & low
 
 
 def unflatten(layout: Layout, counters: np.ndarray, kind: type[Reply], width: int = BITS) -> Reply:
@@ -117,13 +124,19 @@ def unflatten(layout: Layout, counters: np.ndarray, kind: type[Reply], width: in
     return kind(**fields)
 
 
-def mask(words: np.ndarray, plus: Sequence[bytes], minus: Sequence[bytes], threads: int = 1) -> None:
+def mask(
+    words: np.ndarray,
+    plus: Sequence[bytes],
+    minus: Sequence[bytes],
+    threads: int = 1,
+    cipher: MaskCipher = "AES-256-CTR",
+) -> None:
     """Add the key streams of some seeds to words and subtract those of others, in place; a seed is for one sum."""
 
     def mask_task(start: int) -> None:
         here = words[start : start + MASK_TASK]
-        streams: list[tuple[np.ufunc, CipherContext]] = [(np.add, _stream(seed, start)) for seed in plus]
-        streams += [(np.subtract, _stream(seed, start)) for seed in minus]
+        streams: list[tuple[np.ufunc, CipherContext]] = [(np.add, _stream(seed, cipher, start)) for seed in plus]
+        streams += [(np.subtract, _stream(seed, cipher, start)) for seed in minus]
         buffer = np.empty(MASK_PIECE, WORD)
         for at in range(0, len(here), MASK_PIECE):
             piece = here[at : at + MASK_PIECE]
@@ -138,7 +151,7 @@ def mask(words: np.ndarray, plus: Sequence[bytes], minus: Sequence[bytes], threa
 
 def key_stream(seed: bytes, n: int) -> bytes:
     """Return the first n bytes of a seed's key stream."""
-    return _stream(seed, 0).update(bytes(n))
+    return _stream(seed, "ChaCha20").update(bytes(n))
 
 
 def offsets(seed: bytes, n: int) -> np.ndarray:
@@ -146,7 +159,9 @@ def offsets(seed: bytes, n: int) -> np.ndarray:
     return np.frombuffer(key_stream(seed, n * WORD.itemsize), WORD)
 
 
-def _stream(seed: bytes, word: int) -> CipherContext:
+def _stream(seed: bytes, cipher: MaskCipher, word: int = 0) -> CipherContext:
     """Start a seed's key stream at a word."""
-    counter = word * WORD.itemsize // _BLOCK
+    counter = word * WORD.itemsize // _BLOCK[cipher]
+    if cipher == "AES-256-CTR":
+        return Cipher(AES256(seed), CTR(counter.to_bytes(16, "big"))).encryptor()
     return Cipher(ChaCha20(seed, counter.to_bytes(8, "little") + bytes(8)), mode=None).encryptor()

@@ -102,6 +102,7 @@ class MaskedSums:
             members=[Member(site, keys[site]) for site in sites],
             neighbours=min(self.neighbours or enough_neighbours(n), n - 1),
             width=_width(question.most),
+            cipher="AES-256-CTR",
         )
         return _MaskedSum(federation, question, turn).run()
 
@@ -215,7 +216,7 @@ class _MaskedSum:
                 added = row == 0 or adds_mask(site, self.names[near[row - 1]])
                 (plus if added else minus).append(seed)
         assert self.words is not None  # noqa: S101
-        mask(self.words, minus, plus, thread_count(None))
+        mask(self.words, minus, plus, thread_count(None), self.turn.cipher)
         layout = self.hidden[survivors[0]].layout
         kind, most = self.question.kind, self.question.most
         try:

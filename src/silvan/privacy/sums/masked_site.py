@@ -27,7 +27,7 @@ from silvan.federation.store import digest
 from silvan.privacy.noise.noisy_request import settle_shares
 from silvan.privacy.seal import derive, public_key, seal, secret_key, shared_secret, unseal
 from silvan.privacy.sums import shamir
-from silvan.privacy.sums.counters import BITS, Layout, flatten, key_stream, mask
+from silvan.privacy.sums.counters import BITS, Layout, MaskCipher, flatten, key_stream, mask
 from silvan.privacy.sums.members import MIN_SITES, Member, Ready, place_of
 from silvan.privacy.sums.neighbours import enough_neighbours, neighbours
 from silvan.util.threads import thread_count
@@ -52,7 +52,8 @@ def withstood(n: int) -> int:
 class Turn(msgspec.Struct, frozen=True):
     """One step: tell the key; hide the part; confirm whose parts are in the sum; give the shares that open it.
 
-    ``neighbours`` is how many sites each shares masks with, ``width`` how many bits a counter takes.
+    ``neighbours`` is how many sites each shares masks with, ``width`` how many bits a counter takes, ``cipher`` what
+    stretches the seeds of masks.
     """
 
     what: Literal["key", "hide", "confirm", "open"]
@@ -63,11 +64,14 @@ class Turn(msgspec.Struct, frozen=True):
     survivors: list[str] = []
     codes: dict[str, bytes] = {}  # the confirmations that others made out for the site
     boxes: dict[str, bytes] = {}  # the shares that others sealed for it
+    cipher: MaskCipher = "ChaCha20"
 
     def name(self, study: str, statistic: str) -> str:
         """Name the sum by all that it is about: no mask, box or confirmation of one is any in another."""
         members = [(member.site, member.key.hex()) for member in self.members]
         about = [study, self.sum, members, self.neighbours, self.width, statistic]
+        if self.cipher != "ChaCha20":
+            about.append(self.cipher)
         return digest(msgspec.json.encode(["masked sum", *about]))
 
     def neighbour_places(self, study: str) -> list[list[int]]:
@@ -188,7 +192,7 @@ class SumAtSite:
         near = self.near[self.place]
         plus = [self._own_mask(seed), *(self.pairs[i].mask for i in near if self._adds(i))]
         minus = [self.pairs[i].mask for i in near if not self._adds(i)]
-        mask(words, plus, minus, thread_count(self.site.n_jobs))
+        mask(words, plus, minus, thread_count(self.site.n_jobs), self.turn.cipher)
         return Hidden(
             layout=layout,
             words=words.view(np.uint8).data,
