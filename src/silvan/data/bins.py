@@ -465,6 +465,19 @@ def _choose_cuts(
     return cuts, steps
 
 
+def most_in_a_bin(bins: Bins, f: int, counts: np.ndarray, heavy: Heavy, fine: np.ndarray, table_grid: Grid) -> int:
+    """Return the most rows with a value in any bin of any tree's histograms of a column, from the counts of its cells.
+
+    The cut points must have been chosen from these counts: then none goes through a cell.
+    """
+    starts, coarse = heavy.starts(table_grid.coarse), table_grid.coarse
+    _, high, rows = _occupied(counts, *heavy, starts, fine, coarse)
+    codes = bins.codes[f][np.searchsorted(grid.images(bins.cuts[f]), high)].astype(np.int64)
+    shift = int(bins.shift[f])
+    held = [np.bincount((codes + offset) >> shift, rows).max(initial=0) for offset in range(1 << shift)]
+    return int(max(held))
+
+
 def choose_cuts(
     counts: np.ndarray, heavy: Heavy, fine: np.ndarray, table_grid: Grid, max_bins: int, *, staggered: bool
 ) -> tuple[np.ndarray, np.ndarray]:

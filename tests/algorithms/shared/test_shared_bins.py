@@ -48,7 +48,7 @@ def gathered(fed):
 @pytest.mark.parametrize("n_sites", [1, 3, 40])
 def test_bins_of_a_federation(task, max_bins, n_sites):
     fed = federate(parts(table(task), n_sites))
-    bins, blob, label = find_shared_bins(fed, fed.schema, max_bins)
+    bins, blob, label, _ = find_shared_bins(fed, fed.schema, max_bins)
     rows = gathered(fed)
     same_cuts(bins, pooled_bins([rows], fed.schema, max_bins))
     same_cuts(bins, find_bins(rows.X, fed.schema, max_bins, floor=FLOOR, staggered=True)[0])
@@ -108,16 +108,36 @@ def test_wide_tables_are_looked_into_less_closely(n_columns):
     X = np.tile(rng.normal(size=(300, 1)).astype(np.float32), (1, n_columns))
     schema = Schema.of([f"x{i}" for i in range(n_columns)], Label("label", (0, 1)))
     fed = federate({"a": (X[:100], [0, 1] * 50), "b": (X[100:], [0, 1] * 100)}, Recorded, schema=schema)
-    bins, _, _ = find_shared_bins(fed, schema, 32)
+    bins = find_shared_bins(fed, schema, 32).bins
     assert all(np.array_equal(c, bins.cuts[0]) for c in bins.cuts)
     same_cuts(bins, find_bins(X, schema, 32, floor=FLOOR, staggered=True)[0])
+
+
+@given(st.integers(0, 2**32), st.integers(2, 300), st.sampled_from([2, 5, 16, 64, 200]))
+@examples(25)
+def test_no_bin_holds_more_rows_than_is_said(seed, n, max_bins):
+    """Masked sums are packed by it: whatever a tree's cut points are, and exactly as many in some tree's histograms."""
+    rng = np.random.default_rng(seed)
+    X = np.stack([rng.normal(size=n), rng.integers(0, 7, n), rng.integers(-3, 90, n), rng.normal(size=n)], axis=1)
+    X[rng.random(n) < 0.4, 0] = np.nan
+    X[:, 2] = np.where(X[:, 2] > 80, -1e30, X[:, 2] * 10.0 ** (X[:, 2] % 9))
+    X, y = X.astype(np.float32), [i // 2 % 2 for i in range(n)]
+    features = Feature("x0"), Feature("x1"), Feature("x2"), Feature("x3", edges=(-1.0, 0.5))
+    schema = Schema(features, Label("label", (0, 1)))
+    fed = federate({"a": (X[::2], y[::2]), "b": (X[1::2], y[1::2])}, schema=schema)
+    bins, _, _, most = find_shared_bins(fed, fed.schema, max_bins)
+    codes = bins.apply(X).astype(np.int64)
+    for f in range(4):
+        shift = int(bins.shift[f])
+        held = [np.bincount((codes[:, f] + offset) >> shift).max() for offset in range(1 << shift)]
+        assert most[f] == (n if f == 3 else max(held))
 
 
 def test_no_value_of_a_row_is_a_cut():
     rng = np.random.default_rng(0)
     X = rng.normal(50, 10, (500, 3)).astype(np.float32)
     fed = federate({"a": (X[:250], [0, 1] * 125), "b": (X[250:], [0, 1] * 125)})
-    bins, _, _ = find_shared_bins(fed, fed.schema, 64)
+    bins = find_shared_bins(fed, fed.schema, 64).bins
     for f in range(3):
         assert len(bins.cuts[f]) == 251
         assert not np.isin(bins.cuts[f], X[:, f]).any()

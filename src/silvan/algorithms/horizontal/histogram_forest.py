@@ -268,7 +268,7 @@ def _check_measure(measure: Measure, schema: Schema) -> None:
 
 def fit(federation: Federation, schema: Schema, settings: Settings, feature_key: np.ndarray) -> Forest:
     """Grow the forest of all sites' training rows."""
-    bins, bins_blob, label = find_shared_bins(federation, schema, settings.max_bins)
+    bins, bins_blob, label, in_bins = find_shared_bins(federation, schema, settings.max_bins)
     plan = settings.federated_plan(len(schema.features))
     measure = settings.measure(schema, label)
     rule = settings.rule(measure)
@@ -289,7 +289,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
                 **history.columns(),
             ),
             check=lambda site, reply: check_histograms(reply.sums, features, bins, measure),
-            most=None if measure.scale else int(history.rows[nodes].max()),
+            most=None if measure.scale else int(min(history.rows[nodes].max(), in_bins[features].max())),
         )
         return choose_level(reply.sums, features, bins, rule, ties, offsets=offsets)
 

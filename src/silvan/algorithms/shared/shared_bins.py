@@ -5,14 +5,14 @@ edge.
 """
 
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
 
 from silvan.algorithms.shared.requests import schema_of
 from silvan.data import grid
-from silvan.data.bins import Bins, choose_cuts, given_cuts, make_bins, staggered_bins
+from silvan.data.bins import Bins, choose_cuts, given_cuts, make_bins, most_in_a_bin, staggered_bins
 from silvan.data.grid import Grid, Heavy
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError
@@ -221,8 +221,17 @@ def _by_column(request: CountFine, schema: Schema) -> list[Heavy]:
 # -- at the coordinator
 
 
-def find_shared_bins(federation: Federation, schema: Schema, max_bins: int) -> tuple[Bins, Blob, np.ndarray]:
-    """Find the bins of all sites' training rows together; return them, their blob, and the label's counts."""
+class SharedBins(NamedTuple):
+    """The bins of all sites' training rows together, and what was counted to find them."""
+
+    bins: Bins
+    blob: Blob
+    label: np.ndarray  # rows by class, or by coarse cell of the target
+    most: np.ndarray  # int64, of each column: the most rows that a bin of a tree's histograms can hold
+
+
+def find_shared_bins(federation: Federation, schema: Schema, max_bins: int) -> SharedBins:
+    """Find the bins of all sites' training rows together."""
     named, coarse = federation.blob(schema.to_json().encode()), coarse_total(federation, schema)
     heavy = _heavy(coarse.cells, schema, staggered_bins(max_bins))
     size = int(_starts(heavy, Grid.for_columns(len(schema.features)))[-1])
@@ -237,7 +246,20 @@ def find_shared_bins(federation: Federation, schema: Schema, max_bins: int) -> t
         most=int(coarse.cells.max(initial=0)),
     )
     bins = _bins_from_counts(schema, coarse.cells, heavy, fine.cells, max_bins, staggered=True)
-    return bins, federation.blob(wire.encode(CutPoints.of(bins, max_bins))), coarse.label
+    blob = federation.blob(wire.encode(CutPoints.of(bins, max_bins)))
+    return SharedBins(bins, blob, coarse.label, _most_in_bins(schema, bins, coarse, heavy, fine.cells))
+
+
+def _most_in_bins(schema: Schema, bins: Bins, coarse: GridCounts, heavy: list[Heavy], fine: np.ndarray) -> np.ndarray:
+    """Return the most rows that a bin of each column can hold: all of them where nothing is counted on the grid."""
+    table_grid, rows = Grid.for_columns(len(schema.features)), int(coarse.label.sum())
+    starts, most = _starts(heavy, table_grid), np.full(len(schema.features), rows)
+    for f in range(len(most)):
+        if _on_grid(schema, f):
+            block = fine[starts[f] : starts[f + 1]]
+            missing = rows - int(coarse.cells[f].sum(dtype=np.int64))
+            most[f] = max(missing, most_in_a_bin(bins, f, coarse.cells[f], heavy[f], block, table_grid))
+    return most
 
 
 def coarse_total(federation: Federation, schema: Schema) -> GridCounts:
