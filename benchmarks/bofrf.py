@@ -71,8 +71,8 @@ def main() -> None:
         "Scoring trees for BOFRF",
         f"{SITES} sites x {TREES} trees x {ROWS:,} rows a site (30 columns, depth {DEPTH}, two threads): "
         f"{SITES * SITES * TREES * ROWS:,} walks. Times as multiples of growing the local forests in the same round, "
-        "median (smallest-largest). What the whole takes beyond growing and scoring is choosing, messages, and reading and "
-        "checking trees at ten sites. Against scikit-learn: one site's rows and one forest of its own trees.",
+        "median (smallest-largest). What the whole takes beyond growing and scoring is choosing, messages, and reading "
+        "and checking trees at ten sites. Against scikit-learn: one site's rows and one forest of its own trees.",
         ["", "time"],
     )
     for name in jobs:

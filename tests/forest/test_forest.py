@@ -11,7 +11,7 @@ from silvan.errors import FormatError, InputError
 from silvan.forest import predict
 from silvan.forest.arrays import ARRAYS, DEPTH_CAP
 from silvan.forest.category_set import known_bins, set_bits
-from silvan.forest.forest import Forest
+from silvan.forest.forest import Forest, join_forests
 
 
 def naive_structure(forest):
@@ -256,3 +256,18 @@ def test_known_bins_and_set_bits():
     bits = set_bits(known_bins(MIXED))
     assert bits.sum(axis=1).tolist() == [0, 3, 72, 0, 256, 1]
     assert bits[2, :72].all()
+
+
+def test_forests_share_arrays_that_nobody_can_write_to():
+    forest = random_forest(1, schema=NUMBERS, n_classes=2)
+    other = replace(forest, weights=2.0 * forest.weights)
+    assert other.value is forest.value
+    assert join_forests([forest]).value is not forest.value
+    for array in (np.array(forest.value), forest.value[:]):  # one that can be written to, and a view of another's
+        array.setflags(write=array.base is None)
+        assert replace(forest, value=array).value is not array
+    below = forest.threshold.copy()
+    below[forest.feature < 0] = -0.0
+    below.setflags(write=False)
+    assert replace(forest, threshold=below).hash == forest.hash
+    assert forest.bare() is forest.bare().bare()

@@ -131,15 +131,18 @@ class ForestArrays:
     @cached_property
     def depth(self) -> np.ndarray:
         """Each node's distance from its root."""
-        depth = np.zeros(len(self.feature), np.int32)
-        level = self.offsets[:-1]
-        for down in range(1, DEPTH_CAP + 2):
-            level = self.left[level[self.feature[level] >= 0]]
-            if not len(level):
-                break
-            level = np.concatenate([level, level + 1])
-            depth[level] = down
-        return depth
+        before = np.concatenate([[0], np.cumsum(self.feature >= 0)])  # splits before each node
+        trees, starts, ends = np.arange(len(self)), self.offsets[:-1], self.offsets[:-1] + 1
+        levels: list[tuple[np.ndarray, np.ndarray]] = []  # trees that are so deep, and how many of their nodes are
+        while len(trees) and len(levels) < DEPTH_CAP + 2:
+            levels.append((trees, ends - starts))
+            n_next = 2 * (before[ends] - before[starts])
+            deeper = n_next > 0
+            trees, starts, ends = trees[deeper], ends[deeper], (ends + n_next)[deeper]
+        of_tree, sizes = (np.concatenate(some) for some in zip(*levels, strict=True))
+        order = np.argsort(of_tree, kind="stable")
+        numbers = np.repeat(np.arange(len(levels), dtype=np.int32), [len(some) for some, _ in levels])
+        return np.repeat(numbers[order], sizes[order])
 
     @cached_property
     def leaf(self) -> np.ndarray:
@@ -199,7 +202,7 @@ class ForestArrays:
 
     def bare(self) -> Self:
         """Return the forest without its gains, which must not leave a site."""
-        return replace(self, gain=None)
+        return self if self.gain is None else replace(self, gain=None)
 
     def _stages(self, trees: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
         """Return the stage of each of some trees and the say of each stage; None unless trees combine by stages."""
@@ -244,10 +247,23 @@ def not_none(array: np.ndarray | None) -> np.ndarray:
 
 
 def _frozen(array: Any, dtype: Any) -> np.ndarray:
-    """Copy, so that nobody can write to what was checked; -0.0 becomes 0.0, for one forest has one hash."""
+    """Copy, so that nobody can write to what was checked; -0.0 becomes 0.0, for one forest has one hash.
+
+    What another forest has frozen is shared.
+    """
+    if _is_frozen(array, dtype):
+        shared: np.ndarray = array
+        return shared
     own = np.array(array, dtype, order="C")
     if own.dtype.kind == "f":
         with np.errstate(invalid="ignore"):
             own += 0
     own.setflags(write=False)
     return own
+
+
+def _is_frozen(array: Any, dtype: Any) -> bool:
+    """Whether an array is read-only, its own, and as a copy would be."""
+    if type(array) is not np.ndarray or array.dtype != dtype or array.flags.writeable or array.base is not None:
+        return False
+    return array.flags.c_contiguous and not (array.dtype.kind == "f" and (np.signbit(array) & (array == 0)).any())

@@ -234,6 +234,8 @@ def join_forests(forests: Sequence[Forest], say: Sequence[float] | None = None) 
         arrays["say"] = np.concatenate([not_none(f.say) * x for f, x in zip(forests, factors, strict=True)])
     else:
         arrays["weights"] = np.concatenate([f.weights * x for f, x in zip(forests, factors, strict=True)])
+    for array in arrays.values():
+        array.setflags(write=False)  # nobody else has them, and they need not be copied
     gains = [f.gain for f in forests if f.gain is not None]
     gain = np.mean(gains, axis=0) if len(gains) == len(forests) else None
     return Forest(first.schema, **arrays, combine=first.combine, gain=gain)

@@ -165,15 +165,16 @@ class Weighted:
     members: dict[str, OwnTrees]
     forests: dict[str, Forest]
     blobs: dict[str, Blob]
+    together: Forest  # the trees of all, in the order of the sites
     alphas: np.ndarray
     equal: bool = False
     refusals: Refusals | None = None
     recounted: tuple[Forest, Blob] | None = None
 
-    @cached_property
+    @property
     def joined(self) -> Forest:
         """All trees, in the order of the sites; after a recount, if there was one."""
-        return join_forests(list(self.forests.values())) if self.recounted is None else self.recounted[0]
+        return self.together if self.recounted is None else self.recounted[0]
 
     @cached_property
     def owners(self) -> np.ndarray:
@@ -218,8 +219,14 @@ def weigh(
         tune=exchange.tune,
         max_trees=exchange.max_trees,
     )
-    replies: dict[str, OwnTrees] = federation.ask(request, check=lambda site, reply: _check_own(reply, request, schema))
-    forests = {site: read_trees(reply.forest, schema) for site, reply in replies.items()}
+    checked: dict[bytes, Forest] = {}  # trees that were read to check a reply need not be read again
+
+    def check(_: str, reply: OwnTrees) -> None:
+        checked[reply.forest] = _check_own(reply, request, schema)
+
+    replies: dict[str, OwnTrees] = federation.ask(request, check=check)
+    found = {site: checked.get(reply.forest) for site, reply in replies.items()}
+    forests = {site: forest or read_trees(replies[site].forest, schema) for site, forest in found.items()}
     blobs = {site: federation.work(site, reply) for site, reply in replies.items()}
     groups = {"": list(replies)} if clusters is None else clusters
     listed = {name: [site for site in replies if site in sites] for name, sites in groups.items()}
@@ -234,9 +241,10 @@ def weigh(
             members = {site: replies[site] for site in sites if site not in federation.lost}
             own = {site: forests[site] for site in members}
             kept = refusals[name].keep_sites(list(members)) if name in refusals else None
-            alphas = _alphas(federation, schema, named, members, own, blobs, exchange.validation)
+            together = join_forests(list(own.values()))
+            alphas = _alphas(federation, schema, named, members, together, blobs, exchange.validation)
             shown = {site: blobs[site] for site in members}
-            weighted[name] = Weighted(members, own, shown, alphas, exchange.equal, kept)
+            weighted[name] = Weighted(members, own, shown, together, alphas, exchange.equal, kept)
     if not exchange.recount:
         return weighted
     counting = Counting(exchange.validation, settings.row_draw, settings.min_samples_leaf)
@@ -252,7 +260,8 @@ def _recounted(federation: Federation, schema: Schema, weighted: Weighted, count
     return replace(weighted, recounted=recount(federation, schema, trees, rows, counting))
 
 
-def _check_own(reply: OwnTrees, request: BringTrees, schema: Schema) -> None:
+def _check_own(reply: OwnTrees, request: BringTrees, schema: Schema) -> Forest:
+    """Raise ``FormatError`` unless a site sent what was asked for; return its trees."""
     forest = read_trees(reply.forest, schema)
     asked = reply.settings.n_estimators if request.tune is not None else request.settings.n_estimators
     most = len(forest) if request.max_trees is None else request.max_trees
@@ -262,6 +271,7 @@ def _check_own(reply: OwnTrees, request: BringTrees, schema: Schema) -> None:
         raise FormatError("it has no rows to learn from")
     if reply.absent.shape != (len(schema.features),) or reply.absent.dtype != np.bool_:
         raise FormatError("the columns that it lacks are not those of the schema")
+    return forest
 
 
 def _alphas(
@@ -269,12 +279,11 @@ def _alphas(
     schema: Schema,
     named: Blob,
     members: dict[str, OwnTrees],
-    forests: dict[str, Forest],
+    forest: Forest,
     blobs: dict[str, Blob],
     validation: float,
 ) -> np.ndarray:
     """Sum the trees' scores over all sites and return what each tree is worth (Eqs 3.5 and 3.6)."""
-    forest = join_forests(list(forests.values()))
     k = schema.n_classes
     if len(forest) > MAX_TREES or len(forest) * k * k > MAX_CELLS:
         raise InputError(
