@@ -234,9 +234,9 @@ def left_children(inner: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
     ``inner`` says which nodes are split, ``offsets`` where each tree's nodes begin.
     """
-    before = np.concatenate([[0], np.cumsum(inner)])[:-1]
-    starts = np.repeat(offsets[:-1], np.diff(offsets))
-    return np.where(inner, starts + 2 * (before - before[starts]) + 1, -1)
+    before = np.cumsum(inner) - inner  # splits before each node
+    roots = offsets[:-1]
+    return np.where(inner, 2 * before + np.repeat(roots + 1 - 2 * before[roots], np.diff(offsets)), -1)
 
 
 def not_none(array: np.ndarray | None) -> np.ndarray:

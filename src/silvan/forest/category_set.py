@@ -35,4 +35,4 @@ def known_bins(schema: Schema) -> np.ndarray:
 def is_category_split(schema: Schema, feature: np.ndarray) -> np.ndarray:
     """Return which nodes split by category, given each node's feature (-1 for a leaf)."""
     kinds = np.array([f.categorical for f in schema.features] + [False], np.bool_)
-    return kinds[feature]
+    return kinds[feature] if kinds.any() else np.zeros(feature.shape, np.bool_)

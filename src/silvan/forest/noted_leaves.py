@@ -58,8 +58,9 @@ def add_noted(leaves: np.ndarray, first: int, stop: int, offsets: np.ndarray, ad
                 _add_unless(some, adding.skip[line, begin : begin + n], answer, values)
             elif answer.shape[1] == 2:  # nearly always, and faster together
                 for i in range(n):
-                    values[i, 0] += answer[U(some[i]), 0]
-                    values[i, 1] += answer[U(some[i]), 1]
+                    one = values[i, 0] + answer[U(some[i]), 0]
+                    two = values[i, 1] + answer[U(some[i]), 1]
+                    values[i, 0], values[i, 1] = one, two
             else:
                 for i in range(n):
                     for k in range(answer.shape[1]):

@@ -183,6 +183,8 @@ def abstaining(forest: ForestArrays, absent: np.ndarray) -> np.ndarray:
     """Return which trees ask about a feature that is absent."""
     if absent.shape != (forest.n_features,) or absent.dtype != np.bool_:
         raise InputError(f"absent must have {forest.n_features} entries, true or false, one a feature")
+    if not absent.any():
+        return np.zeros(len(forest), np.bool_)
     asked = np.append(absent, False)[forest.feature]  # the last entry is for leaves, whose feature is -1
     return np.logical_or.reduceat(asked, forest.offsets[:-1])
 
