@@ -48,10 +48,10 @@ def test_columns_and_questions(study):
     for said in (
         "patient at north, south: every value occurs once: an identifier?",
         "visit at north, south: every value occurs once",
-        "weight at north, south: -999 in 9 rows: does it stand for missing?",
+        'weight at north, south: -999 in 18 rows: does it stand for missing (then set missing = ["-999"])?',
         "country at north, south: has one value only",
         "discharge at north, south: tells the classes apart by itself (AUC 1.000)",
-        "times as much, near 18 (glucose in mg/dl and mmol/l); are the units the same?",
+        "17.3 times as much, near 17.1 (bilirubin in µmol/l and mg/dl) or 18 (glucose in mg/dl and mmol/l); are the",
     ):
         assert said in lines
     assert "admitted at" not in lines

@@ -171,15 +171,16 @@ def test_a_column_called_otherwise(tmp_path):
         assert "set rename" in said(lacking)
         for line, text in {
             "rename = { alte = 'age' }": "did you mean 'alter'?",
-            "rename = 5": "--reading:1: rename must give the study's name",
-            "renam = {}": "--reading:1: unknown key 'renam'; did you mean 'rename'?",
-            "rename =": "--reading (at the end): not valid TOML",
+            "rename = 5": "--reading: rename must give the study's name",
+            "renam = {}": "--reading: unknown key 'renam'; did you mean 'rename'?",
+            "rename = { alter": "--reading: the value of rename is not valid TOML",
+            "rename": "--reading takes KEY=VALUE",
         }.items():
             assert text in said(silvan(*asked, "--reading", line, ok=False))
         database = silvan(
             *asked, "--table", "sqlite:///x.db?table=t", "--reading", "rename = { alter = 'age' }", ok=False
         )
         assert "[reading] is for files; a query says what columns are called" in said(database)
-        joined = silvan(*asked, "--reading", "rename = { alter = 'age' }", "--reading", "separator = ';'")
+        joined = silvan(*asked, "--reading", "rename = { alter = 'age' }", "--reading", "separator=;")
         assert "4 rows and the columns age, label" in said(joined)
         assert Member(tmp_path / "south").settings["reading"] == {"rename": {"alter": "age"}, "separator": ";"}

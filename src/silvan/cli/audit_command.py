@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from silvan.cli.plain_text import clean, print_json
+from silvan.cli.tables.table_options import Reading, table_as_written
 from silvan.errors import InputError
 from silvan.util.readable import count_of
 
@@ -36,6 +37,7 @@ def audit(
         Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Where to write the report; else into RUN.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides all draws.")] = 0,
+    reading: Reading = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Attack the models of a run, as a curious recipient would, and compare what is learnt with limits.
@@ -56,9 +58,16 @@ def audit(
     limits = make_limits({**limits, **_read_limits(limit or [])})
     if others is not None and table is None:
         raise InputError("--others goes with --table: which rows were learnt from?")
+    if reading and table is None:
+        raise InputError("--reading says how --table and --others are written; name them too")
     progress = Progress()
     with progress.step("Attacking"):
-        reports = _on_tables(run, site, table, others, limits, seed) if table else _on_study(run, site, limits, seed)
+        if table is None:
+            reports = _on_study(run, site, limits, seed)
+        else:
+            record = Run(run).read() if run.is_dir() else None
+            members, rest = (path and table_as_written(path, record, reading) for path in (table, others))
+            reports = _on_tables(run, site, members, rest, limits, seed)
     console = Console()
     passed = all(report.passed for report in reports)
     if json:
@@ -88,15 +97,14 @@ def _read_limits(words: list[str]) -> dict[str, Any]:
 
 
 def _on_tables(
-    run: Path, site: str | None, table: Path, others: Path | None, limits: dict[str, float], seed: int
+    run: Path, site: str | None, members: Any, others: Any, limits: dict[str, float], seed: int
 ) -> list["Report"]:
     """Audit against rows that the owner names."""
     from silvan.auditing.run_audit import audit as attack
     from silvan.cli.predict_command import open_forest
 
     forest = open_forest(run, site)
-    rest = None if others is None else str(others)
-    return [attack(forest, members=str(table), others=rest, limits=limits, name=site or run.name, seed=seed)]
+    return [attack(forest, members=members, others=others, limits=limits, name=site or run.name, seed=seed)]
 
 
 def _on_study(path: Path, site: str | None, limits: dict[str, float], seed: int) -> list["Report"]:

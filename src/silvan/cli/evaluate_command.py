@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from silvan.cli.plain_text import clean, print_json
+from silvan.cli.tables.table_options import Reading, table_as_written
 from silvan.errors import InputError, SchemaError
 from silvan.util.readable import count_of
 
@@ -25,6 +26,7 @@ def evaluate(
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Show every figure of every model.")] = False,
     fill: Annotated[bool, typer.Option("--fill", help="Count columns that the table lacks as missing.")] = False,
+    reading: Reading = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Judge a model again: on its sites' test rows, or on a table.
@@ -42,11 +44,14 @@ def evaluate(
 
     console, progress, folder = Console(), Progress(), Run(run)
     record, learnt = folder.read() if run.is_dir() else None, None
+    if reading and table is None:
+        raise InputError("--reading says how TABLE is written; name a table too")
     if table is not None:
+        source = table_as_written(table, record, reading)
         if record is None or record.by != "columns":
-            check_columns(run, record, table, fill)
-        rows = on_table(run, folder, record, table, progress)
-        learnt = rows_learnt_from(folder, record, table)
+            check_columns(run, record, table, source, fill)
+        rows = on_table(run, folder, record, source, progress)
+        learnt = rows_learnt_from(folder, record, source)
         if not json:
             shown = figure_tables.all_figures(rows) if everything else terminal.on_table(rows, str(table))
             terminal.print_parts(console, shown)
@@ -71,14 +76,14 @@ def evaluate(
         Run(output.parent).write_evaluation(rows, output.name)
 
 
-def rows_learnt_from(run: "Run", record: "Record | None", table: Path) -> tuple[int, int] | None:
+def rows_learnt_from(run: "Run", record: "Record | None", table: Any) -> tuple[int, int] | None:
     """Return how many rows of a table the run's model was learnt from, and of how many; None if nobody knows."""
     from silvan.study.tables.learnt_rows import count_learnt_rows
 
     if record is None or record.by == "columns" or not record.models:
         return None
     schema = run.forest(record.models[0].site or None).schema
-    return count_learnt_rows(run.folder, schema, str(table))
+    return count_learnt_rows(run.folder, schema, table)
 
 
 def learnt_line(learnt: int, rows: int, table: str) -> str:
@@ -92,7 +97,7 @@ def learnt_line(learnt: int, rows: int, table: str) -> str:
     )
 
 
-def check_columns(path: Path, record: "Record | None", table: Path, fill: bool) -> None:
+def check_columns(path: Path, record: "Record | None", table: Path, source: Any, fill: bool) -> None:
     """Raise ``SchemaError`` if a table lacks columns of the model, with those that are called much the same."""
     from silvan.cli.predict_command import open_forest
     from silvan.data.encode import near_names
@@ -101,7 +106,7 @@ def check_columns(path: Path, record: "Record | None", table: Path, fill: bool) 
 
     sites = [""] if record is None else [model.site for model in record.models] or [""]
     schema = open_forest(path, None if "" in sites else sites[0]).schema
-    names = read_table(str(table), schema.label.name, schema).columns
+    names = read_table(source, schema.label.name, schema).columns
     absent = [name for name in dict.fromkeys(schema.columns) if name not in names]
     if not absent or (fill and len(absent) < len(set(schema.columns))):
         return
@@ -177,7 +182,7 @@ def restore_run(study: "Study", run: "Run", record: "Record") -> tuple[Any, Any]
     return federation, model
 
 
-def on_table(path: Path, run: "Run", record: "Record | None", table: Path, progress: "Progress") -> list["Figures"]:
+def on_table(path: Path, run: "Run", record: "Record | None", table: Any, progress: "Progress") -> list["Figures"]:
     """Judge on a table; beside it the sites' own forests if the study's tables are unchanged."""
     from silvan.study import column_steps
     from silvan.study.steps import figures
@@ -188,13 +193,13 @@ def on_table(path: Path, run: "Run", record: "Record | None", table: Path, progr
             return [figures(row) for row in column_steps.on_table(study, run, record, table)]
         if record is not None and study is not None:
             federation, model = restore_run(study, run, record)
-            rows = model.figures_on_table(federation, model.contenders(federation), str(table))
+            rows = model.figures_on_table(federation, model.contenders(federation), table)
             federation.journal.close()
             return [figures(row) for row in rows]
         return _forests_on_table(path, record, table)
 
 
-def _forests_on_table(path: Path, record: "Record | None", table: Path) -> list["Figures"]:
+def _forests_on_table(path: Path, record: "Record | None", table: Any) -> list["Figures"]:
     from silvan.algorithms.evaluation.figures import FEDERATED
     from silvan.algorithms.evaluation.figures import on_table as judge
     from silvan.cli.predict_command import open_forest
@@ -206,5 +211,5 @@ def _forests_on_table(path: Path, record: "Record | None", table: Path) -> list[
     for name in names:
         forest = open_forest(path, name or None)
         model, sites = ({name: forest}, [name]) if name else (forest, [])
-        rows += judge(forest.schema, [(FEDERATED, model)], sites, str(table), make_key(0, "gains"))
+        rows += judge(forest.schema, [(FEDERATED, model)], sites, table, make_key(0, "gains"))
     return [figures(row) for row in rows]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from silvan.cli.tables.table_options import Reading, table_as_written
 from silvan.errors import InputError, SchemaError
 from silvan.util.readable import count_of
 
@@ -37,6 +38,7 @@ def predict(
     id_: Annotated[
         str | None, typer.Option("--id", metavar="COLUMN", help="Keep this column of the table beside the predictions.")
     ] = None,
+    reading: Reading = None,
 ) -> None:
     """Predict every row of a table: the class and each class's probability, or the number."""
     run = open_column_run(model)
@@ -45,15 +47,21 @@ def predict(
             raise InputError("--site is for runs of sites: all parties have the same model")
         if id_ is not None:
             raise InputError("--id is for runs of sites: the predictions of parties have the ids in any case")
-        predict_matched_rows(run, tables, output, fill)
+        predict_matched_rows(run, tables, output, fill, reading)
         return
     if len(tables) > 1:
         raise InputError(f"one table at a time, got {len(tables)}; several are for a run of parties")
-    predict_table(model, Path(tables[0]), output, site, fill, id_)
+    predict_table(model, Path(tables[0]), output, site, fill, id_, reading)
 
 
 def predict_table(
-    model: Path, table: Path, output: Path | None, site: str | None, fill: bool, id_: str | None = None
+    model: Path,
+    table: Path,
+    output: Path | None,
+    site: str | None,
+    fill: bool,
+    id_: str | None = None,
+    reading: list[str] | None = None,
 ) -> None:
     """Predict the rows of one table; the cells of the column ``id_`` stand beside them as they are written."""
     import numpy as np
@@ -66,9 +74,10 @@ def predict_table(
     from silvan.util.readable import format_names
 
     progress = Progress()
-    forest = open_forest(model, site)
+    forest, record = open_forest(model, site), Run(model).read() if model.is_dir() else None
+    source = table_as_written(table, record, reading)
     with progress.step("Reading the table"):
-        frame, ids = read_with_ids(table, forest.schema, id_)
+        frame, ids = read_with_ids(source, forest.schema, id_)
         lacking = np.array([name not in frame.columns for name in forest.schema.columns])
         absent = [name for name, lacks in zip(forest.schema.columns, lacking, strict=True) if lacks]
         abstain = forest.combine == "vote" and not fill
@@ -80,7 +89,7 @@ def predict_table(
         X = encode_features(frame, forest.schema, fill_absent=True)
     with progress.step("Predicting"):
         scores, decided = walk.scores_and_decisions(forest, X, absent=lacking if abstain else None)
-        threshold = Run(model).read().threshold if model.is_dir() else None
+        threshold = None if record is None else record.threshold
         if threshold is not None and len(forest.classes if forest.classes is not None else ()) == 2:
             decided = (scores[:, 1] >= threshold).astype(np.int64)
     rows: list[list[Any]]
@@ -102,22 +111,25 @@ def predict_table(
     write_out(csv_text(rows), output, f"{count_of(len(X), 'prediction')} by forest {forest.hash[:12]}")
 
 
-def read_with_ids(table: Path, schema: "Schema", id_: str | None) -> tuple["Frame", list[str] | None]:
+def read_with_ids(source: Any, schema: "Schema", id_: str | None) -> tuple["Frame", list[str] | None]:
     """Read a table by a schema, and the cells of one of its columns as they are written."""
     from silvan.data.cells import STRANGE, text_columns, value_text
     from silvan.data.table import open_table, read_table
 
     if id_ is None:
-        return read_table(str(table), schema.label.name, schema), None
-    opened = open_table(str(table), schema.label.name, by_schema=True)
+        return read_table(source, schema.label.name, schema), None
+    opened = open_table(source, schema.label.name, by_schema=True)
     if id_ not in opened.frame.columns:
-        raise InputError(f"{str(table)!r} has no column {id_!r}; --id names a column to keep beside the predictions")
+        where = repr(str(source)) if isinstance(source, Path) else source.where
+        raise InputError(f"{where} has no column {id_!r}; --id names a column to keep beside the predictions")
     frame = opened.with_texts([*text_columns(schema), id_])
     texts = ((value, value_text(value) or "") for value in frame[id_].to_list())
     return frame, [str(value) if text == STRANGE else text for value, text in texts]
 
 
-def predict_matched_rows(run: "Run", words: list[str], output: Path | None, fill: bool) -> None:
+def predict_matched_rows(
+    run: "Run", words: list[str], output: Path | None, fill: bool, reading: list[str] | None = None
+) -> None:
     """Predict rows that parties hold columns of, matched by their id."""
     from silvan.study import column_steps
     from silvan.study.progress_bars import Progress
@@ -126,7 +138,8 @@ def predict_matched_rows(run: "Run", words: list[str], output: Path | None, fill
     record = run.read()
     model = column_steps.read_model(run, record)
     tables = _tables_by_party(words, [site.name for site in record.sites])
-    predictions = column_steps.predict(model, record, tables, Progress(), fill=fill)
+    sources = {party: table_as_written(table, record, reading) for party, table in tables.items()}
+    predictions = column_steps.predict(model, record, sources, Progress(), fill=fill)
     text = csv_text([predictions.columns, *predictions.iter_rows()])
     write_out(text, output, f"{count_of(len(predictions), 'prediction')} by model {record.models[0].hash[:12]}")
 

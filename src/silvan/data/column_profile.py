@@ -13,8 +13,7 @@ from silvan.data.cells import MISSING, Series, cell_dates, cell_numbers, cell_te
 from silvan.data.schema import CROWDED, MAX_CATEGORIES
 from silvan.util.readable import count_of
 
-LEAK = 0.99
-"""A column that ranks the label's classes so well by itself probably knows the label."""
+IDENTIFIER = "every value occurs once: an identifier? then leave it out (exclude)"
 
 _CODES = (-9, -99, -999, -9999, 99, 999, 9999, 99999)
 _ZEROS = r"^\s*[+-]?0\d"
@@ -23,6 +22,7 @@ _PADDED = (
     '(kinds: "categorical")'
 )
 _MOST_CATEGORIES = 50
+_SPREAD = (np.arange(40) + 0.5) / 40
 _FEW = 20
 """In a smaller table nothing is suspected of its values."""
 
@@ -31,7 +31,9 @@ _FEW = 20
 class ColumnProfile:
     """A column as its owner sees it; ``low``, ``median`` and ``high`` are of numbers and of the days of dates.
 
-    ``categories`` are those of a column that has few.
+    ``categories`` are those of a column that has few. ``spread`` are quantiles of the numbers other than 0, if they are
+    many. ``codes`` are the rows of numbers far beyond all others, which may stand for missing. ``auc`` says how well
+    the column by itself ranks the rows of the label's two classes.
     """
 
     name: str
@@ -44,6 +46,9 @@ class ColumnProfile:
     high: float | None = None
     notes: list[str] = field(default_factory=list)
     categories: list[str] = field(default_factory=list)
+    spread: list[float] = field(default_factory=list)
+    codes: dict[int, int] = field(default_factory=dict)
+    auc: float | None = None
 
 
 def profile_columns(table: Whole | Batched, label: str, most: int | None = None) -> list[ColumnProfile]:
@@ -92,13 +97,16 @@ def _profile(series: Series, name: str, table: Whole | Batched, truth: np.ndarra
     found = len(values)
     if found == 1:
         notes.append("has one value only")
+    codes, auc, spread = {}, None, []
     if present >= _FEW:
         notes += _odd(kind, finite, values, present)
-        if truth is not None and found > 1:
-            notes += _leak(kind, numbers, places, found, truth)
+        codes = _codes(finite) if kind == "numeric" else {}
+        auc = _auc_alone(kind, numbers, places, found, truth) if truth is not None and found > 1 else None
+    if kind == "numeric" and np.count_nonzero(finite) >= _FEW:
+        spread = np.quantile(finite[finite != 0], _SPREAD).tolist()
     few = kind == "categorical" and found <= _MOST_CATEGORIES
     names = [cell_text(value) for value in values] if few else []
-    return ColumnProfile(name, kind, len(series), len(series) - present, found, *ends, notes, names)
+    return ColumnProfile(name, kind, len(series), len(series) - present, found, *ends, notes, names, spread, codes, auc)
 
 
 def _places(numbers: np.ndarray) -> np.ndarray:
@@ -113,17 +121,23 @@ def _odd(kind: str, numbers: np.ndarray, values: list[Any], present: int) -> lis
     notes = []
     whole = kind == "numeric" and not np.any(numbers != np.floor(numbers))
     if len(values) == present and (whole or kind == "categorical"):
-        notes.append("every value occurs once: an identifier? then leave it out (exclude)")
+        notes.append(IDENTIFIER)
     elif kind == "categorical" and len(values) > MAX_CATEGORIES:
         notes.append(f"{CROWDED}; if they matter, group them (a code by its first letters) or make numbers of them")
     if kind == "categorical" and all(cell_text(value).strip().isdigit() for value in values):
         notes.append('text that is all numbers: codes, or numbers? then set its kind (kinds: "numeric")')
+    return notes
+
+
+def _codes(numbers: np.ndarray) -> dict[int, int]:
+    """Return the rows of numbers that people write where a value is missing, if they are far beyond all others."""
+    found = {}
     for code in _CODES:
         rows = int(np.count_nonzero(numbers == code))
         others = np.abs(numbers[numbers != code])
-        if kind == "numeric" and rows > 1 and len(others) and abs(code) > 2 * others.max():
-            notes.append(f'{code} in {count_of(rows, "row")}: does it stand for missing? then set missing = ["{code}"]')
-    return notes
+        if rows > 1 and len(others) and abs(code) > 2 * others.max():
+            found[code] = rows
+    return found
 
 
 def _two_classes(frame: Any, label: str) -> np.ndarray | None:
@@ -136,20 +150,18 @@ def _two_classes(frame: Any, label: str) -> np.ndarray | None:
     return places == 1
 
 
-def _leak(kind: str, numbers: np.ndarray, places: np.ndarray, found: int, truth: np.ndarray) -> list[str]:
-    """Return a warning if the column by itself ranks the rows of the two classes nearly without fault."""
+def _auc_alone(kind: str, numbers: np.ndarray, places: np.ndarray, found: int, truth: np.ndarray) -> float | None:
+    """Return how well the column by itself ranks the rows of the two classes; None where too few are known."""
     if kind == "categorical":
         if found > len(truth) / 10:
-            return []
+            return None
         known = places != MISSING
         rows = np.bincount(places[known], minlength=found)
         shares = np.bincount(places[known], weights=truth[known], minlength=found) / np.maximum(rows, 1)
         numbers = np.where(known, shares[places], np.nan)
     known = ~np.isnan(numbers)
     share = _auc(numbers[known], truth[known])
-    if max(share, 1 - share) <= LEAK or np.count_nonzero(known) < len(truth) / 2:
-        return []
-    return [f"tells the classes apart by itself (AUC {max(share, 1 - share):.3f}): is it known before the label is?"]
+    return None if np.count_nonzero(known) < len(truth) / 2 else max(share, 1 - share)
 
 
 def _auc(values: np.ndarray, truth: np.ndarray) -> float:

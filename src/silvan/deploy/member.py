@@ -46,7 +46,7 @@ from silvan.privacy.noise.budget import Budget
 from silvan.privacy.seal import public_key
 from silvan.study.remote_study import RemoteStudy, parse_remote_study
 from silvan.study.study_sections import check_policy, check_reading
-from silvan.study.toml_lines import Problems, key_lines, parse_toml, read_toml
+from silvan.study.toml_lines import Problems, key_lines, read_toml
 from silvan.util.files import write_whole
 from silvan.util.readable import count_of, printable
 
@@ -442,17 +442,6 @@ def _check_source(settings: dict[str, Any], problems: Problems) -> None:
 
 
 FILES_ALONE = "[reading] is for files; a query says what columns are called: select alter as age"
-
-
-def parse_reading(text: str, table: str) -> dict[str, Any]:
-    """Return options of reading a file, given as lines below ``[reading]``; raise ``InputError`` for wrong ones."""
-    where = Path("--reading")
-    if text and is_url(table):
-        raise InputError(FILES_ALONE)
-    options, problems = parse_toml(text, where), Problems(where, key_lines(text))
-    check_reading(where, options, (), problems)
-    problems.stop()
-    return options
 
 
 def source_of(table: str, query: str | None, reading: dict[str, Any] | None = None, cluster: str | None = None) -> Any:

@@ -3,7 +3,6 @@
 import hashlib
 import warnings
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from silvan.algorithms.evaluation.figures import FEDERATED, Answer, Row, answer_
 from silvan.algorithms.vertical.columns import columns_of
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.schema import Schema
+from silvan.data.sources.table_file import Table
 from silvan.data.table import read_table
 from silvan.errors import FormatError, InputError
 from silvan.federate.by_columns import federate_columns
@@ -129,16 +129,16 @@ def read_model(run: Run, record: Record) -> Any:
     return model
 
 
-def on_table(study: Study | None, run: Run, record: Record, table: Path) -> list[Row]:
+def on_table(study: Study | None, run: Run, record: Record, table: Any) -> list[Row]:
     """Judge on a table of all columns; with a study, whose tables are unchanged, also the parties' own models."""
     model = read_model(run, record)
-    frame = read_table(str(table), model.schema_.label.name, model.schema_)
+    frame = read_table(table, model.schema_.label.name, model.schema_)
     X, y = encode_features(frame, model.schema_), encode_label(frame, model.schema_)
     if study is not None:
         federation, _ = restore_run(study, run, record)
         rows: list[Row]
         if _is_forest(model):
-            rows = model.figures_on_table(federation, model.contenders(federation), str(table))
+            rows = model.figures_on_table(federation, model.contenders(federation), table)
         else:
             rows = model.compare_on_rows(federation, X, y)
         return rows
@@ -150,7 +150,7 @@ def on_table(study: Study | None, run: Run, record: Record, table: Path) -> list
     return [judged_row(model.schema_, OVERALL, FEDERATED, answer, y)]
 
 
-def predict(model: Any, record: Record, tables: dict[str, str], progress: Progress, *, fill: bool) -> pl.DataFrame:
+def predict(model: Any, record: Record, tables: dict[str, Any], progress: Progress, *, fill: bool) -> pl.DataFrame:
     """Match the rows of the parties' tables by their id; return ids with predictions."""
     with progress.step("Matching rows"):
         federation = _federate_new_rows(model, record, tables, fill)
@@ -158,17 +158,18 @@ def predict(model: Any, record: Record, tables: dict[str, str], progress: Progre
         return _predictions(model, federation, fill)
 
 
-def _federate_new_rows(model: Any, record: Record, tables: dict[str, str], fill: bool) -> Federation:
+def _federate_new_rows(model: Any, record: Record, tables: dict[str, Any], fill: bool) -> Federation:
     """Return a federation of new rows, with the columns that the model was fitted to."""
     known, settings, frames = _known_schemas(model), record.study, {}
     if settings["id"] is None:
         raise InputError("the parties of this run are other machines: `silvan study predict` asks them")
-    for party, path in tables.items():
-        frame = read_table(path, model.schema_.label.name, model.schema_)
+    for party, table in tables.items():
+        frame = read_table(table, model.schema_.label.name, model.schema_)
         wanted = [settings["id"], *(known[party].names if party in known else ())]
         absent = [name for name in wanted if name not in frame.columns]
         if absent:
-            raise InputError(f"party {party!r}: {path!r} lacks {format_names(absent)}; is it the right table?")
+            where = table.where if isinstance(table, Table) else repr(table)
+            raise InputError(f"party {party!r}: {where} lacks {format_names(absent)}; is it the right table?")
         frames[party] = frame.select(wanted).to_native()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # rows that a party lacks are left out, or listed

@@ -46,6 +46,7 @@ class Study:
     match: Any = None
     names: Any = "coded"  # whether the coordinator is told names of columns
     memory: Any = None  # how much of a site's rows may be in memory
+    reading: dict[str, Any] = field(default_factory=dict)  # how all files are written, where the study says so
     kinds: Kinds = field(default_factory=dict)  # what columns are, where the study says so
     schema: Schema | None = None  # of the columns, if the study sets it
     evaluation_epsilon: float | None = None  # epsilon of the figures; None: they are exact
@@ -82,6 +83,8 @@ class Study:
         more = {"id": self.id, "match": self.match, "names": self.names} if self.by_columns else {}
         if self.repeats:
             more["repeats"] = self.repeats
+        if self.reading:
+            more["reading"] = self.reading
         if self.kinds:
             more["kinds"] = dict(self.kinds)
         if self.schema is not None:

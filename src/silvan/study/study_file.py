@@ -105,6 +105,7 @@ def read_study(path: str | Path) -> Study:
         policy,
         Path(os.path.normpath(output)),
         schema=schema,
+        reading=data.get("reading", {}),
         kinds=kinds,
         **evaluation,
         lines=problems.lines,

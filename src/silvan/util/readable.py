@@ -1,5 +1,7 @@
 """Numbers and lists of names as text for people."""
 
+from collections.abc import Sequence
+
 _SMALL = (
     "no",
     "one",
@@ -40,6 +42,12 @@ def count_of(n: int, noun: str, *, words: bool = False) -> str:
 def is_or_are(n: int) -> str:
     """Return the verb for so many of something."""
     return "is" if n == 1 else "are"
+
+
+def list_some(names: Sequence[str], noun: str, most: int) -> str:
+    """Write names as they are, and of what is beyond the first how many more there are: ``a, b and 3 more sites``."""
+    more = f" and {count_of(len(names) - most, f'more {noun}')}" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def format_names(names: list[str], most: int = 10) -> str:

@@ -35,24 +35,34 @@ def join(
     reading: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="LINE",
-            help="How the file is written, a line of [reading] in site.toml: 'rename = { alter = \"age\" }'. Give it "
-            "once for each.",
+            metavar="KEY=VALUE",
+            help="How the file is written, for [reading] in site.toml: 'decimal=,' or rename.alter=age; repeatable.",
         ),
     ] = None,
 ) -> None:
     """Join a federation: check the table, make keys on this machine, have them signed."""
+    from silvan.data.sources.query import is_url
     from silvan.deploy.hub import Invite
-    from silvan.deploy.member import Member, absolute_path, check_table, parse_reading
+    from silvan.deploy.member import FILES_ALONE, Member, absolute_path, check_table
+    from silvan.study.tables.reading_options import parse_reading, reading_lines
 
     invitation = Invite.read(invite)
     source = absolute_path(table) if cluster is None else str(Path(table).absolute())
-    lines = "\n".join(reading or [])
-    columns, rows = check_table(source, query, invitation.columns, memory, parse_reading(lines, source), cluster)
+    options = {key: value for key, value in parse_reading(reading or []).items() if value is not None}
+    if options and is_url(source):
+        raise InputError(FILES_ALONE)
+    columns, rows = check_table(source, query, invitation.columns, memory, options, cluster)
     more = f" and {len(columns) - _MOST_COLUMNS} more" if len(columns) > _MOST_COLUMNS else ""
     print_lines(f"The table has {rows} and the columns {', '.join(columns[:_MOST_COLUMNS])}{more}.")
     member = Member.join(
-        folder or Path(invitation.site), invitation, source, query, {"approve": approve}, memory, cluster, lines
+        folder or Path(invitation.site),
+        invitation,
+        source,
+        query,
+        {"approve": approve},
+        memory,
+        cluster,
+        reading_lines(options),
     )
     print_lines(
         f"{member.name} has joined {invitation.federation}. Its folder is {member.path}; what it lets out is in "

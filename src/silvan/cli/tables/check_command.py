@@ -110,4 +110,4 @@ def _ends(column: "ColumnProfile") -> list[str]:
         from datetime import date, timedelta
 
         return ["" if n is None else str(date(1970, 1, 1) + timedelta(days=int(n))) for n in numbers]
-    return ["" if n is None else f"{n:.4g}" for n in numbers]
+    return ["" if n is None else f"{n:,.0f}" if n == round(n) and abs(n) < 1e7 else f"{n:.4g}" for n in numbers]

@@ -41,7 +41,7 @@ def keep_learnt_rows(federation: Federation, folder: Path) -> None:
     write_whole(folder / LEARNT, msgspec.msgpack.encode(_Kept(schema.hash, key, hashes.tobytes())), private=True)
 
 
-def count_learnt_rows(folder: Path, schema: Schema, table: str) -> tuple[int, int] | None:
+def count_learnt_rows(folder: Path, schema: Schema, table: Any) -> tuple[int, int] | None:
     """Return how many rows of a table were learnt from, and of how many; None if that cannot be told."""
     path = folder / LEARNT
     if not path.is_file():

@@ -2,31 +2,25 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
-from math import log
+from statistics import median
 
-from silvan.data.column_profile import ColumnProfile, padded_columns, profile_columns
+from silvan.data.column_profile import IDENTIFIER, ColumnProfile, padded_columns, profile_columns
 from silvan.data.encode import Task
 from silvan.errors import InputError, SiteError
 from silvan.federate.by_rows import sources_by_site
 from silvan.federation.site_table import SiteSettings, SiteTable
 from silvan.study.plan import Study
-from silvan.util.readable import count_of, format_count, format_names
-
-_FACTORS = {
-    10.0: "such as millimetres and centimetres",
-    100.0: "such as centimetres and metres",
-    1000.0: "such as grams and kilograms",
-    2.54: "centimetres and inches",
-    2.2046: "pounds and kilograms",
-    18.0: "glucose in mg/dl and mmol/l",
-    38.67: "cholesterol in mg/dl and mmol/l",
-    88.4: "creatinine in µmol/l and mg/dl",
-}
-"""What one unit is of another, of those in common use."""
+from silvan.study.tables.unit_check import ask_about_units
+from silvan.util.readable import count_of, format_count, format_names, list_some
 
 _MEASURED = 10
 """Fewest values of a column that may be a measurement; fewer are codes."""
+
+_LEAK = 0.99
+"""A column that ranks the label's classes so well by itself probably knows the label."""
+
+_GOOD = 0.8
+"""AUC at other sites of a column that is a good measurement."""
 
 _MANY = 20
 """A label with more whole numbers than that may be a number."""
@@ -77,9 +71,15 @@ def questions(
             if column.name == label and column.kind == "numeric" and column.distinct > _MANY and task is None:
                 note = "many numbers to predict: classes, or a number? set task"
                 found.setdefault((label, note), []).append(site)
-    lines = [f"{name} at {_some(sites)}: {note}" for (name, note), sites in found.items()]
+    lines = [
+        f"{name} at {_some(sites)}: {note}"
+        for (name, note), sites in found.items()
+        if note != IDENTIFIER or 2 * len(sites) >= _having(profiles, name)  # a few rows may differ by chance
+    ]
     return [
         *lines,
+        *_codes(profiles),
+        *_leaks(profiles),
         *_near_names(profiles),
         *_other_names(profiles),
         *_near_categories(profiles, label),
@@ -87,8 +87,13 @@ def questions(
     ]
 
 
+def _having(profiles: Mapping[str, Sequence[ColumnProfile]], name: str) -> int:
+    """Return how many sites have a column with values in it."""
+    return sum(column.name == name and column.distinct > 0 for columns in profiles.values() for column in columns)
+
+
 def _some(sites: Sequence[str]) -> str:
-    return ", ".join(sites[:4]) + (f" and {count_of(len(sites) - 4, 'more site')}" if len(sites) > 4 else "")
+    return list_some(sites, "site", most=4)
 
 
 def _near_names(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
@@ -146,26 +151,50 @@ def _alike(texts: Iterable[str]) -> list[list[str]]:
 
 
 def _units(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
-    """Return columns whose medians at two sites are apart by the factor between two units."""
-    medians: dict[str, dict[str, float]] = {}
+    """Return columns that sites may have in different units."""
+    spreads: dict[str, dict[str, list[float]]] = {}
     for site, columns in profiles.items():
         for column in columns:
-            if (
-                column.kind == "numeric"
-                and column.median is not None
-                and column.median > 0
-                and column.distinct >= _MEASURED
-            ):
-                medians.setdefault(column.name, {})[site] = column.median
+            if column.spread and column.distinct >= _MEASURED:
+                spreads.setdefault(column.name, {})[site] = column.spread
+    return [line for name, by_site in spreads.items() for line in ask_about_units(name, by_site)]
+
+
+def _leaks(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
+    """Return columns that rank the label's classes nearly without fault by themselves.
+
+    One that does so at some sites, by few rows, and well enough at the others, is a good measurement.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for site, columns in profiles.items():
+        for column in columns:
+            if column.auc is not None:
+                found.setdefault(column.name, {})[site] = column.auc
     lines = []
-    for name, by_site in medians.items():
-        for (one, low), (two, high) in combinations(sorted(by_site.items(), key=lambda pair: pair[1]), 2):
-            near = [f for f in _FACTORS if abs(log(high / low) - log(f)) < 0.1]
-            if near:
-                lines.append(
-                    f"{name}: the median is {low:.4g} at {one} and {high:.4g} at {two}, {high / low:.3g} times as "
-                    "much, "
-                    f"near {near[0]:g} ({_FACTORS[near[0]]}); are the units the same?"
-                )
-                break
+    for name, by_site in found.items():
+        high = {site: auc for site, auc in by_site.items() if auc > _LEAK}
+        rest = [auc for site, auc in by_site.items() if site not in high]
+        if high and not (rest and median(rest) > _GOOD):
+            ends = list(dict.fromkeys(f"{auc:.3f}" for auc in (min(high.values()), max(high.values()))))
+            lines.append(
+                f"{name} at {_some(list(high))}: tells the classes apart by itself (AUC {' to '.join(ends)}): is it "
+                "known before the label is?"
+            )
+    return lines
+
+
+def _codes(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
+    """Return numbers far beyond all others of a column, which people write where a value is missing."""
+    found: dict[tuple[str, int], dict[str, int]] = {}
+    for site, columns in profiles.items():
+        for column in columns:
+            for code, rows in column.codes.items():
+                found.setdefault((column.name, code), {})[site] = rows
+    lines = []
+    for (name, code), by_site in found.items():
+        limit = "" if code < 0 else ", or is it a limit?"
+        lines.append(
+            f"{name} at {_some(list(by_site))}: {code} in {count_of(sum(by_site.values()), 'row')}: does it stand for "
+            f'missing (then set missing = ["{code}"]){limit or "?"}'
+        )
     return lines
