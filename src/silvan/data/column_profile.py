@@ -103,7 +103,7 @@ def _profile(series: Series, name: str, table: Whole | Batched, truth: np.ndarra
         codes = _codes(finite) if kind == "numeric" else {}
         auc = _auc_alone(kind, numbers, places, found, truth) if truth is not None and found > 1 else None
     if kind == "numeric" and np.count_nonzero(finite) >= _FEW:
-        spread = np.quantile(finite[finite != 0], _SPREAD).tolist()
+        spread = np.quantile(finite[finite != 0], _SPREAD, method="nearest").tolist()
     few = kind == "categorical" and found <= _MOST_CATEGORIES
     names = [cell_text(value) for value in values] if few else []
     return ColumnProfile(name, kind, len(series), len(series) - present, found, *ends, notes, names, spread, codes, auc)
@@ -135,7 +135,7 @@ def _codes(numbers: np.ndarray) -> dict[int, int]:
     for code in _CODES:
         rows = int(np.count_nonzero(numbers == code))
         others = np.abs(numbers[numbers != code])
-        if rows > 1 and len(others) and abs(code) > 2 * others.max():
+        if rows and len(others) and abs(code) > 2 * others.max():
             found[code] = rows
     return found
 

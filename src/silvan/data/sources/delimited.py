@@ -214,7 +214,7 @@ class Delimited:
         decoder = codecs.getincrementaldecoder(self.encoding or "utf-8")
         try:
             return decoder(errors="strict" if self.encoding else "silvan windows-1252").decode(data, final=not partly)
-        except UnicodeDecodeError:
+        except UnicodeError:
             raise self.undecodable() from None
 
     def undecodable(self) -> InputError:

@@ -1,6 +1,5 @@
 """A table in a file, and how its cells are written; files may be packed, and a table may lie in an archive."""
 
-import codecs
 import gzip
 import zipfile
 from collections import Counter
@@ -75,7 +74,7 @@ class Table:
             raise InputError(f"missing must be a list of texts, got {missing!r}")
         object.__setattr__(self, "missing", tuple(text.strip() for text in missing))
         mark: Any = self.separator
-        if mark is not None and (not isinstance(mark, str) or len(mark) != 1 or mark.isalnum() or mark in "\"'\r\n.-+"):
+        if mark is not None and not _separates(mark):
             raise InputError(f"separator must be one character such as ';', ',' or a tab, got {mark!r}")
         if self.decimal not in (None, ".", ","):
             raise InputError(f"decimal must be '.' or ',', got {self.decimal!r}")
@@ -87,8 +86,8 @@ class Table:
         object.__setattr__(self, "rename", _checked_names(self.rename))
         try:
             if self.encoding is not None:
-                codecs.lookup(self.encoding)
-        except (LookupError, TypeError):
+                "".encode(self.encoding)  # not all that Python knows are of text
+        except (LookupError, TypeError, ValueError):
             raise InputError(
                 f"encoding must be one that Python knows, such as 'latin-1'; got {self.encoding!r}"
             ) from None
@@ -197,6 +196,13 @@ class Table:
             raise InputError(
                 f"{self.where} cannot be unpacked; it may be cut short, locked, or of another kind"
             ) from None
+
+
+def _separates(mark: Any) -> bool:
+    """Return whether a text may stand between cells: one character of ASCII, and none that cells are made of."""
+    return (
+        isinstance(mark, str) and len(mark) == 1 and mark.isascii() and not mark.isalnum() and mark not in "\"'\r\n.-+"
+    )
 
 
 def _checked_names(rename: Any) -> dict[str, str]:

@@ -192,6 +192,8 @@ def _codes(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
                 found.setdefault((column.name, code), {})[site] = rows
     lines = []
     for (name, code), by_site in found.items():
+        if max(by_site.values()) == 1:
+            continue  # a value like any other
         limit = "" if code < 0 else ", or is it a limit?"
         lines.append(
             f"{name} at {_some(list(by_site))}: {code} in {count_of(sum(by_site.values()), 'row')}: does it stand for "

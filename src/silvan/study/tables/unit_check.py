@@ -46,6 +46,9 @@ _NEAR = 0.2
 _LARGE = 5.0
 """A ratio that is asked about whether or not it is a known factor, if the groups are wholly apart."""
 
+_MOST = 1e300
+"""Larger numbers count as this, so that two of them have a mean."""
+
 _Group = dict[str, np.ndarray]
 
 _BODY = (34.0, 41.0)
@@ -59,7 +62,11 @@ def ask_about_units(name: str, spreads: Mapping[str, Sequence[float]]) -> list[s
 
     ``spreads`` are quantiles of the column's values other than zero, as many at every site.
     """
-    groups = _groups({site: np.asarray(spread) for site, spread in spreads.items()})
+    with np.errstate(over="ignore"):  # beyond all numbers is far apart too
+        return _questions(name, _groups({site: np.clip(spread, -_MOST, _MOST) for site, spread in spreads.items()}))
+
+
+def _questions(name: str, groups: list[_Group]) -> list[str]:
     most = max(range(len(groups)), key=lambda place: len(groups[place]))
     pairs = [(min(place, most), max(place, most)) for place in range(len(groups)) if place != most]
     return [line for low, high in pairs for line in _question(name, groups[low], groups[high])]
