@@ -166,6 +166,24 @@ def test_only_integer_arrays_are_added():
             add(wrong, wrong, "a", ["b"])
 
 
+def test_counters_are_added_as_they_were_sent():
+    """Into a wide sum, up to what that can hold; only counters of its type."""
+
+    def sent(*values, dtype=np.int32):
+        return wire.decode(wire.encode(CategoryCounts(counts=np.array(values, dtype))), CategoryCounts, narrow=True)
+
+    total = CategoryCounts(counts=np.array([300, 2**31 - 256], np.int32))
+    total = add(total, sent(255, 0), "a", ["b"])
+    total = add(total, sent(1, 255), "a", ["b"])
+    assert total.counts.dtype == np.int32
+    assert total.counts.tolist() == [556, 2**31 - 1]
+    with pytest.raises(SiteError, match="too large to be added"):
+        add(total, sent(0, 1), "a", ["b"])
+    for other in (sent(1, 2, dtype=np.uint8), sent(1, 2, dtype=np.int64), sent(1, 2, dtype=np.uint32)):
+        with pytest.raises(SiteError, match="another shape"):
+            add(total, other, "a", ["b"])
+
+
 def test_a_sum_of_nothing():
     with pytest.raises(FederationError, match="no site answered CountRows"):
         TrustedSums().total(federate(TABLES), Asked("q", CountRows, {}))

@@ -132,6 +132,20 @@ def test_histograms_that_do_not_add_up():
         sv.HistogramForest(n_estimators=3, max_depth=3, max_features=None).fit(federate(TABLES, disturbed(twist)))
 
 
+@pytest.mark.parametrize("bad", ["site 0", BAD], ids=["first", "later"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint32, np.int64, np.float64])
+def test_histograms_of_another_type(dtype, bad):
+    """The right numbers; also where they have as many bytes on the wire as counters that were narrowed."""
+
+    def twist(site, data):
+        if site == bad and wire.decode(data, Envelope).kind == "Histograms":
+            data = reply_with(data, sums=lambda r: r["sums"].astype(dtype))
+        return [(site, data)]
+
+    with pytest.raises(SiteError, match=f"{bad}.*GrowLevel.*of another size"):
+        fit(federate(TABLES, disturbed(twist)))
+
+
 def test_counts_too_large_to_be_added():
     """Each may be a count, but their sum would turn negative."""
 

@@ -91,6 +91,31 @@ def test_integers_are_narrowed_and_widened_again(a, b):
         assert len(data) == 4 + 8 + 2
 
 
+@given(any_array)
+@example(np.array([[1, 255], [0, 3]], np.int32))
+@example(np.array([1, 256]))  # not aligned in the message
+@example(np.array([-1, 3]))
+@example(np.zeros(300, np.int64))
+def test_counters_as_they_were_sent(array):
+    """Read without a wide copy they are the same numbers, and which type they stand for is not forgotten."""
+    back = wire.decode(wire.encode(Mixed("", [], array)), Mixed, narrow=True).array
+    wide = wire.unpack_array(wire.pack_array(array))
+    assert wire.element_type(back) == wire.element_type(wide) == wide.dtype
+    assert same(wide, back.astype(wide.dtype))
+    assert back.flags.aligned
+    if back.dtype != wide.dtype:
+        assert back.dtype.kind == "u"
+        assert not back.flags.writeable
+
+
+def test_a_claim_of_another_type_is_no_narrow_counter():
+    """One byte an element, meant as that or as four bytes: a reader tells them apart."""
+    byte = wire.unpack_array(wire.pack_array(np.array([1, 2], np.uint8)), narrow=True)
+    counters = wire.unpack_array(wire.pack_array(np.array([1, 2], np.int32)), narrow=True)
+    assert byte.dtype == counters.dtype == np.uint8
+    assert (wire.element_type(byte), wire.element_type(counters)) == (np.uint8, np.int32)
+
+
 @pytest.mark.parametrize("dtype", CODES)
 def test_elements_are_little_endian(dtype):
     """Bytes of one agreed form, whatever machine wrote them."""
@@ -153,10 +178,11 @@ def test_other_objects_cannot_be_sent():
     ],
 )
 def test_arrays_that_are_not(data):
-    with pytest.raises(WireError):
-        wire.unpack_array(data)
-    with pytest.raises(WireError):
-        wire.decode(message(data), Mixed)
+    for narrow in (False, True):
+        with pytest.raises(WireError):
+            wire.unpack_array(data, narrow=narrow)
+        with pytest.raises(WireError):
+            wire.decode(message(data), Mixed, narrow=narrow)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +211,10 @@ def test_arrays_share_the_room_of_a_message(monkeypatch):
     assert wire.decode(message(bomb), Mixed).array.nbytes == 2**19
     with peak_below(2**22), pytest.raises(WireError, match="over the limit"):
         wire.decode(message(*[bomb] * 1000), Mixed)
+    counters = array_bytes(sent=1, shape=(2**17,), body=b"\0" * 2**17)  # a byte each, four when they are added up
+    for narrow in (False, True):
+        with pytest.raises(WireError, match="over the limit"):
+            wire.decode(message(*[counters] * 3), Mixed, narrow=narrow)
 
 
 def test_a_message_over_the_limit(monkeypatch):

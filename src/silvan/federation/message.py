@@ -53,6 +53,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     # of rows in partitions on several machines: the answers of partitions add up, or the site itself answers, from what
     # it is told of them; None: it does not answer, since all rows would have to be in one place
     partitions: ClassVar[PartitionsWay | None] = None
+    narrow: ClassVar[bool] = False  # whether the check of replies takes counters as they were sent: see ``wire``
     some_sites: ClassVar[bool] = False  # whether an honest study may sum it over some of its sites: a cluster
 
     @classmethod

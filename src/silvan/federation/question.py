@@ -124,6 +124,7 @@ class Asked:
     step: Step | Mapping[str, Step] | None = None  # for all sites, or by site
     answer: type[Reply] | None = None  # None: the kind's own
     most: int | None = None
+    narrow: bool = False  # whether counters are read as they were sent: see ``wire``
     sent: Counter[str] = field(default_factory=Counter)  # bytes so far by site, from its view
     received: Counter[str] = field(default_factory=Counter)
 
@@ -154,7 +155,7 @@ class Asked:
                 return self._trouble(site, wire.decode(envelope.body, Trouble))
             if envelope.kind != expected.__name__:
                 return SiteError(site, f"answered {kind} with another kind of message")
-            reply = wire.decode(envelope.body, expected)
+            reply = wire.decode(envelope.body, expected, narrow=self.narrow)
             if self.check is not None:
                 self.check(site, reply)
         except FormatError as error:

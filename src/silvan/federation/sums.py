@@ -1,9 +1,12 @@
 """Trusted sums: whoever adds sees each part. Sums that hide their parts are in ``privacy/sums``."""
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 
 from silvan.errors import FederationError, SiteError
+from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.journal import Entry
 from silvan.federation.message import Reply
@@ -24,12 +27,20 @@ class TrustedSums:
         """Add the replies up as they come."""
         total: Reply | None = None
         traffic: dict[str, Entry] = {}
-        for site, part, entry in federation.exchange(question):
-            total = part if total is None else add(total, part, site, list(traffic))
+        for site, part, entry in federation.exchange(replace(question, narrow=question.kind.narrow)):
+            total = _widen(part) if total is None else add(total, part, site, list(traffic))
             traffic[site] = entry._replace(body=b"")
         if total is None:
             raise FederationError(f"no site answered {question.kind.__name__}")
         return total, traffic
+
+
+def _widen(reply: Reply) -> Reply:
+    """Return a reply with counters in the element type that they stand for, where they were read as they were sent."""
+    fields = {name: getattr(reply, name) for name in reply.__struct_fields__}
+    arrays = {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
+    wide = {name: value.astype(wire.element_type(value), copy=False) for name, value in arrays.items()}
+    return msgspec.structs.replace(reply, **wide)
 
 
 def add(total: Reply, part: Reply, site: str, before: list[str]) -> Reply:
@@ -39,11 +50,11 @@ def add(total: Reply, part: Reply, site: str, before: list[str]) -> Reply:
         a, b = getattr(total, name), getattr(part, name)
         if not isinstance(a, np.ndarray) or a.dtype.kind not in "iu":
             raise FederationError(f"{type(total).__name__}.{name} cannot be summed: it is not an integer array")
-        if a.shape != b.shape or a.dtype != b.dtype:
+        if a.shape != b.shape or a.dtype != wire.element_type(b):
             raise SiteError(site, f"answered with {name} of another shape than the others")
         if a.size:
-            high, low = int(a.max()) + int(b.max()), int(a.min()) + int(b.min())
-            if high > np.iinfo(a.dtype).max or low < np.iinfo(a.dtype).min:
+            high, low, limits = int(b.max()), int(b.min()), np.iinfo(a.dtype)
+            if int(a.max()) + high > limits.max or (low < 0 and int(a.min()) + low < limits.min):
                 others = ", ".join(map(repr, before))  # one of which may be the one that is wrong
                 raise SiteError(site, f"answered with {name} too large to be added to the others' ({others})")
         fields[name] = np.add(a, b, out=a)

@@ -3,11 +3,13 @@
 An array travels as a small header and its elements, little-endian, from a short list of element types. Two
 things make it smaller, both undone on arrival: integers are narrowed to the fewest bytes that hold them, and
 what is mostly zeros is deflated. Claims in a header are checked against the bytes at hand and a cap before
-anything is allocated.
+anything is allocated. Whoever only reads the counters of a message may have them as they were sent, without a wide
+copy.
 """
 
 import struct
 import zlib
+from collections.abc import Mapping
 from math import prod
 from typing import Any, TypeVar
 
@@ -27,6 +29,7 @@ _NUMBER = {dtype: i for i, dtype in enumerate(_DTYPES)}
 _HEADER = struct.Struct("<BBBB")  # element type, element type as sent, deflated or not, dimensions
 _MAX_DIMENSIONS = 4
 _SPARSE = 8  # deflate when fewer than one element in so many is not zero
+_MEANT = "meant"  # the entry in a narrow type's metadata that has the element type it stands for
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -36,12 +39,12 @@ def encode(message: msgspec.Struct) -> bytes:
     return _ENCODER.encode(message)
 
 
-def decode(data: bytes, kind: type[T]) -> T:
-    """Read a message of a known kind; anything else is a ``WireError``."""
+def decode(data: bytes, kind: type[T], *, narrow: bool = False) -> T:
+    """Read a message of a known kind; anything else is a ``WireError``. See ``unpack_array`` for ``narrow``."""
     if len(data) > MAX_MESSAGE:
         raise WireError(f"a message of {len(data)} bytes is over the limit of {MAX_MESSAGE}")
     try:
-        return msgspec.msgpack.decode(data, type=kind, ext_hook=_Unpacker().read)
+        return msgspec.msgpack.decode(data, type=kind, ext_hook=_Unpacker(narrow).read)
     except WireError:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError, RecursionError):
@@ -60,14 +63,14 @@ def _write_extension(value: Any) -> Any:
 class _Unpacker:
     """Reads the arrays of one message; a thousand arrays share the room that one may take."""
 
-    def __init__(self) -> None:
-        self.room = MAX_MESSAGE
+    def __init__(self, narrow: bool) -> None:
+        self.room, self.narrow = MAX_MESSAGE, narrow
 
     def read(self, code: int, data: memoryview) -> np.ndarray:
         if code != _ARRAY:
             raise WireError(f"unknown extension {code}")
-        array = unpack_array(data, self.room)
-        self.room -= array.nbytes
+        array = unpack_array(data, self.room, narrow=self.narrow)
+        self.room -= array.size * element_type(array).itemsize
         return array
 
 
@@ -104,8 +107,19 @@ def _narrow(array: np.ndarray) -> np.dtype:
     return array.dtype
 
 
-def unpack_array(data: bytes | memoryview, room: int = MAX_MESSAGE) -> np.ndarray:
-    """Read an array of at most so many bytes, believing nothing."""
+def element_type(array: np.ndarray) -> np.dtype:
+    """Return the element type that an array was packed from, also if it was read as it was sent."""
+    metadata: Mapping[str, Any] = array.dtype.metadata or {}
+    meant: np.dtype = metadata.get(_MEANT, array.dtype)
+    return meant
+
+
+def unpack_array(data: bytes | memoryview, room: int = MAX_MESSAGE, *, narrow: bool = False) -> np.ndarray:
+    """Read an array of at most so many bytes, believing nothing.
+
+    With ``narrow``, integers that were sent in fewer bytes without a sign stay so, and are not to be written to:
+    ``element_type`` has the type that they stand for.
+    """
     data = memoryview(data)
     if len(data) < _HEADER.size:
         raise WireError("an array is cut short")
@@ -129,6 +143,11 @@ def unpack_array(data: bytes | memoryview, room: int = MAX_MESSAGE) -> np.ndarra
     array = np.frombuffer(body, sent)
     if sent.kind == "b" and size and array.view(np.uint8).max() > 1:
         raise WireError("a truth value is neither 0 nor 1")
+    if narrow and sent.kind == "u" and sent != dtype:
+        array = array.view(np.dtype(sent, metadata={_MEANT: dtype}))
+        array = array if array.flags.aligned else array.copy()
+        array.flags.writeable = False
+        return array.reshape(shape)
     return array.astype(dtype).reshape(shape)
 
 

@@ -66,3 +66,19 @@ def test_histogramshistograms_add_up():
     assert histograms_add_up(
         changed(changed(right, (0, 1), -1), (1, 1), 5), features, n_bins, 1
     )  # sums may be below zero
+
+
+@pytest.mark.parametrize("n_stats", [1, 2, 3])
+def test_every_statistic_of_every_bin_counts(n_stats):
+    """Two statistics are added up in another way than more of them."""
+    n_bins, features = np.array([2, 2], np.int32), np.array([[0, 1], [1, -1]], np.int32)
+    right = np.tile(np.array([[0], [5], [5], [0], [4], [9]], np.int32), n_stats)
+    assert histograms_add_up(right, features, n_bins, n_stats)
+    assert histograms_add_up(right[::-1][::-1], features, n_bins, n_stats)
+    for at in np.ndindex(4, n_stats):
+        assert not histograms_add_up(changed(right, at, 7), features, n_bins, n_stats), at
+    for at in np.ndindex(4, n_stats):
+        row, stat = at
+        below = changed(changed(right, at, -1), (row ^ 1, stat), 6)
+        assert not histograms_add_up(below, features, n_bins, n_stats), at
+        assert histograms_add_up(below, features, n_bins, stat), at  # from there on they are sums, not counts

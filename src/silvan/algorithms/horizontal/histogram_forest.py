@@ -58,6 +58,7 @@ class GrowLevel(Request, frozen=True, kw_only=True):
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = Histograms
     partitions: ClassVar[PartitionsWay] = "add up"
+    narrow: ClassVar[bool] = True
 
     schema: Blob
     bins: Blob

@@ -5,6 +5,7 @@ from numba import njit
 
 from silvan.data.bins import Bins
 from silvan.errors import FormatError
+from silvan.federation import wire
 from silvan.tree.target import Measure
 
 
@@ -37,7 +38,7 @@ def are_different(nodes: np.ndarray, n_nodes: int) -> bool:
 def check_histograms(sums: np.ndarray, features: np.ndarray, bins: Bins, measure: Measure) -> None:
     """Raise ``FormatError`` for histograms that no rows can have: a site may be wrong."""
     size = int(bins.n_bins[features[features >= 0]].sum())
-    if sums.shape != (size, measure.n_stats) or sums.dtype != (np.int64 if measure.scale else np.int32):
+    if sums.shape != (size, measure.n_stats) or wire.element_type(sums) != (np.int64 if measure.scale else np.int32):
         raise FormatError("its histograms are of another size than asked for")
     if not histograms_add_up(sums, features, bins.n_bins, measure.lead or measure.n_stats):
         raise FormatError("its histograms do not add up")
@@ -46,22 +47,46 @@ def check_histograms(sums: np.ndarray, features: np.ndarray, bins: Bins, measure
 @njit(nogil=True, cache=True)
 def histograms_add_up(sums: np.ndarray, features: np.ndarray, n_bins: np.ndarray, n_counts: int) -> bool:
     """Return whether no count is below zero, and all features of a node have the same rows."""
-    first, here = np.zeros(sums.shape[1], np.int64), np.zeros(sums.shape[1], np.int64)
-    at = 0
+    flat, n = sums.ravel(), sums.shape[1]
+    first, here, signs = np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
+    start = 0
     for node in range(features.shape[0]):
         for j in range(features.shape[1]):
             if features[node, j] < 0:
                 break
-            here[:] = 0
-            for _ in range(n_bins[features[node, j]]):
-                for s in range(sums.shape[1]):
-                    if s < n_counts and sums[at, s] < 0:
-                        return False
-                    here[s] += sums[at, s]
-                at += 1
-            for s in range(sums.shape[1]):
+            stop = start + n * n_bins[features[node, j]]
+            if n == 2:
+                here[0], here[1], signs[0], signs[1] = _add_pairs(flat[start:stop])
+            else:
+                for s in range(n):
+                    here[s], signs[s] = _add_each(flat[start + s : stop : n])
+            for s in range(n):
                 if j == 0:
                     first[s] = here[s]
-                elif first[s] != here[s]:
+                if first[s] != here[s] or (s < n_counts and signs[s] < 0):
                     return False
+            start = stop
     return True
+
+
+@njit(nogil=True, cache=True)
+def _add_pairs(flat: np.ndarray) -> tuple[int, int, int, int]:
+    """Add up two statistics, the most common case, many bins at once: sums, and numbers below zero if an element is."""
+    a, b, a_signs, b_signs = 0, 0, 0, 0
+    for i in range(flat.shape[0] // 2):
+        x, y = flat[np.uint64(2 * i)], flat[np.uint64(2 * i + 1)]
+        a += x
+        b += y
+        a_signs |= x
+        b_signs |= y
+    return a, b, a_signs, b_signs
+
+
+@njit(nogil=True, cache=True)
+def _add_each(stat: np.ndarray) -> tuple[int, int]:
+    """Add up one of many statistics: the sum, and a number below zero if an element is."""
+    total, signs = 0, 0
+    for x in stat:
+        total += x
+        signs |= x
+    return total, signs
