@@ -74,7 +74,9 @@ def test_every_statistic_of_every_bin_counts(n_stats):
     n_bins, features = np.array([2, 2], np.int32), np.array([[0, 1], [1, -1]], np.int32)
     right = np.tile(np.array([[0], [5], [5], [0], [4], [9]], np.int32), n_stats)
     assert histograms_add_up(right, features, n_bins, n_stats)
-    assert histograms_add_up(right[::-1][::-1], features, n_bins, n_stats)
+    large = np.where(right == 5, 255, right).astype(np.uint8)
+    assert histograms_add_up(changed(large, 0, 255), np.array([[0, -1]], np.int32), n_bins, n_stats)
+    assert not histograms_add_up(changed(changed(large, 0, 255), 3, 254), features, n_bins, n_stats)
     for at in np.ndindex(4, n_stats):
         assert not histograms_add_up(changed(right, at, 7), features, n_bins, n_stats), at
     for at in np.ndindex(4, n_stats):

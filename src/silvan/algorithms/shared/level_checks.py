@@ -70,9 +70,9 @@ def histograms_add_up(sums: np.ndarray, features: np.ndarray, n_bins: np.ndarray
 
 
 @njit(nogil=True, cache=True)
-def _add_pairs(flat: np.ndarray) -> tuple[int, int, int, int]:
+def _add_pairs(flat: np.ndarray) -> tuple[np.int64, np.int64, np.int64, np.int64]:
     """Add up two statistics, the most common case, many bins at once: sums, and numbers below zero if an element is."""
-    a, b, a_signs, b_signs = 0, 0, 0, 0
+    a, b, a_signs, b_signs = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     for i in range(flat.shape[0] // 2):
         x, y = flat[np.uint64(2 * i)], flat[np.uint64(2 * i + 1)]
         a += x
@@ -83,9 +83,9 @@ def _add_pairs(flat: np.ndarray) -> tuple[int, int, int, int]:
 
 
 @njit(nogil=True, cache=True)
-def _add_each(stat: np.ndarray) -> tuple[int, int]:
+def _add_each(stat: np.ndarray) -> tuple[np.int64, np.int64]:
     """Add up one of many statistics: the sum, and a number below zero if an element is."""
-    total, signs = 0, 0
+    total, signs = np.int64(0), np.int64(0)
     for x in stat:
         total += x
         signs |= x
