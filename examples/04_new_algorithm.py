@@ -57,15 +57,16 @@ def count_classes(site: Site, request: CountCells) -> ClassCounts:
 def fit(federation: Federation, max_bins: int = 16) -> tuple[Bins, np.ndarray, np.ndarray]:
     """Return the bins, the log share of each bin by column and class, and the log share of each class."""
     schema = federation.schema
-    bins, cuts, rows = find_shared_bins(federation, schema, max_bins)
+    shared = find_shared_bins(federation, schema, max_bins)
 
     def check(site: str, reply: ClassCounts) -> None:
         if reply.counts.ndim != 3 or reply.counts.dtype != np.int64 or reply.counts.min() < 0:
             raise FormatError("its counts are not counts")
 
-    request = CountCells(schema=federation.blob(schema.to_json().encode()), bins=cuts)
+    request = CountCells(schema=federation.blob(schema.to_json().encode()), bins=shared.blob)
     counts = federation.total(request, check=check).counts + 1.0  # no share is zero
-    return bins, np.log(counts / counts.sum(axis=1, keepdims=True)), np.log(rows / rows.sum())
+    classes = np.log(shared.label / shared.label.sum())
+    return shared.bins, np.log(counts / counts.sum(axis=1, keepdims=True)), classes
 
 
 def main() -> None:
