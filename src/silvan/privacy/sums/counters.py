@@ -92,11 +92,11 @@ def _fill_words(counters: np.ndarray, width: int, words: np.ndarray) -> None:
                 some[i] += np.uint64(np.int64(part[i])) << shift
 
 
-def unpack(words: np.ndarray, size: int, width: int) -> np.ndarray:
-    """Read what ``pack`` wrote, or a sum of it."""
-    counters = np.empty(size, np.uint64)
+def unpack(words: np.ndarray, size: int, width: int, dtype: np.dtype = WORD) -> np.ndarray:
+    """Read what ``pack`` wrote, or a sum of it; the element type must hold counters of so many bits."""
+    counters = np.empty(size, dtype.newbyteorder("="))
     _read_words(words.astype(np.uint64, copy=False), width, counters)
-    return counters.astype(WORD, copy=False)
+    return counters.astype(dtype, copy=False)
 
 
 @njit(nogil=True, cache=True)
@@ -115,12 +115,15 @@ def unflatten(layout: Layout, counters: np.ndarray, kind: type[Reply], width: in
         dtype, size = np.dtype(code), prod(shape)
         n = -(-size // (BITS // width))
         words = counters[start : start + n]
+        start += n
+        if width < BITS and (1 << width) - 1 <= np.iinfo(dtype).max:  # no counter can be too large
+            fields[name] = unpack(words, size, width, dtype).reshape(shape)
+            continue
         signed = dtype.kind == "i" and width == BITS
         wide = (words if width == BITS else unpack(words, size, width)).view("<i8" if signed else WORD)
         if size and not np.iinfo(dtype).min <= int(wide.min()) <= int(wide.max()) <= np.iinfo(dtype).max:
             raise RefusedError(f"{layout.kind}.{name} is too large when all are added")
         fields[name] = wide.astype(dtype).reshape(shape)
-        start += n
     return kind(**fields)
 
 
