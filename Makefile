@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n 2
 # tests start many processes, which need not compile all modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test all-tests check explore lint docs faults bench-setup bench clean
+.PHONY: help setup demo test check explore lint docs faults bench-setup bench clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,10 +24,7 @@ setup: $(VENV)/.ready ## make .venv with everything for development
 demo: setup ## the main job, on data that needs no download
 	$(BIN)/silvan demo
 
-test: setup ## format, lint, types and all tests
-	$(MAKE) --no-print-directory -j 2 lint all-tests
-
-all-tests: setup
+test: setup lint ## format, lint, types and all tests
 	$(PYTEST) -n 3  # one waits for real processes while two work
 
 check: setup lint ## format, lint, types and the fast half of the tests: a minute when kernels are compiled
