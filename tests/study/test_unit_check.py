@@ -1,7 +1,5 @@
 """Columns in other units at some sites are asked about, and columns of other people are not."""
 
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 import pytest
@@ -12,8 +10,6 @@ from silvan.data.column_profile import profile_columns
 from silvan.federation.site_table import SiteSettings, SiteTable
 from silvan.study.demo.demo_studies import split_unevenly
 from silvan.study.tables.table_check import questions
-
-SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
 def asked(tables, label="label"):
@@ -60,10 +56,10 @@ def test_uneven_shares_of_a_class_are_no_other_units_and_no_leak():
             assert asked({str(i): frame[rows] for i, rows in enumerate(hands)}) == [], (n, seed)
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the shared data sets")
-@pytest.mark.parametrize(("file", "site"), [("fed_tcga_brca_survival.csv", "site"), ("adult.csv.gz", "workclass")])
-def test_real_tables_by_site(file, site):
-    frame = pl.read_csv(SHARED / file, infer_schema_length=None)
+@pytest.mark.needs("data")
+@pytest.mark.parametrize(("name", "site"), [("fed_tcga_brca_survival", "site"), ("adult", "workclass")])
+def test_real_tables_by_site(name, site):
+    frame = sv.datasets.load(name).frame.to_native()
     found = asked(by(frame.drop_nulls(site), site))
     assert [line for line in found if "units" in line or "identifier" in line or "by itself" in line] == []
 

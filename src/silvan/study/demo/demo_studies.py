@@ -68,10 +68,8 @@ class Demo:
 
 def incomes(n: int | None, repeats: int | None) -> Demo:
     """Return the study of six kinds of employers with their own people."""
-    if n is not None:
-        raise InputError("--sites is for data that is dealt out; the income data has its six kinds of employers")
     return Demo(
-        _tables(income(), "employer"),
+        _own_rows(n, income(), "employer"),
         "Who earns more than 50,000 dollars? 2,400 people of six kinds of employers, nine attributes (census of 1994; "
         "Becker and Kohavi, UCI, CC BY 4.0). Employers may not pool their files. They grow one forest by sums and "
         "exchange trees of their own, and each takes what serves it (AutoForest). To tell gains from noise, "
@@ -84,10 +82,8 @@ def incomes(n: int | None, repeats: int | None) -> Demo:
 
 def heart(n: int | None, repeats: int | None) -> Demo:
     """Return the study of four hospitals with their own rows."""
-    if n is not None:
-        raise InputError("--sites is for data that is dealt out; the heart disease data has its four hospitals")
     return Demo(
-        _tables(heart_disease(), "hospital"),
+        _own_rows(n, heart_disease(), "hospital"),
         "Heart disease at four hospitals: 920 patients, 13 attributes, many of them missing (Janosi, Steinbrunn, "
         "Pfisterer and Detrano, UCI, CC BY 4.0). Hospitals exchange trees and how these do on their rows (BOFRF), and "
         f"each takes what serves it. To tell gains from noise, {_judged(repeats or 10)}.",
@@ -171,8 +167,10 @@ def _judged(repeats: int, who: str = "patient") -> str:
     return f"every {who} is judged {times}, by models that have not seen them"
 
 
-def _tables(frame: "pl.DataFrame", site: str) -> dict[str, "pl.DataFrame"]:
-    """Return the rows of each site, in the order in which they stand."""
+def _own_rows(n: int | None, frame: "pl.DataFrame", site: str) -> dict[str, "pl.DataFrame"]:
+    """Return the rows of each site, in the order in which they stand; there are as many sites as there are."""
+    if n is not None:
+        raise InputError(f"--sites is for data that is dealt out; here every {site} is a site of its own")
     names = frame[site].unique(maintain_order=True).to_list()
     return {name: frame.filter(frame[site] == name).drop(site) for name in names}
 
