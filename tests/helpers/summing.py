@@ -16,8 +16,8 @@ from silvan.federation.site import HANDLERS, Site, answers
 from silvan.federation.store import digest
 from silvan.federation.transports.in_process import InProcess
 from silvan.privacy.seal import pair_key, public_key, secret_key, unseal
-from silvan.privacy.sums.counters import WORD
 from silvan.privacy.sums.ring import Hop, Member, Passed, Ready, RingCover, RingSums, Running
+from silvan.privacy.sums.words import WORD
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
 

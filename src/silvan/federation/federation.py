@@ -21,7 +21,7 @@ from silvan.federation.journal import LOST, SUM, Entry, Journal
 from silvan.federation.keys import Roster
 from silvan.federation.message import Blob, Envelope, Missing, Owner, Reply, SignedReply, Verb, blobs_in
 from silvan.federation.party import Party, party_of
-from silvan.federation.question import Asked, Check, Event, Question, Tries, UnreachedError
+from silvan.federation.question import Asked, Bounds, Check, Event, Question, Tries, UnreachedError
 from silvan.federation.signed import Signer, is_owned
 from silvan.federation.site import Site
 from silvan.federation.store import digest
@@ -167,12 +167,12 @@ class Federation:
         request: Question,
         over: Iterable[str] | None = None,
         check: Check | None = None,
-        most: int | None = None,
+        most: int | Bounds | None = None,
     ) -> Any:
         """Put a question to sites and see only the sum of their replies.
 
-        If it is known that no number in the sum is above ``most`` or below zero, sums that hide their parts take less
-        room.
+        If it is known that no number in the sum is above ``most`` or below zero, or above one of several bounds, sums
+        that hide their parts take less room.
         """
         question = replace(self._question(request, "total", over, check), most=most)
         known = self._recall(question)

@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from silvan.errors import FormatError, RefusedError, SiteError
 from silvan.federation import wire
@@ -38,6 +40,16 @@ Check = Callable[[str, Any], object]
 
 Of a sum whose parts nobody sees it is told the sum, and ``OVERALL`` in place of a site.
 """
+
+
+class Bounds(NamedTuple):
+    """What no number in a sum is above, by block of rows and by column of the only array of its replies.
+
+    None is below zero, but where the bound is the largest number of 64 bits: that says nothing.
+    """
+
+    lengths: np.ndarray  # int64, rows of each block
+    most: np.ndarray  # int64 (blocks, columns)
 
 
 _MOST_MISSING, _MOST_STALE, _AT_ONCE = 3, 20, 3
@@ -123,7 +135,7 @@ class Asked:
     over: Sequence[str] | None = None  # sites in the sum; None: those asked
     step: Step | Mapping[str, Step] | None = None  # for all sites, or by site
     answer: type[Reply] | None = None  # None: the kind's own
-    most: int | None = None
+    most: int | Bounds | None = None
     narrow: bool = False  # whether counters are read as they were sent: see ``wire``
     sent: Counter[str] = field(default_factory=Counter)  # bytes so far by site, from its view
     received: Counter[str] = field(default_factory=Counter)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from silvan.errors import RefusedError
-from silvan.privacy.sums.counters import WORD, flatten, offsets, unflatten
+from silvan.privacy.sums.counters import flatten, offsets, unflatten
+from silvan.privacy.sums.words import WORD
 
 
 @given(st.integers(1, 6).flatmap(lambda n: st.tuples(fields(n), fields(n))), st.binary(min_size=32, max_size=32))

@@ -25,6 +25,7 @@ from silvan.privacy.sums.masked_coordinator import MaskedSums
 from silvan.privacy.sums.masked_site import SEED, Hidden, MaskCover, Opened, Turn, adds_mask, fingerprint, threshold
 from silvan.privacy.sums.members import Member, Ready
 from silvan.privacy.sums.ring import RingCover
+from silvan.privacy.sums.words import Widths
 
 PARTS = {"a": (40, 30, 20, 10), "b": (7, 80, 5, 8), "c": (25, 25, 26, 24), "d": (1, 2, 3, 4)}
 
@@ -190,6 +191,11 @@ def test_a_site_says_how_few_are_enough():
 @pytest.mark.parametrize("width", [0, -1, 65, 2**40])
 def test_counters_of_impossible_width(width):
     assert "counters of up to 64 bits" in refused(here().hide(width=width))
+
+
+def test_widths_of_another_array_than_the_part():
+    widths = Widths(np.array([4], np.int64), np.array([[8]], np.uint8))
+    assert "another shape than its widths" in refused(here().hide(widths=widths))
 
 
 def test_a_bound_that_is_too_low_tells_nothing():

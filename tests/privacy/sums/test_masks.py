@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as arrays
 
 from silvan.errors import RefusedError, WireError
 from silvan.federation import wire
+from silvan.federation.message import Reply
 from silvan.federation.store import digest
 from silvan.privacy.sums.counters import (
     MASK_PIECE,
@@ -25,13 +26,12 @@ from silvan.privacy.sums.counters import (
     key_stream,
     mask,
     offsets,
-    pack,
     unflatten,
-    unpack,
 )
 from silvan.privacy.sums.masked_site import Turn
 from silvan.privacy.sums.members import Member
 from silvan.privacy.sums.neighbours import SECURITY, disconnection_bound, enough_neighbours, neighbours
+from silvan.privacy.sums.words import STEPS, Widths, pack, unpack
 
 # -- streams
 
@@ -82,6 +82,7 @@ def test_another_cipher_is_another_sum():
     members = [Member(name, name.encode() * 32) for name in "abc"]
     old = Turn(what="hide", sum="sum 1", members=members, neighbours=2)
     new = msgspec.structs.replace(old, cipher="AES-256-CTR")
+    assert wire.decode(wire.encode(old), Turn).widths is None
     assert wire.decode(wire.encode(old), Turn).cipher == "ChaCha20"
     assert old.name("study", "counts") != new.name("study", "counts")
     listed = [(member.site, member.key.hex()) for member in members]
@@ -115,12 +116,90 @@ INTEGERS = st.sampled_from(DTYPES).flatmap(lambda d: arrays.arrays(np.dtype(d), 
 @examples(100)
 def test_packing_is_plain_addition(counters, width):
     """Also of numbers that do not fit, or are below zero: a word depends on its counters by addition alone."""
-    assert pack(counters, width).tolist() == naive_pack(counters, width)
+    assert pack(counters, Widths.alike(len(counters), width)).tolist() == naive_pack(counters, width)
 
 
 def test_packing_over_many_pieces():
     counters = np.random.default_rng(0).integers(0, 2**16, 20_001, np.int32)
-    assert pack(counters, 21).tolist() == naive_pack(counters, 21)
+    assert pack(counters, Widths.alike(20_001, 21)).tolist() == naive_pack(counters, 21)
+
+
+@st.composite
+def blocks_of(draw):
+    """Blocks of rows, and how many bits counters take in each, by column."""
+    lengths = draw(st.lists(st.integers(0, 30), max_size=5))
+    bits = arrays.arrays(np.uint8, (len(lengths), draw(st.integers(1, 4))), elements=st.integers(1, 64))
+    return Widths(np.array(lengths, np.int64), draw(bits))
+
+
+@given(blocks_of(), st.sampled_from(["i4", "i8", "u2"]), st.data())
+@examples(100)
+def test_packing_by_block_is_packing_each_of_them(widths, dtype, data):
+    """Every block and column for itself, whatever the numbers: so words depend on counters by addition alone."""
+    shape = int(widths.lengths.sum()), widths.bits.shape[1]
+    counters, expected, row = data.draw(arrays.arrays(np.dtype(dtype), shape)), [], 0
+    for length, bits in zip(widths.lengths, widths.bits.tolist(), strict=True):
+        for c, width in enumerate(bits):
+            expected += naive_pack(counters[row : row + length, c], width)
+        row += length
+    assert widths.fit(shape)
+    assert pack(counters, widths).tolist() == expected
+    assert len(expected) == widths.words()
+
+
+class Table(Reply, frozen=True, kw_only=True):
+    """One array of integers."""
+
+    x: np.ndarray
+
+
+@given(blocks_of(), st.integers(1, 4), st.sampled_from(["i4", "i8"]), st.data())
+@examples(100)
+def test_sums_by_block_are_read_or_refused(bounds, n, dtype, data):
+    """Of parts whose sums are at most as large as was said; one that is larger is not taken."""
+    most = (2 ** bounds.bits.astype(object) - 1).clip(0, np.iinfo(dtype).max).astype(np.int64)
+    by_row = np.repeat(most, bounds.lengths, axis=0)
+    part = (by_row * data.draw(st.floats(0, 1)) // n).astype(np.int64).clip(0, by_row // n).astype(dtype)
+    widths = Widths.holding(bounds.lengths, most)
+    assert np.isin(widths.bits, STEPS).all()
+    layout, words = flatten(Table(x=part), n, widths)
+    assert layout.words(widths) == len(words)
+    got = unflatten(layout, words * np.uint64(n), Table, widths, most).x
+    assert got.dtype == part.dtype
+    assert np.array_equal(got, n * part)
+    if part.size and int(part.max()) * n > 0:
+        with pytest.raises(RefusedError, match="too large when all are added"):
+            unflatten(layout, words * np.uint64(n), Table, widths, np.full_like(most, int(part.max()) * n - 1))
+
+
+def test_sums_below_zero_take_whole_words():
+    widths = Widths.holding(np.array([2, 1]), np.array([[300, 2**63 - 1], [5, 2**63 - 1]]))
+    assert widths.bits.tolist() == [[10, 64], [8, 64]]
+    part = np.array([[100, -(2**60)], [0, 17], [2, -1]])
+    layout, words = flatten(Table(x=part), 3, widths)
+    assert len(words) == 1 + 2 + 1 + 1
+    assert np.array_equal(unflatten(layout, words * np.uint64(3), Table, widths).x, 3 * part)
+    with pytest.raises(RefusedError, match="too large to be added"):
+        flatten(Table(x=part * 4), 3, widths)
+
+
+@pytest.mark.parametrize(
+    "widths",
+    [
+        Widths(np.array([3]), np.array([[8, 8]], np.uint8)),
+        Widths(np.array([2]), np.array([[8]], np.uint8)),
+        Widths(np.array([3, -1]), np.array([[8, 8], [8, 8]], np.uint8)),
+        Widths(np.array([2]), np.array([[8, 0]], np.uint8)),
+        Widths(np.array([2]), np.array([[8, 65]], np.uint8)),
+        Widths(np.array([2]), np.array([8, 8], np.uint8)),
+        Widths(np.array([2], np.int32), np.array([[8, 8]], np.uint8)),
+        Widths(np.array([2]), np.array([[8, 8]])),
+        Widths(np.array([1, 1]), np.array([[8, 8]], np.uint8)),
+    ],
+)
+def test_widths_of_another_array(widths):
+    with pytest.raises(RefusedError, match="Table has another shape than its widths"):
+        flatten(Table(x=np.zeros((2, 2), np.int32)), 3, widths)
 
 
 @st.composite
@@ -154,8 +233,8 @@ def test_a_sum_of_words_too_large_for_its_type():
 
 
 def test_reading_words():
-    counters = np.random.default_rng(0).integers(0, 2**12, 10_007, np.int32)
-    assert np.array_equal(unpack(pack(counters, 12), len(counters), 12), counters)
+    counters, widths = np.random.default_rng(0).integers(0, 2**12, 10_007, np.int32), Widths.alike(10_007, 12)
+    assert np.array_equal(unpack(pack(counters, widths), widths, np.dtype(np.int32))[:, 0], counters)
 
 
 # -- who shares a mask with whom

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
+from silvan.algorithms.horizontal.row_bounds import RowBounds
 from silvan.algorithms.shared.drawn_rows import check_draw
 from silvan.algorithms.shared.level_checks import are_different, check_histograms, check_nodes
 from silvan.algorithms.shared.level_rules import follow_level
@@ -274,7 +275,8 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
     measure = settings.measure(schema, label)
     rule = settings.rule(measure)
     schema_blob = federation.blob(schema.to_json().encode())
-    history = SplitHistory(settings.n_estimators, int(label.sum()))
+    history = SplitHistory()
+    rows = RowBounds(settings.n_estimators, measure, label, in_bins)
 
     def find_splits(nodes: np.ndarray, features: np.ndarray, ties: Ties, offsets: np.ndarray) -> Splits:
         reply: Histograms = federation.total(
@@ -290,7 +292,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
                 **history.columns(),
             ),
             check=lambda site, reply: check_histograms(reply.sums, features, bins, measure),
-            most=None if measure.scale else int(min(history.rows[nodes].max(), in_bins[features].max())),
+            most=rows.of(nodes, features, bins),
         )
         return choose_level(reply.sums, features, bins, rule, ties, offsets=offsets)
 
@@ -302,8 +304,12 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
             parts = [find_splits(nodes[some], features[some], ties.take(some), offsets[some]) for some in messages]
         return Splits(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
+    def remember(nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> None:
+        history.add(nodes, splits, needed)
+        rows.add(splits)
+
     trees = np.arange(settings.n_estimators)
-    grown: Grown = grow(trees, feature_key, plan, rule, find, history.add)
+    grown: Grown = grow(trees, feature_key, plan, rule, find, remember)
     return assemble([(grown, bins.cut(grown.feature, grown.bin))], schema, measure, settings.combine)
 
 
@@ -316,18 +322,15 @@ def _messages(features: np.ndarray, bins: Bins, measure: Measure) -> list[slice]
 
 
 class SplitHistory:
-    """The splits made so far, as questions repeat them, and a bound on the rows of each node."""
+    """The splits made so far, as questions repeat them."""
 
-    def __init__(self, n_trees: int, rows: int) -> None:
+    def __init__(self) -> None:
         self.rounds: list[tuple[np.ndarray, ...]] = []
-        self.rows = np.full(n_trees, rows)
 
     def add(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> None:
         """Add a round's splits."""
         columns = (splits.feature, splits.bin, splits.missing_left, splits.words)
         self.rounds.append((nodes.astype(np.int32), *columns))
-        children = np.stack([splits.left, splits.total - splits.left], axis=1)
-        self.rows = np.concatenate([self.rows, children.sum(axis=2).reshape(-1)])
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return all rounds as the fields of a question."""

@@ -170,7 +170,7 @@ class PublicPlan:
         self, settings: Settings, measure: Measure, key: np.ndarray, ask: Callable[[GrowLevel, int], np.ndarray]
     ) -> Forest:
         """Grow a forest; ``ask`` returns the summed histograms of a level, given how many bins they have in all."""
-        schema, bins, history = self.rounds.schema, self.bins, SplitHistory(settings.n_estimators, 0)
+        schema, bins, history = self.rounds.schema, self.bins, SplitHistory()
         points = CutPoints(np.array([len(c) for c in bins.cuts], np.int64), np.concatenate(bins.cuts))
         same: dict[str, Any] = {
             "schema": self.rounds.schema_blob,

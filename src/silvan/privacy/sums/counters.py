@@ -2,7 +2,7 @@
 
 Modulo 2^64 an offset that is drawn uniformly hides a counter wholly, and negative numbers add up as they
 should. Every part is small enough for its sum not to wrap round. Where sums are known to be small, several counters
-share a word, each some bits above the last: words add up as their counters do.
+share a word: see ``words.py``.
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,11 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256, ChaCha20
 from cryptography.hazmat.primitives.ciphers.modes import CTR
-from numba import njit
 
 from silvan.errors import RefusedError
 from silvan.federation.message import Reply
+from silvan.privacy.sums.words import BITS, WORD, Widths, pack, unpack
 from silvan.util.threads import thread_map
-
-WORD = np.dtype("<u8")
-BITS = 64
-_PACK_PIECE = 1 << 11  # words that stay in the processor's cache while they are filled
 
 MASK_TASK = 1 << 18  # words that a thread takes at a time
 MASK_PIECE = 1 << 14  # words that stay in the processor's cache while all masks are added
@@ -45,85 +41,57 @@ class Layout(msgspec.Struct, frozen=True):
         """How many counters there are."""
         return sum(prod(shape) for _, _, shape in self.fields)
 
-    def words(self, width: int = BITS) -> int:
-        """How many words they take, at so many bits a counter."""
-        return sum(-(-prod(shape) // (BITS // width)) for _, _, shape in self.fields)
+    def words(self, widths: Widths | int = BITS) -> int:
+        """How many words they take; raise ``RefusedError`` if the widths are those of another array."""
+        return sum(self.widths(shape, widths).words() for _, _, shape in self.fields)
+
+    def widths(self, shape: Sequence[int], widths: Widths | int) -> Widths:
+        """Return the widths of the counters of a field, if they were given for the only one, or one for all."""
+        if isinstance(widths, int):
+            return Widths.alike(prod(shape), widths)
+        if len(self.fields) != 1 or not widths.fit(tuple(shape)):
+            raise RefusedError(f"{self.kind} has another shape than its widths")
+        return widths
 
 
-def flatten(reply: Reply, n_sites: int, width: int = BITS) -> tuple[Layout, np.ndarray]:
-    """Write a site's part of a sum over ``n_sites`` sites as words, with ``width`` bits for each counter.
+def flatten(reply: Reply, n_sites: int, widths: Widths | int = BITS) -> tuple[Layout, np.ndarray]:
+    """Write a site's part of a sum over ``n_sites`` sites as words, with so many bits for each counter.
 
     Counters that share a word are not checked: a word is a sum of them whatever they are. A coordinator that
     claims too small a bound on sums reads nonsense, and a refusal would tell it how large counters are.
     """
-    kind, fields, words = type(reply).__name__, [], [np.zeros(0, WORD)]
+    kind, fields, arrays = type(reply).__name__, [], []
     for name in reply.__struct_fields__:
         array = getattr(reply, name)
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
             raise RefusedError(f"{kind}.{name} cannot be summed: it is not an integer array")
-        if array.dtype.itemsize == WORD.itemsize and array.size and width == BITS:  # shorter ones cannot wrap round
-            most = int(np.iinfo(array.dtype).max) // n_sites
-            if int(array.max()) > most or int(array.min()) < -most:
-                raise RefusedError(f"{kind}.{name} is too large to be added to the others'")
         fields.append((name, array.dtype.newbyteorder("<").str, list(array.shape)))
-        words.append(pack(array.reshape(-1), width))
-    return Layout(kind, fields), np.concatenate(words) if len(words) != 2 else words[1]
+        arrays.append(array)
+    layout = Layout(kind, fields)
+    words = [np.zeros(0, WORD)]
+    for array, (name, _, shape) in zip(arrays, fields, strict=True):
+        here = layout.widths(shape, widths)
+        whole = array.reshape(-1, here.bits.shape[1])[:, (here.bits == BITS).any(axis=0)]  # shorter ones share words
+        if array.dtype.itemsize == WORD.itemsize and whole.size:  # and numbers of fewer bits cannot wrap round
+            most = int(np.iinfo(array.dtype).max) // n_sites
+            if int(whole.max()) > most or int(whole.min()) < -most:
+                raise RefusedError(f"{kind}.{name} is too large to be added to the others'")
+        words.append(pack(array, here))
+    return layout, np.concatenate(words) if len(words) != 2 else words[1]
 
 
-def pack(counters: np.ndarray, width: int) -> np.ndarray:
-    """Pack counters of ``width`` bits into words, as many as fit: lane i of all words is the i-th run."""
-    if width == BITS:
-        return counters.astype("<i8" if counters.dtype.kind == "i" else WORD).view(WORD)
-    words = np.empty(-(-len(counters) // (BITS // width)), np.uint64)
-    _fill_words(counters if counters.dtype == np.int32 else counters.astype(np.int64), width, words)
-    return words.astype(WORD, copy=False)
-
-
-@njit(nogil=True, cache=True)
-def _fill_words(counters: np.ndarray, width: int, words: np.ndarray) -> None:
-    n = len(words)
-    for start in range(0, n, _PACK_PIECE):
-        stop = min(start + _PACK_PIECE, n)
-        words[start:stop] = 0
-        for lane in range(BITS // width):
-            shift, first = np.uint64(lane * width), lane * n
-            some, part = words[start:stop], counters[first + start : first + stop]
-            for i in range(len(part)):
-                some[i] += np.uint64(np.int64(part[i])) << shift
-
-
-def unpack(words: np.ndarray, size: int, width: int, dtype: np.dtype = WORD) -> np.ndarray:
-    """Read what ``pack`` wrote, or a sum of it; the element type must hold counters of so many bits."""
-    counters = np.empty(size, dtype.newbyteorder("="))
-    _read_words(words.astype(np.uint64, copy=False), width, counters)
-    return counters.astype(dtype, copy=False)
-
-
-@njit(nogil=True, cache=True)
-def _read_words(words: np.ndarray, width: int, counters: np.ndarray) -> None:
-    n, low = len(words), (np.uint64(1) << np.uint64(width)) - np.uint64(1)
-    for lane in range(BITS // width):
-        shift, part = np.uint64(lane * width), counters[lane * n : (lane + 1) * n]
-        for i in range(len(part)):
-            part[i] = words[i] >> shift & low
-
-
-def unflatten(layout: Layout, counters: np.ndarray, kind: type[Reply], width: int = BITS) -> Reply:
-    """Read a sum of counters as a reply, with the element types of its parts."""
+def unflatten(
+    layout: Layout, words: np.ndarray, kind: type[Reply], widths: Widths | int = BITS, most: np.ndarray | None = None
+) -> Reply:
+    """Read a sum of words as a reply, with the element types of its parts; ``most`` bounds counters as widths do."""
     fields, start = {}, 0
     for name, code, shape in layout.fields:
-        dtype, size = np.dtype(code), prod(shape)
-        n = -(-size // (BITS // width))
-        words = counters[start : start + n]
-        start += n
-        if width < BITS and (1 << width) - 1 <= np.iinfo(dtype).max:  # no counter can be too large
-            fields[name] = unpack(words, size, width, dtype).reshape(shape)
-            continue
-        signed = dtype.kind == "i" and width == BITS
-        wide = (words if width == BITS else unpack(words, size, width)).view("<i8" if signed else WORD)
-        if size and not np.iinfo(dtype).min <= int(wide.min()) <= int(wide.max()) <= np.iinfo(dtype).max:
+        here = layout.widths(shape, widths)
+        stop = start + here.words()
+        array = unpack(words[start:stop], here, np.dtype(code), most)
+        if array is None:
             raise RefusedError(f"{layout.kind}.{name} is too large when all are added")
-        fields[name] = wide.astype(dtype).reshape(shape)
+        fields[name], start = array.reshape(shape), stop
     return kind(**fields)
 
 

@@ -21,10 +21,10 @@ from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.journal import SUM, Entry
 from silvan.federation.message import Reply, Step
-from silvan.federation.question import Asked, Check
+from silvan.federation.question import Asked, Bounds, Check
 from silvan.federation.store import digest
 from silvan.privacy.sums import shamir
-from silvan.privacy.sums.counters import BITS, WORD, mask, unflatten
+from silvan.privacy.sums.counters import mask, unflatten
 from silvan.privacy.sums.masked_site import (
     SEED,
     Confirmed,
@@ -38,6 +38,7 @@ from silvan.privacy.sums.masked_site import (
 )
 from silvan.privacy.sums.members import MIN_SITES, Member, Ready, check_ready, check_sum
 from silvan.privacy.sums.neighbours import enough_neighbours
+from silvan.privacy.sums.words import BITS, WORD, Widths
 from silvan.util.readable import count_of, is_or_are
 from silvan.util.threads import thread_count
 
@@ -102,6 +103,7 @@ class MaskedSums:
             members=[Member(site, keys[site]) for site in sites],
             neighbours=min(self.neighbours or enough_neighbours(n), n - 1),
             width=_width(question.most),
+            widths=Widths.holding(*question.most) if isinstance(question.most, Bounds) else None,
             cipher="AES-256-CTR",
         )
         return _MaskedSum(federation, question, turn).run()
@@ -138,9 +140,9 @@ def _step(turn: Turn) -> Step:
     return Step(MaskedSums.name, wire.encode(turn))
 
 
-def _width(most: int | None) -> int:
+def _width(most: int | Bounds | None) -> int:
     """Return how many bits a counter takes, such that as many counters as possible share a word."""
-    return BITS if most is None else BITS // (BITS // min(max(1, most.bit_length()), BITS))
+    return BITS if not isinstance(most, int) else BITS // (BITS // min(max(1, most.bit_length()), BITS))
 
 
 @dataclass
@@ -217,15 +219,12 @@ class _MaskedSum:
                 (plus if added else minus).append(seed)
         assert self.words is not None  # noqa: S101
         mask(self.words, minus, plus, thread_count(None), self.turn.cipher)
-        layout = self.hidden[survivors[0]].layout
-        kind, most = self.question.kind, self.question.most
+        layout, kind, most = self.hidden[survivors[0]].layout, self.question.kind, self.question.most
+        bounds = most.most if isinstance(most, Bounds) else None if most is None else np.array([[most]])
         try:
-            total = unflatten(layout, self.words, kind.reply, self.turn.width)
+            return unflatten(layout, self.words, kind.reply, self.turn.widths or self.turn.width, bounds)
         except RefusedError as error:
             raise FederationError(f"the sites' sum for {kind.__name__} is unusable: {error}") from None
-        if most is not None and any(getattr(total, name).max(initial=0) > most for name in total.__struct_fields__):
-            raise FederationError(f"the sites' sum for {kind.__name__} is unusable: it is larger than it can be")
-        return total
 
     def _wave(
         self, step: Step | dict[str, Step], sites: Iterable[str], over: list[str], answer: type[R], check: Check
@@ -254,7 +253,11 @@ class _MaskedSum:
         for _, code, shape in layout.fields:
             if code not in _CODES or len(shape) > 4 or any(size < 0 for size in shape):
                 raise FormatError("its part has a shape that no part can have")
-        if len(reply.words) != WORD.itemsize * layout.words(self.turn.width):
+        try:
+            words = layout.words(self.turn.widths or self.turn.width)
+        except RefusedError:
+            raise FormatError("its part is of another shape than was asked for") from None
+        if len(reply.words) != WORD.itemsize * words:
             raise FormatError("its part does not match its shape")
         near = self.near[self.names.index(site)]
         if len(reply.prints) != SEED * (1 + len(near)) or set(reply.boxes) != set(self.names) - {site}:

@@ -27,9 +27,10 @@ from silvan.federation.store import digest
 from silvan.privacy.noise.noisy_request import settle_shares
 from silvan.privacy.seal import derive, public_key, seal, secret_key, shared_secret, unseal
 from silvan.privacy.sums import shamir
-from silvan.privacy.sums.counters import BITS, Layout, MaskCipher, flatten, key_stream, mask
+from silvan.privacy.sums.counters import Layout, MaskCipher, flatten, key_stream, mask
 from silvan.privacy.sums.members import MIN_SITES, Member, Ready, place_of
 from silvan.privacy.sums.neighbours import enough_neighbours, neighbours
+from silvan.privacy.sums.words import BITS, Widths
 from silvan.util.threads import thread_count
 
 SEED = 32
@@ -52,8 +53,8 @@ def withstood(n: int) -> int:
 class Turn(msgspec.Struct, frozen=True):
     """One step: tell the key; hide the part; confirm whose parts are in the sum; give the shares that open it.
 
-    ``neighbours`` is how many sites each shares masks with, ``width`` how many bits a counter takes, ``cipher`` what
-    stretches the seeds of masks.
+    ``neighbours`` is how many sites each shares masks with, ``width`` how many bits a counter takes unless ``widths``
+    says it for each block of them, ``cipher`` what stretches the seeds of masks.
     """
 
     what: Literal["key", "hide", "confirm", "open"]
@@ -65,6 +66,7 @@ class Turn(msgspec.Struct, frozen=True):
     codes: dict[str, bytes] = {}  # the confirmations that others made out for the site
     boxes: dict[str, bytes] = {}  # the shares that others sealed for it
     cipher: MaskCipher = "ChaCha20"
+    widths: Widths | None = None
 
     def name(self, study: str, statistic: str) -> str:
         """Name the sum by all that it is about: no mask, box or confirmation of one is any in another."""
@@ -72,6 +74,8 @@ class Turn(msgspec.Struct, frozen=True):
         about = [study, self.sum, members, self.neighbours, self.width, statistic]
         if self.cipher != "ChaCha20":
             about.append(self.cipher)
+        if self.widths is not None:
+            about.append([digest(array.tobytes()) for array in (self.widths.lengths, self.widths.bits)])
         return digest(msgspec.json.encode(["masked sum", *about]))
 
     def neighbour_places(self, study: str) -> list[list[int]]:
@@ -186,7 +190,7 @@ class SumAtSite:
 
     def hide(self, own: Own) -> Hidden:
         """Mask the part, and seal what recovers the masks for the others."""
-        layout, words = flatten(own.release(), len(self.names), self.turn.width)
+        layout, words = flatten(own.release(), len(self.names), self.turn.widths or self.turn.width)
         seed = self._seed(own, layout, words)
         shares = self._split(seed)
         near = self.near[self.place]

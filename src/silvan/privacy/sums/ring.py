@@ -26,8 +26,9 @@ from silvan.federation.site import Own, Site
 from silvan.federation.store import digest
 from silvan.privacy.noise.noisy_request import Noisy
 from silvan.privacy.seal import pair_key, public_key, seal, secret_key, unseal
-from silvan.privacy.sums.counters import WORD, Layout, flatten, offsets, unflatten
+from silvan.privacy.sums.counters import Layout, flatten, offsets, unflatten
 from silvan.privacy.sums.members import MIN_SITES, Member, Ready, check_ready, check_sum, place_of
+from silvan.privacy.sums.words import WORD
 
 # -- messages
 

@@ -1,0 +1,133 @@
+"""Counters that share words of 64 bits, each some bits above the last: words add up as their counters do.
+
+Rows of counters come in blocks. How many bits a counter takes is said for every block and column; as many counters of a
+column as fit share a word, and lane i of a block's words is the i-th run of its rows.
+"""
+
+import msgspec
+import numpy as np
+from numba import njit
+
+WORD = np.dtype("<u8")
+BITS = 64
+STEPS = np.array([8, 10, 12, 16, 21, 32, BITS], np.uint8)
+"""Bits that counters take where bounds differ: sites learn these of every block, and of small counts nothing more."""
+
+_PIECE = 1 << 11  # words that stay in the processor's cache while they are filled
+
+
+class Widths(msgspec.Struct, frozen=True):
+    """How many bits the counters of an array take, by block of rows and by column."""
+
+    lengths: np.ndarray  # int64, rows of each block
+    bits: np.ndarray  # uint8 (blocks, columns)
+
+    @classmethod
+    def alike(cls, size: int, width: int) -> "Widths":
+        """Return the widths of counters in one column that all take as many bits."""
+        return cls(np.array([size], np.int64), np.array([[width]], np.uint8))
+
+    @classmethod
+    def holding(cls, lengths: np.ndarray, most: np.ndarray) -> "Widths":
+        """Return the least of ``STEPS`` that holds counters up to bounds, by block and column."""
+        bits = np.minimum(np.frexp(most.astype(np.float64))[1], BITS)
+        return cls(lengths, STEPS[np.searchsorted(STEPS, bits)])
+
+    def fit(self, shape: tuple[int, ...]) -> bool:
+        """Whether they are widths of an array of this shape."""
+        lengths, bits = self.lengths, self.bits
+        if lengths.dtype != np.int64 or bits.dtype != np.uint8 or bits.ndim != 2 or lengths.shape != bits.shape[:1]:
+            return False
+        right = shape[1:] == bits.shape[1:] and not (lengths < 0).any() and not (lengths > shape[0]).any()
+        return right and int(lengths.sum()) == shape[0] and bool(((bits >= 1) & (bits <= BITS)).all())
+
+    def words(self) -> int:
+        """Return how many words the counters take."""
+        lanes = BITS // self.bits.astype(np.int64)
+        return int((-(-self.lengths[:, None] // lanes)).sum())
+
+
+def pack(counters: np.ndarray, widths: Widths) -> np.ndarray:
+    """Pack counters into words. Those that do not fit are not checked: see ``flatten``."""
+    counters = counters if counters.dtype == np.int32 else counters.astype(np.int64)
+    words = np.zeros(widths.words(), np.uint64)
+    _fill_words(counters.reshape(-1), widths.lengths, widths.bits, words)
+    return words.astype(WORD, copy=False)
+
+
+def unpack(words: np.ndarray, widths: Widths, dtype: np.dtype, most: np.ndarray | None = None) -> np.ndarray | None:
+    """Read what ``pack`` wrote, or a sum of it; None if a counter is above its bound or does not fit the type."""
+    rows, columns = int(widths.lengths.sum()), widths.bits.shape[1]
+    counters = np.empty(rows * columns, np.int32 if dtype == np.int32 else np.int64)
+    if most is None:
+        most = np.full(widths.bits.shape, np.iinfo(np.int64).max)
+    limits = np.iinfo(np.int64 if dtype == WORD else dtype)
+    words = words.astype(np.uint64, copy=False)
+    if not _read_words(words, widths.lengths, widths.bits, most, int(limits.min), int(limits.max), counters):
+        return None
+    return counters.astype(dtype, copy=False).reshape(rows, columns)
+
+
+@njit(nogil=True, cache=True)
+def _fill_words(counters: np.ndarray, lengths: np.ndarray, bits: np.ndarray, words: np.ndarray) -> None:
+    columns, row, at = bits.shape[1], 0, 0
+    for b in range(len(lengths)):
+        for c in range(columns):
+            width = np.int64(bits[b, c])
+            lanes = BITS // width
+            n = -(-lengths[b] // lanes)
+            for start in range(0, n, _PIECE):
+                some = words[at + start : at + min(start + _PIECE, n)]
+                for lane in range(lanes):
+                    first = lane * n + start
+                    size = min(len(some), lengths[b] - first)
+                    _add_run(counters, (row + first) * columns + c, columns, size, lane * width, some)
+            at += n
+        row += lengths[b]
+
+
+@njit(nogil=True, cache=True)
+def _add_run(counters: np.ndarray, start: int, step: int, size: int, bit: np.int64, words: np.ndarray) -> None:
+    """Add a run of counters to words, from a bit on; steps of 1 and 2 are spelt out for the compiler."""
+    shift = np.uint64(bit)
+    if step == 1:
+        for i in range(size):
+            words[i] += np.uint64(np.int64(counters[start + i])) << shift
+    elif step == 2:
+        for i in range(size):
+            words[i] += np.uint64(np.int64(counters[start + 2 * i])) << shift
+    else:
+        for i in range(size):
+            words[i] += np.uint64(np.int64(counters[start + step * i])) << shift
+
+
+@njit(nogil=True, cache=True)
+def _read_words(
+    words: np.ndarray,
+    lengths: np.ndarray,
+    bits: np.ndarray,
+    most: np.ndarray,
+    low: int,
+    high: int,
+    counters: np.ndarray,
+) -> bool:
+    """Read the counters; return whether all are within bounds."""
+    columns, row, at, fits = bits.shape[1], 0, 0, True
+    for b in range(len(lengths)):
+        for c in range(columns):
+            width = np.int64(bits[b, c])
+            lanes = BITS // width
+            n = -(-lengths[b] // lanes)
+            ones = np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(BITS - width)
+            largest, smallest = np.int64(0), np.int64(0)
+            for lane in range(lanes):
+                shift, first = np.uint64(lane * width), lane * n
+                for i in range(min(n, lengths[b] - first)):
+                    value = np.int64(words[at + i] >> shift & ones)
+                    largest, smallest = max(largest, value), min(smallest, value)
+                    counters[(row + first + i) * columns + c] = value
+            if largest > min(most[b, c], high) or smallest < low:
+                fits = False
+            at += n
+        row += lengths[b]
+    return fits
