@@ -12,6 +12,7 @@ from silvan.federation.transports.in_process import InProcess
 from silvan.privacy.sums.masked_site import Turn
 from silvan.privacy.sums.words import STEPS
 
+
 def sites(label):
     frame = sv.datasets.heart_disease().drop_nulls(label)
     frame = frame.with_columns(pl.col("slope").cast(pl.String), pl.col("age") + 0.5)
