@@ -207,7 +207,8 @@ class ForestClassifier(ClassifierMixin, _Forest):
     min_samples_split, min_samples_leaf
         Fewest rows in a node that is split, and in a leaf, or a share of all rows. Rows are counted, not weights.
     max_features
-        Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all.
+        Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all. Where a rule without noise
+        decides the label, 0.5 or None are better by far.
     max_bins
         Most bins of a numeric column in a tree, up to 255. Trees differ in their cut points: with 64 bins each they
         have about 250 in all.

@@ -171,6 +171,14 @@ def test_constant_columns_do_not_end_a_branch():
     assert set(model.forest_.feature) == {-1, 150}
 
 
+def test_columns_that_leave_too_few_rows_end_a_branch():
+    X = np.zeros((40, 2))
+    X[0, 0], X[:, 1] = 1.0, np.arange(40) % 2
+    model = ForestClassifier(20, max_features=1, bootstrap=False).fit(X, np.arange(40) % 2)
+    used = np.split(model.forest_.feature, model.forest_.offsets[1:-1])
+    assert {tuple(tree) for tree in used} == {(-1,), (1, -1, -1)}  # those that drew the first column have no split
+
+
 @pytest.mark.parametrize(("max_features", "n_drawn"), [("sqrt", 2), (1, 1), (0.5, 3), (None, 6), ("log2", 2)])
 def test_features_by_tree(max_features, n_drawn):
     settings = Settings(20, feature_draw="tree", max_features=max_features)
