@@ -33,6 +33,8 @@ MARKERS = frozenset(("na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?", ".
 MISSING = -1
 UNKNOWN = -2
 NEITHER = -3
+
+_CLOSE = 1 << 16
 """Places of cells that hold nothing, hold what has no code, or hold what is neither a number nor text."""
 
 
@@ -106,7 +108,7 @@ def distinct(series: Series) -> tuple[list[Any], NDArray[np.int64]]:
         if values:
             places[present] = words.replace_strict(values, range(len(values)), return_dtype=nw.Int64).to_numpy()
     elif is_number(series):
-        found, inverse = np.unique(plain_numbers(series), return_inverse=True)
+        found, inverse = _distinct_numbers(plain_numbers(series))
         values = found.tolist()
         places[present] = inverse
         # NaN, where the library does not count it as null
@@ -117,6 +119,18 @@ def distinct(series: Series) -> tuple[list[Any], NDArray[np.int64]]:
         values = [STRANGE]
         places[present] = 0
     return values, places
+
+
+def _distinct_numbers(numbers: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the distinct numbers, ascending, and the place of each row's; whole numbers close together unsorted."""
+    if numbers.dtype.kind in "iu" and len(numbers):
+        low, high = int(numbers.min()), int(numbers.max())
+        if high - low < _CLOSE and high <= np.iinfo(np.int64).max:
+            steps = numbers.astype(np.int64) - low
+            there = np.bincount(steps, minlength=high - low + 1) > 0
+            return (np.flatnonzero(there) + low).astype(numbers.dtype), (np.cumsum(there) - 1)[steps]
+    found, places = np.unique(numbers, return_inverse=True)
+    return found, places
 
 
 def _distinct_objects(series: Series, present: NDArray[np.bool], places: NDArray[np.int64]) -> tuple[list[Any], Any]:
@@ -211,7 +225,7 @@ def cell_numbers(series: Series) -> tuple[NDArray[np.float64], NDArray[np.bool]]
     Blank text and markers are missing, true is 1 and false is 0.
     """
     if is_number(series):
-        numbers = series.cast(nw.Float64).to_numpy().astype(np.float64)
+        numbers = series.cast(nw.Float64).to_numpy().astype(np.float64, copy=False)
         return numbers, np.zeros(len(numbers), np.bool)
     values, places = distinct(series)
     stands_for = _stands_for(values)

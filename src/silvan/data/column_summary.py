@@ -1,5 +1,6 @@
 """Summarise a table in one pass over its batches: kinds of columns, sizes of numbers, the label's classes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,13 +32,22 @@ class Sizes:
     def __init__(self) -> None:
         self.counts = np.zeros(257, np.int64)
         self.low, self.high = np.full(257, np.iinfo(np.int32).max, np.int32), np.zeros(257, np.int32)
+        self.present = False  # whether a cell holds anything
 
     def add(self, series: Series) -> None:
         """Add some rows."""
         present = series.drop_nulls() if series.null_count() else series
+        self.present |= len(present) > 0
         with np.errstate(over="ignore"):
             column = np.abs(present.to_numpy().astype(np.float32))
         _add_sizes(grid.images(column), self.counts, self.low, self.high)
+
+    def merge(self, counts: np.ndarray, low: np.ndarray, high: np.ndarray, present: bool) -> None:
+        """Add what is known of other rows."""
+        self.counts += counts
+        np.minimum(self.low, low, out=self.low)
+        np.maximum(self.high, high, out=self.high)
+        self.present |= present
 
     @property
     def rows(self) -> int:
@@ -78,20 +88,24 @@ class Summary:
     label: Label
 
 
-def summarise(table: Whole | Batched, label: str, task: Task | None = None) -> Summary:
-    """Summarise all rows in one pass."""
+def summarise(
+    table: Whole | Batched, label: str, task: Task | None = None, apart: Mapping[str, Sizes] | None = None
+) -> Summary:
+    """Summarise all rows in one pass; ``apart`` are the sizes of columns of numbers that are known already."""
     names = [name for name in table.names if name != label]
     kinds = {name: "date" if name in table.dates else kind_of(table.kinds, name) or "empty" for name in names}
-    sizes: dict[str, Sizes] = {name: Sizes() for name in names}
+    apart = {name: sizes for name, sizes in (apart or {}).items() if kinds.get(name) in ("empty", "numeric")}
+    sizes: dict[str, Sizes] = {name: apart[name] if name in apart else Sizes() for name in names}
+    kinds |= {name: "numeric" for name, known in apart.items() if known.present}
     target = _Target(label, task, named=kind_of(table.kinds, label) == "categorical")
     start = 0
     for complaint in table.refused.values():
         raise SchemaError(complaint)
-    for batch in table.batches():
+    for batch in table.batches([name for name in table.names if name not in apart]):
         label_column(batch, label)
         if not names:
             raise SchemaError(f"no column is left to predict {label!r} from; add features or exclude less")
-        for name in names:
+        for name in [name for name in names if name not in apart]:
             series = batch[name]
             if series.null_count() == len(series) or kinds[name] == "date":
                 continue

@@ -42,6 +42,7 @@ from silvan.util.readable import format_names
 Task = Literal["classification", "regression"]
 
 _LARGEST = np.finfo(np.float32).max
+_PIECE = 1 << 16  # numbers that are turned at a time
 
 
 def infer_schema(
@@ -185,7 +186,7 @@ def encode_features(
             f"the table lacks {format_names(absent, most=50)}; {meant}add these columns, empty if unknown, or agree on "
             "a schema without them"
         )
-    # filled by column and turned once: a column at a time would touch every cache line for each column
+    # filled by column and turned once: to fill rows a column at a time would touch every cache line for each column
     columns = np.empty((len(schema.features), len(frame)), dtype=np.float32)
     for values, feature in zip(columns, schema.features, strict=True):
         if feature.column not in present:
@@ -194,8 +195,16 @@ def encode_features(
             values[:] = _encode_categories(frame[feature.name], feature, strict, first_row)
         else:
             values[:] = _encode_numbers(frame[feature.column], feature, strict, first_row)
-    columns += 0.0  # -0.0 becomes 0.0
-    return np.ascontiguousarray(columns.T)
+    return _turned(columns)
+
+
+def _turned(columns: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return columns as rows, a piece at a time that stays in the processor's cache; -0.0 becomes 0.0."""
+    rows = np.empty(columns.shape[::-1], np.float32)
+    step = max(1, _PIECE // max(1, len(columns)))
+    for start in range(0, len(rows), step):
+        np.add(columns[:, start : start + step].T, np.float32(0.0), out=rows[start : start + step])
+    return rows
 
 
 def encode_label(
@@ -260,10 +269,14 @@ def _encode_numbers(series: Series, feature: Feature, strict: bool, first_row: i
     name, noun = feature.column, "number" if feature.date is None else "date"
     if strict and feature.date is None:
         _check_usable(series, name)
-    numbers, strange = cell_numbers(series) if feature.date is None else cell_dates(series, feature.date)
-    # by way of 64 bits, so that whole numbers and the same numbers read as floats round alike
-    with np.errstate(over="ignore", under="ignore"):
-        values = numbers.astype(np.float32)
+    plain = series.to_numpy() if series.dtype == nw.Float32 and feature.date is None else None
+    if plain is not None and plain.dtype == np.float32:
+        values, strange = plain, np.zeros(len(plain), np.bool)
+    else:
+        numbers, strange = cell_numbers(series) if feature.date is None else cell_dates(series, feature.date)
+        # by way of 64 bits, so that whole numbers and the same numbers read as floats round alike
+        with np.errstate(over="ignore", under="ignore"):
+            values = numbers.astype(np.float32)
     if not strict:
         return np.clip(values, -_LARGEST, _LARGEST)
     mend = f"make every cell a {noun} or empty, or agree on it as categorical"

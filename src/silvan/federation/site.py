@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 
+from silvan.data.column_summary import Sizes
 from silvan.errors import DamagedError, FormatError, InputError, RefusedError, RepeatedError, SchemaError
 from silvan.federation import wire
 from silvan.federation.message import (
@@ -125,6 +126,10 @@ class Site(SiteTable):
 
     def own_settings(self) -> dict[str, Any]:
         """Return what a special kind of site is made with besides."""
+        return {}
+
+    def sizes_apart(self) -> dict[str, Sizes]:
+        """Return the sizes of columns of numbers that are found out where rows lie, if not here."""
         return {}
 
     def check_kind(self, kind: type[Request]) -> None:

@@ -211,7 +211,8 @@ class SiteTable:
                 return parts[test]
             X, y = self._encoded(schema, strict=strict)
             rows = np.flatnonzero(self.held_out.between(0, len(X)) == test)
-            self.cache[key] = Part(X[rows], y[rows], row_keys(self.name, len(rows)))
+            X, y = (X, y) if len(rows) == len(X) else (X[rows], y[rows])
+            self.cache[key] = Part(X, y, row_keys(self.name, len(rows)))
         found: Part = self.cache[key]
         return found
 

@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 
 from silvan.errors import FormatError
+from silvan.util.threads import thread_map
 
 U = np.uint64
 
@@ -160,18 +161,24 @@ def _draw(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: int, limit
     return drawn
 
 
-def list_rows(drawn: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def list_rows(drawn: np.ndarray, sizes: np.ndarray, threads: int = 1) -> np.ndarray:
     """Return the rows of each tree, tree after tree, ascending; ``sizes`` receives how many each has."""
-    sizes[:] = count_drawn(drawn)
+    sizes[:] = count_drawn(drawn, threads)
     order = np.empty(sizes.sum(), np.uint32)
     stops = np.cumsum(sizes)
-    write_rows(drawn, stops - sizes, stops, order)
+    starts = stops - sizes
+
+    def write(some: slice) -> None:
+        write_rows(drawn[some], starts[some], stops[some], order)
+
+    each = [slice(tree, tree + 1) for tree in range(len(drawn))]
+    thread_map(write, each if threads > 1 else [slice(None)], threads)
     return order
 
 
-def count_drawn(drawn: np.ndarray) -> list[int]:
+def count_drawn(drawn: np.ndarray, threads: int = 1) -> list[int]:
     """Return how many rows each tree has drawn."""
-    return [int(np.count_nonzero(tree)) for tree in drawn]
+    return [int(n) for n in thread_map(np.count_nonzero, drawn, threads)]
 
 
 @njit(nogil=True, cache=True)

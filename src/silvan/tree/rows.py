@@ -30,26 +30,28 @@ class Rows:
     are ``order[start:stop]``.
     """
 
-    def __init__(self, table: Binned, drawn: np.ndarray, numbers: np.ndarray) -> None:
+    def __init__(self, table: Binned, drawn: np.ndarray, numbers: np.ndarray, threads: int = 1) -> None:
         """Begin with every drawn row at its tree's root; ``drawn`` is (tree, row), ``numbers`` those of the trees."""
         self.table = table
         self.offsets = cut_offsets(numbers)  # which cut points a node's tree has
         sizes = np.zeros(len(drawn), np.int64)
-        self.order = list_rows(drawn, sizes)
+        self.order = list_rows(drawn, sizes, threads)
         self.stops = np.cumsum(sizes)
         self.starts = self.stops - sizes
         self.places: np.ndarray | None = None
         self.rounds = 0
         if table.codes.nbytes > SMALL_TABLE:
-            self.places = np.repeat(np.arange(len(drawn), dtype=np.uint32), sizes)
             self.trees = list(zip(self.starts.tolist(), self.stops.tolist(), strict=True))
+            self.places = np.empty(len(self.order), np.uint32)
+            for tree, (start, stop) in enumerate(self.trees):
+                self.places[start:stop] = tree
             self.made = SplitsMade.none(len(drawn))
 
     @classmethod
-    def of_trees(cls, table: Binned, key: np.ndarray, trees: range, draw: RowDraw) -> "Rows":
+    def of_trees(cls, table: Binned, key: np.ndarray, trees: range, draw: RowDraw, threads: int = 1) -> "Rows":
         """Draw the rows of consecutive trees."""
         drawn = rows_of_trees(key, table.row_keys, trees.start, len(trees), draw)
-        return cls(table, drawn, np.arange(trees.start, trees.stop))
+        return cls(table, drawn, np.arange(trees.start, trees.stop), threads)
 
     @property
     def n_nodes(self) -> int:

@@ -188,7 +188,7 @@ def _rows(site: Site, part: Part, bins: Bins, request: GrowLevel) -> Rows | Rout
         table = Binned(codes.window().copy(), measure.rows(part.y), part.row_keys, bins, measure.n_stats)
     else:
         table = binned(part, bins, measure, site.n_jobs)
-    return Rows.of_trees(table, key, range(n_trees), request.bootstrap)
+    return Rows.of_trees(table, key, range(n_trees), request.bootstrap, thread_count(site.n_jobs))
 
 
 def binned(part: Part, bins: Bins, measure: Measure, n_jobs: int | None) -> Binned:

@@ -35,6 +35,7 @@ class Partitioned(Batched):
     numbers: list[int]  # of the partitions, as people count them
     sizes: np.ndarray
     casts: dict[str, str]
+    of_numbers: list[str]  # columns that hold numbers in all partitions
 
     def _open(self, source: Any, label: str) -> Any:
         """Look at all partitions, and at all cells of text."""
@@ -53,6 +54,7 @@ class Partitioned(Batched):
         check_names(columns, self.what)
         kinds = self._kinds([looked[place] for place in full], columns)
         texts = [name for name, kind in kinds.items() if kind == "text"]
+        self.of_numbers = [name for name, kind in kinds.items() if kind in ("whole numbers", "numbers")]
         found = self._look_at(self._frames(texts, self._batch_rows(len(texts))) if texts else (), typed=texts)
         self.refused, self.dates = complaints(found)
         types = {name: cells.narrowest() for name, cells in found.items() if cells.found in ("numeric", "empty")}

@@ -128,7 +128,7 @@ class NameCategories(Request, frozen=True, kw_only=True):
 @answers(Describe)
 def describe(site: Site, request: Describe) -> Description:
     """Describe the table."""
-    replies = summarise(site.table, site.label, request.task)
+    replies = summarise(site.table, site.label, request.task, site.sizes_apart())
     classes = replies.label.classes
     return Description(
         names=list(replies.sizes),

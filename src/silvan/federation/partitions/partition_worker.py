@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from silvan.data.column_summary import Sizes
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.partitions.worker_frames import read_frame_of
 from silvan.data.schema import Schema
@@ -99,6 +100,14 @@ class Asked(msgspec.Struct, frozen=True):
     blobs: dict[str, bytes]
     sampling_key: np.ndarray
     n_jobs: int
+
+
+def sizes_in(source: Any, names: list[str], casts: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the sizes of a partition's columns of numbers, as arrays."""
+    found = {name: Sizes() for name in names}
+    for name, sizes in found.items():  # a column at a time: rows are read anew when they are encoded
+        sizes.add(read_frame(read_frame_of(source, [name], casts), "a partition is a data frame")[name])
+    return {name: vars(sizes) for name, sizes in found.items()}
 
 
 def encode_partition(source: Any, data: bytes) -> Encoded:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from silvan.data.column_summary import Sizes
 from silvan.data.partitions.partition_files import is_partitioned
 from silvan.data.partitions.partitioned_table import Partitioned
 from silvan.data.schema import Schema
@@ -17,7 +18,7 @@ from silvan.errors import RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Reply, Request, blobs_in
 from silvan.federation.part import Part
-from silvan.federation.partitions.partition_worker import Asked, Encoding, encode_partition
+from silvan.federation.partitions.partition_worker import Asked, Encoding, encode_partition, sizes_in
 from silvan.federation.partitions.spread_part import IN_PARTITIONS, Spread, SpreadPart
 from silvan.federation.site import Site
 
@@ -32,6 +33,16 @@ class PartitionedSite(Site):
         table = self.table
         assert isinstance(table, Partitioned)  # noqa: S101
         return table
+
+    def sizes_apart(self) -> dict[str, Sizes]:
+        """Return the sizes of all columns of numbers, added up over partitions."""
+        table, total = self._partitions, dict[str, Sizes]()
+        names = [name for name in table.of_numbers if name in table.names and name != self.label]
+        asked = [table.cluster.submit(sizes_in, source, names, table.casts) for source in table.sources]
+        for found in table.cluster.collect(asked) if names else []:
+            for name, sizes in found.items():
+                total.setdefault(name, Sizes()).merge(**sizes)
+        return total
 
     def check_kind(self, kind: type[Request]) -> None:
         """Refuse questions that need all rows in one place."""
