@@ -7,15 +7,17 @@ import sqlite3
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import narwhals as nw
 import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from helpers.examples import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import silvan as sv
-from silvan.data.cells import numbers_of
+from silvan.data.cells import distinct, numbers_of
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.table import read_table
 from silvan.errors import InputError, SchemaError, SiteError
@@ -136,6 +138,21 @@ def test_a_file_and_a_frame_of_its_texts_are_read_alike(words):
         assert encode_label(frame, schema).tolist() == [1] * len(words)
     frame = read_table(pl.DataFrame({"a": words, "y": 1}), "y", schema)
     np.testing.assert_array_equal(encode_features(frame, schema, strict=False), file)
+
+
+@pytest.mark.parametrize("dtype", [pl.Int8, pl.UInt8, pl.Int64, pl.UInt64])
+@given(st.data())
+@examples(30)
+def test_distinct_whole_numbers(dtype, data):
+    """Close together, far apart, at the ends of their type, or missing: those there are, ascending, and where."""
+    limits = np.iinfo(str(dtype).lower())
+    near = st.sampled_from([limits.min, limits.max, max(0, limits.min)]).flatmap(
+        lambda at: st.integers(max(limits.min, at - 3), min(limits.max, at + 3))
+    )
+    cells = data.draw(st.lists(st.none() | near, max_size=12))
+    values, places = distinct(nw.from_native(pl.Series("x", cells, dtype), series_only=True))
+    assert values == sorted({cell for cell in cells if cell is not None})
+    assert [None if place < 0 else values[place] for place in places] == cells
 
 
 def test_what_texts_stand_for():

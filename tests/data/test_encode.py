@@ -256,6 +256,19 @@ def test_numbers_and_their_text_get_the_same_codes(values, make):
     np.testing.assert_array_equal(encode(agreed, values, make), encode(agreed, text, make))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "Float32", "float32[pyarrow]"])
+def test_floats_of_32_bits_are_those_of_64(dtype):
+    """Also with cells that are missing, and where a library has types of its own for that."""
+    cells = pd.DataFrame({"x": pd.Series([1.5, None, -0.0, 1e-40, 3e38], dtype=dtype)})
+    schema = Schema((Feature("x"),), Label("y"))
+    narrow, wide = (encode_features(read_table(frame), schema) for frame in (cells, cells.astype("float64")))
+    assert narrow.tobytes() == wide.tobytes()
+    assert not np.signbit(narrow[2, 0])
+    cells.loc[0, "x"] = np.inf
+    with pytest.raises(InputError, match="infinite"):
+        encode_features(read_table(cells), schema)
+
+
 def test_names_that_may_be_meant_are_told():
     schema = Schema.of(["age", "pulse"], Label("ill", classes=("no", "yes")))
     frame = read_table(pl.DataFrame({"Age": [1.0], "weight": [2.0], "pulse": [3.0]}))

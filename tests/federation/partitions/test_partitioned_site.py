@@ -16,6 +16,7 @@ from helpers.studies import TASKS, Recorded, envelopes, federate, parts, table
 
 import silvan as sv
 from silvan.algorithms.evaluation.evaluate import evaluate
+from silvan.data.column_summary import summarise
 from silvan.data.partitions import dask_cluster
 from silvan.data.partitions.dask_cluster import Cluster, on_worker
 from silvan.data.partitions.worker_frames import look_at
@@ -25,6 +26,7 @@ from silvan.deploy.study_table import check_study_table, freeze
 from silvan.federation.partitions.partition_worker import Encoding, encode_partition, labels_of
 from silvan.federation.partitions.partitioned_site import PartitionedSite
 from silvan.federation.partitions.spread_part import Spread
+from silvan.federation.site import Site
 from silvan.study.remote_study import parse_remote_study
 
 dd = pytest.importorskip("dask.dataframe")
@@ -85,6 +87,23 @@ def test_the_same_forest_and_figures_as_in_one_process(task, client, tmp_path):
     by = ["sex"]
     assert again.permutation_importance(spread, by=by) == learnt.permutation_importance(one, by=by)
     assert again.partial_dependence(spread, "age").equals(learnt.partial_dependence(one, "age"))
+
+
+def test_columns_of_numbers_are_described_where_they_lie(client, tmp_path):
+    """Their sizes are those of one pass over all rows, also of a column that is empty in some partitions."""
+    frame = table("binary", 200).with_columns(
+        rare=pl.when(pl.int_range(200) > 150).then(pl.int_range(200) * 3.5), none=pl.lit(None, pl.Float64)
+    )
+    spread = PartitionedSite("a", sv.Partitions(write_parts(frame, tmp_path / "a")), label="label")
+    apart = spread.sizes_apart()
+    assert {"rare", "none"} < set(apart) < set(frame.columns) - {"label"}
+    one = summarise(Site("a", frame, label="label").table, "label")
+    there = summarise(spread.table, "label", apart=apart)
+    assert (there.kinds, there.label) == (one.kinds, one.label)
+    for name, sizes in one.sizes.items():
+        found = there.sizes[name]
+        assert (sizes is None) == (found is None)
+        assert sizes is None or all(np.array_equal(vars(sizes)[key], vars(found)[key]) for key in vars(sizes))
 
 
 def test_one_site_to_its_ledger_and_to_whoever_asks(client, tmp_path):
