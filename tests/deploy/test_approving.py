@@ -191,6 +191,6 @@ def test_how_many_models_are_judged_is_the_texts_word(member, learner, models):
     plan = study(learner, "test = 0.25")
     member.note_study(plan)
     assert member.gate(plan).most_models() == models
-    assert f"Models of others that your test rows judge: {models} at most." in explain(member, plan).lines
+    assert f"Models of others that your rows judge: {models} at most." in explain(member, plan).lines
     assert member.gate(study(learner)).most_models() == 0
     assert getattr(learners, plan.study.kind).models_judged(plan.study.parameters) == models

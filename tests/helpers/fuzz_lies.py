@@ -65,7 +65,7 @@ NUMBER, CATEGORY = 41.98765432, "unheard-of"
 SHOWS_VALUES = {"AdaptiveLevel"}
 """Kinds whose answers hold values of rows by design; policies must name them."""
 
-TAKES_MODELS = {"Judge", "Tally", "ChooseShare", "CountUnseen", "SetColumns", "ShuffleColumns"}
+TAKES_MODELS = {"Judge", "Tally", "CompareHalves", "ChooseShare", "CountUnseen", "SetColumns", "ShuffleColumns"}
 """Kinds that score whole models without noise, which the coordinator put together: as many as a policy says."""
 
 _OTHER_PART = "the site's part, or the question, is another than when it was hidden for this sum"

@@ -19,6 +19,7 @@ import silvan.algorithms.horizontal.adaptive_forest
 import silvan.algorithms.horizontal.histogram_forest
 import silvan.algorithms.horizontal.merged_forest
 import silvan.algorithms.horizontal.own_share
+import silvan.algorithms.horizontal.weigh_halves
 import silvan.algorithms.label_holder.kept_predictions
 import silvan.algorithms.label_holder.score_judging
 import silvan.algorithms.linear.linear_fit

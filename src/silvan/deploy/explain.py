@@ -85,7 +85,7 @@ def explain(member: SiteFiles, study: RemoteStudy) -> Explanation:
         lines += [] if study.predict is not None else [_results(study, len(sites))]
         if plan.models_judged:
             each = " in each split" if plan.repeats else ""
-            lines.append(f"Models of others that your test rows judge: {plan.models_judged} at most{each}.")
+            lines.append(f"Models of others that your rows judge: {plan.models_judged} at most{each}.")
         lines += _refused(member.policy, trial.kinds)
     leaves = describe_kinds([] if trial is None else trial.kinds)
     return Explanation(study.id, study.digest, found, lines, leaves, study.text, asked)

@@ -1,4 +1,4 @@
-"""The learner AutoForest: the mean of a federated and a merged forest, and a site's own trees where it differs."""
+"""The learner AutoForest: a federated and a merged forest by what each is worth, and own trees where a site differs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,6 +12,7 @@ from silvan.algorithms.evaluation.contenders import NO_RULE, Decide
 from silvan.algorithms.evaluation.site_thresholds import Draws
 from silvan.algorithms.horizontal import histogram_forest, merged_forest
 from silvan.algorithms.horizontal.own_share import SHARES, ChooseShare, ChosenShare, choose_shares, mixed_forest
+from silvan.algorithms.horizontal.weigh_halves import RECOUNTED, Compared, CompareHalves, compare, join_halves
 from silvan.algorithms.shared.admission import AdmitTrees, warn_refused
 from silvan.algorithms.shared.class_counts import asks_for_classes, balance_classes
 from silvan.algorithms.shared.recount import CountLeafLabels, CountLeafRows
@@ -20,7 +21,6 @@ from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
-from silvan.forest.forest import join_forests
 from silvan.learners.base import Learner
 from silvan.learners.parameter_docs import write_shared_entries
 from silvan.tree.draw import rows_of_trees
@@ -45,29 +45,34 @@ SHARED = "shared"
 
 
 class Choices(dict[str, str]):
-    """What each site uses and why, in a sentence a site; prints as a table."""
+    """What each site uses and why, in a sentence a site, and ``shared``, what the shared forest is made of."""
+
+    def __init__(self, choices: Mapping[str, str], shared: str = "") -> None:
+        super().__init__(choices)
+        self.shared = shared
 
     def __str__(self) -> str:
         width = max(map(len, self), default=0)
-        return "\n".join([*(f"{site.ljust(width)}  {text}" for site, text in self.items()), "", _CAPTION])
+        rows = [f"{site.ljust(width)}  {text}" for site, text in self.items()]
+        return "\n".join([*rows, "", *filter(None, [self.shared]), _CAPTION])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         """Return the table for notebooks."""
-        return html_table(("site", "uses"), list(self.items()), note=_CAPTION)
+        return html_table(("site", "uses"), list(self.items()), note=f"{self.shared}\n{_CAPTION}".strip())
 
 
 @write_shared_entries
 @dataclass(repr=False, eq=False)
 class AutoForest(Learner):
-    """The mean of a federated and a merged forest for all, and more of its own trees for a site that needs them.
+    """A federated and a merged forest for all, each by what it is worth, and own trees for a site that needs them.
 
     The shared forest has ``n_estimators`` trees grown from summed histograms, as a ``HistogramForest``, and as many of
-    every site, as a ``MergedForest``; both halves have the same weight. Then each site compares it with mixes in which
-    its own trees count for a quarter, a half or all, on its training rows, each scored by trees that did not learn from
-    it. It takes a mix only if that is better by more than luck brings about one time in twenty; so with little evidence
-    it has the shared forest.
+    every site, recounted, as a ``MergedForest``. How much each half counts follows from how both do at all sites, on
+    training rows, each scored by trees that did not learn from it. Then each site compares the shared forest with mixes
+    in which its own trees count for a quarter, a half or all, on the same rows. It takes a mix only if that is better
+    by more than luck brings about one time in twenty; so with little evidence it has the shared forest.
 
     Parameters
     ----------
@@ -75,12 +80,12 @@ class AutoForest(Learner):
         Number of trees grown from sums, and of trees that every site grows.
     %(forest_parameters)s
     choose
-        Let every site choose how much its own trees count; False: all use the shared forest, one round less.
+        Weigh both halves by how they do, and let every site choose how much its own trees count; False: fixed weights,
+        and all use the shared forest, two rounds less.
     admission
         Have every site check the others' trees on its own rows and refuse poor and odd ones; one round more.
     recount
-        Cut sites' trees back to what rows of other sites reach, and take leaf values from these rows; two rounds more.
-        In studies between machines it is on unless the study says otherwise.
+        Cut sites' trees back to what rows of other sites reach, and take leaf values from these rows; two rounds.
 
     Attributes
     ----------
@@ -88,6 +93,8 @@ class AutoForest(Learner):
         The shared forest, a ``Forest``.
     forests_
         The forest that each site should use, by site.
+    weights_
+        How much trees from sums and sites' trees count in the shared forest: "sums" and "sites", together 1.
     shares_
         How much a site's own trees count beside the shared forest, by site: 0, 0.25, 0.5 or 1.
     choices_
@@ -115,7 +122,7 @@ class AutoForest(Learner):
     max_depth: int | None = 10
     choose: bool = True
     admission: bool = False
-    recount: bool = False
+    recount: bool = True
 
     @property
     def expected_rounds(self) -> int | None:
@@ -123,7 +130,7 @@ class AutoForest(Learner):
         if self.max_depth is None:
             return None
         more = (self.class_weight == "balanced") + isinstance(self.threshold, str)
-        return int(self.max_depth) + 3 + bool(self.choose) + bool(self.admission) + 2 * bool(self.recount) + more
+        return int(self.max_depth) + 3 + 2 * bool(self.choose) + bool(self.admission) + 2 * bool(self.recount) + more
 
     def check(self) -> None:
         """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
@@ -143,7 +150,7 @@ class AutoForest(Learner):
             merged_forest.GrowTrees,
             *((AdmitTrees,) if self.admission else ()),
             *((CountLeafRows, CountLeafLabels) if self.recount else ()),
-            *((ChooseShare,) if self.choose else ()),
+            *((CompareHalves, ChooseShare) if self.choose else ()),
             *asks_for_threshold(self.threshold),
         )
 
@@ -159,11 +166,16 @@ class AutoForest(Learner):
         if merged.refusals is not None:
             self.refused_ = merged.refusals.counted()
             warn_refused(merged.refusals)
-        together = merged.forest()
-        self.forest_ = join_forests([federated, together], [1.0, len(federated) / float(together.weights.sum())])
+        halves, sites = (federated, merged.forest()), list(merged.forests)
+        compared = Compared()
+        if self.choose:
+            compared = compare(federation, self.schema_, halves, self._draws_of_halves(sites))
+        share = compared.share(RECOUNTED if merged.recounted is not None else 1.0)
+        self.weights_ = {"sums": 1.0 - share, "sites": share}
+        self.forest_ = join_halves(halves, share)
         chosen: dict[str, ChosenShare] = {}
         if self.choose:
-            draws = self._draws(list(merged.forests))
+            draws = self._draws(sites)
             own = {site: blob for site, blob in merged.blobs.items() if site in federation.active}
             decide = (
                 NO_RULE if self.threshold is None or isinstance(self.threshold, str) else Decide(float(self.threshold))
@@ -174,12 +186,19 @@ class AutoForest(Learner):
             site: mixed_forest(self.forest_, merged.forests[site], share) if share else self.forest_
             for site, share in self.shares_.items()
         }
-        self.choices_ = Choices({site: _reason(share, chosen.get(site)) for site, share in self.shares_.items()})
+        reasons = {site: _reason(mine, chosen.get(site)) for site, mine in self.shares_.items()}
+        self.choices_ = Choices(reasons, _shared_reason(share, compared, bool(self.schema_.n_classes)))
 
     def _draws(self, sites: list[str]) -> Draws:
         """Return which rows the trees of the shared forest drew."""
         sizes, recounted = [self.n_estimators] * (len(sites) + 1), bool(self.recount) and len(sites) > 1
         return Draws(tuple(sizes), ("", *sites), self.row_draw(), recounted)
+
+    def _draws_of_halves(self, sites: list[str]) -> list[Draws]:
+        """Return which rows the trees of both halves drew."""
+        all_trees = self._draws(sites)
+        of_sites = Draws(all_trees.sizes[1:], all_trees.owners[1:], all_trees.bootstrap, all_trees.recounted)
+        return [Draws((self.n_estimators,), bootstrap=all_trees.bootstrap), of_sites]
 
     def draws(self, federation: Federation, contenders: list[tuple[str, object]]) -> dict[str, Draws]:
         """Return which rows the trees of models drew; not known where a site was lost on the way."""
@@ -207,8 +226,8 @@ class AutoForest(Learner):
 
     @classmethod
     def models_judged(cls, parameters: Mapping[str, Any]) -> int:
-        """Return how many models a site judges: the shared forest, and its own mix if it chooses one."""
-        return 1 + bool(parameters.get("choose", True))
+        """Return how many models a site judges: the shared forest; both halves and its own mix if sites choose."""
+        return 1 + 3 * bool(parameters.get("choose", True))
 
     def candidates(self) -> list[tuple[str, object]]:
         """Return what a site may use, by name."""
@@ -234,3 +253,13 @@ def _reason(share: float, reply: ChosenShare | None) -> str:
     others.pop(use, None)
     beside = "; ".join(f"{other} {figure}" for other, figure in others.items())
     return f"{use}: {name} {figures[SHARES.index(share)]} on {count_of(reply.rows, 'row')} ({beside})"
+
+
+def _shared_reason(share: float, compared: Compared, classes: bool) -> str:
+    """Return how much both halves of the shared forest count, and by which figures."""
+    uses = f"The shared forest: {1.0 - share:.0%} trees from sums, {share:.0%} sites' trees"
+    if not compared.sites:
+        return f"{uses}."
+    measure, order = "AUC" if classes else "explained variance", "higher" if compared.gap >= 0 else "lower"
+    sites = count_of(compared.sites, "site")
+    return f"{uses}, whose {measure} is {abs(compared.gap):.3f} {order} on average over {sites}."

@@ -73,9 +73,14 @@ class Study:
     @property
     def models_judged(self) -> int:
         """How many models a site is sent to judge at most, if the study does what its learner does."""
-        if self.by_columns or not (self.test or self.repeats) or self.evaluation_epsilon is not None:
+        if self.by_columns:
             return 0
-        more = bool(self.parameters.get("personal")) + isinstance(self.parameters.get("threshold"), str)
+        chooses, rule = self.parameters.get("choose", True), isinstance(self.parameters.get("threshold"), str)
+        if (
+            not (self.test or self.repeats) or self.evaluation_epsilon is not None
+        ):  # what fitting needs, on training rows
+            return 3 if self.kind == "AutoForest" and chooses else int(rule)
+        more = bool(self.parameters.get("personal")) + rule
         return MODELS_JUDGED.get(self.kind, 1) + more  # a forest whose threshold is yet to be chosen is another model
 
     def settings(self) -> dict[str, Any]:

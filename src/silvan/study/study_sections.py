@@ -34,7 +34,7 @@ LEARNERS = (
 COLUMN_LEARNERS = ("VerticalForest", "VerticalLinear")
 """Learners for parties that hold columns."""
 
-MODELS_JUDGED = {"AutoForest": 2, "BOFRF": 2}
+MODELS_JUDGED = {"AutoForest": 4, "BOFRF": 2}
 """How many models a site is sent to judge, where that is not one."""
 
 SECTIONS = ("sites", "parties", "reading", "kinds", "schema", "learner", "evaluation", "policy")

@@ -1,0 +1,159 @@
+"""How much say trees from sums and trees of sites have in one forest: by how both do at all sites together.
+
+Which of the two serves better differs by data set, and one site's rows are too few to tell. So each site scores its
+training rows by either forest, each row by trees that did not learn from it, and says by how much the second is ahead;
+these gaps are summed over sites. Both forests keep some say: at a mean gap of 0.01 in AUC one has e times as much more.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from silvan.algorithms.bofrf.choose import judge
+from silvan.algorithms.evaluation.contenders import Contender, check_contenders, list_contenders, model_of
+from silvan.algorithms.evaluation.figures import Answer
+from silvan.algorithms.evaluation.score_groups import hides_one_class, in_groups
+from silvan.algorithms.evaluation.site_thresholds import Draws, Scored, score_unseen
+from silvan.algorithms.shared.requests import schema_of
+from silvan.data.schema import Schema
+from silvan.errors import FormatError
+from silvan.federation.agreement.describe import FLOOR
+from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.question import Check
+from silvan.federation.site import Site, answers
+from silvan.forest.forest import Forest, join_forests
+from silvan.privacy.gate.gate import policy_of
+
+RECOUNTED = 1.5
+"""How much say recounted trees have beside those from sums where both do alike: their mean scores spread less."""
+
+_SCALE = 0.01
+"""The mean gap at which a forest has e times as much say as without one."""
+
+_STEPS = 1000
+"""Gaps are summed in thousandths."""
+
+_MOST = 100
+"""The most that one site's gap counts, in thousandths, either way: no site decides for all."""
+
+# -- messages
+
+
+class HalvesGap(Reply, frozen=True, kw_only=True):
+    """Whether the site has figures, 1 or 0, and by how many thousandths the second is ahead, 100 for not at all."""
+
+    gap: np.ndarray
+
+
+class CompareHalves(Request, frozen=True, kw_only=True):
+    """By how much sites' trees do better than trees from sums on the site's training rows."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = HalvesGap
+
+    schema: Blob
+    models: list[Contender]  # both forests, and which rows their trees drew
+
+    def describe(self, reply: Any = None) -> str:
+        """Describe what is asked for, or answered."""
+        return "by how much one of two forests does better on the site's own training rows, in thousandths"
+
+    def course(self) -> Course:
+        """Allow the question once."""
+        return Course(self.kind())
+
+
+# -- at a site
+
+
+@answers(CompareHalves)
+def compare_halves(site: Site, request: CompareHalves) -> HalvesGap:
+    """Compare both forests on training rows, each row by trees that did not see it; zeros where rows are too few."""
+    schema, models = schema_of(site, request.schema), request.models
+    if len(models) != 2:
+        raise FormatError("two forests are compared")
+    check_contenders(site, models)
+    scored = [_unseen(site, schema, model) for model in models]
+    ratings = [] if None in scored else _ratings(site, [one for one in scored if one is not None], schema.n_classes)
+    if not ratings or np.isnan(ratings).any():
+        return HalvesGap(gap=np.zeros(2, np.int64))
+    first, second = (round(rating * _STEPS) for rating in ratings)
+    return HalvesGap(gap=np.array([1, _MOST + np.clip(second - first, -_MOST, _MOST)], np.int64))
+
+
+def _unseen(site: Site, schema: Schema, model: Contender) -> Scored | None:
+    if model.sent is None or not isinstance(model.draws, Draws):
+        raise FormatError("forests are compared that are sent, whose draws are known")
+    return score_unseen(site, schema, model_of(site, schema, model.sent), model.draws)
+
+
+def _ratings(site: Site, scored: Sequence[Scored], n_classes: int) -> list[float]:
+    """Return how good scores are, of the rows that all forests score; nothing if they are too few to be shown."""
+    known = np.all([~np.isnan(one.scores).any(axis=1) for one in scored], axis=0)
+    y = scored[0].y[known]
+    if len(y) < FLOOR or not policy_of(site).allows_figures(y, n_classes):
+        return []
+    return [_rating(site, one.scores[known], y, n_classes) for one in scored]
+
+
+def _rating(site: Site, scores: np.ndarray, y: np.ndarray, n_classes: int) -> float:
+    """Return the AUC, or the share of a number's variance that is explained: 0 to 1, of rows in groups.
+
+    NaN where all rows are of one class, or the site's policy shows no figure of them.
+    """
+    policy = policy_of(site)
+    answer, labels = in_groups(Answer(scores, scores.argmax(axis=1)), y, n_classes, policy.score_groups)
+    if hides_one_class(policy, labels, n_classes):
+        return np.nan
+    judged = judge(answer.scores, labels, n_classes)
+    if judged.measure == "auc":
+        return judged.figure
+    variance = 0.0 if n_classes else float(np.var(labels))
+    return float(np.clip(1.0 + judged.value / variance, 0.0, 1.0)) if variance > 0 else np.nan
+
+
+# -- at the coordinator
+
+
+class Compared(NamedTuple):
+    """By how much sites' trees are ahead of those from sums, on average over so many sites."""
+
+    gap: float = 0.0
+    sites: int = 0
+
+    def share(self, alike: float) -> float:
+        """Return the share of the say that sites' trees have; ``alike``: how much beside the others' without a gap."""
+        odds = alike * float(np.exp(self.gap / _SCALE))
+        return odds / (1.0 + odds)
+
+
+def compare(federation: Federation, schema: Schema, halves: Sequence[Forest], draws: Sequence[Draws]) -> Compared:
+    """Ask all sites by how much the second of two forests is ahead: one round."""
+    known = {forest.hash: one for forest, one in zip(halves, draws, strict=True)}
+    models = next(iter(list_contenders(federation, halves, known).values()))
+    request = CompareHalves(schema=federation.blob(schema.to_json().encode()), models=models)
+    n = len(federation.active)
+    total: HalvesGap = federation.total(request, check=check_gap(n), most=2 * _MOST * n)
+    sites, gaps = (int(number) for number in total.gap)
+    return Compared((gaps / sites - _MOST) / _STEPS, sites) if sites else Compared()
+
+
+def check_gap(n_sites: int) -> Check:
+    """Return a check of a site's answer, or of the sum."""
+
+    def check(site: str, reply: HalvesGap) -> None:
+        if reply.gap.shape != (2,) or reply.gap.dtype != np.int64:
+            raise FormatError("its figures are not those asked for")
+        sites, gap = reply.gap
+        if not 0 <= sites <= (n_sites if site == OVERALL else 1) or not 0 <= gap <= 2 * _MOST * sites:
+            raise FormatError("its figures are not possible")
+
+    return check
+
+
+def join_halves(halves: Sequence[Forest], share: float) -> Forest:
+    """Return the forest of both, in which the second has a share of the say."""
+    first, second = halves
+    return join_forests([first, second], [2.0 * (1.0 - share), 2.0 * share * len(first) / float(second.weights.sum())])
