@@ -95,19 +95,39 @@ def _ratings(site: Site, scored: Sequence[Scored], n_classes: int) -> list[float
     y = scored[0].y[known]
     if len(y) < FLOOR or not policy_of(site).allows_figures(y, n_classes):
         return []
-    return [_rating(site, one.scores[known], y, n_classes) for one in scored]
+    scores = [one.scores[known] for one in scored]
+    decided = [answer.argmax(axis=1) for answer in scores]
+    alike = same_spread(scores) if n_classes else scores
+    return [_rating(site, Answer(*one), y, n_classes) for one in zip(alike, decided, strict=True)]
 
 
-def _rating(site: Site, scores: np.ndarray, y: np.ndarray, n_classes: int) -> float:
+def same_spread(scores: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return scores with their ranks, column by column, and the values of all forests' scores on average.
+
+    AUCs stay as they are. But rows in groups have labels told by how sure a forest seems, and a forest that spreads its
+    scores more would seem better by that alone.
+    """
+    values = np.mean([np.sort(one, axis=0) for one in scores], axis=0)
+    found = []
+    for one in scores:
+        spread = np.empty_like(one)
+        for c, column in enumerate(one.T):
+            _, place, n = np.unique(column, return_inverse=True, return_counts=True)
+            spread[:, c] = (np.add.reduceat(values[:, c], np.cumsum(n) - n) / n)[place]
+        found.append(spread)
+    return found
+
+
+def _rating(site: Site, answer: Answer, y: np.ndarray, n_classes: int) -> float:
     """Return the AUC, or the share of a number's variance that is explained: 0 to 1, of rows in groups.
 
     NaN where all rows are of one class, or the site's policy shows no figure of them.
     """
     policy = policy_of(site)
-    answer, labels = in_groups(Answer(scores, scores.argmax(axis=1)), y, n_classes, policy.score_groups)
+    grouped, labels = in_groups(answer, y, n_classes, policy.score_groups)
     if hides_one_class(policy, labels, n_classes):
         return np.nan
-    judged = judge(answer.scores, labels, n_classes)
+    judged = judge(grouped.scores, labels, n_classes)
     if judged.measure == "auc":
         return judged.figure
     variance = 0.0 if n_classes else float(np.var(labels))
