@@ -32,17 +32,15 @@ def turned(n=300, task="binary"):
 def test_the_shared_forest_is_the_mean_of_both(task):
     frame = table(task)
     fed = federate(parts(frame, 3))
-    model = sv.AutoForest(**SMALL, choose=False).fit(fed)
+    plain, model = (sv.AutoForest(**SMALL, choose=False, recount=recount).fit(fed) for recount in (False, True))
     federated = sv.HistogramForest(**SMALL).fit(fed).forest_
     merged = sv.MergedForest(n_estimators=24, max_depth=4).fit(fed).forest_
     recounted = sv.MergedForest(n_estimators=24, max_depth=4, equal=True, recount=True).fit(fed).forest_
     rows = frame.drop("label")
     mean = (federated.scores(rows) + merged.scores(rows)) / 2
+    np.testing.assert_allclose(plain.forest_.scores(rows), mean, rtol=1e-12)
+    mean = 0.4 * federated.scores(rows) + 0.6 * recounted.scores(rows)
     np.testing.assert_allclose(model.forest_.scores(rows), mean, rtol=1e-12)
-    mean = (federated.scores(rows) + recounted.scores(rows)) / 2
-    np.testing.assert_allclose(
-        sv.AutoForest(**SMALL, choose=False, recount=True).fit(fed).forest_.scores(rows), mean, rtol=1e-12
-    )
     assert all(forest is model.forest_ for forest in model.forests_.values())
     assert set(model.choices_.values()) == {"the shared forest"}
     assert model.rounds_ <= model.expected_rounds
@@ -65,13 +63,13 @@ def test_a_site_that_differs_gets_its_own_trees(task, recount):
     assert (value["shared"] < value["local"] - 0.2) if task == "binary" else (value["shared"] > 1.2 * value["local"])
 
 
-def test_sites_alike_share_a_forest_and_choosing_costs_a_round():
+def test_sites_alike_share_a_forest_and_choosing_costs_two_rounds():
     fed = federate(parts(table(n=240), 3))
     model = sv.AutoForest(**SMALL).fit(fed)
     assert model.shares_ == dict.fromkeys(fed.sites, 0.0)
-    assert model.rounds_ == sv.AutoForest(**SMALL, choose=False).fit(fed).rounds_ + 1
-    separate = sum(one.fit(fed).rounds_ for one in (sv.HistogramForest(**SMALL), sv.MergedForest(**SMALL)))
-    assert model.rounds_ == separate + 1
+    assert model.rounds_ == sv.AutoForest(**SMALL, choose=False).fit(fed).rounds_ + 2
+    halves = sv.HistogramForest(**SMALL), sv.MergedForest(**SMALL, recount=True)
+    assert model.rounds_ == sum(one.fit(fed).rounds_ for one in halves) + 2
 
 
 def test_a_mix_counts_own_trees_by_its_share(monkeypatch):
@@ -92,7 +90,7 @@ def test_a_mix_counts_own_trees_by_its_share(monkeypatch):
 def test_rows_are_scored_by_trees_that_did_not_see_them():
     """Of the trees from sums and of the site's own, those that drew a row are silent on it; others' never are."""
     fed = federate(parts(table(n=60), 2))
-    model = sv.AutoForest(**SMALL).fit(fed)
+    model = sv.AutoForest(**SMALL, recount=False).fit(fed)
     site, forest = fed.site("site 0"), model.forest_
     scored = score_unseen(site, fed.schema, forest, model.draws(fed, [])[forest.hash])
     part, drawn = site.part(fed.schema), model.drawn_rows(fed)[:, : site.n_train]
@@ -167,10 +165,10 @@ def test_draws_must_be_known():
         fed.ask(asked_of(fed, model=Contender()))
 
 
-def test_the_shared_forest_counts_as_a_model_that_is_judged():
-    fed = federate(parts(table(n=60), 2), policy=sv.Policy(models=1))
+def test_the_shared_forest_and_its_halves_count_as_models_that_are_judged():
+    fed = federate(parts(table(n=60), 2), policy=sv.Policy(models=3))
     sv.AutoForest(**SMALL).fit(fed)
-    with pytest.raises(RefusedError, match="1 at most"):
+    with pytest.raises(RefusedError, match="3 at most"):
         sv.AutoForest(**SMALL, random_state=1).fit(fed)
 
 

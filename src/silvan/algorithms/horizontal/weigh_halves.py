@@ -76,7 +76,7 @@ def compare_halves(site: Site, request: CompareHalves) -> HalvesGap:
         raise FormatError("two forests are compared")
     check_contenders(site, models)
     scored = [_unseen(site, schema, model) for model in models]
-    ratings = [] if None in scored else _ratings(site, [one for one in scored if one is not None], schema.n_classes)
+    ratings = [] if None in scored else rate_scores(site, [one for one in scored if one is not None], schema.n_classes)
     if not ratings or np.isnan(ratings).any():
         return HalvesGap(gap=np.zeros(2, np.int64))
     first, second = (round(rating * _STEPS) for rating in ratings)
@@ -89,7 +89,7 @@ def _unseen(site: Site, schema: Schema, model: Contender) -> Scored | None:
     return score_unseen(site, schema, model_of(site, schema, model.sent), model.draws)
 
 
-def _ratings(site: Site, scored: Sequence[Scored], n_classes: int) -> list[float]:
+def rate_scores(site: Site, scored: Sequence[Scored], n_classes: int) -> list[float]:
     """Return how good scores are, of the rows that all forests score; nothing if they are too few to be shown."""
     known = np.all([~np.isnan(one.scores).any(axis=1) for one in scored], axis=0)
     y = scored[0].y[known]
