@@ -184,13 +184,21 @@ def test_a_learner_with_wrong_parameters_is_shown_as_such(member, line):
 
 
 @pytest.mark.parametrize(
-    ("learner", "models"),
-    [('kind = "HistogramForest"', 1), ('kind = "BOFRF"', 2), ('kind = "BOFRF"\npersonal = true', 3)],
+    ("learner", "models", "to_fit"),
+    [
+        ('kind = "HistogramForest"', 1, 0),
+        ('kind = "HistogramForest"\nthreshold = "f1"', 2, 1),
+        ('kind = "BOFRF"', 2, 0),
+        ('kind = "BOFRF"\npersonal = true', 3, 0),
+        ('kind = "AutoForest"', 4, 3),
+    ],
 )
-def test_how_many_models_are_judged_is_the_texts_word(member, learner, models):
+def test_how_many_models_are_judged_is_the_texts_word(member, learner, models, to_fit):
+    """``to_fit``: without test rows, those that are judged on training rows."""
     plan = study(learner, "test = 0.25")
     member.note_study(plan)
     assert member.gate(plan).most_models() == models
     assert f"Models of others that your rows judge: {models} at most." in explain(member, plan).lines
-    assert member.gate(study(learner)).most_models() == 0
-    assert getattr(learners, plan.study.kind).models_judged(plan.study.parameters) == models
+    assert member.gate(study(learner)).most_models() == to_fit
+    by_rule = "threshold" in learner
+    assert getattr(learners, plan.study.kind).models_judged(plan.study.parameters) == models - by_rule

@@ -9,6 +9,8 @@ from helpers.studies import Recorded, federate, parts, table
 import silvan as sv
 from silvan.algorithms.evaluation.contenders import MOST, Contender
 from silvan.algorithms.evaluation.evaluate import Judge, Tally, evaluate
+from silvan.algorithms.horizontal.own_share import ChooseShare
+from silvan.algorithms.horizontal.weigh_halves import CompareHalves
 from silvan.errors import FederationError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
@@ -78,8 +80,11 @@ def test_a_threshold_by_a_rule_takes_a_model_more(learner):
 
 
 def judged_at(fed, site):
+    """All models that a site was asked to judge, on test rows or on training rows."""
     sent = [wire.decode(data, Envelope) for to, way, data in fed.transport.record if way == "received" and to == site]
-    return [one for e in sent if e.kind == "Judge" for one in wire.decode(e.body, Judge).contenders]
+    judged = [one for e in sent if e.kind == "Judge" for one in wire.decode(e.body, Judge).contenders]
+    compared = [one for e in sent if e.kind == "CompareHalves" for one in wire.decode(e.body, CompareHalves).models]
+    return judged + compared + [wire.decode(e.body, ChooseShare).model for e in sent if e.kind == "ChooseShare"]
 
 
 def evaluate_alone(fed, model, judged):
