@@ -1,11 +1,12 @@
 """Forged trees: a coordinator sends a site trees that single out known patients, and reads labels from how they do.
 
 With ``Judge`` it is tried as well as a site between machines may be asked: models that each set five known patients
-apart, since with ``score_groups=5`` no fewer can be, all at once, or one in each task of a study. What one model alone
-tells is in ``told_of_groups.py``.
+apart, since with ``score_groups=5`` no fewer can be, all at once, or one in each task of a study; with
+``CompareHalves`` likewise, beside a model that sets nobody apart. What one model alone tells is in
+``told_of_groups.py``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from experiments.attacks.bait import TARGET, known, never_yes, single_out, tables
@@ -17,6 +18,8 @@ from silvan.algorithms.boosting.boppid import PickModels
 from silvan.algorithms.boosting.stumps import Stumps
 from silvan.algorithms.evaluation.contenders import MOST, Contender
 from silvan.algorithms.evaluation.evaluate import Judge
+from silvan.algorithms.evaluation.site_thresholds import Draws
+from silvan.algorithms.horizontal.weigh_halves import CompareHalves, compare_halves
 from silvan.algorithms.shared.admission import AdmitTrees
 from silvan.algorithms.shared.recount import CountLeafLabels
 from silvan.errors import FederationError, SilvanError
@@ -53,7 +56,7 @@ def run(small: bool) -> list[Outcome]:
         outcomes.append(
             Outcome(f"labels of {len(rows)} by {kind}", before, float((guess == rows.y).sum()), allowed, note)
         )
-    return [*outcomes, *_in_fives(n)]
+    return [*outcomes, *_in_fives(n), *_by_halves(n)]
 
 
 def _in_fives(n: int) -> list[Outcome]:
@@ -70,6 +73,22 @@ def _in_fives(n: int) -> list[Outcome]:
             note = str(error)
         target = f"labels of {len(rows)} by Judge, in fives" + (", a model a task" if tasks > 1 else "")
         outcomes.append(Outcome(target, "171 of 171", read, 0, note))
+    return outcomes
+
+
+def _by_halves(n: int) -> list[Outcome]:
+    outcomes = []
+    for comparisons in (1, MOST):
+        policy = sv.Policy(models=2, score_groups=5)  # those of one comparison
+        federation = sv.federate_rows(tables(n, 2), test=0.2, n_jobs=1, policy=policy)
+        rows = known(federation, test=False)
+        read, note = 0, ""
+        try:
+            read = int((compare_fives(federation, rows, comparisons) == rows.y).sum())
+        except SilvanError as error:
+            note = str(error)
+        target = f"labels of {len(rows)} by CompareHalves, in fives" + (", a pair a task" if comparisons > 1 else "")
+        outcomes.append(Outcome(target, "55 of 455 without groups", read, 0, note))
     return outcomes
 
 
@@ -131,10 +150,37 @@ def judge_fives(federation: Federation, rows: Part, tasks: int) -> np.ndarray:
         )
         with federation.working_on("a study"):
             found += federation.ask({TARGET: request})[TARGET].figures[:, 0].tolist()
+    return _labels_of_fives(rows, fives, found)
+
+
+def compare_fives(federation: Federation, rows: Part, comparisons: int) -> np.ndarray:
+    """Have a model that scores five rows above all others compared with one that scores all alike.
+
+    Whoever adds up knows the parts of the other sites, and takes them off.
+    """
+    schema, X = federation.schema, rows.X
+    fives = [range(5 * i, 5 * i + 5) for i in range(min(comparisons, len(X) // 5))]
+    found, elsewhere = [], "other 0"  # no row of the target is said to have been seen by trees from there
+    for five in fives:
+        bait = join_forests([single_out(schema, X, row) for row in five])
+        models = [
+            Contender(sent=federation.blob(forest.to_bytes()), draws=Draws((len(forest),), (elsewhere,)))
+            for forest in (never_yes(schema), bait)
+        ]
+        request = CompareHalves(schema=federation.blob(schema.to_json().encode()), models=models)
+        with federation.working_on("a study"):
+            total = federation.total(request).gap[1]
+        others = [compare_halves(federation.site(name), request).gap[1] for name in federation.active if name != TARGET]
+        found.append(0.5 + (total - sum(others) - 100) / 1000)
+    return _labels_of_fives(rows, fives, found)
+
+
+def _labels_of_fives(rows: Part, fives: Sequence[range], found: Sequence[float]) -> np.ndarray:
+    """Return the labels that follow from the AUC of models that score five rows above all others, -1 for none."""
     yes = int(rows.y.sum())  # how many there are is no secret
-    no = len(X) - yes
+    no = len(rows) - yes
     ahead = np.array([_auc_of_five(p, yes, no) for p in range(6)])
-    guess = np.full(len(X), -1)
+    guess = np.full(len(rows), -1)
     for five, auc in zip(fives, found, strict=True):
         fits = np.flatnonzero(np.abs(ahead - auc) < 6e-4)
         if len(fits) == 1 and fits[0] in (0, 5):
