@@ -4,6 +4,7 @@ numba keeps a compiled kernel while its own file is unchanged, whatever happens 
 So compiled kernels are kept in a folder that is named by the text of all files with kernels.
 """
 
+import gc
 import hashlib
 import os
 import shutil
@@ -162,6 +163,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path in places:
             item.add_marker("long")
     items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector leave out what is there before the first test: millions of objects that stay."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.hookimpl(optionalhook=True)

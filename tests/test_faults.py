@@ -63,7 +63,7 @@ LEARNERS: dict[str, Callable] = {
 }
 PRIVATE = ("levels", "tables")
 MOST_RESTARTS, MOST_STOPS = 60, 8
-SCHEDULES = int(os.environ.get("SILVAN_FAULTS", "1000"))
+SCHEDULES = int(os.environ.get("SILVAN_FAULTS", "300"))
 FIRST = int(os.environ.get("SILVAN_FAULT_FIRST", "0"))
 SHARES = 20
 
