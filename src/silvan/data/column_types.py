@@ -8,7 +8,10 @@ Polars is imported where it is used: it takes longer to import than the rest of 
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
 
 from silvan.data.cells import MARKERS, days_of
 from silvan.data.schema import DatePart
@@ -105,7 +108,7 @@ class CellTypes:
             {"word": clean, "rows": rows if rows is not None else pl.repeat(1, len(clean), eager=True)}
         )
         counted = words.drop_nulls().group_by("word").agg(pl.col("rows").sum())
-        usual = self._look_at(counted["word"], counted["rows"])
+        usual = self._look_at(counted)
         if rows is None and len(self.others) < 3:
             strange = clean.is_not_null() & ~clean.is_in(usual.to_list())
             self.others += [before + row + 1 for row in strange.arg_true().head(3 - len(self.others)).to_list()]
@@ -123,32 +126,31 @@ class CellTypes:
                 self.whole = self.whole and isinstance(value, int)
                 self.boolean = self.boolean and isinstance(value, bool)
 
-    def _look_at(self, words: "pl.Series", rows: "pl.Series") -> "pl.Series":
+    def _look_at(self, counted: "pl.DataFrame") -> "pl.Series":
         """Count what distinct texts are; return those that are numbers, dates or markers."""
-        import polars as pl
-
-        low = words.str.to_lowercase()
-        marker = low.is_in(sorted(MARKERS))
-        truth = low.is_in(["true", "false"]) & ~marker
-        number = words.cast(pl.Float64, strict=False).is_not_null() & ~marker
-        present = int(rows.filter(~marker).sum())
+        words, rows = counted["word"], counted["rows"].to_numpy()
+        marker, truth, number, whole = (sign.to_numpy() for sign in counted.select(_signs()))
+        present = int(rows[~marker].sum())
         self.markers += int(rows.sum()) - present
         if not present:
             return words
-        whole = words.cast(pl.Int64, strict=False).is_not_null() | marker
-        self.whole = self.whole and bool(whole.all())
+        self.whole = self.whole and bool((whole | marker).all())
         self.boolean = self.boolean and bool((truth | marker).all())
-        date = pl.Series([day is not None for day in days_of(words.to_list())], dtype=pl.Boolean) & ~marker
-        rest = words.filter(~(number | truth | date | marker)), rows.filter(~(number | truth | date | marker))
+        number = number & ~marker
+        date = np.array([day is not None for day in days_of(words.to_list())], np.bool_) & ~marker
+        other = ~(number | truth | date | marker)
         self._count(
-            numbers=int(rows.filter(number).sum()),
-            truths=int(rows.filter(truth).sum()),
-            dates=int(rows.filter(date).sum()),
-            others=int(rest[1].sum()),
+            numbers=int(rows[number].sum()),
+            truths=int(rows[truth].sum()),
+            dates=int(rows[date].sum()),
+            others=int(rows[other].sum()),
         )
-        self.almost += int(rest[1].filter(rest[0].str.contains(_ALMOST)).sum())
-        self.slashed += int(rest[1].filter(rest[0].str.contains(_SLASHED)).sum())
-        return words.filter(number | truth | date | marker)
+        if not other.any():
+            return words
+        almost, slashed = (sign.to_numpy() for sign in counted.select(_readings()))
+        self.almost += int(rows[other & almost].sum())
+        self.slashed += int(rows[other & slashed].sum())
+        return words.filter(~other)
 
     def _count(self, numbers: int = 0, truths: int = 0, dates: int = 0, others: int = 0) -> None:
         self.present += numbers + truths + dates + others
@@ -212,6 +214,29 @@ class CellTypes:
             f"column {name!r} mixes {what}s and text: {others:,} of its {self.present:,} cells{places} {are}; "
             f"correct or empty these cells, name what stands for missing values (missing), or {mend}"
         )
+
+
+@cache
+def _signs() -> "list[pl.Expr]":
+    """Return what is looked at in distinct texts: markers, true or false, numbers, whole numbers."""
+    import polars as pl
+
+    word = pl.col("word")
+    low = word.str.to_lowercase()
+    return [
+        low.is_in(sorted(MARKERS)).alias("marker"),
+        low.is_in(["true", "false"]).alias("truth"),
+        word.cast(pl.Float64, strict=False).is_not_null().alias("number"),
+        word.cast(pl.Int64, strict=False).is_not_null().alias("whole"),
+    ]
+
+
+@cache
+def _readings() -> "list[pl.Expr]":
+    """Return what is looked at in texts that are nothing of this: whether people read them as numbers, or as dates."""
+    import polars as pl
+
+    return [pl.col("word").str.contains(text).alias(text) for text in (_ALMOST, _SLASHED)]
 
 
 def places_text(rows: Sequence[int], n: int) -> str:
