@@ -1,5 +1,7 @@
 """The forest of parties that keep their columns is, node for node, the one of the joined table."""
 
+from functools import cache
+
 import numpy as np
 import polars as pl
 import pytest
@@ -24,6 +26,12 @@ def assert_same(fed, **parameters):
     depth = parameters["max_depth"]
     assert depth is None or model.rounds_ <= 2 * depth + 3
     return model
+
+
+@cache
+def three_parties(task):
+    """A federation for many forests: matching its rows takes longer than a forest."""
+    return federate(split(wide(task), 3))
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -52,14 +60,14 @@ def test_number_of_parties(task, n_parties):
     ids=str,
 )
 def test_parameters(task, parameters):
-    assert_same(federate(split(wide(task), 3)), **parameters)
+    assert_same(three_parties(task), **parameters)
 
 
 @pytest.mark.parametrize("task", ["binary", "several"])
 @pytest.mark.parametrize("parameters", [{"criterion": "entropy"}, {"class_weight": "balanced"}, {}], ids=str)
 def test_parameters_of_classification(task, parameters):
     weight = {"class_weight": {"yes": 3.5} if task == "binary" else {"low": 0.25, "top": 7}}
-    assert_same(federate(split(wide(task), 3)), **(parameters or weight))
+    assert_same(three_parties(task), **(parameters or weight))
 
 
 @pytest.mark.parametrize("task", TASKS)
