@@ -19,9 +19,15 @@ KEY = b"a key of sixteen"
 
 def rows_of(frame, test=False, **settings):
     """The rows of one part, as often as each is in it."""
+    return both_parts(frame, **settings)[test]
+
+
+def both_parts(frame, **settings):
+    """The rows that are learnt from and those kept for judging, as often as each is there."""
     given = {"test": 0.3, "test_key": KEY, "schema": schema(), **settings}
-    part = Site("a", frame, **given).part(schema(), test, strict=False)
-    return Counter((x.tobytes(), int(y)) for x, y in zip(part.X, part.y, strict=True))
+    site = Site("a", frame, **given)
+    parts = [site.part(schema(), test, strict=False) for test in (False, True)]
+    return [Counter((x.tobytes(), int(y)) for x, y in zip(part.X, part.y, strict=True)) for part in parts]
 
 
 def difference(a, b):
@@ -38,12 +44,12 @@ def plenty(n=60):
 @pytest.mark.parametrize("fold", [None, Fold(1, 3), Fold(0, 3, 2)])
 def test_a_row_less_leaves_all_others_in_their_part(memory, fold):
     frame, settings = plenty(), {"memory": memory, "fold": fold}
-    learnt, judged = (rows_of(frame, test, **settings) for test in (False, True))
+    learnt, judged = both_parts(frame, **settings)
     assert len(learnt) > 5
     assert len(judged) > 5
     for row in range(len(frame)):
         fewer = pl.concat([frame[:row], frame[row + 1 :]])
-        parts = [rows_of(fewer, test, **settings) for test in (False, True)]
+        parts = both_parts(fewer, **settings)
         assert difference(learnt, parts[0]) + difference(judged, parts[1]) == 1
 
 
