@@ -126,10 +126,10 @@ def test_other_learners_learn_from_files_too():
 
 @pytest.fixture(params=["parquet", "csv", "csv.gz", "sqlite", "frame", "lazy"])
 def source(request, tmp_path):
-    frame = table("several", 240)
+    frame = table("several", 100)
     path = tmp_path / f"table.{request.param}"
     if request.param == "parquet":
-        frame.write_parquet(path, row_group_size=50)
+        frame.write_parquet(path, row_group_size=30)
     elif request.param.startswith("csv"):
         text = frame.write_csv().encode()
         path.write_bytes(gzip.compress(text) if request.param.endswith("gz") else text)
@@ -161,7 +161,7 @@ def test_batches_are_the_table(source):
 
 def test_the_forest_of_a_source(source):
     made = []
-    for memory in (None, 30_000):
+    for memory in (None, 12_000):
         fed = sv.federate_rows({"a": source}, n_jobs=1, memory=memory)
         made.append(sv.HistogramForest(3, max_depth=3).fit(fed).forest_.hash)
     assert made[0] == made[1]

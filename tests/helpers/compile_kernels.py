@@ -47,7 +47,7 @@ def _columns(labels: str) -> None:
     tables = column_studies.split(column_studies.wide(n=90), 2)
     for task in ("binary", "number") if labels == "encoded" else ("binary",):
         tables = column_studies.split(column_studies.wide(task, n=90), 2)
-        fed = column_studies.federate(tables, test=0.2)
+        fed = column_studies.federate(tables, test=0.2, match=None)
         sv.VerticalForest(**SMALL, labels=labels).fit(fed).evaluate(fed)
 
 
