@@ -83,6 +83,10 @@ def test_rows(kind, cold):
     assert model.forest_ == sv.PooledForest(**parameters).fit(fed).forest_
     assert_monotonic(model.forest_)
     assert_monotonic(sv.MergedForest(**parameters).fit(fed).forest_)
+    auto = sv.AutoForest(**parameters).fit(fed)
+    assert not auto.recounts
+    for forest in (auto.forest_, *auto.forests_.values()):
+        assert_monotonic(forest)
     assert len(model.evaluate(fed)) > 1
 
 
@@ -144,8 +148,8 @@ def test_what_is_not_built_says_so():
     for given in ({"bins": "adaptive"}, {"epsilon": 1.0}):
         with pytest.raises(InputError, match="monotonic_cst is for bins='shared' and no epsilon"):
             sv.HistogramForest(monotonic_cst=SIGNS, **given).fit(fed)
-    for learner in (sv.MergedForest, sv.BOFRF):
-        with pytest.raises(InputError, match="leave monotonic_cst or recount out"):
+    for learner in (sv.MergedForest, sv.BOFRF, sv.AutoForest):
+        with pytest.raises(InputError, match="set recount=False, or leave monotonic_cst out"):
             learner(monotonic_cst=SIGNS, recount=True).fit(fed)
 
 

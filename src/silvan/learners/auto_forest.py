@@ -85,7 +85,8 @@ class AutoForest(Learner):
     admission
         Have every site check the others' trees on its own rows and refuse poor and odd ones; one round more.
     recount
-        Cut sites' trees back to what rows of other sites reach, and take leaf values from these rows; two rounds.
+        Cut sites' trees back to what rows of other sites reach, and take leaf values from these rows; two rounds. None:
+        unless ``monotonic_cst`` is set, whose order such leaf values need not keep.
 
     Attributes
     ----------
@@ -122,7 +123,12 @@ class AutoForest(Learner):
     max_depth: int | None = 10
     choose: bool = True
     admission: bool = False
-    recount: bool = True
+    recount: bool | None = None
+
+    @property
+    def recounts(self) -> bool:
+        """Whether sites' trees are recounted."""
+        return self.monotonic_cst is None if self.recount is None else self.recount
 
     @property
     def expected_rounds(self) -> int | None:
@@ -130,7 +136,7 @@ class AutoForest(Learner):
         if self.max_depth is None:
             return None
         more = (self.class_weight == "balanced") + isinstance(self.threshold, str)
-        return int(self.max_depth) + 3 + 2 * bool(self.choose) + bool(self.admission) + 2 * bool(self.recount) + more
+        return int(self.max_depth) + 3 + 2 * bool(self.choose) + bool(self.admission) + 2 * bool(self.recounts) + more
 
     def check(self) -> None:
         """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
@@ -149,17 +155,17 @@ class AutoForest(Learner):
             histogram_forest.GrowLevel,
             merged_forest.GrowTrees,
             *((AdmitTrees,) if self.admission else ()),
-            *((CountLeafRows, CountLeafLabels) if self.recount else ()),
+            *((CountLeafRows, CountLeafLabels) if self.recounts else ()),
             *((CompareHalves, ChooseShare) if self.choose else ()),
             *asks_for_threshold(self.threshold),
         )
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow both halves, put them together, and let every site choose how much its own trees count."""
-        merged_forest.check_influence(settings, True, None, self.admission, self.recount)
+        merged_forest.check_influence(settings, True, None, self.admission, self.recounts)
         settings = balance_classes(federation, self.schema_, settings)
         federated = histogram_forest.fit(federation, self.schema_, settings, feature_key)
-        influence = merged_forest.Influence(None, True, None, self.admission, self.recount)
+        influence = merged_forest.Influence(None, True, None, self.admission, self.recounts)
         of_all = replace(settings, n_estimators=settings.n_estimators * len(federation.active))
         merged = merged_forest.fit(federation, self.schema_, of_all, feature_key, influence)
         self.refused_: dict[str, dict[str, int]] = {}
@@ -191,7 +197,7 @@ class AutoForest(Learner):
 
     def _draws(self, sites: list[str]) -> Draws:
         """Return which rows the trees of the shared forest drew."""
-        sizes, recounted = [self.n_estimators] * (len(sites) + 1), bool(self.recount) and len(sites) > 1
+        sizes, recounted = [self.n_estimators] * (len(sites) + 1), self.recounts and len(sites) > 1
         return Draws(tuple(sizes), ("", *sites), self.row_draw(), recounted)
 
     def _draws_of_halves(self, sites: list[str]) -> list[Draws]:
@@ -217,7 +223,7 @@ class AutoForest(Learner):
 
     def drawn_rows(self, federation: Federation) -> np.ndarray | None:
         """Return which rows each tree drew; None after a recount, by which trees draw rows of all sites."""
-        if self.recount:
+        if self.recounts:
             return None
         rows, key = pooled_rows(federation, self.schema_)
         sums = rows_of_trees(key, rows.row_keys, 0, self.n_estimators, self.row_draw())

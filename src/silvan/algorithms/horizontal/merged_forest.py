@@ -228,7 +228,7 @@ def check_influence(settings: Settings, equal: Any, max_trees: Any, admission: A
         if given not in (True, False):
             raise InputError(f"{name} must be True or False, got {given!r}")
     if recount and settings.signs:
-        raise InputError("recount makes leaf values anew, in any order: leave monotonic_cst or recount out")
+        raise InputError("recount makes leaf values anew, in any order: set recount=False, or leave monotonic_cst out")
     if max_trees is None:
         return settings
     if isinstance(max_trees, bool) or not isinstance(max_trees, Integral) or max_trees < 1:
