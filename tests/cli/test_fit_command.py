@@ -75,9 +75,14 @@ def test_what_each_site_uses(tmp_path):
     record = fitted(tmp_path, tables=tables | {"site 2": tables["site 2"].with_columns(label=swap)}, kind="AutoForest")
     assert record.choices["site 2"].startswith("its own trees alone: AUC")
     assert [model.site for model in record.models] == ["", "site 0", "site 1", "site 2"]
+    assert record.shared_forest.startswith("The shared forest: ")
     silvan("report", tmp_path / "run")
-    assert "its own trees alone: AUC" in (tmp_path / "run" / "report.html").read_text()
-    assert "site 2" in silvan("evaluate", tmp_path / "run").stdout
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "its own trees alone: AUC" in page
+    assert "trees from sums, " in page
+    shown = silvan("evaluate", tmp_path / "run").stdout
+    assert "site 2" in shown
+    assert "trees from sums, " in shown
 
 
 def test_each_site_its_own_forest(tmp_path):

@@ -37,6 +37,7 @@ def markdown(summary: dict[str, Any]) -> str:
         lines += _section(f"Mean prediction by {escape(column)}", table)
     lines += _tree(summary)
     lines += _section("What each site uses", site_tables.choice_table(summary))
+    lines += [escape(summary["shared_forest"]), ""] if summary["shared_forest"] else []
     lines += _section("Whose trees count", site_tables.weight_table(summary))
     lines += _section("Who is near whom", site_tables.distance_table(summary))
     lines += _section("The sites' tables", site_tables.column_table(summary))

@@ -116,6 +116,7 @@ def _beyond_figures(record: Record, models: list[str]) -> dict[str, Any]:
         "weights": msgspec.to_builtins(record.weights),
         "tau": record.study.get("learner", {}).get("tau"),
         "choices": record.choices,
+        "shared_forest": record.shared_forest,
         "clusters": record.clusters,
         "distances": _distances(record),
         "dependence": msgspec.to_builtins(record.dependence),

@@ -186,6 +186,7 @@ class Record(msgspec.Struct, kw_only=True):
     dependence: list[Dependence] = []
     weights: list[SiteTrees] = []  # of trees that are weighed
     choices: dict[str, str] = {}  # what each site uses and why, in a sentence, where sites choose so
+    shared_forest: str = ""  # what the forest that they leave or keep is made of, in a sentence
     clusters: dict[str, list[str]] = {}  # of sites, by the one in their middle
     distances: dict[str, list[float]] = {}  # of each site from all of them, in the same order
     threshold: float | None = None  # from which score on the second of two classes is predicted

@@ -180,6 +180,7 @@ def _note_weights(record: Record, model: Any) -> None:
     if hasattr(model, "weights_by_site"):
         record.weights = [SiteTrees(site, **one) for site, one in model.weights_by_site().items()]
     record.choices = dict(getattr(model, "choices_", {}))
+    record.shared_forest = getattr(getattr(model, "choices_", None), "shared", "")
     record.clusters, record.distances = getattr(model, "clusters_", None) or {}, getattr(model, "distances_", {})
 
 

@@ -93,7 +93,7 @@ def choices(record: "Record") -> RenderableType:
         table.add_column(head, overflow="fold")
     for site, text in record.choices.items():
         table.add_row(Text(clean(site)), Text(clean(text)))
-    return table
+    return Group(table, Text(), dim(Text(clean(record.shared_forest)))) if record.shared_forest else table
 
 
 def all_figures(rows: list["Figures"]) -> RenderableType:
