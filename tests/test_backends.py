@@ -74,11 +74,20 @@ def outcome(backend, learner, task):
     }
 
 
-@pytest.mark.parametrize(
-    ("learner", "task"),
-    [(name, "binary") for name in LEARNERS] + [(name, "number") for name in LEARNERS if "adaptive" not in name],
-)
-@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "warm"])
+CASES = [
+    *((backend, learner, "binary") for backend in BACKENDS if backend != "warm" for learner in LEARNERS),
+    # replies that come in any order come reversed as well
+    *(
+        (backend, learner, "number")
+        for backend in ("cold", "shuffled")
+        for learner in LEARNERS
+        if "bins" not in learner
+    ),
+    *((backend, learner, "number") for backend in ("reversed", "in time") for learner in ("histogram", "bofrf")),
+]
+
+
+@pytest.mark.parametrize(("backend", "learner", "task"), CASES)
 def test_same_outcome(backend, learner, task):
     assert outcome(backend, learner, task) == outcome("warm", learner, task)
 

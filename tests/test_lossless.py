@@ -1,5 +1,7 @@
 """The forest of sites that send only sums is, to the last bit, the one of all rows in one place."""
 
+from functools import cache
+
 import numpy as np
 import polars as pl
 import pytest
@@ -32,6 +34,12 @@ def assert_same(fed, **parameters):
     return forest
 
 
+@cache
+def three_sites(task):
+    """A federation for many forests."""
+    return federate(parts(table(task), 3))
+
+
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("n_sites", [1, 2, 3, 8, 50])
 def test_number_of_sites(task, n_sites):
@@ -58,7 +66,7 @@ def test_number_of_sites(task, n_sites):
     ids=str,
 )
 def test_parameters(task, parameters):
-    assert_same(federate(parts(table(task), 3)), **parameters)
+    assert_same(three_sites(task), **parameters)
 
 
 @pytest.mark.parametrize("task", ["binary", "several"])
@@ -71,7 +79,7 @@ def test_parameters_of_classification(task, parameters):
     weight = {"yes": 3.5} if task == "binary" else {"low": 0.25, "top": 7}
     if parameters.get("class_weight") == "some":
         parameters = {"class_weight": weight}
-    fed = federate(parts(table(task), 3))
+    fed = three_sites(task)
     forest = assert_same(fed, **parameters)
     assert forest != sv.PooledForest(**SMALL).fit(fed).forest_
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import shutil
 from unittest import mock
 
 import numpy as np
@@ -21,7 +22,7 @@ NAMES = ("bank", "shop")
 
 
 def study(folder, task="binary", kind="VerticalForest", more="", test=0.3):
-    for name, frame in zip(NAMES, split(wide(task, n=200), 2).values(), strict=True):
+    for name, frame in zip(NAMES, split(wide(task, n=120), 2).values(), strict=True):
         frame.write_csv(folder / f"{name}.csv")
     path = folder / "study.toml"
     path.write_text(
@@ -125,9 +126,20 @@ def test_judged_again(run):
     assert "gone or have changed since" in refused.stderr
 
 
+@pytest.fixture(scope="module")
+def forest(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("forest")
+    fitted(folder)
+    new_rows(folder)
+    return folder
+
+
 @pytest.mark.parametrize("kind", SMALL)
-def test_rows_that_a_party_lacks(tmp_path, kind):
-    fitted(tmp_path, kind=kind)
+def test_rows_that_a_party_lacks(tmp_path, kind, forest):
+    if kind == "VerticalForest":
+        shutil.copytree(forest, tmp_path, dirs_exist_ok=True)
+    else:
+        fitted(tmp_path, kind=kind)
     frame, words = new_rows(tmp_path)
     shop = tmp_path / "new shop.csv"
     pl.read_csv(shop).filter(pl.col(ID).is_in(frame[ID].to_list()[5:])).write_csv(shop)
@@ -148,14 +160,6 @@ WRONG = [
 ]
 
 
-@pytest.fixture(scope="module")
-def forest(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("forest")
-    fitted(folder)
-    new_rows(folder)
-    return folder
-
-
 @pytest.mark.parametrize(("words", "said"), WRONG, ids=[said for _, said in WRONG])
 def test_tables_that_are_not_the_parties(forest, words, said):
     paths = [forest / f"new {name}.csv" for name in NAMES]
@@ -173,8 +177,8 @@ def test_commands_for_sites_say_so(forest):
     )
 
 
-def test_a_party_that_deletes_its_share(tmp_path):
-    fitted(tmp_path)
+def test_a_party_that_deletes_its_share(tmp_path, forest):
+    shutil.copytree(forest, tmp_path, dirs_exist_ok=True)
     _, words = new_rows(tmp_path)
     (tmp_path / "run" / "model" / "shop.share.silvan").unlink()
     refused = silvan("predict", tmp_path / "run", *words, ok=False)
@@ -182,10 +186,10 @@ def test_a_party_that_deletes_its_share(tmp_path):
     assert "no share of this model" in refused.stderr
 
 
-def test_a_share_of_another_run(tmp_path):
-    for name, more in (("a", ""), ("b", "random_state = 7\n")):
-        (tmp_path / name).mkdir()
-        fitted(tmp_path / name, more=more)
+def test_a_share_of_another_run(tmp_path, forest):
+    shutil.copytree(forest, tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    fitted(tmp_path / "b", more="random_state = 7\n")
     _, words = new_rows(tmp_path)
     for file in (tmp_path / "b" / "run" / "model").iterdir():
         (tmp_path / "a" / "run" / "model" / file.name).write_bytes(file.read_bytes())
