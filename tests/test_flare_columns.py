@@ -19,6 +19,7 @@ from helpers.parties import HOLDER, PARTIES, in_process, load_with_shares, read_
 from helpers.pausing_job import GO_ON, PARTY, PAUSED, PausingCoordinator
 from typer.testing import CliRunner
 
+from silvan.algorithms.vertical import encrypted_labels
 from silvan.cli.main import app
 from silvan.deploy import one_machine
 from silvan.deploy.by_columns.new_rows import next_prediction
@@ -114,11 +115,13 @@ def test_a_forest_of_columns_whose_party_is_killed_and_its_predictions(federatio
     assert f"{len(kept)} rows predicted. The predictions are at {HOLDER}: predictions/encoded-" in shown.output
 
 
-def test_encrypted_labels(federation):
+def test_encrypted_labels(federation, monkeypatch):
     pytest.importorskip("gmpy2", reason="gmpy2 is not installed: pip install 'silvan[vertical]'")
     hub, members = federation
-    plan = study("encrypted", labels="encrypted", n_estimators=2, max_depth=2)
+    settings = {"labels": "encrypted", "n_estimators": 2, "max_depth": 2}
+    plan = study("encrypted", **settings)
     members[HOLDER].folder.approvals.approve(Approval(study=plan.id, messages=["*"]))
     run = Supervisor(hub, plan).run_to_end()
-    model, _ = in_process(parties.tables(), plan)
+    monkeypatch.setattr(encrypted_labels, "TESTING", True)  # a short key for the one to compare with
+    model, _ = in_process(parties.tables(), study("encrypted", **settings, key_bits=256))
     assert load_with_shares(run, plan, members).forest_.hash == model.forest_.hash

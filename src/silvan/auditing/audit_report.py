@@ -1,11 +1,12 @@
 """The report of an audit: its findings as data, as a JSON file and as one HTML page."""
 
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from silvan.auditing.findings import Finding, what_helps
@@ -62,8 +63,9 @@ def write(reports: list[Report], folder: Path) -> list[Path]:
     return [folder / JSON, folder / PAGE]
 
 
-def render(data: dict[str, Any]) -> str:
-    """Render the page; every text is escaped."""
+@cache
+def _template() -> Template:
+    """Return the page's template; every text is escaped."""
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -72,10 +74,13 @@ def render(data: dict[str, Any]) -> str:
         lstrip_blocks=True,
     )
     environment.filters["figure"] = figure
+    return environment.get_template("audit.html.jinja")
+
+
+def render(data: dict[str, Any]) -> str:
+    """Render the page."""
     style = Markup(STYLE.read_text())  # noqa: S704, our own file
-    return environment.get_template("audit.html.jinja").render(
-        reports=data["reports"], style=style, colour=_CLASS, what_helps=what_helps
-    )
+    return _template().render(reports=data["reports"], style=style, colour=_CLASS, what_helps=what_helps)
 
 
 def figure(value: float | None) -> str:

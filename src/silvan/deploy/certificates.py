@@ -7,12 +7,14 @@ import ipaddress
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from silvan.errors import FormatError, InputError
@@ -41,10 +43,16 @@ def make_key(path: Path) -> rsa.RSAPrivateKey:
 def load_key(path: Path) -> rsa.RSAPrivateKey:
     """Read a key; raise ``FormatError`` if it is not RSA, and ``InputError`` if others may read it."""
     check_private(path)
-    key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    key = _read_key(path.read_bytes())
     if not isinstance(key, rsa.RSAPrivateKey):
         raise FormatError(f"{path}: a key of another kind")
     return key
+
+
+@lru_cache(maxsize=16)
+def _read_key(data: bytes) -> PrivateKeyTypes:
+    """Read a key once: whether its primes are primes is checked, which takes long."""
+    return serialization.load_pem_private_key(data, password=None)
 
 
 def make_request(key: rsa.RSAPrivateKey, name: str) -> bytes:

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from silvan.algorithms.evaluation.certainty import CERTAINTY
@@ -44,8 +45,9 @@ def without_controls(text: str) -> str:
     return text.translate(_CONTROLS)
 
 
-def render(summary: dict[str, Any]) -> str:
-    """Return the page of a summary as HTML; every text from outside is escaped."""
+@cache
+def _template() -> Template:
+    """Return the page's template, which takes longer to read than to fill; every text from outside is escaped."""
     environment = Environment(
         loader=FileSystemLoader(_HERE),
         autoescape=True,
@@ -60,14 +62,19 @@ def render(summary: dict[str, Any]) -> str:
         figure=format_figure,
         spaced=_spaced,
         gain=_gain,
-        growth=_growth(summary),
         count=count_of,
     )
+    return environment.get_template("report.html.jinja")
+
+
+def render(summary: dict[str, Any]) -> str:
+    """Return the page of a summary as HTML."""
     models = summary["models"]
     model = leading_model(models)
     titles = threshold_titles(summary["judged"])
-    page = environment.get_template("report.html.jinja").render(
+    page = _template().render(
         run=summary,
+        growth=_growth(summary),
         own=" at this site" if len(summary["among"]) > len(summary["sites"]) else "",
         who="party" if summary["by"] == "columns" else "site",
         linear=any(not forest["trees"] for forest in summary["forests"]),
