@@ -10,9 +10,11 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
+import typer.testing
 from helpers import needs, randomness
 from hypothesis import settings
 
@@ -95,6 +97,11 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 def _seed(item: pytest.Item, name: str) -> None:
     system = _exploring(item.config) or item.get_closest_marker("system_randomness") is not None
     randomness.begin(None if system else name)
+
+
+# -- the command line, whose commands are made once and not each time that one is run
+
+typer.testing._get_command = cache(typer.testing._get_command)
 
 
 # -- compiled kernels
