@@ -15,6 +15,7 @@ from helpers.joining import make_hub, serving
 from helpers.parties import HOLDER, PARTIES, in_process, load_with_shares, read_predictions, set_up, study
 
 from silvan.algorithms.vertical import encrypted_labels
+from silvan.deploy import explain as explaining
 from silvan.deploy.by_columns.new_rows import next_prediction, what_was_predicted
 from silvan.deploy.explain import approve_study, explain
 from silvan.deploy.jobs.site_job import make_site
@@ -43,6 +44,22 @@ def joined(tmp_path_factory):
     for party, member in members.items():
         set_up(member, paths[party], new[party])
     return hub, members, paths, new
+
+
+TRIED = {}
+
+
+@pytest.fixture(autouse=True)
+def _tried_once(monkeypatch):
+    """Try a study out for the first party that is shown it: the others would be shown the same."""
+    try_out = explaining.try_out
+
+    def once(plan, n_sites):
+        if (plan.id, n_sites) not in TRIED:
+            TRIED[plan.id, n_sites] = try_out(plan, n_sites)
+        return TRIED[plan.id, n_sites]
+
+    monkeypatch.setattr(explaining, "try_out", once)
 
 
 @pytest.fixture

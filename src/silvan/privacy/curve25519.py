@@ -21,6 +21,8 @@ POINT = 32
 
 PRIME, _A = 2**255 - 19, 486662
 _BATCH = 8192
+_SHARED_OUT = 1024
+"""Fewer numbers than these take less time in one thread than threads take to start."""
 
 
 def hash_to_points(key: bytes, texts: Sequence[bytes], threads: int = 1) -> list[bytes]:
@@ -38,7 +40,8 @@ def hash_to_points(key: bytes, texts: Sequence[bytes], threads: int = 1) -> list
             int.from_bytes(hmac.digest(key, tries.to_bytes(2, "little") + texts[i], "sha256"), "little") % 2**255
             for i, tries in batch
         ]
-        for (i, tries), u, there in zip(batch, drawn, _on_curve(drawn, modulus, threads), strict=True):
+        on_curve = _on_curve(drawn, modulus, threads if len(batch) >= _SHARED_OUT else 1)
+        for (i, tries), u, there in zip(batch, drawn, on_curve, strict=True):
             if there:
                 points[i] = u.to_bytes(POINT, "little")
             else:
