@@ -28,6 +28,7 @@ _COMPLETE = "complete"
 LONG = (
     "test_flare.py",
     "test_faults.py",
+    "test_flare_columns.py",
     "web/test_browser.py",
     "test_large.py",
     "federation/partitions/test_partitioned_site.py",

@@ -19,7 +19,7 @@ from silvan import ForestClassifier, ForestRegressor
 from silvan.errors import InputError
 from silvan.tree.draw import make_key, rows_of_trees
 
-ESTIMATORS = [ForestClassifier(), ForestRegressor()]
+ESTIMATORS = [ForestClassifier(20), ForestRegressor(20)]
 VARIANTS = [
     ForestClassifier(3, max_depth=2, max_features=None, criterion="entropy"),
     ForestClassifier(3, bootstrap=False, max_features=1, min_samples_leaf=5),

@@ -21,7 +21,7 @@ POINT = 32
 
 PRIME, _A = 2**255 - 19, 486662
 _BATCH = 8192
-_SHARED_OUT = 1024
+_SHARED_OUT = 512
 """Fewer numbers than these take less time in one thread than threads take to start."""
 
 
