@@ -106,7 +106,9 @@ def test_columns(kind, labels, cold, seed, monkeypatch, tmp_path):
     monkeypatch.setattr(encrypted_labels, "TESTING", True)
     frame = table(kind, n=150)
     parties = {"one": frame["id", "c", "a"], "two": frame["id", "label", "b"], "three": frame["id", "d"]}
-    fed = sv.federate_columns(parties, id="id", label="label", test=0.2, n_jobs=1, cold=cold, random_state=seed)
+    fed = sv.federate_columns(
+        parties, id="id", label="label", test=0.2, n_jobs=1, match="keyed", cold=cold, random_state=seed
+    )
     parameters = {"n_estimators": 5, "max_depth": 4, "max_features": 2, "monotonic_cst": SIGNS}
     pooled = sv.PooledForest(**parameters).fit(fed)
     model = sv.VerticalForest(labels=labels, key_bits=256, **parameters).fit(fed)

@@ -177,7 +177,7 @@ def test_columns(seed, labels, monkeypatch):
         )
         for k in range(owner.max() + 1)
     }
-    fed = sv.federate_columns(parties, id="id", label="label", task=task_of(frame), n_jobs=1)
+    fed = sv.federate_columns(parties, id="id", label="label", task=task_of(frame), match="keyed", n_jobs=1)
     parameters |= monotonic(seed, frame, fed.schema.names)
     pooled = sv.PooledForest(**parameters).fit(fed).forest_
     model = sv.VerticalForest(labels=labels, key_bits=256, **parameters).fit(fed)
