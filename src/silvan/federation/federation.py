@@ -19,7 +19,7 @@ from silvan.federation import wire
 from silvan.federation.agreement.agreement import Agreement, Columns, Differences
 from silvan.federation.journal import LOST, SUM, Entry, Journal
 from silvan.federation.keys import Roster
-from silvan.federation.message import Blob, Envelope, Missing, Owner, Reply, SignedReply, Verb, blobs_in
+from silvan.federation.message import Blob, Envelope, Missing, Owner, Reply, SignedReply, Verb
 from silvan.federation.party import Party, party_of
 from silvan.federation.question import Asked, Bounds, Check, Event, Question, Tries, UnreachedError
 from silvan.federation.signed import Signer, is_owned
@@ -306,13 +306,7 @@ class Federation:
     def exchange(self, question: Asked) -> Iterator[tuple[str, Reply, Entry]]:
         """Send a question and yield checked replies, sending blobs that turn out to be missing."""
         kind, verb = question.kind.__name__, question.kind.verb
-        encoded: dict[int, bytes] = {}  # most questions are one request for all sites
-        bodies = {}
-        for site, request in question.requests.items():
-            if id(request) not in encoded:
-                encoded[id(request)] = wire.encode(request)
-            bodies[site] = encoded[id(request)]
-        wanted = {site: blobs_in(request) for site, request in question.requests.items()}
+        wanted = {site: question.written(site).blobs for site in question.requests}
         lacking = {site: [h for h in wanted[site] if h not in self._has[site]] for site in wanted}
         pending, tries, begun = list(question.requests), Tries(self.timeout, self._patience), self.transport.now()
         while pending:
@@ -320,7 +314,7 @@ class Federation:
             messages = {}
             for site in pending:
                 blobs = {h: self._blobs[h] for h in lacking[site]}
-                messages[site] = self._sign(site, verb, self._envelope(question, site, bodies[site], blobs))
+                messages[site] = self._sign(site, verb, self._envelope(question, site, blobs))
                 self._has[site].update(lacking[site])
                 question.received[site] += len(messages[site])
                 self._notify(Event("question", kind, self.rounds, site))
@@ -352,7 +346,7 @@ class Federation:
                     self._notify(Event("answer", kind, self.rounds, site, self.transport.now() - begun))
                     yield site, reply, Entry(type(reply).__name__, body, question.sent[site], question.received[site])
             failed |= {site: SiteError(site, f"did not answer {kind}") for site in waiting}
-            pending = [site for site in bodies if site in again or site in unreached]
+            pending = [site for site in wanted if site in again or site in unreached]
             failed |= tries.over(kind, again, unreached, self.transport.now() - begun)
             self._lose(failed, question)
             pending = [site for site in pending if site not in failed]
@@ -364,21 +358,22 @@ class Federation:
             if unreached and pending:
                 self.transport.pause(tries.waits(unreached))
 
-    def _envelope(self, question: Asked, site: str, body: bytes, blobs: dict[str, bytes]) -> Envelope:
+    def _envelope(self, question: Asked, site: str, blobs: dict[str, bytes]) -> Envelope:
+        written = question.written(site)
         over = list(question.requests if question.over is None else question.over)
         return Envelope(
             study=self.study,
             question=question.wave,
             sender="",
             kind=question.kind.__name__,
-            body=body,
+            body=written.body,
             blobs=blobs,
             over=over if question.kind.verb == "total" else [],
             step=question.step_of(site),
             task=self.task,
             round=self.agreement_rounds if self._apart else self.rounds,
             whole="" if question.step is None else question.name,
-            owners={h: self._makers[h] for h in blobs_in(question.requests[site]) if h in self._makers},
+            owners={h: self._makers[h] for h in written.blobs if h in self._makers},
         )
 
     def _sign(self, site: str, verb: Verb, envelope: Envelope) -> bytes:

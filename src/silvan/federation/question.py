@@ -15,7 +15,7 @@ import numpy as np
 
 from silvan.errors import FormatError, RefusedError, SiteError
 from silvan.federation import wire
-from silvan.federation.message import FULL, STALE, Envelope, Missing, Reply, Request, Step, Trouble
+from silvan.federation.message import FULL, STALE, Envelope, Missing, Reply, Request, Step, Trouble, blobs_in
 from silvan.federation.store import digest
 
 
@@ -119,6 +119,14 @@ class Tries:
         return float(min(0.05 * 2**self._pauses, 2.0))
 
 
+class Written(NamedTuple):
+    """A request as bytes, and the hashes of the blobs that it refers to."""
+
+    request: Request
+    body: bytes
+    blobs: list[str]
+
+
 @dataclass(frozen=True)
 class Asked:
     """A question as it was put: its name and kind, what each site is asked, what answers must be like.
@@ -139,6 +147,7 @@ class Asked:
     narrow: bool = False  # whether counters are read as they were sent: see ``wire``
     sent: Counter[str] = field(default_factory=Counter)  # bytes so far by site, from its view
     received: Counter[str] = field(default_factory=Counter)
+    _written: dict[int, "Written"] = field(default_factory=dict)  # by identity: most questions are one for all sites
 
     @cached_property
     def wave(self) -> str:
@@ -147,6 +156,13 @@ class Asked:
             return self.name
         steps = [self.step] if isinstance(self.step, Step) else self.step.values()
         return digest(f"{self.name} ".encode() + b"".join(step.body for step in steps))
+
+    def written(self, site: str) -> "Written":
+        """Return what a site is asked as it is sent: written once for all waves and all sites that are asked alike."""
+        request = self.requests[site]
+        if id(request) not in self._written:
+            self._written[id(request)] = Written(request, wire.encode(request), blobs_in(request))
+        return self._written[id(request)]
 
     def step_of(self, site: str) -> Step | None:
         """Return a site's step."""
