@@ -49,9 +49,10 @@ class Widths(msgspec.Struct, frozen=True):
 
 def pack(counters: np.ndarray, widths: Widths) -> np.ndarray:
     """Pack counters into words. Those that do not fit are not checked: see ``flatten``."""
-    counters = counters if counters.dtype == np.int32 else counters.astype(np.int64)
+    counters = (counters if counters.dtype == np.int32 else counters.astype(np.int64)).reshape(-1)
     words = np.zeros(widths.words(), np.uint64)
-    _fill_words(counters.reshape(-1), widths.lengths, widths.bits, words)
+    paired = counters.dtype == np.dtype("<i4") and widths.bits.shape[1] == 2
+    _fill_words(counters.view(np.int64) if paired else counters, paired, widths.lengths, widths.bits, words)
     return words.astype(WORD, copy=False)
 
 
@@ -69,7 +70,8 @@ def unpack(words: np.ndarray, widths: Widths, dtype: np.dtype, most: np.ndarray 
 
 
 @njit(nogil=True, cache=True)
-def _fill_words(counters: np.ndarray, lengths: np.ndarray, bits: np.ndarray, words: np.ndarray) -> None:
+def _fill_words(counters: np.ndarray, paired: bool, lengths: np.ndarray, bits: np.ndarray, words: np.ndarray) -> None:
+    """Add counters to words; where they are paired, a number of 64 bits holds those of both columns."""
     columns, row, at = bits.shape[1], 0, 0
     for b in range(len(lengths)):
         for c in range(columns):
@@ -81,24 +83,36 @@ def _fill_words(counters: np.ndarray, lengths: np.ndarray, bits: np.ndarray, wor
                 for lane in range(lanes):
                     first = lane * n + start
                     size = min(len(some), lengths[b] - first)
-                    _add_run(counters, (row + first) * columns + c, columns, size, lane * width, some)
+                    if paired:
+                        _add_half(counters, row + first, size, c, lane * width, some)
+                    else:
+                        _add_run(counters, (row + first) * columns + c, columns, size, lane * width, some)
             at += n
         row += lengths[b]
 
 
 @njit(nogil=True, cache=True)
 def _add_run(counters: np.ndarray, start: int, step: int, size: int, bit: np.int64, words: np.ndarray) -> None:
-    """Add a run of counters to words, from a bit on; steps of 1 and 2 are spelt out for the compiler."""
-    shift = np.uint64(bit)
+    """Add a run of counters to words, from a bit on; the compiler is quick where indices cannot be negative."""
+    first, by, shift = np.uint64(start), np.uint64(step), np.uint64(bit)
     if step == 1:
         for i in range(size):
-            words[i] += np.uint64(np.int64(counters[start + i])) << shift
-    elif step == 2:
-        for i in range(size):
-            words[i] += np.uint64(np.int64(counters[start + 2 * i])) << shift
+            words[i] += np.uint64(np.int64(counters[first + np.uint64(i)])) << shift
     else:
         for i in range(size):
-            words[i] += np.uint64(np.int64(counters[start + step * i])) << shift
+            words[i] += np.uint64(np.int64(counters[first + by * np.uint64(i)])) << shift
+
+
+@njit(nogil=True, cache=True)
+def _add_half(pairs: np.ndarray, start: int, size: int, column: int, bit: np.int64, words: np.ndarray) -> None:
+    """Add a run of counters of one column to words, from a bit on."""
+    first, shift, half = np.uint64(start), np.uint64(bit), np.int64(32)
+    if column == 0:
+        for i in range(size):
+            words[i] += np.uint64(pairs[first + np.uint64(i)] << half >> half) << shift
+    else:
+        for i in range(size):
+            words[i] += np.uint64(pairs[first + np.uint64(i)] >> half) << shift
 
 
 @njit(nogil=True, cache=True)
@@ -120,12 +134,14 @@ def _read_words(
             n = -(-lengths[b] // lanes)
             ones = np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(BITS - width)
             largest, smallest = np.int64(0), np.int64(0)
+            some = words[at : at + n]
             for lane in range(lanes):
                 shift, first = np.uint64(lane * width), lane * n
+                start, step = np.uint64((row + first) * columns + c), np.uint64(columns)
                 for i in range(min(n, lengths[b] - first)):
-                    value = np.int64(words[at + i] >> shift & ones)
+                    value = np.int64(some[i] >> shift & ones)
                     largest, smallest = max(largest, value), min(smallest, value)
-                    counters[(row + first + i) * columns + c] = value
+                    counters[start + step * np.uint64(i)] = value
             if largest > min(most[b, c], high) or smallest < low:
                 fits = False
             at += n
