@@ -5,11 +5,13 @@ A request says by its ``verb`` who will see the answers: ``ask`` shows every sit
 travels in an ``Envelope`` that says which question it belongs to.
 """
 
+from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
+from silvan.federation.store import digest
 from silvan.util.readable import count_of
 
 Verb = Literal["ask", "total"]
@@ -105,7 +107,7 @@ class Step(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class Envelope(msgspec.Struct, frozen=True):
+class Envelope(msgspec.Struct, frozen=True, dict=True):
     """One message on its way: which study and question it belongs to, who sent it, what it is."""
 
     study: str
@@ -125,6 +127,11 @@ class Envelope(msgspec.Struct, frozen=True):
     def among(self) -> int:
         """How many sites are in the sum."""
         return len(self.over)
+
+    @cached_property
+    def asked(self) -> str:
+        """Digest of the request, whatever it is sent for: all steps of a sum repeat it."""
+        return digest(self.kind.encode() + b"\0" + self.body)
 
 
 STALE = "stale"

@@ -200,7 +200,7 @@ class Site(SiteTable):
             if envelope.kind not in HANDLERS:
                 raise RefusedError("the site does not know this message; versions may differ")
             kind, handler = HANDLERS[envelope.kind]
-            request = wire.decode(envelope.body, kind)
+            request = self._read(envelope, kind)
             lacking = self._take_blobs(request, envelope)
             reply = Missing(lacking) if lacking else self._answer(request, envelope, handler, verb)
             return self._leave(envelope, request, reply)
@@ -208,6 +208,12 @@ class Site(SiteTable):
             self.last_error = error
             log.exception("%s: could not answer", self.name)
             return self._fail(envelope, request, _trouble(error))
+
+    def _read(self, envelope: Envelope, kind: type[Request]) -> Request:
+        """Read a request; that of a sum in steps is kept for the steps to come, which repeat it."""
+        if envelope.step is None:
+            return wire.decode(envelope.body, kind)
+        return self.cache.once(("request", envelope.asked), lambda: wire.decode(envelope.body, kind))
 
     def _leave(self, envelope: Envelope, request: Request | None, reply: msgspec.Struct) -> bytes:
         """Note a reply, and put it into an envelope."""
@@ -257,8 +263,8 @@ class Site(SiteTable):
             raise RefusedError("the sum is over sites that are not on the site's roster")
         if self.outbox is not None:
             self.outbox.admit(self, request, envelope)
-        asked = digest(wire.encode(msgspec.structs.replace(envelope, blobs={}, owners={}, round=0)))
-        key = ("answer", asked)
+        rest = msgspec.structs.replace(envelope, body=b"", blobs={}, owners={}, round=0)
+        key = ("answer", digest(wire.encode(rest)), envelope.asked)
         if key not in self.cache:  # the question may come again, if it or its answer took too long
             self.cache[key] = self._work_out(request, envelope, handler, cover)
         reply: Reply = self.cache[key]
@@ -268,8 +274,7 @@ class Site(SiteTable):
         self, request: Request, envelope: Envelope, handler: Callable[[Any, Any], Reply], cover: "Cover | None"
     ) -> Reply:
         if cover is not None:
-            named = digest(envelope.kind.encode() + b"\0" + envelope.body)
-            return cover.answer(self, envelope, Own(self, request, handler, named))
+            return cover.answer(self, envelope, Own(self, request, handler, envelope.asked))
         reply = self.work(handler, request)
         if self.outbox is not None:
             reply = self.outbox.release(self, request, reply)

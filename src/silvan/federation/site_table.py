@@ -2,11 +2,11 @@
 
 import hashlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 import narwhals as nw
@@ -28,7 +28,12 @@ from silvan.federation.row_holdout import Block, hold_out_singly
 from silvan.federation.store import digest
 from silvan.tree.draw import make_key
 
-_KEPT = {"scores": 64, "part of a sum": 1, "answer": 1, "leaves": 1}  # of everything else two are enough for one study
+_KEPT = {"scores": 64, "part of a sum": 1, "answer": 1, "request": 1, "leaves": 1}
+"""How many of a kind stay in a site's cache; of everything else two are enough for one study."""
+
+_ABSENT: Any = object()
+
+T = TypeVar("T")
 
 _BATCH = 1 << 27
 """Bytes of a table that are read at a time, at most: more would not be faster."""
@@ -42,6 +47,13 @@ class Cache(dict[Any, Any]):
         alike = [k for k in self if k[0] == key[0]]
         for old in alike[: -_KEPT.get(key[0], 2)]:
             del self[old]
+
+    def once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """Return what a key holds, which is made if it is not there."""
+        if (value := self.get(key, _ABSENT)) is _ABSENT:
+            value = self[key] = make()
+        made: T = value
+        return made
 
 
 @dataclass(frozen=True, eq=False)

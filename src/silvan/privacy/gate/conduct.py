@@ -93,7 +93,7 @@ def check_question(
 
     ``draws`` names the noise that a sum is made of, if there is any: it is one statistic whatever else is asked.
     """
-    question = CheckedQuestion(digest(envelope.kind.encode() + b"\0" + envelope.body), store)
+    question = CheckedQuestion(envelope.asked, store)
     _check_name(question, envelope)
     _check_tasks(question, envelope, limits.tasks)
     if course is not None:

@@ -321,7 +321,7 @@ class Gate(Outbox):
             site.store,
             envelope,
             request,
-            course=None if isinstance(request, Noisy) else request.course(),
+            course=None if isinstance(request, Noisy) else site.cache.once(("course", envelope.asked), request.course),
             draws=msgspec.json.encode(request.draws()) if isinstance(request, Noisy) and request.sharers > 1 else None,
             limits=self._limits(site, envelope),
         )
@@ -372,7 +372,7 @@ class Gate(Outbox):
                 how=clean(how),
                 bytes=len(body),
                 question=clean(envelope.question),
-                asked=digest(envelope.kind.encode() + b"\0" + envelope.body),
+                asked=envelope.asked,
                 answer=digest(body),
                 **marks,
             )

@@ -24,7 +24,7 @@ from silvan.federation.message import Reply, Step
 from silvan.federation.question import Asked, Bounds, Check
 from silvan.federation.store import digest
 from silvan.privacy.sums import shamir
-from silvan.privacy.sums.counters import mask, unflatten
+from silvan.privacy.sums.counters import Layout, mask, unflatten
 from silvan.privacy.sums.masked_site import (
     SEED,
     Confirmed,
@@ -159,6 +159,7 @@ class _MaskedSum:
         self.near = self.turn.neighbour_places(self.federation.study)
         self.words: np.ndarray | None = None
         self.hidden: dict[str, Hidden] = {}
+        self.size = 0  # bytes of a part
         if self.added is not None:
             self.words, self.hidden = np.frombuffer(self.added.words, WORD).copy(), dict(self.added.hidden)
 
@@ -245,23 +246,28 @@ class _MaskedSum:
             )
 
     def _check_hidden(self, site: str, reply: Hidden) -> None:
-        kind, layout = self.question.kind.reply, reply.layout
-        if any(layout != other.layout for other in self.hidden.values()):
+        if not self.hidden:
+            self.size = self._size(reply.layout)
+        elif reply.layout != next(iter(self.hidden.values())).layout:
             raise FormatError("its part is of another shape than the others")
+        if len(reply.words) != self.size:
+            raise FormatError("its part does not match its shape")
+        near = self.near[self.names.index(site)]
+        if len(reply.prints) != SEED * (1 + len(near)) or set(reply.boxes) != set(self.names) - {site}:
+            raise FormatError("it did not hide its part as it was told")
+
+    def _size(self, layout: Layout) -> int:
+        """Return how many bytes a part takes, by a layout that fits the question."""
+        kind = self.question.kind.reply
         if layout.kind != kind.__name__ or [name for name, _, _ in layout.fields] != list(kind.__struct_fields__):
             raise FormatError("its part is of another kind")
         for _, code, shape in layout.fields:
             if code not in _CODES or len(shape) > 4 or any(size < 0 for size in shape):
                 raise FormatError("its part has a shape that no part can have")
         try:
-            words = layout.words(self.turn.widths or self.turn.width)
+            return WORD.itemsize * layout.words(self.turn.widths or self.turn.width)
         except RefusedError:
             raise FormatError("its part is of another shape than was asked for") from None
-        if len(reply.words) != WORD.itemsize * words:
-            raise FormatError("its part does not match its shape")
-        near = self.near[self.names.index(site)]
-        if len(reply.prints) != SEED * (1 + len(near)) or set(reply.boxes) != set(self.names) - {site}:
-            raise FormatError("it did not hide its part as it was told")
 
     def _check_confirmed(self, site: str, reply: Confirmed) -> None:
         if set(reply.codes) != set(self.hidden) - {site}:

@@ -283,9 +283,13 @@ class SumAtSite:
     def _split(self, seed: bytes) -> np.ndarray:
         """Split the seeds that hide the site's part into shares by place."""
         joined = b"".join(self._secrets(seed))
-        enough = threshold(len(self.names))
-        drawn = key_stream(derive(seed, b"shares", SEED), (enough - 1) * len(joined))
-        return shamir.split(np.frombuffer(joined, np.uint8), len(self.names), enough, drawn)
+        n, enough = len(self.names), threshold(len(self.names))
+
+        def split() -> np.ndarray:
+            drawn = key_stream(derive(seed, b"shares", SEED), (enough - 1) * len(joined))
+            return shamir.split(np.frombuffer(joined, np.uint8), n, enough, drawn)
+
+        return self.site.cache.once(("shares", joined), split)
 
     def _adds(self, other: int) -> bool:
         return adds_mask(self.names[self.place], self.names[other])
@@ -296,21 +300,20 @@ class SumAtSite:
     @cached_property
     def pairs(self) -> dict[int, _Pair]:
         """What the site shares with each other, by place; derived when first needed."""
-        key = ("pairs", self.sum)
-        if key not in self.site.cache:
-            shared = self._shared_secrets()
-            self.site.cache[key] = {i: self._pair(i, shared[i]) for i in range(len(shared)) if i != self.place}
-        pairs: dict[int, _Pair] = self.site.cache[key]
-        return pairs
+        return self.site.cache.once(
+            ("pairs", self.sum),
+            lambda: {i: self._pair(i, key) for i, key in enumerate(self._shared_secrets()) if i != self.place},
+        )
 
     def _shared_secrets(self) -> list[bytes]:
         """Return the secrets shared with all members: computed once for a study, until the site restarts."""
-        key = ("agreed", *(member.key for member in self.turn.members))
-        if key not in self.site.cache:
+        keys = [member.key for member in self.turn.members]
+
+        def agree() -> list[bytes]:
             own = secret_key(self.site.store)
-            self.site.cache[key] = [shared_secret(own, member.key) for member in self.turn.members]
-        shared: list[bytes] = self.site.cache[key]
-        return shared
+            return [shared_secret(own, key) for key in keys]
+
+        return self.site.cache.once(("agreed", *keys), agree)
 
     def _pair(self, other: int, shared: bytes) -> _Pair:
         names = sorted([self.names[self.place], self.names[other]])
