@@ -200,7 +200,7 @@ PAPER = Paper(
     "autoforest",
     "AutoForest beside the forests that it is made of",
     __name__,
-    (Run("sites", _cases, at_sites, version=4),),
+    (Run("sites", _cases, at_sites, version=5),),
     (
         Item(
             "table 1",

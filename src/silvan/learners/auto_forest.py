@@ -30,14 +30,16 @@ from silvan.util.readable import count_of
 
 _USES = {
     0.0: "the shared forest",
+    0.125: "the shared forest with its own trees, 7 to 1",
     0.25: "the shared forest with its own trees, 3 to 1",
     0.5: "the shared forest with its own trees, 1 to 1",
+    0.75: "the shared forest with its own trees, 1 to 3",
     1.0: "its own trees alone",
 }
 
 _CAPTION = (
-    "By training rows, each scored by trees that did not learn from it. A site leaves the shared forest only\n"
-    "for a mix with its own trees that is better by more than luck brings about one time in twenty."
+    "By training rows, each scored by trees that did not learn from it. A site's own trees count for as much\n"
+    "as mixes with them gain, less what luck may add: with little evidence it has the shared forest."
 )
 
 SHARED = "shared"
@@ -71,8 +73,8 @@ class AutoForest(Learner):
     The shared forest has ``n_estimators`` trees grown from summed histograms, as a ``HistogramForest``, and as many of
     every site, recounted, as a ``MergedForest``. How much each half counts follows from how both do at all sites, on
     training rows, each scored by trees that did not learn from it. Then each site compares the shared forest with mixes
-    in which its own trees count for a quarter, a half or all, on the same rows. It takes a mix only if that is better
-    by more than luck brings about one time in twenty; so with little evidence it has the shared forest.
+    in which its own trees count for an eighth up to all, on the same rows. They count for as much as these mixes gain
+    on average, less what luck may add; so with little evidence it has the shared forest.
 
     Parameters
     ----------
@@ -97,7 +99,7 @@ class AutoForest(Learner):
     weights_
         How much trees from sums and sites' trees count in the shared forest: "sums" and "sites", together 1.
     shares_
-        How much a site's own trees count beside the shared forest, by site: 0, 0.25, 0.5 or 1.
+        How much a site's own trees count beside the shared forest, by site: 0, 0.125, 0.25, 0.5, 0.75 or 1.
     choices_
         What each site uses and why, as a sentence a site; prints as a table.
     refused_

@@ -12,7 +12,7 @@ import silvan as sv
 from silvan.algorithms.bofrf.choose import judge
 from silvan.algorithms.evaluation.contenders import Contender
 from silvan.algorithms.evaluation.site_thresholds import score_unseen
-from silvan.algorithms.horizontal.own_share import SHARES, ChooseShare, ChosenShare, best_share, check_chosen
+from silvan.algorithms.horizontal.own_share import SHARES, ChooseShare, ChosenShare, check_chosen, likely_share
 from silvan.errors import FormatError, InputError, RefusedError, SiteError
 from silvan.forest import predict
 
@@ -74,7 +74,7 @@ def test_sites_alike_share_a_forest_and_choosing_costs_two_rounds():
 
 def test_a_mix_counts_own_trees_by_its_share(monkeypatch):
     """Predictions and what is known of draws, of a site between the shared forest and its own trees."""
-    monkeypatch.setattr("silvan.algorithms.horizontal.own_share.best_share", lambda judged: 2)
+    monkeypatch.setattr("silvan.algorithms.horizontal.own_share.likely_share", lambda judged, y: 3)
     frame = table(n=240)
     fed = federate(parts(frame, 3), test=0.25)
     model = sv.AutoForest(**SMALL).fit(fed)
@@ -103,15 +103,38 @@ def test_rows_are_scored_by_trees_that_did_not_see_them():
         np.testing.assert_allclose(scored.scores[row : row + 1], expected, rtol=1e-9)
 
 
-def test_the_best_surely_better_mix_is_taken():
+def judged_mixes(n, shared, own, numbers=False):
+    """The label of rows, and mixes of two scores that hold so much of it, as a site judges them."""
     rng = np.random.default_rng(0)
-    y = rng.integers(0, 2, 200)
-    scores = rng.normal(size=(200, 3)) + np.outer(y, (0.2, 2.0, 1.0))  # how much of the label each has
-    weak, good, fair = (judge(np.stack([-s, s], axis=1), y, 2) for s in scores.T)
-    assert best_share([weak, fair, good]) == 2
-    assert best_share([weak, weak]) == best_share([good, weak, fair]) == 0
-    near = judge(np.stack([-scores[:, 0], scores[:, 0]], axis=1) + rng.normal(size=(200, 2)), y, 2)
-    assert best_share([weak, near]) == 0
+    y = rng.normal(size=n) if numbers else rng.integers(0, 2, n)
+    both = [rng.normal(size=n) * (0.5 if numbers else 1.0) + y * strength for strength in (shared, own)]
+    mixes = [(1 - share) * both[0] + share * both[1] for share in SHARES]
+    return [judge(np.stack([mix, mix] if numbers else [-mix, mix], axis=1), y, 2 * (not numbers)) for mix in mixes], y
+
+
+def test_own_trees_count_by_what_they_gain():
+    assert SHARES[likely_share(*judged_mixes(2000, 0.1, 2.0))] == 1.0
+    assert SHARES[likely_share(*judged_mixes(2000, 2.0, 0.1))] == 0.0
+    alike = SHARES[likely_share(*judged_mixes(2000, 1.0, 1.0))]  # errors of their own: half and half is best
+    assert 0.25 <= alike <= 0.75
+    assert SHARES[likely_share(*judged_mixes(12, 1.0, 1.0))] < alike  # the same, of too few rows to be sure
+    assert SHARES[likely_share(*judged_mixes(2000, -1.0, 1.0, numbers=True))] == 1.0
+    assert SHARES[likely_share(*judged_mixes(2000, 1.0, -1.0, numbers=True))] == 0.0
+
+
+def test_a_number_counts_by_its_spread():
+    """Euros or cents, the choice is the same; one number for all rows leaves nothing to choose."""
+    rng = np.random.default_rng(1)
+    y, noise = rng.normal(size=300), rng.normal(size=(300, 2))
+    scores = [y + 0.6 * noise[:, 0], y + 0.55 * noise[:, 1]]
+
+    def chosen(unit):
+        mixes = [unit * ((1 - share) * scores[0] + share * scores[1]) for share in SHARES]
+        return likely_share([judge(mix[:, None], unit * y, 0) for mix in mixes], unit * y)
+
+    assert 0 < chosen(1.0) == chosen(1000.0) == chosen(1e-6)
+    constant = np.zeros(300)
+    assert likely_share([judge(one[:, None], constant, 0) for one in scores], constant) == 0
 
 
 def test_few_rows_keep_the_shared_forest():
@@ -119,7 +142,7 @@ def test_few_rows_keep_the_shared_forest():
     model = sv.AutoForest(**SMALL).fit(federate(tables))
     assert model.choices_["small"] == "the shared forest: too few rows to choose by"
     assert model.forests_["small"] is model.forest_
-    assert "one time in twenty" in str(model.choices_)
+    assert "less what luck may add" in str(model.choices_)
     assert "<td" in model.choices_._repr_html_()
 
 
@@ -175,10 +198,10 @@ def test_the_shared_forest_and_its_halves_count_as_models_that_are_judged():
 @pytest.mark.parametrize(
     ("lie", "match"),
     [
-        ({"choice": 4}, "chose what it was not offered"),
+        ({"choice": 6}, "chose what it was not offered"),
         ({"rows": -1}, "chose what it was not offered"),
         ({"figures": np.zeros(3)}, "not those asked for"),
-        ({"figures": np.full(4, -1.0)}, "not possible"),
+        ({"figures": np.full(6, -1.0)}, "not possible"),
     ],
 )
 def test_answers_that_cannot_be(lie, match):

@@ -317,12 +317,16 @@ class Judged:
     value: float
     influence: np.ndarray
 
-    def beats(self, other: "Judged", errors: float = _SURE) -> bool:
-        """Return whether it is better by more than so many standard errors of the difference on the same rows."""
-        n = len(self.influence)
-        gap = self.influence - other.influence
-        error = np.sqrt((gap * gap).sum() * n / (n - 1)) if n > 1 else np.inf
-        return bool(self.value - other.value > errors * error)
+    def lead(self, other: "Judged") -> tuple[float, float]:
+        """Return by how much it is better, and the standard error of that, on the same rows."""
+        n, gap = len(self.influence), self.influence - other.influence
+        error = float(np.sqrt((gap * gap).sum() * n / (n - 1))) if n > 1 else np.inf
+        return self.value - other.value, error
+
+    def beats(self, other: "Judged") -> bool:
+        """Return whether it is better by more than two standard errors of the difference."""
+        gain, error = self.lead(other)
+        return gain > _SURE * error
 
 
 def judge(answer: np.ndarray, y: np.ndarray, n_classes: int) -> Judged:
