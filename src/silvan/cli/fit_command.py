@@ -104,10 +104,9 @@ def carry_out(plan: "Study", run: "Run", record: "Record", console: "Console", *
     summary = summarise(record)
     further = [] if demo else figure_tables.further(record, summary)
     terminal.print_parts(console, terminal.results(summary), *further, terminal.sentences(summary))
-    models = [model.file for model in record.models] or [MODEL]
-    listed = ["sites", "study.toml"] if demo else []
-    listed += [SHARES] if plan.by_columns and demo else models
-    terminal.print_parts(console, terminal.files(run.folder, [*listed, EVALUATION, RUN, REPORT, JOURNAL, LEARNT]))
+    models = [SHARES] if plan.by_columns and demo else [model.file for model in record.models] or [MODEL]
+    names = [*(["sites", "study.toml"] if demo else []), *models, EVALUATION, RUN, REPORT, JOURNAL, LEARNT]
+    terminal.print_parts(console, terminal.files(run.folder, names, record.models))
 
 
 def ask_about_columns(study: "Study", sites: "Mapping[str, SiteTable]", *, private: bool) -> None:

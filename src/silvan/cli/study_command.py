@@ -315,7 +315,7 @@ def show_run(run: "Run") -> None:
         terminal.print_parts(console, terminal.results(summary), *more, terminal.sentences(summary))
     models = [model.file for model in record.models]
     written = [name for name in [*models, EVALUATION, RUN, REPORT, JOURNAL] if run.file(name).exists()]
-    terminal.print_parts(console, terminal.files(run.folder, written))
+    terminal.print_parts(console, terminal.files(run.folder, written, record.models))
 
 
 def timed_printer() -> Callable[[str], None]:

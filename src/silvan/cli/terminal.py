@@ -3,6 +3,7 @@
 Names come from files, so they are shown as plain text: no markup, no control characters.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from silvan.util.readable import count_of, format_bytes, format_figure, format_i
 
 if TYPE_CHECKING:
     from silvan.algorithms.bofrf.advice import Advice
-    from silvan.study.run_folder import Figures
+    from silvan.study.run_folder import Figures, Model
 
 _MOST_GAINS = 4
 
@@ -174,8 +175,9 @@ def sentences(summary: dict[str, Any]) -> RenderableType:
     return Group(*(Text(clean(text)) for text in summary["sentences"]))
 
 
-def files(folder: Path, names: list[str]) -> RenderableType:
-    """Return a list of those files that exist, with their sizes."""
+def files(folder: Path, names: Sequence[str], models: "Sequence[Model]" = ()) -> RenderableType:
+    """Return a list of those files that exist, with their sizes; ``models`` say which sites their files are for."""
+    holds = FILES | {model.file: f"the forest for {clean(model.site)}" for model in models if model.site}
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(overflow="fold")
     table.add_column(justify="right", no_wrap=True)
@@ -184,9 +186,9 @@ def files(folder: Path, names: list[str]) -> RenderableType:
         path = folder / name
         if path.is_dir():
             size = sum(file.stat().st_size for file in path.iterdir())
-            table.add_row(Text(f"{clean(name)}/"), format_bytes(size), FILES.get(name, "the sites' tables"))
+            table.add_row(Text(f"{clean(name)}/"), format_bytes(size), holds.get(name, "the sites' tables"))
         elif path.exists():
-            table.add_row(Text(clean(name)), format_bytes(path.stat().st_size), FILES.get(name, ""))
+            table.add_row(Text(clean(name)), format_bytes(path.stat().st_size), Text(holds.get(name, "")))
     return Group(Text(f"Written to {clean(folder)}:"), Padding(table, (0, 0, 0, 2)))
 
 

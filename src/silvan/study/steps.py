@@ -185,12 +185,12 @@ def _note_weights(record: Record, model: Any) -> None:
 
 
 def forests_to_keep(model: Any) -> dict[str, Forest]:
-    """Return the global forest under "", and each site's by name unless all sites should use the global one."""
+    """Return the global forest under "", and by name those of sites that should use another."""
     forest: Forest | None = model.forest_
     if forest is None:
         return dict(model.forests_)
-    alike = all(one is forest or one.hash == forest.hash for one in model.forests_.values())
-    return {"": forest} if alike else {"": forest, **model.forests_}
+    own = {site: one for site, one in model.forests_.items() if one is not forest and one.hash != forest.hash}
+    return {"": forest, **own}
 
 
 def judge(

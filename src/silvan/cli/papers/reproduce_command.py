@@ -15,7 +15,10 @@ INTERRUPTED = 130
 
 def reproduce(
     paper: Annotated[
-        str, typer.Argument(metavar="PAPER", help="bofrf, thesis, federated-forest, histogram, frf-health, or all.")
+        str,
+        typer.Argument(
+            metavar="PAPER", help="bofrf, thesis, federated-forest, histogram, frf-health, autoforest, or all."
+        ),
     ],
     quick: Annotated[
         bool, typer.Option("--quick", help="Few seeds and small samples: minutes, rough figures.")
