@@ -105,6 +105,37 @@ def test_zeros_in_front_and_names_that_are_nearly_equal(tmp_path):
     assert "zeros in front" not in silvan("check", file).output
 
 
+def test_sites_that_do_not_mean_the_same(tmp_path):
+    """Classes with other names, columns of other kinds, codes with points, words for missing, and a file twice."""
+    made = {
+        "north": ("J", "N", "1", "f", "NA"),
+        "south": ("yes", "no", "1.0", "m", "m"),
+        "west": ("1", "0", "1", "5", "6"),
+        "east": ("1", "2", "", "", ""),
+    }
+    for name, (first, second, code, sex, other) in made.items():
+        rows = [f"{i * 7 % 40}.5,{code},{(sex, other)[i % 2]},{(first, second)[i % 3 % 2]}" for i in range(40)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["age,code,sex,label", *rows]) + "\n")
+    file = tmp_path / "s.toml"
+    sites = [f'{name} = "{name}.csv"' for name in made] + ['again = "west.csv"']
+    file.write_text("\n".join(["\ufeff[kinds]", 'code = "categorical"', "[sites]", *sites]) + "\n")
+    lines = json.loads(silvan("check", file, "--json").stdout)["questions"]
+    for line in (
+        "the tables of west and again are alike in every column: is it the same file twice?",
+        "label: the two classes are 'J' and 'N' at north, 'no' and 'yes' at south, 0 and 1 at west, again, 1 and 2 at "
+        "east: are they the same? then write them alike",
+        "sex is categorical at north, south and numeric at west, again, where a study stops: write it alike, or set "
+        "its kind (kinds)",
+        "code: '1' at north, west, again, '1.0' at south count as two; are they the same? then write them alike",
+        "sex at north: has 'NA' as categories: do they stand for missing? then set missing = [\"NA\"]",
+    ):
+        assert line in lines, "\n".join(lines)
+    path = tmp_path / "north.csv"
+    path.write_text(path.read_text().replace(",N\n", ",\n", 1))
+    lines = json.loads(silvan("check", file, "--json").stdout)["questions"]
+    assert "label at north: missing in 1 row, where a study stops: fill in or drop them" in lines
+
+
 def test_one_table_of_all_sites(tmp_path):
     rows = [f"{'ab'[i % 2]};00{i % 9};{i / 4}".replace(".", ",") + f";{i % 3 % 2}" for i in range(60)]
     (tmp_path / "all.csv").write_text("\n".join(["site;ward;weight;label", *rows]) + "\n")

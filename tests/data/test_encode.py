@@ -130,7 +130,7 @@ def test_columns_that_are_not_there():
     frame = table(age=[1], Lable=[0])
     with pytest.raises(SchemaError, match="no label column 'label'; did you mean 'Lable'"):
         infer_schema(frame)
-    with pytest.raises(SchemaError, match="no label column 'outcome'; did you mean 'age', 'Lable'"):
+    with pytest.raises(SchemaError, match="no label column 'outcome'; it has 'age', 'Lable'"):
         infer_schema(frame, "outcome")
     with pytest.raises(SchemaError, match="no column 'stie' to exclude"):
         infer_schema(frame, "Lable", exclude=["stie"])

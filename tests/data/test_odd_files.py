@@ -7,6 +7,7 @@ from, the categories, or the text of the error. A case is read whole and in batc
 import datetime
 import gzip
 import re
+import unicodedata
 import warnings
 import zipfile
 from decimal import Decimal
@@ -144,7 +145,36 @@ CASES = {
         archive("t.csv", "u.csv"),
         "has 2 files ('t.csv', 'u.csv') in it; an archive must hold one table",
     ),
+    "thousands with points": (
+        csv(twelve("250.000", "9.800", "950"), separator=";"),
+        'writes numbers such as 1.234, which may be over a thousand or little over one: set decimal to ","',
+    ),
+    "thousands beside decimal commas": (
+        raw("b;a;label\n" + "".join(f"{i},5;1.{i % 9}00;{i % 2}\n" for i in range(12))),
+        "column 'a' writes numbers such as 1.234",
+    ),
+    "three decimals beside others": (
+        raw("b;a;label\n" + "".join(f"{i}.5;1.250;{i % 2}\n" for i in range(12))),
+        [0.5, 1.25],
+    ),
+    "thousands that are said": (table(csv(twelve("250.000", "950"), separator=";"), decimal=","), twelve(250000, 950)),
+    "points that are said": (table(csv(twelve("250.000", "950"), separator=";"), decimal="."), twelve(250, 950)),
+    "no thousands": (table(csv(twelve("0.123", "0.456"), separator=";"), decimal=","), twelve(0.123, 0.456)),
+    "no digit before the comma": (csv(twelve(",5", "-,25", "1,5"), separator=";"), twelve(0.5, -0.25, 1.5)),
+    "thousands with narrow blanks": (csv(twelve("1\u202f234", "12\u00a0500")), WRITTEN),
+    "Swiss thousands": (csv(twelve("1’234", "12’500")), WRITTEN),
+    "a printed minus": (csv(twelve("−5", "−7.5")), WRITTEN),
+    "blank lines": (csv(NUMBERS, before="\n", end="\n\n", separator=";"), NUMBERS),
+    "blank lines at the end": (raw(text(NUMBERS) + "\n\r\n\n"), NUMBERS),
+    "blank lines and categories": (raw(text(TWO, end="\r\n\r\n")), ["f", "m"]),
+    "a long cell": (raw("a,label,note\n1,0," + "x" * 200_000 + "\n2,1,\n"), [1, 2]),
     # what is no table
+    "packed without saying so": (raw(gzip.compress(text(NUMBERS).encode())), "is packed; let its name end in .csv.gz"),
+    "Excel without saying so": (raw(b"PK\x03\x04" + bytes(99)), "is an archive or an Excel file; let its name end in"),
+    "a web page": (raw("<html><table>"), "is a web page or XML, not CSV"),
+    "utf-16 without a mark": (raw(text(NUMBERS).encode("utf-16-le")), 'set encoding, perhaps to "utf-16-le"'),
+    "old Macs": (csv(NUMBERS, end="\r"), "ends its lines as old Macs did"),
+    "a folder": (lambda folder: folder, "is a folder; name a file in it"),
     "empty": (raw(""), "is empty: it has no columns"),
     "header only": (raw("a,label\n"), "has columns but no rows"),
     "names twice": (raw("a,a,label\n1,2,0\n"), "more than one column called 'a'"),
@@ -210,6 +240,12 @@ CASES = {
     "ISO dates": (csv(twelve("2020-01-31", "2020-02-01")), twelve(DAY, DAY + 1)),
     "German dates": (csv(twelve("31.01.2020", "1.2.2020")), twelve(DAY, DAY + 1)),
     "dates with slashes": (csv(twelve("01/31/2020", "02/01/2020")), "whether the day or the month comes first"),
+    "an hour of one digit": (csv(twelve("31.1.2020 6:00", "2020-01-31 6:00:00")), [DAY + 0.25] * 12),
+    "day, month, year": (csv(twelve("31-01-2020", "28-02-2020")), "seems to hold dates that are not written as 2020"),
+    "SAS dates": (csv(twelve("31JAN2020", "28FEB2020")), "seems to hold dates that are not written as 2020"),
+    "American dates": (csv(twelve('"Jan 31, 2020"')), "seems to hold dates that are not written as 2020"),
+    "years of two digits": (csv(twelve("31.01.20", "1.2.20")), "seems to hold dates that are not written as 2020"),
+    "grades": (csv(twelve("1+", "2-")), ["1+", "2-"]),
     "true and false": (csv(twelve("TRUE", "False")), twelve(1, 0)),
     "yes and no": (csv(twelve("Yes", "no")), ["Yes", "no"]),
     "leading zeros": (csv(twelve("0012", "0345")), twelve(12, 345)),
@@ -286,7 +322,10 @@ def test_odd_files(tmp_path, case, memory):
         assert expected in told or re.search(expected, told), told
         return
     assert not isinstance(expected, str), f"no error; got {part.X[:, 0]}"
-    [feature] = fed.schema.features
+    if case == "three decimals beside others":
+        assert part.X[0].tolist() == expected
+        return
+    feature = fed.schema.features[0]
     if isinstance(expected[0], str):
         assert feature.categorical
         if feature.categories:  # fewer than ten rows of a category are not named
@@ -294,6 +333,51 @@ def test_odd_files(tmp_path, case, memory):
     else:
         assert not feature.categorical
         np.testing.assert_array_equal(part.X[:, 0], np.array(expected, np.float32))
+
+
+@pytest.mark.parametrize("cells", [("1.234", "2.500"), ("1,5", "1.234")])
+def test_numbers_that_may_mean_two_things_are_not_predicted(tmp_path, cells):
+    """A table that is read by a schema, or holds all sites, stops too; categories are no numbers."""
+    path = csv(twelve(*cells), separator=";")(tmp_path)
+    model = sv.ForestClassifier(2).fit(pl.DataFrame({"a": NUMBERS}), LABEL)
+    with pytest.raises(sv.SchemaError, match="writes numbers"):
+        model.forest_.predict(path)
+    assert len(model.forest_.predict(sv.Table(path, decimal=","))) == 12
+    path.write_text("site;" + path.read_text().replace("\n", "\nx;").removesuffix("x;"))
+    with pytest.raises(sv.SchemaError, match="writes numbers"):
+        sv.federate_rows(path, site="site")
+    assert sv.federate_rows(sv.Table(path, decimal=","), site="site").sites == ["x"]
+
+
+def test_blank_lines_are_no_rows_to_predict(tmp_path):
+    forest = sv.ForestClassifier(2).fit(pl.DataFrame({"a": NUMBERS, "b": TWO}), LABEL).forest_
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n\n1.5,f\n,\n\n2.5,m\n\n\n")
+    assert len(forest.predict(path)) == 3  # a row without values is one
+    named = sv.federate_rows({"x": raw(text(TWO, end="\n\n", label=twelve("1", "2")))(tmp_path)}, label="a")
+    assert len(named.site("x").part(named.schema)) == 12
+
+
+def test_kinds_of_columns_that_are_not_there():
+    part = pl.DataFrame({"ward": LABEL, "label": LABEL, "patient": range(12)})
+    with pytest.raises(
+        sv.InputError, match=r"kinds names 'wards', which is not a column at any site; did you mean 'ward'"
+    ):
+        sv.federate_rows({"x": part}, kinds={"wards": "categorical"})
+    with pytest.raises(sv.InputError, match="'folded' is for the label"):
+        sv.federate_rows({"x": part}, kinds={"ward": "folded"})
+    sv.federate_rows({"x": part}, exclude=["patient"], kinds={"patient": "categorical", "label": "categorical"})
+    with pytest.raises(sv.InputError, match="kinds names 'wards', which is not a column of any party"):
+        sv.federate_columns({"x": part}, label="label", id="patient", kinds={"wards": "categorical"})
+
+
+def test_two_ways_to_write_an_accented_letter():
+    one, two = "Süd", unicodedata.normalize("NFD", "Süd")
+    parts = {"x": pl.DataFrame({"a": LABEL, "label": twelve(one, "Nord")})}
+    parts["y"] = parts["x"].with_columns(label=pl.Series(twelve(two, "Nord")))
+    with pytest.raises(sv.AgreementError, match="differ only in case or blanks"):
+        sv.federate_rows(parts)
+    assert sv.federate_rows(parts, kinds={"label": "folded"}).schema.n_classes == 2
 
 
 def test_two_hundred_sites():

@@ -164,7 +164,7 @@ def test_file_not_found(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"no file 'nowhere.csv' in"):
         read_table("nowhere.csv")
-    with pytest.raises(InputError, match="no file"):
+    with pytest.raises(InputError, match="is a folder; name a file in it"):
         read_table(tmp_path)
 
 

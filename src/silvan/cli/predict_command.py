@@ -122,6 +122,7 @@ def read_with_ids(source: Any, schema: "Schema", id_: str | None) -> tuple["Fram
     if id_ not in opened.frame.columns:
         where = repr(str(source)) if isinstance(source, Path) else source.where
         raise InputError(f"{where} has no column {id_!r}; --id names a column to keep beside the predictions")
+    opened.check_clear(schema)
     frame = opened.with_texts([*text_columns(schema), id_])
     texts = ((value, value_text(value) or "") for value in frame[id_].to_list())
     return frame, [str(value) if text == STRANGE else text for value, text in texts]

@@ -10,6 +10,7 @@ Work is done on distinct values; only a column of Python objects is looped over.
 
 import math
 import re
+import unicodedata
 from collections.abc import Container, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -180,8 +181,8 @@ def _by_number(code_of: Mapping[str, int]) -> dict[str, int]:
 
 
 def fold(word: str) -> str:
-    """Return a text without case, and without blanks around it."""
-    return word.strip().casefold()
+    """Return a text without case, blanks around it, and different ways to write an accented letter."""
+    return unicodedata.normalize("NFKC", word).strip().casefold()
 
 
 def class_places(series: Series, classes: Sequence[Class], *, folded: bool = False) -> NDArray[np.int64]:
@@ -235,8 +236,9 @@ def cell_numbers(series: Series) -> tuple[NDArray[np.float64], NDArray[np.bool]]
     return numbers[places], np.array([*strange, False], np.bool)[places]
 
 
-_DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:?\d{2})?)?")
-_DOTTED = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?")
+_DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})([T ]\d{1,2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:?\d{2})?)?")
+_DOTTED = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})([T ]\d{1,2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?")
+_HOUR = re.compile(r"(?<=[T ])\d:")
 _EPOCH = datetime(1970, 1, 1)
 
 
@@ -254,7 +256,7 @@ def read_date(word: str) -> datetime | None:
     elif not _DATE.fullmatch(word):
         return None
     try:
-        return datetime.fromisoformat(word)
+        return datetime.fromisoformat(_HOUR.sub(lambda hour: f"0{hour[0]}", word, count=1))
     except ValueError:
         return None
 

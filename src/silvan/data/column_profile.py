@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from silvan.data.batches import Batched, Whole
-from silvan.data.cells import MISSING, Series, cell_dates, cell_numbers, cell_text, distinct, is_text
+from silvan.data.cells import MARKERS, MISSING, Series, cell_dates, cell_numbers, cell_text, distinct, is_text
 from silvan.data.schema import CROWDED, MAX_CATEGORIES
-from silvan.util.readable import count_of
+from silvan.util.readable import count_of, format_names
 
 IDENTIFIER = "every value occurs once: an identifier? then leave it out (exclude)"
 
@@ -105,7 +105,7 @@ def _profile(series: Series, name: str, table: Whole | Batched, truth: np.ndarra
     if kind == "numeric" and np.count_nonzero(finite) >= _FEW:
         spread = np.quantile(finite[finite != 0], _SPREAD, method="nearest").tolist()
     few = kind == "categorical" and found <= _MOST_CATEGORIES
-    names = [cell_text(value) for value in values] if few else []
+    names = sorted(cell_text(value) for value in values) if few else []
     return ColumnProfile(name, kind, len(series), len(series) - present, found, *ends, notes, names, spread, codes, auc)
 
 
@@ -124,6 +124,12 @@ def _odd(kind: str, numbers: np.ndarray, values: list[Any], present: int) -> lis
         notes.append(IDENTIFIER)
     elif kind == "categorical" and len(values) > MAX_CATEGORIES:
         notes.append(f"{CROWDED}; if they matter, group them (a code by its first letters) or make numbers of them")
+    markers = sorted(value for value in values if isinstance(value, str) and value.strip().lower() in MARKERS)
+    if markers and kind == "categorical":
+        listed = ", ".join(f'"{value.strip()}"' for value in markers)
+        notes.append(
+            f"has {format_names(markers)} as categories: do they stand for missing? then set missing = [{listed}]"
+        )
     if kind == "categorical" and all(cell_text(value).strip().isdigit() for value in values):
         notes.append('text that is all numbers: codes, or numbers? then set its kind (kinds: "numeric")')
     return notes

@@ -115,7 +115,7 @@ def summarise(
             if kinds[name] == "numeric":
                 sizes[name].add(series)
         try:
-            target.add(batch[label])
+            target.add(batch[label], start + 1)
         except InputError as error:
             if len(batch) == len(table):
                 raise
@@ -134,10 +134,10 @@ class _Target:
         self.number = task == "regression"
         self.classes: set[Class] = set()
 
-    def add(self, series: Series) -> None:
+    def add(self, series: Series, first_row: int) -> None:
         """Add some rows."""
         self.number |= self.asked is None and infer_task(series) == "regression"
-        label = describe_label(series, self.name, "regression" if self.number else "classification")
+        label = describe_label(series, self.name, "regression" if self.number else "classification", first_row)
         if label.classes is not None and len(self.classes) <= _MOST:
             self.classes.update(map(cell_text, label.classes) if self.named else label.classes)
 

@@ -32,11 +32,15 @@ _SHARE = 0.1
 """A column of which at least this share is numbers, or dates, is not one of text."""
 
 _UNIT = r"\s[A-Za-zµ°][\w/%°^]*|(mg|µg|ug|kg|g|cm|mm|ml|dl|mmol)(/\w+)?"
-_ALMOST = rf"^[$€£]?\s*[+-]?\d[\d.,' ]*\s*(%|‰|[$€£]|{_UNIT})?$"
+_ALMOST = rf"^[$€£]?\s*[+\-−–]?\d[\d.,'’\s]*(%|‰|[$€£]|{_UNIT})?$"
 """Texts that people read as numbers, with signs, separators or units, but no program should."""
 
-_SLASHED = r"^\d{1,4}/\d{1,2}/\d{1,4}( .*)?$"
-"""Dates of which nobody knows whether the day or the month comes first."""
+_MONTH = r"(jan|feb|mar|mär|mrz|apr|may|mai|jun|jul|aug|sep|oct|okt|nov|dec|dez)\pL*"
+_DATED = (
+    r"(?i)^(\d{4}[/.-]\d{1,2}[/.-]\d{1,2}|\d{1,2}[/.-]\d{1,2}[/.-](\d{4}|\d{2})"
+    rf"|\d{{1,2}}[ ./-]*{_MONTH}[ ./-]*(\d{{4}}|\d{{2}})|{_MONTH}[ .]*\d{{1,2}},? *\d{{4}})([ T].*)?$"
+)
+"""Texts that people read as dates, written otherwise than dates are read."""
 
 
 def check_kinds(kinds: Any) -> dict[str, str | tuple[DatePart, ...]]:
@@ -82,9 +86,7 @@ class CellTypes:
     def __init__(self, kind: str | None = None, *, typed: bool = False) -> None:
         self.kind, self.typed = kind, typed
         self.whole = self.boolean = True
-        self.seen = self.present = self.numbers = self.truths = self.dates = self.almost = self.slashed = (
-            self.markers
-        ) = 0
+        self.seen = self.present = self.numbers = self.truths = self.dates = self.almost = self.dated = self.markers = 0
         self.others: list[int] = []  # the first rows that hold neither a number nor a date
 
     def add(self, text: "pl.Series", rows: "pl.Series | None" = None) -> None:
@@ -147,9 +149,9 @@ class CellTypes:
         )
         if not other.any():
             return words
-        almost, slashed = (sign.to_numpy() for sign in counted.select(_readings()))
+        almost, dated = (sign.to_numpy() for sign in counted.select(_readings()))
         self.almost += int(rows[other & almost].sum())
-        self.slashed += int(rows[other & slashed].sum())
+        self.dated += int(rows[other & dated].sum())
         return words.filter(~other)
 
     def _count(self, numbers: int = 0, truths: int = 0, dates: int = 0, others: int = 0) -> None:
@@ -191,12 +193,13 @@ class CellTypes:
     def complaint(self, name: str) -> str | None:
         """Return why the column cannot be described; None if it can. No cell is quoted."""
         found, mend = self.found, f'set its kind (kinds: {name} = "categorical")'
+        if self.kind is None and not self.dates and self.dated >= max(1, 0.9 * self.present):
+            return (
+                f"column {name!r} seems to hold dates that are not written as 2020-01-31 or 31.1.2020; of some, such "
+                "as 01/02/2020, nobody knows whether the day or the month comes first; write them as 2020-02-01, leave "
+                f"the column out (exclude), or {mend}"
+            )
         if found in ("empty", "categorical"):
-            if self.kind is None and self.slashed >= max(1, 0.9 * self.present):
-                return (
-                    f"column {name!r} seems to hold dates such as 01/02/2020, of which nobody knows whether the day or "
-                    f"the month comes first; write them as 2020-02-01, leave the column out (exclude), or {mend}"
-                )
             return None
         fitting = self.numbers + self.truths if found == "numeric" else self.dates
         others = self.present - fitting
@@ -236,7 +239,7 @@ def _readings() -> "list[pl.Expr]":
     """Return what is looked at in texts that are nothing of this: whether people read them as numbers, or as dates."""
     import polars as pl
 
-    return [pl.col("word").str.contains(text).alias(text) for text in (_ALMOST, _SLASHED)]
+    return [pl.col("word").str.contains(text).alias(text) for text in (_ALMOST, _DATED)]
 
 
 def places_text(rows: Sequence[int], n: int) -> str:

@@ -92,12 +92,12 @@ def infer_label(frame: Frame, label: str, task: Task | None = None) -> Label:
     return describe_label(label_column(frame, label), label, task)
 
 
-def describe_label(target: Series, label: str, task: Task | None = None) -> Label:
+def describe_label(target: Series, label: str, task: Task | None = None, first_row: int = 1) -> Label:
     """Describe some rows of the column to predict."""
     if (task or infer_task(target)) == "regression":
-        _targets(target, label)
+        _targets(target, label, first_row)
         return Label(label)
-    return Label(label, _infer_classes(target, label, asked=task is not None))
+    return Label(label, _infer_classes(target, label, first_row, asked=task is not None))
 
 
 def infer_features(
@@ -149,8 +149,9 @@ def infer_task(target: Series) -> Task:
 def label_column(frame: Frame, label: str) -> Series:
     """Return the label's column; raise ``SchemaError`` with similar names if there is none."""
     if label not in frame.columns:
-        close = get_close_matches(label, frame.columns, n=3) or frame.columns[-3:]
-        raise SchemaError(f"the table has no label column {label!r}; did you mean {format_names(close)}?")
+        close = near_names([label], frame.columns) or get_close_matches(label, frame.columns, n=3)
+        hint = f"did you mean {format_names(close)}?" if close else f"it has {format_names(frame.columns)}"
+        raise SchemaError(f"the table has no label column {label!r}; {hint}")
     return frame[label]
 
 
@@ -242,13 +243,13 @@ def _infer_feature(series: Series, name: str, min_rows: int, kind: str | None) -
     return Feature(name, "categorical", categories=tuple(named), other=len(named) < len(rows))
 
 
-def _infer_classes(target: Series, label: str, *, asked: bool) -> tuple[Class, ...]:
-    _check_present(target, label)
+def _infer_classes(target: Series, label: str, first_row: int, *, asked: bool) -> tuple[Class, ...]:
+    _check_present(target, label, first_row)
     if is_text(target):
         classes = sorted(target.cast(nw.String).unique().to_list())
     else:
         values = plain_numbers(target)
-        _check_finite(values, label)
+        _check_finite(values, label, first_row)
         values = np.unique(values)
         whole = values.dtype.kind == "f" and not np.any(values != np.floor(values))
         classes = [int(value) for value in values.tolist()] if whole else values.tolist()
@@ -323,29 +324,26 @@ def _stop_at(bad: NDArray[np.bool], what: str, mend: str, first_row: int, error:
         raise error(f"{what} in {len(rows):,} of {len(bad):,} rows ({which}); {mend}")
 
 
-def _targets(target: Series, label: str) -> NDArray[np.float64]:
-    _check_present(target, label)
+def _targets(target: Series, label: str, first_row: int) -> NDArray[np.float64]:
+    _check_present(target, label, first_row)
     if not is_number(target):
         raise SchemaError(f"the label {label!r} holds text, but a number is to be predicted; did you mean classes?")
     values = target.cast(nw.Float64).to_numpy().astype(np.float64)
-    _check_finite(values, label)
+    _check_finite(values, label, first_row)
     return values
 
 
-def _check_present(target: Series, label: str) -> None:
+def _check_present(target: Series, label: str, first_row: int) -> None:
     if not is_void(target):
         numeric_or_text(target, label)
-    missing = target.null_count()
+    missing = target.is_null().to_numpy().astype(bool)
     if target.dtype.is_float():
-        missing = int(np.count_nonzero(np.isnan(target.to_numpy())))
-    if missing:
-        raise InputError(f"the label {label!r} is missing in {missing} of {len(target)} rows; fill in or drop them")
+        missing = np.isnan(target.to_numpy())
+    _stop_at(missing, f"the label {label!r} is missing", "fill in or drop them", first_row)
 
 
-def _check_finite(values: NDArray[Any], label: str) -> None:
-    endless = int(np.count_nonzero(~np.isfinite(values)))
-    if endless:
-        raise InputError(f"the label {label!r} is infinite in {endless} of {len(values)} rows; correct or drop them")
+def _check_finite(values: NDArray[Any], label: str, first_row: int) -> None:
+    _stop_at(~np.isfinite(values), f"the label {label!r} is infinite", "correct or drop them", first_row)
 
 
 def _check_usable(series: Series, name: str) -> None:

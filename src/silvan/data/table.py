@@ -68,6 +68,7 @@ def read_table(source: Any, label: str = "label", schema: Schema | None = None) 
     """
     table = open_table(source, label, by_schema=schema is not None)
     if schema is not None:
+        table.check_clear(schema)
         return table.by(schema)
     for complaint in table.refused.values():
         raise SchemaError(complaint)
@@ -148,9 +149,9 @@ def _read_file(table: Table, kinds: Kinds) -> TypedTable:
     typed = raw.with_columns(convert(raw[name], cells.narrowest()) for name, cells in found.items())
     refused, dates = complaints(found)
     frame = checked(nw.from_native(typed, eager_only=True), table.where)
-    refused |= source.complaints()
+    refused |= (unclear := source.complaints())
     texts = lambda names: _texts(source, names)  # noqa: E731
-    return TypedTable(frame, refused, texts, dates, tuple(source.notes), lambda: source.frames(PIECE))
+    return TypedTable(frame, refused, texts, dates, tuple(source.notes), lambda: source.frames(PIECE), unclear)
 
 
 def open_cells(table: Table) -> "Delimited | Sheet":

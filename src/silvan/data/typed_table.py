@@ -6,7 +6,8 @@ is, ``column_types`` decides.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import narwhals as nw
@@ -25,7 +26,7 @@ from silvan.data.cells import (
 )
 from silvan.data.column_types import CellTypes, Kinds, kind_of
 from silvan.data.schema import Schema
-from silvan.errors import InputError
+from silvan.errors import InputError, SchemaError
 from silvan.util.readable import format_names
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ Frame = nw.DataFrame[Any]
 class TypedTable(NamedTuple):
     """A table, and the way back to its cells as they were where types come from all rows.
 
-    ``refused`` says of columns without one type why: their cells are texts. ``texts`` reads the cells of columns as
+    ``refused`` says of columns without one type why: their cells are texts. ``unclear`` are those of them whose numbers
+    are read, but may mean something else. ``texts`` reads the cells of columns as
     text, or as the objects they are, those that have a type of their own left out. ``dates`` are the columns of dates.
     """
 
@@ -47,6 +49,13 @@ class TypedTable(NamedTuple):
     dates: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()  # what was found out of how a file is written
     pieces: "Callable[[], Iterator[pl.DataFrame]] | None" = None  # reads the cells of a file as they are written
+    unclear: Mapping[str, str] = MappingProxyType({})
+
+    def check_clear(self, schema: Schema) -> None:
+        """Raise ``SchemaError`` if numbers that a schema asks for may mean something else."""
+        for name in (f.column for f in schema.features if not f.categorical):
+            if name in self.unclear:
+                raise SchemaError(self.unclear[name])
 
     def by(self, schema: Schema) -> Frame:
         """Return the table with types in which every cell can be read by itself."""

@@ -8,7 +8,7 @@ from silvan.data.encode import Task
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federate.alignment import Alignment, agree_on_columns
-from silvan.federate.options import OptionKeywords, Protection, check_common, check_excluded, read_options
+from silvan.federate.options import OptionKeywords, Protection, check_common, check_excluded, check_named, read_options
 from silvan.federation.agreement.agreement import Agreement
 from silvan.federation.federation import Federation
 from silvan.federation.party import Party
@@ -134,6 +134,9 @@ def federate_columns(
         how = Alignment(name, match, id, label is not None, test, task, schema)
         agreement = agree_on_columns(federation, how)
         check_excluded(exclude, federation.local_sites, "of any party")
+        if kinds and schema is None:
+            own = [column for party in parties.values() for column in party.table.names]
+            check_named(kinds, [*exclude, *own], "of any party")
         return agreement
 
     federation.agree_later(agree)

@@ -17,8 +17,17 @@ from silvan.data.holdout import Fold
 from silvan.data.schema import Schema
 from silvan.data.table import open_table
 from silvan.data.typed_table import Frame
-from silvan.errors import InputError
-from silvan.federate.options import OptionKeywords, Options, Protection, check_common, check_excluded, read_options
+from silvan.errors import InputError, SchemaError
+from silvan.federate.options import (
+    OptionKeywords,
+    Options,
+    Protection,
+    check_common,
+    check_excluded,
+    check_folded,
+    check_named,
+    read_options,
+)
 from silvan.federation.agreement.agree import agree_on
 from silvan.federation.agreement.agreement import Agreement
 from silvan.federation.federation import Federation
@@ -125,7 +134,8 @@ def federate_rows(
     given, kinds = read_options("federate_rows", options), check_kinds(kinds or {})
     if schema is not None and schema.label.name != label:
         raise InputError(f"the schema's label is {schema.label.name!r} and label is {label!r}; they must be the same")
-    sources = sources_by_site(tables, site, schema, kinds)
+    check_folded(kinds, label)
+    sources = sources_by_site(tables, site, schema, kinds, exclude)
     brought = _check_forests(forests, sources)
     protection = Protection(list(sources), given, pinned_seals=True)
     room = None if memory is None else read_size(memory)
@@ -153,6 +163,8 @@ def federate_rows(
         for text in agreement.differences.warnings:
             warnings.warn(text, stacklevel=4)
         check_excluded(exclude, federation.local_sites, "at any site")
+        if agreement.by_asking:
+            check_named(kinds, [label, *exclude, *(column.name for column in agreement.described)], "at any site")
         return agreement
 
     federation.agree_later(agree)
@@ -223,7 +235,9 @@ def _check_forests(forests: Mapping[str, Any] | None, sites: Mapping[str, Any]) 
     return brought
 
 
-def sources_by_site(tables: Any, site: str | None, schema: Schema | None, kinds: Kinds) -> dict[str, Any]:
+def sources_by_site(
+    tables: Any, site: str | None, schema: Schema | None, kinds: Kinds, exclude: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return each site's table: as they are given, or the rows of one table."""
     if isinstance(tables, Mapping):
         if site is not None:
@@ -237,6 +251,8 @@ def sources_by_site(tables: Any, site: str | None, schema: Schema | None, kinds:
         raise InputError("pass a dict of tables by site, or one table and site='the column that names it'")
     # cells as they are: what a column is each site finds out, as if it had a table of its own
     table = open_table(tables, kinds=kinds)
+    for complaint in (text for name, text in table.unclear.items() if schema is None and name not in exclude):
+        raise SchemaError(complaint)
     frame = table.by(schema) if schema is not None else table.with_texts(said_categorical(kinds))
     if site not in frame.columns:
         raise InputError(f"the table has no column {site!r} to tell sites apart")

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
+from silvan.data.column_types import Kinds
 from silvan.errors import InputError
 from silvan.federation.federation import Federation, Sums, check_names
 from silvan.federation.journal import Journal
@@ -167,3 +169,19 @@ def check_excluded(exclude: Sequence[str], sites: Mapping[str, Site], where: str
     unknown = [name for name in exclude if not any(name in site.excluded for site in sites.values())]
     if unknown:
         raise InputError(f"exclude names {unknown[0]!r}, which is not a column {where}")
+
+
+def check_folded(kinds: Kinds, label: str) -> None:
+    """Raise ``InputError`` for categories of a feature that are said to be alike but for case: only classes can be."""
+    folded = [name for name, kind in kinds.items() if kind == "folded" and name != label]
+    if folded:
+        raise InputError(f"kinds: 'folded' is for the label; write the categories of {folded[0]!r} alike instead")
+
+
+def check_named(kinds: Kinds, names: Sequence[str], where: str) -> None:
+    """Raise ``InputError`` for a misspelt column, which would be read as something else than ``kinds`` says."""
+    unknown = [name for name in kinds if name not in names]
+    if unknown:
+        close = get_close_matches(unknown[0], names, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise InputError(f"kinds names {unknown[0]!r}, which is not a column {where}{hint}")

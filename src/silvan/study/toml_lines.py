@@ -18,7 +18,7 @@ Key = tuple[str, ...]
 def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
     """Return the text of a TOML file and what it says; raise ``InputError`` with a line if it cannot be read."""
     try:
-        text = path.read_bytes().decode()
+        text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(f"{path}: not UTF-8 text; save it as such") from None
     except OSError as error:

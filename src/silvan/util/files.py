@@ -59,6 +59,10 @@ def keep_private(path: str | Path) -> None:
 def write_whole(path: str | Path, data: bytes, *, private: bool = False) -> None:
     """Write a file: to a temporary name beside it, flushed to disk, then renamed; a private one for its owner only."""
     path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -22,9 +22,19 @@ if TYPE_CHECKING:
 
 _HEAD = 1 << 16
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-_COMMA = r"^\s*[+-]?\d+,\d+([eE][+-]?\d+)?\s*$"
+_COMMA = r"^\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*$"
 _POINT = r"^\s*[+-]?\d*\.\d+([eE][+-]?\d+)?\s*$"
-_THOUSANDS = r"^\s*[+-]?\d{1,3}(\.\d{3})+(,\d+)?\s*$"
+_THOUSANDS = r"^\s*[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?\s*$"
+_OTHER_FILES = {
+    b"PK\x03\x04": "an archive or an Excel file; let its name end in .zip or .xlsx",
+    b"\x1f\x8b": "packed; let its name end in .csv.gz",
+    b"PAR1": "a Parquet file; let its name end in .parquet",
+    b"ARROW1": "an Arrow file; let its name end in .arrow",
+    b"\xd0\xcf\x11\xe0": "an old Excel file, or a locked one; save it as .xlsx or .csv",
+}
+"""What files are by their first bytes, if they are not the text that their names promise."""
+
+csv.field_size_limit(2**31 - 1)  # a cell may hold a whole report
 
 
 _recoded = threading.local()
@@ -53,7 +63,9 @@ class Delimited:
         with self._reading(), table.open() as raw:
             head = raw.read(_HEAD)
         self.encoding = table.encoding or _by_mark(head)
+        self._blank: list[int] = []  # rows of the whole file that are blank lines
         first = self._decode(head, partly=True).lstrip("\ufeff\r\n")
+        self._check_text(head, first)
         self.skip = first.lower().startswith("sep=") and len(first.split("\n", 1)[0].strip()) == 5
         line = first[: first_end(first.encode())] if not self.skip else first.split("\n", 1)[0]
         self.separator = table.separator or (line[4] if self.skip else self._sniff(line))
@@ -112,8 +124,7 @@ class Delimited:
                 frame = pl.read_csv(self.table.file, infer_schema_length=0, glob=False)
         except (pl.exceptions.PolarsError, OSError):
             return self.frame()
-        self._check_short(frame)
-        return self._named(frame)
+        return self._named(self._whole_rows(frame))
 
     def frame(self, columns: Sequence[str] | None = None) -> "pl.DataFrame":
         """Read all cells as text; only some columns, if any are named."""
@@ -130,9 +141,7 @@ class Delimited:
             frame = pl.DataFrame()
         except (pl.exceptions.PolarsError, OSError):
             raise self.broken() from None
-        if columns is None:
-            self._check_short(frame)
-        return self._cells(frame)
+        return self._cells(self._whole_rows(frame) if columns is None else _without(frame, self._blank))
 
     def frames(self, size: int) -> "Iterator[pl.DataFrame]":
         """Yield all cells as text, a piece of the file at a time."""
@@ -149,7 +158,7 @@ class Delimited:
                         piece = piece[len(head) :]
                         head = head.rstrip(b"\r\n") + b"\n"
                     frame = pl.read_csv(head + piece, infer_schema_length=0, separator=self.separator)
-                    self._check_short(frame, head + piece, before)
+                    frame = self._whole_rows(frame, head + piece, before)
                     before += len(frame)
                     yield self._cells(frame)
         except (pl.exceptions.PolarsError, OSError):
@@ -174,40 +183,72 @@ class Delimited:
     def _points(self, text: "pl.Series") -> "pl.Series":
         """Write decimal commas as points, and note how the column writes numbers."""
         ways = self.both.setdefault(text.name, set())
-        comma, point = text.str.contains(_COMMA).fill_null(False), text.str.contains(_POINT).fill_null(False)
+        comma, point, thousands = (text.str.contains(how).fill_null(False) for how in (_COMMA, _POINT, _THOUSANDS))
+        point &= ~thousands
         if self.table.decimal == ",":
-            thousands = text.str.contains(_THOUSANDS).fill_null(False)
-            point &= ~thousands
             plain = text.str.replace_all(".", "", literal=True)
             text, comma = plain.zip_with(thousands, text), comma | thousands
+        elif thousands.any():
+            ways.add("thousands")
         ways |= {"comma"} if comma.any() else set()
         ways |= {"point"} if point.any() else set()
         return text.str.replace(",", ".", literal=True).zip_with(comma, text) if comma.any() else text
 
     def complaints(self) -> dict[str, str]:
-        """Return why the numbers of some columns cannot be read: they are written in two ways."""
-        return {
-            name: f"column {name!r} writes numbers with decimal commas and with points; set decimal to one of them"
-            for name, ways in self.both.items()
-            if len(ways) > 1
-        }
+        """Return why the numbers of some columns cannot be read: in two ways, or in one that may mean two things."""
+        written = set().union(*self.both.values())
+        points = "point" in written and "comma" not in written
+        found = {}
+        for name, ways in self.both.items():
+            if "comma" in ways and len(ways) > 1:
+                found[name] = (
+                    f"column {name!r} writes numbers with decimal commas and with points; set decimal to one of them"
+                )
+            elif ways == {"thousands"} and not points:
+                found[name] = (
+                    f"column {name!r} writes numbers such as 1.234, which may be over a thousand or little over one: "
+                    'set decimal to "," if points stand between thousands, to "." if they are decimal points'
+                )
+        return found
 
-    def _check_short(self, frame: "pl.DataFrame", piece: bytes | None = None, before: int = 0) -> None:
-        """Raise an error for rows with fewer cells than the header, which polars would fill up without a word."""
+    def _whole_rows(self, frame: "pl.DataFrame", piece: bytes | None = None, before: int = 0) -> "pl.DataFrame":
+        """Return a frame without blank lines, which polars would take for rows.
+
+        Raise an error for rows with fewer cells than the header, which polars would fill up without a word.
+        """
         if frame.width < 2 or not frame[frame.columns[-1]].null_count():
-            return
+            return frame
         with self._reading(), self._text() if piece is None else io.StringIO(piece.decode(), newline="") as text:
             rows = csv.reader(text, delimiter=self.separator)
             width = len(next((row for row in rows if row), []))
-            short = [i for i, row in enumerate((row for row in rows if row), 1) if len(row) < width]
+            cells = [len(row) for row in rows]
+        short = [i for i, n in enumerate((n for n in cells if n), 1) if n < width]
         if short:
             noun = "row" if len(short) == 1 else "rows"
             raise InputError(
                 f"{self.table.where} has {len(short):,} {noun} with fewer cells than the header, the first is row "
                 f"{before + short[0]:,}; complete or remove them"
             )
+        blank = [i for i, n in enumerate(cells) if not n]
+        if piece is None:
+            self._blank = blank
+        return _without(frame, blank)
 
     # -- bytes
+
+    def _check_text(self, head: bytes, first: str) -> None:
+        """Raise an error for a file that is no text in lines, whatever its name is."""
+        kind = next((kind for mark, kind in _OTHER_FILES.items() if head.startswith(mark)), None)
+        if kind is not None:
+            raise InputError(f"{self.table.where} is {kind}")
+        if first.lstrip().lower().startswith(("<!doctype", "<html", "<table", "<?xml")):
+            raise InputError(f"{self.table.where} is a web page or XML, not CSV; open it in Excel and save it as .csv")
+        if self.encoding is None and 3 * head[:300].count(0) > len(head[:300]):
+            raise InputError(f'{self.table.where} is no UTF-8 text; set encoding, perhaps to "utf-16-le"')
+        if "\r" in first and "\n" not in first:
+            raise InputError(
+                f"{self.table.where} ends its lines as old Macs did; save it with line ends of Windows or Unix"
+            )
 
     def _decode(self, data: bytes, *, partly: bool = False) -> str:
         """Decode the beginning of the file."""
@@ -282,6 +323,13 @@ class _Encoded:
     def read(self, size: int) -> bytes:
         """Read some of it."""
         return self.text.read(size).encode()
+
+
+def _without(frame: "pl.DataFrame", rows: Sequence[int]) -> "pl.DataFrame":
+    """Return a frame without some rows."""
+    import polars as pl
+
+    return frame.filter(~pl.int_range(pl.len()).is_in(rows)) if rows else frame
 
 
 def _by_mark(head: bytes) -> str | None:

@@ -63,7 +63,9 @@ def _read(table: Table) -> "tuple[list[str], pl.DataFrame]":
             )
         sheets = {name: book.load_sheet(name, header_row=None, dtypes="string").to_polars() for name in names}
     except fastexcel.FastExcelError:
-        raise InputError(f"{table.where} cannot be read as an Excel file; it may be cut short or locked") from None
+        raise InputError(
+            f"{table.where} cannot be read as an Excel file; it may be cut short, locked, or of another kind"
+        ) from None
     filled = {name: sheet for name, sheet in sheets.items() if sheet.width} if len(sheets) > 1 else sheets
     if len(filled) > 1:
         raise InputError(

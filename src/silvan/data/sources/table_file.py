@@ -147,6 +147,8 @@ class Table:
 
     def kind(self) -> FileKind:
         """Return the format of the file, by its name or that of the one file in an archive; raise for others."""
+        if self.file.is_dir():
+            raise InputError(f"{self.where} is a folder; name a file in it")
         if not self.file.is_file():
             place = "" if self.file.is_absolute() else f" in {str(Path.cwd())!r}"
             raise InputError(f"there is no file {self.where}{place}; check the path")

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
+from silvan.data.cells import fold
 from silvan.data.column_profile import IDENTIFIER, ColumnProfile, padded_columns, profile_columns
 from silvan.data.encode import Task
 from silvan.errors import InputError, SiteError
@@ -30,7 +31,7 @@ def open_tables(study: Study) -> dict[str, SiteTable]:
     """Return the tables of a study in one process, by site; nobody agrees on anything."""
     settings = SiteSettings(label=study.label, exclude=study.exclude, kinds=study.kinds)
     tables = study.tables if study.site is None else study.tables[""]
-    sources = sources_by_site(tables, study.site, study.schema, study.kinds)
+    sources = sources_by_site(tables, study.site, study.schema, study.kinds, study.exclude)
     return {name: SiteTable(name, source, settings) for name, source in sources.items()}
 
 
@@ -68,6 +69,9 @@ def questions(
         for column in columns:
             for note in column.notes:
                 found.setdefault((column.name, note), []).append(site)
+            if column.name == label and column.missing:
+                note = f"missing in {count_of(column.missing, 'row')}, where a study stops: fill in or drop them"
+                found.setdefault((label, note), []).append(site)
             if column.name == label and column.kind == "numeric" and column.distinct > _MANY and task is None:
                 note = "many numbers to predict: classes, or a number? set task"
                 found.setdefault((label, note), []).append(site)
@@ -77,6 +81,9 @@ def questions(
         if note != IDENTIFIER or 2 * len(sites) >= _having(profiles, name)  # a few rows may differ by chance
     ]
     return [
+        *_same_rows(profiles),
+        *_other_classes(profiles, label, task),
+        *_other_kinds(profiles, label),
         *lines,
         *_codes(profiles),
         *_leaks(profiles),
@@ -94,6 +101,47 @@ def _having(profiles: Mapping[str, Sequence[ColumnProfile]], name: str) -> int:
 
 def _some(sites: Sequence[str]) -> str:
     return list_some(sites, "site", most=4)
+
+
+def _same_rows(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
+    """Return sites of which nothing tells their tables apart: rows of one would be judged by models that know them."""
+    names = list(profiles)
+    return [
+        f"the tables of {site} and {other} are alike in every column: is it the same file twice?"
+        for i, site in enumerate(names)
+        for other in names[i + 1 :]
+        if profiles[site] == profiles[other] and any(column.distinct >= _MEASURED for column in profiles[site])
+    ]
+
+
+def _other_classes(profiles: Mapping[str, Sequence[ColumnProfile]], label: str, task: Task | None) -> list[str]:
+    """Return what the two classes are called at sites that do not call them alike."""
+    if task == "regression":
+        return []
+    called: dict[tuple[str, ...], tuple[str, list[str]]] = {}
+    for site, columns in profiles.items():
+        for column in columns:
+            if column.name == label and column.distinct == 2:
+                names = column.categories or [f"{end:g}" for end in (column.low, column.high) if end is not None]
+                shown = " and ".join(map(repr, names) if column.categories else names)
+                called.setdefault(tuple(sorted(map(fold, names))), (shown, []))[1].append(site)
+    how = ", ".join(f"{names} at {_some(sites)}" for names, sites in called.values())
+    return [f"{label}: the two classes are {how}: are they the same? then write them alike"] if len(called) > 1 else []
+
+
+def _other_kinds(profiles: Mapping[str, Sequence[ColumnProfile]], label: str) -> list[str]:
+    """Return columns that are numbers at some sites and text or dates at others, where a study stops."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for site, columns in profiles.items():
+        for column in columns:
+            if column.kind not in ("empty", "mixed") and column.name != label:
+                found.setdefault(column.name, {}).setdefault(column.kind, []).append(site)
+    return [
+        f"{name} is {' and '.join(f'{kind} at {_some(sites)}' for kind, sites in by_kind.items())}, where a study "
+        "stops: write it alike, or set its kind (kinds)"
+        for name, by_kind in found.items()
+        if len(by_kind) > 1
+    ]
 
 
 def _near_names(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
@@ -146,8 +194,16 @@ def _alike(texts: Iterable[str]) -> list[list[str]]:
     """Return groups of texts that are the same but for case, blanks and signs between words."""
     groups: dict[str, list[str]] = {}
     for text in texts:
-        groups.setdefault(re.sub(r"[\s_.-]+", "", text).casefold(), []).append(text)
+        groups.setdefault(_bare(text), []).append(text)
     return [group for bare, group in groups.items() if len(group) > 1 and bare]
+
+
+def _bare(text: str) -> str:
+    """Return a text without case, blanks and signs; of a number, the number: 1.0 and 01 are 1, and not 10."""
+    try:
+        return f"{float(text):g}"
+    except ValueError:
+        return re.sub(r"[\s_.-]+", "", fold(text))
 
 
 def _units(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
