@@ -33,9 +33,10 @@ from silvan.deploy import flare_kit, one_machine
 from silvan.deploy.certificates import Authority, make_key, make_request, pem
 from silvan.deploy.explain import approve_study, explain
 from silvan.deploy.job_progress import PROGRESS, Progress
-from silvan.deploy.member import BUDGET, Member
+from silvan.deploy.member import Member
 from silvan.deploy.process import Background, client_arguments
 from silvan.deploy.services import process_of, processes_of, start_hub, start_site, stop_all
+from silvan.deploy.site_files import BUDGET
 from silvan.deploy.supervise import Supervisor
 from silvan.errors import FederationError, SilvanError
 from silvan.federation.journal import Journal

@@ -10,9 +10,10 @@ from helpers.joining import make_hub, serving, write_table
 from helpers.runs import silvan
 
 from silvan.deploy.hub import Hub
-from silvan.deploy.member import BUDGET, STORE, Member
+from silvan.deploy.member import Member
 from silvan.deploy.operations.backup import backup_hub, backup_site
 from silvan.deploy.services import process_of, start_site
+from silvan.deploy.site_files import BUDGET, STORE
 from silvan.errors import FormatError, InputError
 from silvan.federation.journal import Entry, Journal
 from silvan.privacy.gate.file_marks import FROM_BACKUP, FileMarks

@@ -30,8 +30,9 @@ from silvan.deploy.certificates import (
 from silvan.deploy.fingerprint import WORDS, fingerprint
 from silvan.deploy.hub import Hub, Invite, roster_fingerprint
 from silvan.deploy.joining.join_requests import JoinRequest, RenewRequest, Trusted, proof_key
-from silvan.deploy.member import BUDGET, MEMBER, STORE, Member, check_table
+from silvan.deploy.member import MEMBER, Member
 from silvan.deploy.operations.doctor import examine
+from silvan.deploy.site_files import BUDGET, STORE, check_table
 from silvan.errors import FederationError, FormatError, InputError, SchemaError
 from silvan.federation.keys import Key
 from silvan.federation.store import MemoryStore

@@ -14,8 +14,8 @@ import polars as pl
 
 from silvan.algorithms.results.kept_results import KeepResults
 from silvan.deploy.by_columns.explain_parties import lines_for_party, random_rows, try_parties
-from silvan.deploy.member import SiteFiles
 from silvan.deploy.results.site_copy import LEAST
+from silvan.deploy.site_files import SiteFiles
 from silvan.errors import InputError, SilvanError
 from silvan.federate.by_rows import federate_rows
 from silvan.federation.agreement.agree import agree_on, ask_rows

@@ -5,7 +5,7 @@ import time
 
 from silvan.deploy.certificates import ends_soon
 from silvan.deploy.hub import Hub, roster_fingerprint
-from silvan.deploy.member import KEY_FILE, Member, check_table
+from silvan.deploy.member import KEY_FILE, Member
 from silvan.deploy.operations.tidy import remove_old_jobs
 from silvan.deploy.process import (
     Background,
@@ -15,6 +15,7 @@ from silvan.deploy.process import (
     wait_for_port,
     wait_until_free,
 )
+from silvan.deploy.site_files import check_table
 from silvan.errors import FederationError, InputError
 from silvan.privacy.gate.file_marks import FROM_BACKUP
 from silvan.privacy.gate.site_folder import KEY

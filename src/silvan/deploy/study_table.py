@@ -21,7 +21,7 @@ from silvan.data.partitions.partition_files import Partitions
 from silvan.data.sources.query import Query
 from silvan.data.sources.table_file import Table, as_table
 from silvan.data.table import read_table
-from silvan.deploy.member import SiteFiles, source_of
+from silvan.deploy.site_files import SiteFiles, source_of
 from silvan.errors import FederationError, InputError, SilvanError
 from silvan.federation.site_table import SiteSettings, SiteTable
 from silvan.privacy.seal import derive, secret_key

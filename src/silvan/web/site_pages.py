@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 
 from silvan.deploy.explain import Explanation, approve_study, explain
-from silvan.deploy.member import MEMBER, ROSTER, SETTINGS, Member, SiteFiles
+from silvan.deploy.member import MEMBER, ROSTER, SETTINGS, Member
 from silvan.deploy.native.flare_folder import open_site
 from silvan.deploy.operations.last_error import LAST_ERROR
 from silvan.deploy.operations.status import site_status, study_state
 from silvan.deploy.results.send_results import KeptResults, read_results
 from silvan.deploy.services import prepare_site, process_of, start_site
+from silvan.deploy.site_files import SiteFiles
 from silvan.deploy.study_table import remember_table
 from silvan.errors import FederationError, InputError, SilvanError
 from silvan.privacy.gate.ledger import LEDGER, Line, read_lines, verify

@@ -21,7 +21,7 @@ from silvan.data.partitions import dask_cluster
 from silvan.data.partitions.dask_cluster import Cluster, on_worker
 from silvan.data.partitions.worker_frames import look_at
 from silvan.deploy.jobs.site_job import make_site
-from silvan.deploy.member import SiteFiles, check_table
+from silvan.deploy.site_files import SiteFiles, check_table
 from silvan.deploy.study_table import check_study_table, freeze
 from silvan.federation.partitions.partition_worker import Encoding, encode_partition, labels_of
 from silvan.federation.partitions.partitioned_site import PartitionedSite

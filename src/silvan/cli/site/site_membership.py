@@ -43,7 +43,8 @@ def join(
     """Join a federation: check the table, make keys on this machine, have them signed."""
     from silvan.data.sources.query import is_url
     from silvan.deploy.hub import Invite
-    from silvan.deploy.member import FILES_ALONE, Member, absolute_path, check_table
+    from silvan.deploy.member import Member
+    from silvan.deploy.site_files import FILES_ALONE, absolute_path, check_table
     from silvan.study.tables.reading_options import parse_reading, reading_lines
 
     invitation = Invite.read(invite)

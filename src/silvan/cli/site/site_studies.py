@@ -10,7 +10,7 @@ from silvan.cli.plain_text import clean, print_lines
 from silvan.errors import InputError
 
 if TYPE_CHECKING:
-    from silvan.deploy.member import SiteFiles
+    from silvan.deploy.site_files import SiteFiles
     from silvan.study.remote_study import RemoteStudy
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The site's folder.")]

@@ -45,8 +45,8 @@ def check_site(
     from dataclasses import replace
 
     from silvan.cli.site.site_studies import study_of
-    from silvan.deploy.member import source_of
     from silvan.deploy.native.flare_folder import open_site
+    from silvan.deploy.site_files import source_of
     from silvan.deploy.study_table import table_settings
     from silvan.federation.site_table import SiteSettings, SiteTable
     from silvan.study.tables.table_check import profiles_of, questions, reading_notes

@@ -1,6 +1,6 @@
 """A party of a study over columns, made from a site's folder."""
 
-from silvan.deploy.member import SiteFiles
+from silvan.deploy.site_files import SiteFiles
 from silvan.deploy.study_table import study_source, table_settings
 from silvan.errors import FederationError
 from silvan.federate.options import make_sums

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from silvan.deploy.by_columns.party_folder import make_party
 from silvan.deploy.jobs.splits import SiteWithSplits, check_splits
-from silvan.deploy.member import MEMBER, Member, SiteFiles
+from silvan.deploy.member import MEMBER, Member
 from silvan.deploy.native.flare_folder import SETTINGS, FlareSite
 from silvan.deploy.native.introductions import IntroducedSite, Introduction, Ready, Receive
 from silvan.deploy.operations.last_error import keep_log, note_error
 from silvan.deploy.operations.notice import notify
 from silvan.deploy.operations.tidy import mark_in_use, remove_old_jobs
+from silvan.deploy.site_files import SiteFiles
 from silvan.deploy.study_table import ChangedTableError, check_study_table, study_source, table_settings
 from silvan.errors import FederationError, InputError, RepeatedError, SilvanError
 from silvan.federate.options import make_sums

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from silvan.data.holdout import Fold
-from silvan.deploy.member import SiteFiles
+from silvan.deploy.site_files import SiteFiles
 from silvan.deploy.study_table import fold_key
 from silvan.errors import FederationError, FormatError
 from silvan.federation import wire

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import msgspec
 
-from silvan.deploy.member import MEMBER, SiteFiles
+from silvan.deploy.member import MEMBER
 from silvan.deploy.native.flare_folder import SETTINGS, FlareServer, FlareSite, is_site, open_site
 from silvan.deploy.operations import doctor
 from silvan.deploy.operations.backup import copy_folder
 from silvan.deploy.operations.doctor import Check, check_end, check_files, check_readers, run_check
 from silvan.deploy.process import is_running
+from silvan.deploy.site_files import SiteFiles
 from silvan.errors import InputError
 
 _ALLOWED = "silvan.deploy.jobs."

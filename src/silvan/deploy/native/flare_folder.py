@@ -18,9 +18,10 @@ from typing import Any
 import msgspec
 
 from silvan.deploy.certificates import common_name, read_certificate
-from silvan.deploy.member import MEMBER, Member, SiteFiles
+from silvan.deploy.member import MEMBER, Member
 from silvan.deploy.native.introductions import Credentials, Introduction, Post, collect, hand_out, read_roster
 from silvan.deploy.operations.last_error import keep_log
+from silvan.deploy.site_files import SiteFiles
 from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.keys import COORDINATOR, Key, Roster
 from silvan.federation.signed import Signer

@@ -16,9 +16,10 @@ from silvan.deploy.certificates import SOON, check_certificate, common_name, rea
 from silvan.deploy.enrol import call, check_versions, versions
 from silvan.deploy.hub import HUB, Hub, compare_rosters, roster_fingerprint
 from silvan.deploy.joining.join_requests import MAX_CLOCK_DIFFERENCE
-from silvan.deploy.member import MEMBER, Member, SiteFiles
+from silvan.deploy.member import MEMBER, Member
 from silvan.deploy.process import port_in_use
 from silvan.deploy.services import process_of, processes_of
+from silvan.deploy.site_files import SiteFiles
 from silvan.errors import InputError, SilvanError
 from silvan.privacy.gate.file_marks import FileMarks
 from silvan.util.readable import count_of

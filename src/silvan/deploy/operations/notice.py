@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import threading
 
-from silvan.deploy.member import SiteFiles
+from silvan.deploy.site_files import SiteFiles
 from silvan.study.remote_study import RemoteStudy
 
 log = logging.getLogger("silvan.notice")

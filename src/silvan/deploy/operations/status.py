@@ -9,9 +9,10 @@ import msgspec
 
 from silvan.deploy.hub import Hub, roster_fingerprint
 from silvan.deploy.job_progress import PROGRESS, Progress, read_progress
-from silvan.deploy.member import Member, SiteFiles
+from silvan.deploy.member import Member
 from silvan.deploy.operations.last_error import SITE_LOG, LastError, last_error
 from silvan.deploy.services import process_of, processes_of
+from silvan.deploy.site_files import SiteFiles
 from silvan.errors import SilvanError
 from silvan.privacy.gate.ledger import LEDGER, read_lines
 from silvan.study.remote_study import RemoteStudy
