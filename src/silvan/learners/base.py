@@ -1,11 +1,11 @@
-"""Base classes of learners on federations: parameters, ``fit``, ``predict``, ``evaluate``."""
+"""The base of forests on federations: parameters, ``predict``, ``evaluate``, and what columns do."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from sklearn.metrics import accuracy_score, r2_score
@@ -27,9 +27,9 @@ from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.forest import Forest
-from silvan.learners.evaluation import evaluation
-from silvan.learners.sklearn_attributes import SklearnAttributes
-from silvan.privacy.gate.announce import Questions, announce
+from silvan.learners.evaluation import figures_frame
+from silvan.learners.federated_estimator import FederatedEstimator
+from silvan.privacy.gate.announce import Questions
 from silvan.tree.draw import RowDraw, make_key
 from silvan.tree.fit import NO_VOTES, Settings, monotonic_signs
 from silvan.tree.gain import CRITERIA
@@ -37,65 +37,6 @@ from silvan.util.user_warnings import warn_user
 
 if TYPE_CHECKING:
     import polars as pl
-
-
-class FederatedEstimator(SklearnAttributes, ABC):
-    """Base of everything that is fitted on a federation: checks parameters, and counts rounds and bytes."""
-
-    federated_by: ClassVar[str] = "federate_rows"  # what makes a federation for it
-    one_table: ClassVar[str] = "for one table use ForestClassifier or ForestRegressor, which take X and y"
-
-    rounds_: int
-    bytes_: dict[str, dict[str, int]]
-
-    def fit(self, federation: Federation, y: Any = None) -> Self:
-        """Learn from all sites.
-
-        Parameters
-        ----------
-        federation
-            What ``federate_rows`` or ``federate_columns`` made, or a study between machines.
-        y
-            Not used: a federation knows its label.
-
-        Returns
-        -------
-        self
-        """
-        if y is not None or not isinstance(federation, Federation):
-            got = f"{type(federation).__name__}{'' if y is None else ' and y'}"
-            raise InputError(
-                f"fit takes a federation, fit(sv.{self.federated_by}(tables)), and no y; got {got}; {self.one_table}"
-            )
-        self.check()
-        questions = self.questions(federation)
-        if questions.epsilon:
-            announce(federation, questions)
-        schema, rounds, before = federation.schema, federation.rounds, federation.bytes
-        with federation.working_on(type(self).__name__):
-            self.schema_ = schema
-            self.train(federation)
-        self.rounds_ = federation.rounds - rounds
-        self.bytes_ = {
-            site: {way: n - before[site][way] for way, n in ways.items()} for site, ways in federation.bytes.items()
-        }
-        return self
-
-    def check(self) -> None:  # most parameters are checked where they are used
-        """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
-
-    @abstractmethod
-    def questions(self, federation: Federation) -> Questions:
-        """Return what fitting asks of sites."""
-
-    @property
-    def expected_rounds(self) -> int | None:
-        """The most rounds that training can take, where that is known before; for progress bars."""
-        return None
-
-    @abstractmethod
-    def train(self, federation: Federation) -> None:
-        """Learn from all sites, and set the attributes of a fitted learner."""
 
 
 class _Fitted(FederatedEstimator):
@@ -483,34 +424,3 @@ class Learner(_Fitted):
         absent = np.zeros(len(self.schema_.features), np.bool_)
         given = rows.X, rows.y, absent, self.feature_key(), self.threshold_
         return on_rows(self.schema_, models, alone_at(federation), *given)
-
-
-_ENDS = ("low", "high")
-
-
-def figures_frame(rows: list[Row]) -> "pl.DataFrame":
-    """Return figures as a data frame, a line for each site and model."""
-    grouped = any(r.group for r in rows)
-    listed = [
-        {
-            "site": r.site,
-            **({"group": r.group} if grouped else {}),
-            "model": r.model,
-            "rows": r.rows,
-            **r.figures,
-            **{
-                f"{name}_{end}": value
-                for name, pair in r.between.items()
-                for end, value in zip(_ENDS, pair, strict=True)
-            },
-            **r.more,
-            "gain": r.gain,
-            "gain_low": r.low,
-            "gain_high": r.high,
-            "use": r.use,
-            "note": r.note,
-        }
-        for r in rows
-    ]
-    # by Python's type, so that polars need not be imported here
-    return evaluation(listed, schema_overrides=dict.fromkeys(("gain", "gain_low", "gain_high"), float))

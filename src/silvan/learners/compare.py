@@ -20,7 +20,8 @@ from silvan.errors import InputError
 from silvan.federation import wire
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.store import digest
-from silvan.learners.base import Learner, figures_frame
+from silvan.learners.base import Learner
+from silvan.learners.evaluation import figures_frame
 from silvan.util.notebook import html_table
 from silvan.util.readable import digits_of, format_interval, signed
 

@@ -4,6 +4,7 @@ import shutil
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from silvan.algorithms.evaluation.figures import Row
 from silvan.util.notebook import html_table
 from silvan.util.readable import digits_of
 
@@ -16,9 +17,39 @@ _KEYS = ("site", "group", "model")
 _EMPTY = ("note",)
 """Columns that are left out where all cells are empty."""
 
+_ENDS = ("low", "high")
+
+
+def figures_frame(rows: list[Row]) -> "pl.DataFrame":
+    """Return figures as a data frame, a line for each site and model."""
+    grouped = any(r.group for r in rows)
+    listed = [
+        {
+            "site": r.site,
+            **({"group": r.group} if grouped else {}),
+            "model": r.model,
+            "rows": r.rows,
+            **r.figures,
+            **{
+                f"{name}_{end}": value
+                for name, pair in r.between.items()
+                for end, value in zip(_ENDS, pair, strict=True)
+            },
+            **r.more,
+            "gain": r.gain,
+            "gain_low": r.low,
+            "gain_high": r.high,
+            "use": r.use,
+            "note": r.note,
+        }
+        for r in rows
+    ]
+    # by Python's type, so that polars need not be imported here
+    return evaluation(listed, schema_overrides=dict.fromkeys(("gain", "gain_low", "gain_high"), float))
+
 
 def evaluation(rows: list[dict[str, Any]], **options: Any) -> "pl.DataFrame":
-    """Return figures as a data frame, a line for each site and model."""
+    """Return lines as a data frame that prints whole."""
     return _evaluation_class()(rows, **options)
 
 

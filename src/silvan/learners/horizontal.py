@@ -24,7 +24,8 @@ from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
-from silvan.learners.base import Learner, figures_frame
+from silvan.learners.base import Learner
+from silvan.learners.evaluation import figures_frame
 from silvan.learners.parameter_docs import write_shared_entries
 from silvan.privacy.gate.announce import Questions, announce
 from silvan.privacy.noise.accounting import Privacy

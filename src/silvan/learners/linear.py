@@ -30,8 +30,9 @@ from silvan.data.schema import Schema
 from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.federation.federation import OVERALL, Federation
-from silvan.learners.base import FederatedEstimator, figures_frame
 from silvan.learners.column_answers import ScoredRows, asked_of_parties, score_by_id
+from silvan.learners.evaluation import figures_frame
+from silvan.learners.federated_estimator import FederatedEstimator
 from silvan.learners.model_folder import read_parameters, read_part, share_file, write_model
 from silvan.learners.parameter_docs import write_shared_entries
 from silvan.privacy.gate.announce import Questions

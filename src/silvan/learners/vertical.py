@@ -28,8 +28,9 @@ from silvan.federation.message import Request
 from silvan.forest.arrays import Combine
 from silvan.forest.forest import Forest
 from silvan.forest.forest_shares import Share, Structure, put_together
-from silvan.learners.base import Learner, figures_frame
+from silvan.learners.base import Learner
 from silvan.learners.column_answers import ScoredRows, asked_of_parties, score_by_id
+from silvan.learners.evaluation import figures_frame
 from silvan.learners.model_folder import read_parameters, read_part, share_file, write_model
 from silvan.learners.parameter_docs import write_shared_entries
 from silvan.privacy.gate.announce import Questions

@@ -11,7 +11,7 @@ import silvan as sv
 from silvan.errors import FederationError, InputError, SiteError
 from silvan.federation.agreement.describe import CountRows
 from silvan.federation.site import Site
-from silvan.learners.base import FederatedEstimator
+from silvan.learners.federated_estimator import FederatedEstimator
 
 TABLES = parts(table(n=60), 3)
 
