@@ -10,12 +10,15 @@ import polars as pl
 import pytest
 from helpers.runs import fitted, silvan, write_study
 from helpers.studies import parts, table
+from rich.console import Console
 
+from silvan.cli.tables.figure_tables import key_figures
 from silvan.data.schema import Feature, Label, Schema
 from silvan.deploy.results.site_copy import copy_for
 from silvan.errors import FormatError
 from silvan.federation.agreement.agreement import ColumnAtSites
 from silvan.forest.forest import Forest
+from silvan.learners.evaluation import evaluation
 from silvan.report.curves import calibration, roc_points
 from silvan.report.html import render, without_controls, write_report
 from silvan.report.markdown import escape, markdown
@@ -415,6 +418,27 @@ def test_tables_scroll_in_boxes_that_the_keyboard_reaches():
     page = render(summarise(record()))
     assert page.count("<table") == page.count('role="group" tabindex="0"')
     assert "<script" not in page
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_figures_of_numbers_do_not_depend_on_their_unit(unit):
+    """Small errors are not rounded away, and the share of variance has its own digits."""
+    made = {"local": 0.9, "federated": 0.7}
+    rows = [
+        Figures(site, model, 30, {"rmse": error * unit, "r2": 1 - error / 2, "mae": error * unit / 2}, more={"x": 1.0})
+        for site in ("s0", "s1", "all")
+        for model, error in made.items()
+    ]
+    judged = msgspec.structs.replace(record(), evaluation=rows, counts=[], classes=None)
+    summary = summarise(judged)
+    assert summary["sites"][0]["gains"]["federated"] == pytest.approx(0.2 * unit)
+    shown = Console(width=100)
+    with shown.capture() as captured:
+        shown.print(key_figures(judged))
+    assert "0.650" in captured.get()
+    printed = str(evaluation([{"site": r.site, "model": r.model, **r.figures} for r in rows]))
+    assert "0.650" in printed
+    assert len({line.split()[2] for line in printed.splitlines()}) == 3  # the title and two errors
 
 
 def test_a_number_has_digits_of_its_own(tmp_path):

@@ -2,7 +2,15 @@
 
 import pytest
 
-from silvan.util.readable import format_bytes, format_count, format_names, format_time, signed
+from silvan.util.readable import (
+    digits_of,
+    format_bytes,
+    format_count,
+    format_names,
+    format_number,
+    format_time,
+    signed,
+)
 
 
 def test_names_are_cut_short():
@@ -24,6 +32,14 @@ def test_names_are_cut_short():
         (format_time(3720), "1 h 02 min"),
         (signed(0.001, 2), "±0.00"),
         (signed(-0.5, 1), "−0.5"),
+        (format_number(131072), "131,072"),
+        (format_number(-12345.67), "-12,346"),
+        (format_number(1234.56), "1235"),
+        (format_number(0.00012345), "0.0001234"),
+        (f"{8761.3:.{digits_of(8761.3)}f}", "8761"),
+        (f"{55.43:.{digits_of(60.0)}f}", "55.43"),
+        (f"{0.000894:.{digits_of(0.00119)}f}", "0.00089"),
+        (f"{0.0:.{digits_of(0.0)}f}", "0.000"),
     ],
 )
 def test_numbers(text, wanted):

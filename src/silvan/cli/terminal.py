@@ -17,7 +17,7 @@ from silvan.cli.plain_text import clean
 from silvan.cli.tables.whole_table import make_table
 from silvan.federation.federation import OVERALL
 from silvan.report.summary import METRICS
-from silvan.util.readable import count_of, format_bytes, format_figure, format_interval, signed
+from silvan.util.readable import count_of, format_bytes, format_figure, format_interval, format_number, signed
 
 if TYPE_CHECKING:
     from silvan.algorithms.bofrf.advice import Advice
@@ -149,7 +149,7 @@ def on_table(rows: list["Figures"], name: str) -> RenderableType:
             continue
         who = row.model if row.model in whole else f"{row.site}, {row.model}"
         values = (row.figures[key] for key in metrics)
-        cells = [Text("undefined" if value is None else f"{value:.4g}") for value in values]
+        cells = [Text("undefined" if value is None else format_number(value)) for value in values]
         table.add_row(Text(clean(who)), *cells, style="bold" if row.model == "federated" else None)
     counted = f"{count_of(rows[0].rows, 'row')} of {clean(name)}" if rows else ""
     return Group(table, Text(), dim(Text(f"on {counted}")))

@@ -17,6 +17,9 @@ _KEYS = ("site", "group", "model")
 _EMPTY = ("note",)
 """Columns that are left out where all cells are empty."""
 
+_IN_UNITS = ("rmse", "mae", "gain", "gain_low", "gain_high")
+"""Columns in the units of a number that is predicted."""
+
 _ENDS = ("low", "high")
 
 
@@ -82,8 +85,10 @@ def _shown(frame: "pl.DataFrame") -> list[str]:
 def _texts(frame: "pl.DataFrame", name: str) -> list[str]:
     """Return the cells of a column as text, nothing for what is absent."""
     cells = frame[name].to_list()
-    numbers = [abs(cell) for cell in cells if isinstance(cell, float) and cell == cell]
+    alike = "rmse" if name in _IN_UNITS and "rmse" in frame.columns else name
+    numbers = [abs(cell) for cell in frame[alike].to_list() if isinstance(cell, float) and cell == cell]
     digits = digits_of(max(numbers, default=0.0))
+    digits = digits if alike == "rmse" else min(digits, 3)
     return [_text(cell, digits) for cell in cells]
 
 

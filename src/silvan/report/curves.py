@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from silvan.report.plots import model_class, nice_scale, tick_labels
-from silvan.util.readable import count_of
+from silvan.util.readable import count_of, format_number
 
 Points = list[tuple[float, float]]
 Groups = Sequence[tuple[float, float, float]]
@@ -204,7 +204,10 @@ def predicted_against_actual(name: str, groups: Groups, styles: dict[str, str], 
     ticks = nice_scale(min(values), max(values), wanted=4)
     chart = Chart(f"Predicted against actual{where}", Axis(ticks, "predicted"), Axis(ticks, "actual"))
     chart.line([(ticks[0], ticks[0]), (ticks[-1], ticks[-1])], "chance")
-    dots = [(p, y, n, f"{count_of(round(n), 'row')}: predicted {p:.4g}, actual {y:.4g}") for p, y, n in groups]
+    dots = [
+        (p, y, n, f"{count_of(round(n), 'row')}: predicted {format_number(p)}, actual {format_number(y)}")
+        for p, y, n in groups
+    ]
     chart.dots(_sized(dots), f"dot {styles[name]}")
     return chart.draw()
 
@@ -225,6 +228,8 @@ def dependence(column: str, values: Sequence[float], means: dict[str, list[float
     chart = Chart(f"Mean prediction by {column}", Axis(x, column), Axis(y, "mean prediction"))
     for name, line in means.items():
         chart.line(list(zip(values, line, strict=True)), f"curve {styles[name]}")
-        dots = [(a, b, 3.0, f"{column} = {a:.4g}: {b:.3g}") for a, b in zip(values, line, strict=True)]
+        dots = [
+            (a, b, 3.0, f"{column} = {format_number(a)}: {format_number(b)}") for a, b in zip(values, line, strict=True)
+        ]
         chart.dots(dots, f"dot {styles[name]}")
     return chart.draw()

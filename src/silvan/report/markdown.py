@@ -7,7 +7,7 @@ from silvan.algorithms.evaluation.certainty import CERTAINTY
 from silvan.report import site_tables
 from silvan.report.html import without_controls
 from silvan.report.judged import leading_model, threshold_titles
-from silvan.util.readable import count_of, format_bytes, format_figure, format_interval, signed
+from silvan.util.readable import count_of, format_bytes, format_figure, format_interval, format_number, signed
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$&])")
 
@@ -28,7 +28,7 @@ def markdown(summary: dict[str, Any]) -> str:
     lines += _section("Subgroups", site_tables.subgroup_table(summary, model))
     lines += _section("With noise", _noisy(summary))
     shuffled = summary["shuffled"]
-    shares = [[name, f"{share:.3g}" if shuffled else f"{share:.1%}"] for name, share in summary["importances"]]
+    shares = [[name, format_number(share) if shuffled else f"{share:.1%}"] for name, share in summary["importances"]]
     heads = ["Feature", "Growth of the error when it is shuffled" if shuffled else "Share"]
     lines += _section("What the model looks at", (heads, shares) if shares else None)
     if not shares and summary["importance_note"]:

@@ -54,7 +54,7 @@ def nice_scale(low: float, high: float, top: float | None = None, wanted: int = 
 def tick_labels(ticks: Sequence[float]) -> list[str]:
     """Return labels of ticks, with as many digits as they need."""
     for digits in range(7):
-        if all(abs(round(t, digits) - t) < 1e-9 for t in ticks):
+        if all(abs(round(t, digits) - t) < 1e-9 * max(map(abs, ticks)) for t in ticks if t):
             return [f"{t:.{digits}f}" for t in ticks]
     return [f"{t:g}" for t in ticks]
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from silvan.util.readable import count_of
+from silvan.util.readable import count_of, format_number
 
 _WIDE = 6
 """Most sites that have a column each; of more, the table says at how many something is the case."""
@@ -50,7 +50,7 @@ def _told(column: dict[str, Any], site: str) -> str:
         return "absent"
     if site in column["sizes"]:
         low, high = column["sizes"][site]
-        return f"{low:.4g} to {high:.4g}"
+        return f"{format_number(low)} to {format_number(high)}"
     if site in column["categories"]:
         n = column["categories"][site]
         return "one category" if n == 1 else f"{n} categories"
@@ -100,7 +100,7 @@ def dependence_tables(summary: dict[str, Any]) -> list[tuple[str, Table]]:
             (
                 [one["column"], *(one["means"] if len(one["means"]) > 1 else ["Mean prediction"])],
                 [
-                    [f"{value:.4g}" if isinstance(value, float | int) else str(value), *(f"{m:.3g}" for m in means)]
+                    [format_number(value) if isinstance(value, float | int) else str(value), *map(format_number, means)]
                     for value, *means in zip(one["values"], *one["means"].values(), strict=True)
                 ],
             ),

@@ -8,6 +8,7 @@ import numpy as np
 from silvan.data.schema import Feature
 from silvan.forest.category_set import is_category_split, set_bits
 from silvan.forest.forest import Forest
+from silvan.util.readable import format_number
 
 MOST_LEVELS = 3
 """Splits from the root down that are shown."""
@@ -86,7 +87,7 @@ def _places(forest: Forest, leaves: np.ndarray) -> np.ndarray:
 def _answer(forest: Forest, value: np.ndarray) -> dict[str, Any]:
     """Return what a leaf of a value answers, and how likely that is."""
     if forest.classes is None:
-        return {"answer": f"{value[0]:.4g}"}
+        return {"answer": format_number(value[0])}
     best = len(value) - 1 if len(value) == 2 else int(value.argmax())
     share = float(min(max(value[best], 0.0), 1.0))
     return {"answer": f"{forest.classes[best]}: {share:.0%}", "share": share}
@@ -115,7 +116,7 @@ def _value(feature: Feature, value: float) -> str:
             return (date(1970, 1, 1) + timedelta(days=int(np.floor(value)))).isoformat()
         except OverflowError:
             pass
-    return f"{value:.4g}" if abs(value) < 1e4 or abs(value) >= 1e7 else f"{value:,.0f}"
+    return format_number(value)
 
 
 def _categories(feature: Feature, bits: np.ndarray) -> str:

@@ -1,5 +1,6 @@
 """Numbers and lists of names as text for people."""
 
+import math
 from collections.abc import Sequence
 
 _SMALL = (
@@ -94,6 +95,13 @@ def signed(value: float, digits: int) -> str:
     return f"{'+' if value > 0 else '−'}{abs(value):.{digits}f}"
 
 
+def format_number(value: float) -> str:
+    """Write a number with four digits; a large one whole, with commas between thousands."""
+    return f"{value:.4g}" if abs(value) < 1e4 or abs(value) >= 1e15 else f"{value:,.0f}"
+
+
 def digits_of(largest: float) -> int:
-    """Return how many decimals figures have of which the largest is so large: three digits in all."""
-    return 3 if largest < 1 else max(0, 3 - len(str(int(largest))) + 1)
+    """Return how many decimals figures have of which the largest is so large: three digits that count, or more."""
+    if largest >= 1:
+        return max(0, 3 - len(str(int(largest))) + 1)
+    return 2 - math.floor(math.log10(largest)) if largest >= 1e-300 else 3

@@ -105,9 +105,11 @@ def _share(column: "ColumnProfile") -> str:
 
 
 def _ends(column: "ColumnProfile") -> list[str]:
+    from silvan.util.readable import format_number
+
     numbers: tuple[Any, ...] = (column.low, column.high)
     if column.kind == "date":
         from datetime import date, timedelta
 
         return ["" if n is None else str(date(1970, 1, 1) + timedelta(days=int(n))) for n in numbers]
-    return ["" if n is None else f"{n:,.0f}" if n == round(n) and abs(n) < 1e7 else f"{n:.4g}" for n in numbers]
+    return ["" if n is None else f"{n:,.0f}" if n == round(n) and abs(n) < 1e7 else format_number(n) for n in numbers]

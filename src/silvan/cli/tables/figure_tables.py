@@ -50,8 +50,7 @@ def key_figures(record: "Record") -> RenderableType | None:
     n_classes = len(record.classes or ())
     wanted = ("r2", "mae") if not n_classes else _SHOWN["two" if n_classes == 2 else "several"]
     names = [name for name in wanted if any(_value(row, name) is not None for row in rows)]
-    largest = max((abs(_value(row, name) or 0.0) for row in rows for name in (first, *names)), default=0.0)
-    digits = 3 if n_classes else digits_of(largest)
+    digits = 3 if n_classes else digits_of(max((abs(_value(row, first) or 0.0) for row in rows), default=0.0))
     table = make_table()
     table.add_column("Federated model", overflow="fold", min_width=8)
     table.add_column("Rows", justify="right")
@@ -65,7 +64,7 @@ def key_figures(record: "Record") -> RenderableType | None:
             table.add_section()
         low, high = row.more.get("auc_low"), row.more.get("auc_high")
         between = [Text("" if low is None or high is None else f"{low:.3f} to {high:.3f}")] if n_classes == 2 else []
-        cells = [_text(row, name, digits) for name in names]
+        cells = [_text(row, name, 3 if name == "r2" else digits) for name in names]
         leading = Text(format_figure(_value(row, first), digits, row.rows))
         table.add_row(Text(clean(row.site)), f"{row.rows:,}", leading, *between, *cells)
     if "sensitivity" not in names:

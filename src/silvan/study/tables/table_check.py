@@ -72,7 +72,7 @@ def questions(
             if column.name == label and column.missing:
                 note = f"missing in {count_of(column.missing, 'row')}, where a study stops: fill in or drop them"
                 found.setdefault((label, note), []).append(site)
-            if column.name == label and column.kind == "numeric" and column.distinct > _MANY and task is None:
+            if column.name == label and task is None and _may_be_classes(column):
                 note = "many numbers to predict: classes, or a number? set task"
                 found.setdefault((label, note), []).append(site)
     lines = [
@@ -92,6 +92,11 @@ def questions(
         *_near_categories(profiles, label),
         *_units(profiles),
     ]
+
+
+def _may_be_classes(column: ColumnProfile) -> bool:
+    """Return whether a label is of many whole numbers; one with fractions is a number."""
+    return column.kind == "numeric" and column.distinct > _MANY and not any(value % 1 for value in column.spread)
 
 
 def _having(profiles: Mapping[str, Sequence[ColumnProfile]], name: str) -> int:

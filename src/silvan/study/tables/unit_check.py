@@ -12,7 +12,7 @@ from math import log
 
 import numpy as np
 
-from silvan.util.readable import list_some
+from silvan.util.readable import format_number, list_some
 
 _FACTORS = {
     2.2046: "pounds and kilograms",
@@ -101,7 +101,7 @@ def _question(name: str, low: _Group, high: _Group) -> list[str]:
     else:
         return []
     here, there = (list_some(list(group), "site", most=4) for group in (low, high))
-    around = f"values are around {middle:.4g} at {here} and around {warm:.4g} at {there}"
+    around = f"values are around {format_number(middle)} at {here} and around {format_number(warm)} at {there}"
     return [f"{name}: {around}, {what}; are the units the same?"]
 
 
