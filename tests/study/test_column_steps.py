@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import shutil
 from unittest import mock
 
@@ -132,6 +133,22 @@ def forest(tmp_path_factory):
     fitted(folder)
     new_rows(folder)
     return folder
+
+
+def test_ids_keep_their_zeros(tmp_path, forest):
+    shutil.copytree(forest, tmp_path, dirs_exist_ok=True)
+    frame, words = new_rows(tmp_path)
+    for word in words:
+        path = word.partition("=")[2]
+        written = pl.col(ID).cast(pl.String).str.zfill(9 if "bank" in word else 7)
+        pl.read_csv(path).with_columns(written).write_csv(path)
+    predicted = read(silvan("predict", tmp_path / "run", *words).stdout)
+    assert {row[ID] for row in predicted} == {f"{value:09}" for value in frame[ID].to_list()}
+
+
+def test_check_does_not_compare_parties(forest):
+    lines = json.loads(silvan("check", forest / "study.toml", "--json").stdout)["questions"]
+    assert not any(ID in line or "rename" in line for line in lines)
 
 
 @pytest.mark.parametrize("kind", SMALL)

@@ -15,7 +15,7 @@ from silvan.algorithms.vertical.columns import columns_of
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.schema import Schema
 from silvan.data.sources.table_file import Table
-from silvan.data.table import read_table
+from silvan.data.table import open_table, read_table
 from silvan.errors import FormatError, InputError
 from silvan.federate.by_columns import federate_columns
 from silvan.federation.federation import OVERALL, Federation
@@ -153,27 +153,37 @@ def on_table(study: Study | None, run: Run, record: Record, table: Any) -> list[
 def predict(model: Any, record: Record, tables: dict[str, Any], progress: Progress, *, fill: bool) -> pl.DataFrame:
     """Match the rows of the parties' tables by their id; return ids with predictions."""
     with progress.step("Matching rows"):
-        federation = _federate_new_rows(model, record, tables, fill)
+        federation, padded = _federate_new_rows(model, record, tables, fill)
     with progress.step("Predicting"):
-        return _predictions(model, federation, fill)
+        found = _predictions(model, federation, fill)
+    if padded and found[found.columns[0]].dtype.is_integer():
+        ids = pl.Series(found.columns[0], [padded.get(value, str(value)) for value in found[found.columns[0]]])
+        found = found.with_columns(ids)
+    return found
 
 
-def _federate_new_rows(model: Any, record: Record, tables: dict[str, Any], fill: bool) -> Federation:
-    """Return a federation of new rows, with the columns that the model was fitted to."""
-    known, settings, frames = _known_schemas(model), record.study, {}
+def _federate_new_rows(
+    model: Any, record: Record, tables: dict[str, Any], fill: bool
+) -> tuple[Federation, dict[int, str]]:
+    """Return a federation of new rows, with the columns that the model was fitted to, and ids with zeros in front."""
+    known, settings, frames, padded = _known_schemas(model), record.study, {}, dict[int, str]()
     if settings["id"] is None:
         raise InputError("the parties of this run are other machines: `silvan study predict` asks them")
     for party, table in tables.items():
-        frame = read_table(table, model.schema_.label.name, model.schema_)
+        opened = open_table(table, model.schema_.label.name, by_schema=True)
+        opened.check_clear(model.schema_)
+        frame = opened.by(model.schema_)
         wanted = [settings["id"], *(known[party].names if party in known else ())]
         absent = [name for name in wanted if name not in frame.columns]
         if absent:
             where = table.where if isinstance(table, Table) else repr(table)
             raise InputError(f"party {party!r}: {where} lacks {format_names(absent)}; is it the right table?")
         frames[party] = frame.select(wanted).to_native()
+        written = (str(cell).strip() for cell in opened.with_texts(wanted[:1])[wanted[0]].to_list())
+        padded = {int(text): text for text in written if text[:1] == "0" and text[1:].isdecimal()} | padded
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # rows that a party lacks are left out, or listed
-        return federate_columns(
+        made = federate_columns(
             frames,
             id=settings["id"],
             match="keyed" if fill else settings["match"],  # rows that some party lacks are known by digests alone
@@ -181,6 +191,7 @@ def _federate_new_rows(model: Any, record: Record, tables: dict[str, Any], fill:
             random_state=settings["random_state"],
             schema=_known_schema(model),
         )
+    return made, padded
 
 
 def _predictions(model: Any, federation: Federation, fill: bool) -> pl.DataFrame:

@@ -23,7 +23,11 @@ def check(
     with plan.pointing():
         tables = open_tables(plan)
         profiles, whole = profiles_of(tables), table_of_all(plan)
-        lines = questions(profiles, plan.label, plan.task, whole)
+        if plan.id is None:
+            lines = questions(profiles, plan.label, plan.task, whole)
+        else:  # parties have different columns, and ids are meant to be
+            own = {party: [c for c in columns if c.name != plan.id] for party, columns in profiles.items()}
+            lines = [line for party in own for line in questions({party: own[party]}, plan.label, plan.task)]
         notes = reading_notes(tables if whole is None else {whole.name: whole})
     show(profiles, lines, notes, json)
 
