@@ -107,7 +107,7 @@ def look_at(folder: Path, locked: bool = False, cancelled: bool = False) -> RunV
 def _name_of(folder: Path) -> str:
     """Return what a study calls itself; the folder's name if it does not say."""
     try:
-        name = tomllib.loads((folder / STUDY).read_text(encoding="utf-8")).get("name")
+        name = tomllib.loads((folder / STUDY).read_text(encoding="utf-8-sig")).get("name")
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
         return folder.name
     return name if isinstance(name, str) and name.strip() else folder.name
