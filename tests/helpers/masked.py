@@ -53,7 +53,7 @@ class Coordinator:
     def turn(self, what, names=(), **changes):
         listed = [Member(n, self.keys.get(n) or public_key(self.sites[n].store)) for n in names or self.sites]
         near = len(listed) - 1 if self.neighbours is None else self.neighbours
-        turn = Turn(what=what, sum=self.sum, members=listed, neighbours=near, width=self.width, cipher="AES-256-CTR")
+        turn = Turn(what=what, sum=self.sum, members=listed, neighbours=near, width=self.width, cipher="AES-256-GCM")
         return msgspec.structs.replace(turn, **changes)
 
     def send(self, site, turn, *, which=0, over=None, verb="total", **envelope):

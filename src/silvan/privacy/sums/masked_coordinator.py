@@ -104,7 +104,7 @@ class MaskedSums:
             neighbours=min(self.neighbours or enough_neighbours(n), n - 1),
             width=_width(question.most),
             widths=Widths.holding(*question.most) if isinstance(question.most, Bounds) else None,
-            cipher="AES-256-CTR",
+            cipher="AES-256-GCM",
         )
         return _MaskedSum(federation, question, turn).run()
 

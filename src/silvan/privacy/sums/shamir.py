@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
+from numba import njit
 
 MOST = 255
 """Most shares of a secret: the number of elements of the field besides zero, where the secret is."""
 
 _MODULUS = 0x11B  # x^8 + x^4 + x^3 + x + 1
-_BITS = np.arange(8)[:, None, None]
 
 
 def split(secret: np.ndarray, n: int, threshold: int, random: bytes) -> np.ndarray:
@@ -34,14 +34,19 @@ def join(places: Sequence[int], shares: np.ndarray) -> np.ndarray:
     return _combine(_at_zero(tuple(places)), shares)[0]
 
 
+@njit(nogil=True, cache=True)
 def _combine(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Multiply a public matrix with a secret one."""
-    steps = [rows]
-    for _ in range(7):
-        steps.append((steps[-1] << 1) ^ ((steps[-1] >> 7) * np.uint8(_MODULUS & 0xFF)))
-    doubled = np.stack(steps)  # (bits, rows, bytes): every row times 1, 2, 4 ...
-    chosen = (weights[None] >> _BITS & 1).astype(np.bool_)
-    return np.stack([np.bitwise_xor.reduce(doubled[chosen[:, i]], axis=0) for i in range(len(weights))])
+    out = np.zeros((len(weights), rows.shape[1]), np.uint8)
+    doubled = rows.copy()  # times 1, 2, 4 ...
+    for bit in range(8):
+        for j in range(len(rows)):
+            row = doubled[j]
+            for i in range(len(weights)):
+                if weights[i, j] >> bit & 1:
+                    out[i] ^= row
+            doubled[j] = (row << 1) ^ ((row >> 7) * np.uint8(_MODULUS & 0xFF))
+    return out
 
 
 @lru_cache
