@@ -87,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
                 raise InputError("there is nothing here")
             body = self.rfile.read(length)
             self._send(200, msgspec.to_builtins(self._join(body) if self.path == "/join" else self._renew(body)))
-        except (SilvanError, ValueError) as error:
+        except (SilvanError, ValueError, RecursionError) as error:
             text = str(error) if isinstance(error, SilvanError) else "not a request to join"
             self._send(400, {"error": text})
         except OSError:
@@ -162,7 +162,7 @@ def call(host: str, port: int, root: str, path: str, content: dict[str, Any] | N
         answer = json.loads(response.read(_MAX_BODY * 16))
     except ssl.SSLCertVerificationError as error:
         raise FederationError(_not_trusted(where, error)) from None
-    except (TimeoutError, OSError, http.client.HTTPException, ValueError) as error:
+    except (TimeoutError, OSError, http.client.HTTPException, ValueError, RecursionError) as error:
         silent = isinstance(error, TimeoutError)
         reason = getattr(error, "strerror", None) or ("no answer in time" if silent else "not as a coordinator does")
         raise FederationError(

@@ -35,7 +35,7 @@ from silvan.deploy.joining.join_requests import Granted, JoinRequest, RenewReque
 from silvan.errors import FormatError, InputError
 from silvan.federation.keys import Key, Roster, read_public
 from silvan.federation.store import digest
-from silvan.util.files import write_whole
+from silvan.util.files import UNREADABLE, write_whole
 from silvan.util.folder_lock import lock_folder
 
 HUB = "hub.json"
@@ -97,7 +97,7 @@ class Invite(msgspec.Struct, frozen=True):
             return msgspec.json.decode(path.read_bytes(), type=cls)
         except FileNotFoundError:
             raise InputError(f"{path}: there is no such invitation") from None
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             raise FormatError(
                 f"{path}: not an invitation, or changed on its way; ask for it again, as a file, not as text"
             ) from None
@@ -147,7 +147,7 @@ class Hub:
         """Read ``hub.json``."""
         try:
             return msgspec.json.decode((self.path / HUB).read_bytes(), type=Content)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             raise FormatError(f"{self.path / HUB}: damaged; restore it from a backup") from None
 
     @contextmanager

@@ -36,7 +36,7 @@ from silvan.privacy.gate.ledger import LEDGER
 from silvan.privacy.gate.site_folder import SiteFolder
 from silvan.privacy.seal import public_key
 from silvan.study.remote_study import RemoteStudy
-from silvan.util.files import write_whole
+from silvan.util.files import UNREADABLE, write_whole
 
 KEY_FILE = Path("kit", "startup", "client.key")
 MEMBER, SETTINGS, ROSTER = "member.json", "site.toml", "roster.json"
@@ -66,7 +66,7 @@ class Member(SiteFiles):
             self.membership = msgspec.json.decode((folder / MEMBER).read_bytes(), type=Membership)
         except FileNotFoundError:
             raise InputError(f"{path}: no site here; `silvan site join INVITE` makes one") from None
-        except msgspec.DecodeError:
+        except UNREADABLE:
             raise FormatError(f"{folder / MEMBER}: damaged; restore it from a backup, or join again") from None
         super().__init__(folder, folder / SETTINGS, self.membership.site)
 

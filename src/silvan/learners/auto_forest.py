@@ -251,16 +251,15 @@ def _reason(share: float, reply: ChosenShare | None) -> str:
         return use
     if not reply.measure:
         return f"{use}: too few rows to choose by"
-    if np.isnan(reply.figures).any():
+    if np.isnan(reply.figures[reply.choice]):
         return f"{use}: its policy shows no figures"
     name = {"auc": "AUC", "rmse": "RMSE"}.get(reply.measure, reply.measure)
-    largest = float(np.max(reply.figures))
+    largest = float(np.nanmax(reply.figures))
     digits = 3 if largest <= 1 else max(0, 3 - len(str(int(largest))))  # figures have three digits
     figures = [f"{figure:.{digits}f}" for figure in reply.figures]
-    others = {_USES[0.0]: figures[0], _USES[1.0]: figures[-1]}
-    others.pop(use, None)
-    beside = "; ".join(f"{other} {figure}" for other, figure in others.items())
-    return f"{use}: {name} {figures[SHARES.index(share)]} on {count_of(reply.rows, 'row')} ({beside})"
+    beside = [f"{_USES[SHARES[i]]} {figures[i]}" for i in (0, -1) if SHARES[i] != share and reply.figures[i] >= 0.0]
+    others = f" ({'; '.join(beside)})" if beside else ""
+    return f"{use}: {name} {figures[reply.choice]} on {count_of(reply.rows, 'row')}{others}"
 
 
 def _shared_reason(share: float, compared: Compared, classes: bool) -> str:

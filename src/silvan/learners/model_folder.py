@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from silvan.errors import FormatError, InputError
-from silvan.util.files import file_name, write_whole
+from silvan.util.files import UNREADABLE, file_name, write_whole
 
 _PARAMETERS, _SHARE = "parameters.json", ".share.silvan"
 
@@ -44,7 +44,7 @@ def read_part(path: Path, read: Callable[[bytes], T]) -> T:
         raise InputError(f"there is no file {str(path)!r}; is {str(path.parent)!r} a saved model?")
     try:
         return read(path.read_bytes())
-    except (FormatError, msgspec.DecodeError) as error:
+    except (FormatError, *UNREADABLE) as error:
         kind = type(error) if isinstance(error, FormatError) else FormatError
         raise kind(f"{path}: {error}") from None
 

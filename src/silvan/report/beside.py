@@ -7,6 +7,7 @@ import msgspec
 from silvan.errors import SilvanError
 from silvan.report.tree_outline import outline
 from silvan.study.run_folder import AUDIT, Record, Run
+from silvan.util.files import UNREADABLE
 
 
 class _Finding(msgspec.Struct, frozen=True):
@@ -59,7 +60,7 @@ def _audit(run: Run, record: Record, complaints: list[str]) -> dict[str, Any] | 
         return None
     try:
         reports = msgspec.json.decode(path.read_bytes(), type=_Audit).reports
-    except (msgspec.DecodeError, UnicodeDecodeError, OSError):
+    except (*UNREADABLE, OSError):
         complaints.append(f"{AUDIT[0]} beside this run is damaged, or no audit; it is left out.")
         return None
     hashes = {model.hash for model in record.models}

@@ -13,7 +13,7 @@ from silvan.errors import FormatError, InputError, VersionError
 from silvan.federation.agreement.agreement import ColumnAtSites
 from silvan.forest.forest import Forest
 from silvan.util.csv_text import csv_text
-from silvan.util.files import write_whole
+from silvan.util.files import UNREADABLE, write_whole
 
 FORMAT = "silvan run"
 VERSION = 1
@@ -289,7 +289,7 @@ def read_record(data: bytes) -> Record:
         if head.version > VERSION:
             raise VersionError(f"of version {head.version}, this silvan reads {VERSION}; upgrade silvan")
         return msgspec.json.decode(data, type=Record)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise FormatError(f"damaged, or not of a run ({error})") from None
 
 

@@ -1,11 +1,13 @@
 """Finds the line of every key in a TOML file, and collects errors that point to lines.
 
-tomllib does not tell lines of keys. But the smallest run of lines that it accepts by itself is one statement, and
-there is exactly one key or header in it.
+tomllib does not tell lines of keys. But lines in which all brackets and strings are closed are one statement, and
+there is exactly one key or header in it. A text may be made to harm: a coordinator's, which a site reads before its
+owner has approved anything, must cost no more than its length.
 """
 
+import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,19 @@ from typing import Any
 from silvan.errors import InputError
 
 Key = tuple[str, ...]
+
+_LONGEST = 1 << 24
+"""Characters of a text: more are no study's."""
+
+_PIECES = re.compile(
+    r'"""(?:[^\\]|\\.)*?(?:"{3,5}|\Z)|"(?:[^"\\\n]|\\[^\n])*+"?|'
+    r"'''.*?(?:'{3,5}|\Z)|'[^'\n]*+'?|#[^\n]*|[][{}\n]",
+    re.DOTALL,
+)
+"""Strings, comments, brackets and ends of lines."""
+
+_LONG_KEY = re.compile(r"(?<![\w.-])(?:[\w-]++[ \t]*+\.[ \t]*+){32}")
+"""A key of more names than anybody writes, which takes time and room by their square."""
 
 
 def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
@@ -28,9 +43,17 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
 
 def parse_toml(text: str, path: Path) -> dict[str, Any]:
     """Return what a TOML text says; raise ``InputError`` with the line where an editor looks for it."""
+    if len(text) > _LONGEST:
+        raise InputError(f"{path}: {len(text):,} characters are too many; at most {_LONGEST:,}")
+    if _LONG_KEY.search(_PIECES.sub(_without_text, text)):
+        raise InputError(f"{path}: a key has too many names with dots between them")
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise InputError(f"{path}: lists or tables inside one another, too many levels deep") from None
+    except ValueError as error:
+        if not isinstance(error, tomllib.TOMLDecodeError):
+            raise InputError(f"{path}: a number has too many digits") from None
         what, _, place = str(error).partition(" (at ")
         line = next((word for word in place.replace(",", " ").split() if word.isdigit()), "")
         where = f"{path}:{line}" if line else f"{path} (at the end)"
@@ -42,21 +65,33 @@ def key_lines(text: str) -> dict[Key, int]:
     """Return the line of every key and header of a valid TOML text, counted from 1."""
     found: dict[Key, int] = {}
     header: Key = ()
-    start, statement = 1, ""
-    for number, line in enumerate(text.split("\n"), 1):
-        start, statement = (start, statement + "\n" + line) if statement else (number, line)
-        try:
-            parsed = tomllib.loads(statement)
-        except tomllib.TOMLDecodeError:
-            continue  # an open bracket or an open string: the next line belongs to it
+    for start, statement in _statements(text):
+        parsed = tomllib.loads(statement)
         if statement.lstrip().startswith("["):
             header = _header_name(parsed)
             found.setdefault(header, start)
         else:
             for path in _paths(parsed):
                 found.setdefault(header + path, start)
-        statement = ""
     return found
+
+
+def _statements(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the statements of a valid TOML text, each with its first line."""
+    start, line, depth, begins = 1, 1, 0, 0
+    for piece in _PIECES.finditer(f"{text}\n"):
+        what = piece[0]
+        line += what.count("\n")
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(what, 0)
+        if what == "\n" and not depth:
+            yield start, text[begins : piece.end()]
+            start, begins = line, piece.end()
+
+
+def _without_text(piece: re.Match[str]) -> str:
+    """Return what stands for a piece where only keys are looked at: a string may be a name in a key."""
+    what = piece[0]
+    return "s" if what[0] in "\"'" else "\n" if what == "\n" else " " if what[0] == "#" else what
 
 
 def _header_name(parsed: dict[str, Any]) -> Key:

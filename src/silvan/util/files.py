@@ -10,10 +10,15 @@ import tempfile
 from pathlib import Path
 from urllib.parse import quote
 
+import msgspec
+
 from silvan.errors import InputError
 
 log = logging.getLogger("silvan.files")
 log.addHandler(logging.NullHandler())
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What is raised where JSON cannot be read: damaged, of something else, or nested as deep as only mischief is."""
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 

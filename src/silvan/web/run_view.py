@@ -4,7 +4,6 @@ Everything in the folder may be half written, or come from somewhere else; what 
 """
 
 import time
-import tomllib
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -13,12 +12,13 @@ import msgspec
 
 from silvan.deploy.job_progress import PROGRESS, Progress, read_progress
 from silvan.deploy.process import Background
-from silvan.errors import SilvanError
+from silvan.errors import InputError, SilvanError
 from silvan.report.beside import read_beside
 from silvan.report.html import render
 from silvan.report.summary import summarise
 from silvan.study.run_folder import RUN, Record, Run
-from silvan.util.files import file_name
+from silvan.study.toml_lines import read_toml
+from silvan.util.files import UNREADABLE, file_name
 
 COMMAND = "run"
 """What the process that runs a study is called: its log and its id are beside the run's other files."""
@@ -107,8 +107,8 @@ def look_at(folder: Path, locked: bool = False, cancelled: bool = False) -> RunV
 def _name_of(folder: Path) -> str:
     """Return what a study calls itself; the folder's name if it does not say."""
     try:
-        name = tomllib.loads((folder / STUDY).read_text(encoding="utf-8-sig")).get("name")
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        name = read_toml(folder / STUDY)[1].get("name")
+    except InputError:
         return folder.name
     return name if isinstance(name, str) and name.strip() else folder.name
 
@@ -148,7 +148,7 @@ def _read_record(folder: Path) -> tuple[Record | None, str]:
 def _read_progress(folder: Path) -> Progress | None:
     try:
         return read_progress(folder / PROGRESS)
-    except (OSError, UnicodeDecodeError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return None
 
 

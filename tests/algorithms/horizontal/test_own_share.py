@@ -146,6 +146,17 @@ def test_few_rows_keep_the_shared_forest():
     assert "<td" in model.choices_._repr_html_()
 
 
+def test_figures_of_rows_in_groups_are_of_the_shared_forest_and_the_mix_that_is_taken():
+    """Of all mixes they would tell labels to whoever knows the trees: `python -m experiments.attacks told_of_groups`."""
+    fed = federate(turned(), policy=sv.Policy(score_groups=5))
+    model = sv.AutoForest(**SMALL).fit(fed)
+    said = {s: [x.what for x in fed.site(s).outbox.ledger.lines() if x.kind == "ChooseShare"] for s in fed.sites}
+    for site, share in model.shares_.items():
+        assert [f"figures of {'2 mixes' if share else '1 mix'} on" in what for what in said[site]] == [True]
+        assert model.choices_[site].count("0.") == (2 if share else 1)
+    assert any(model.shares_.values())
+
+
 # -- what is refused
 
 

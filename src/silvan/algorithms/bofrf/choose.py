@@ -63,7 +63,7 @@ class Chosen(Reply, frozen=True, kw_only=True):
     strategy: Strategy
     measure: Measure  # empty: there were no rows to choose on, or too few
     rows: int
-    figures: np.ndarray  # (taus, 2), global and own; NaN where there is nothing to use, or of too few rows
+    figures: np.ndarray  # (taus, 2), global and own; NaN where there is nothing to use or to tell, see ``decide``
 
 
 class Choose(Request, frozen=True, kw_only=True):
@@ -86,7 +86,8 @@ class Choose(Request, frozen=True, kw_only=True):
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
-        return f"which ensemble the site will use, and rounded figures of {2 * len(self.taus):,} on its own rows"
+        n = 2 * len(self.taus) if reply is None else int((~np.isnan(reply.figures)).sum())
+        return f"which ensemble the site will use, and rounded figures of {n:,} on its own rows"
 
     def course(self) -> Course:
         """Allow the question once."""
@@ -273,7 +274,8 @@ def decide(
     only if they are better). Then it is the one with a tau near the agreed one. Figures of fewer than ``FLOOR`` rows
     say more about single rows than about ensembles: they do not leave the site, and a cautious site does not choose by
     them. Figures that leave are of rows scored in ``groups`` of so many; then rows of one class, or all but one, are
-    too few as well.
+    too few as well, and they are of the agreed candidate and of the chosen one alone: whoever knows all trees could set
+    the groups of all candidates against one another.
     """
     figures = np.full((len(taus), len(STRATEGIES)), np.nan)
     agreed = next((at for at in ((0, 0), (0, 1)) if at in scores), min(scores, default=(0, 0)))
@@ -299,6 +301,11 @@ def decide(
                 ahead[at] = mine.value - other.value
     own_first = -1 if cautious else 1
     tau, strategy = max(ahead, key=lambda at: (ahead[at], own_first * at[1], -abs(taus[at[0]] - taus[0]), -at[0]))
+    if groups > 1:
+        told = {at: figures[at] for at in (agreed, (tau, strategy))}
+        figures = np.full_like(figures, np.nan)
+        for at, figure in told.items():
+            figures[at] = figure
     n = int(known[agreed].sum()) if scores else 0
     return Chosen(tau=tau, strategy=STRATEGIES[strategy], measure=measure, rows=n, figures=figures)
 

@@ -54,7 +54,7 @@ class ChosenShare(Reply, frozen=True, kw_only=True):
     choice: int  # its place among the shares
     measure: Measure  # empty: there were no rows to choose on, or too few
     rows: int
-    figures: np.ndarray  # one a share; NaN where the site's policy shows none
+    figures: np.ndarray  # one a share; NaN where the site's policy shows none: see ``_figures``
 
 
 class ChooseShare(Request, frozen=True, kw_only=True):
@@ -69,9 +69,10 @@ class ChooseShare(Request, frozen=True, kw_only=True):
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
+        n = len(SHARES) if reply is None else int((~np.isnan(reply.figures)).sum())
         return (
             "how much say the site's own trees will have at the site, and rounded figures of "
-            f"{len(SHARES)} mixes on its own training rows"
+            f"{'1 mix' if n == 1 else f'{n} mixes'} on its own training rows"
         )
 
     def course(self) -> Course:
@@ -104,8 +105,9 @@ def choose_share(site: Site, request: ChooseShare) -> ChosenShare:
     judged = [judge(mix, y, schema.n_classes) for mix in mixes]
     if judged[0].measure == "accuracy":
         return _no_choice(len(y))  # all rows are of one class
-    figures = _figures(site, mixes, y, schema.n_classes)
-    return ChosenShare(choice=likely_share(judged, y), measure=judged[0].measure, rows=len(y), figures=figures)
+    choice = likely_share(judged, y)
+    figures = _figures(site, mixes, y, schema.n_classes, choice)
+    return ChosenShare(choice=choice, measure=judged[0].measure, rows=len(y), figures=figures)
 
 
 def likely_share(judged: list[Judged], y: np.ndarray) -> int:
@@ -120,10 +122,15 @@ def likely_share(judged: list[Judged], y: np.ndarray) -> int:
     return int(np.argmin(np.abs(np.array(SHARES) - mean)))
 
 
-def _figures(site: Site, mixes: list[np.ndarray], y: np.ndarray, n_classes: int) -> np.ndarray:
-    """Return figures of the mixes as far as the site's policy shows them: of rows in groups, rounded."""
+def _figures(site: Site, mixes: list[np.ndarray], y: np.ndarray, n_classes: int, choice: int) -> np.ndarray:
+    """Return figures of the mixes as far as the site's policy shows them: of rows in groups, rounded.
+
+    Where rows are in groups, of the shared forest and of the mix that the site takes: whoever knows the trees could set
+    the groups of all mixes against one another.
+    """
     found, policy = np.full(len(mixes), np.nan), policy_of(site)
-    for i, mix in enumerate(mixes):
+    for i in range(len(mixes)) if policy.score_groups == 1 else sorted({0, choice}):
+        mix = mixes[i]
         answer, labels = in_groups(Answer(mix, mix.argmax(axis=1)), y, n_classes, policy.score_groups)
         if not hides_one_class(policy, labels, n_classes):
             found[i] = float(f"{judge(answer.scores, labels, n_classes).figure:.{_DIGITS}g}")

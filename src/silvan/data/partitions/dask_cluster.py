@@ -3,10 +3,12 @@
 Dask itself pickles what its processes pass to each other, all of them the site's own: here these are functions of this
 package by their names, bytes, and arrays. A function that a worker calls is a function of what it is given alone. So
 Dask may call it again, elsewhere, when a worker has died. What goes wrong comes back as a value: Dask would write the
-arguments of a function that raises, rows among them, to a worker's log.
+arguments of a function that raises, rows among them, to a worker's log. Texts of errors may quote cells, so a worker
+logs only where it failed.
 """
 
 import logging
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
@@ -48,7 +50,8 @@ def on_worker(function: Callable[..., Any], *given: Any) -> Any:
     except SilvanError as error:
         return Failure(type(error).__name__, str(error))
     except Exception as error:
-        log.exception("a worker could not work on a partition")
+        where = "".join(traceback.format_tb(error.__traceback__))
+        log.error("a worker could not work on a partition: %s\n%s", type(error).__name__, where)  # noqa: TRY400
         return Failure(type(error).__name__, str(error))
 
 

@@ -68,7 +68,10 @@ def read_frame_of(source: Any, names: list[str], casts: dict[str, str], start: i
             raise _broken(source) from None
     else:
         frame = _converted(source.iloc[start:stop]).select(names)
-    return frame.cast({name: types[kind] for name, kind in casts.items() if name in names and kind in types})
+    try:
+        return frame.cast({name: types[kind] for name, kind in casts.items() if name in names and kind in types})
+    except pl.exceptions.PolarsError:  # its message quotes cells
+        raise InputError("a partition's columns are of other types than before; was the table changed?") from None
 
 
 def read_slice(source: Any, names: list[str], casts: dict[str, str], start: int, stop: int) -> bytes:

@@ -14,6 +14,7 @@ from silvan.deploy.operations.doctor import Check, check_end, check_files, check
 from silvan.deploy.process import is_running
 from silvan.deploy.site_files import SiteFiles
 from silvan.errors import InputError
+from silvan.util.files import UNREADABLE
 
 _ALLOWED = "silvan.deploy.jobs."
 _RESOURCES = "resources.json", "resources.json.default"
@@ -71,7 +72,7 @@ def _allowed(workspace: Path) -> str:
         raise InputError(f"{local}: there is no resources.json; see docs/flare.md")
     try:
         listed = msgspec.json.decode(path.read_bytes()).get("class_allow_list", [])
-    except (msgspec.DecodeError, AttributeError):
+    except (*UNREADABLE, AttributeError):
         raise InputError(f"{path}: cannot be read as JSON") from None
     if not isinstance(listed, list) or not any(isinstance(one, str) and _ALLOWED.startswith(one) for one in listed):
         raise InputError(

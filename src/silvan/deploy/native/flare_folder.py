@@ -29,7 +29,7 @@ from silvan.privacy.seal import public_key
 from silvan.study.remote_study import RemoteStudy
 from silvan.study.run_folder import JOURNAL, LEARNT, RUN, Run
 from silvan.study.toml_lines import read_toml
-from silvan.util.files import write_whole
+from silvan.util.files import UNREADABLE, write_whole
 
 SETTINGS, FOLDER = "silvan.toml", "silvan"
 _PLACE, _ROSTERS, _INTRODUCTIONS = "flare.json", "rosters", "introductions.json"
@@ -112,7 +112,7 @@ def open_site(folder: Path) -> SiteFiles:
     if (folder / _PLACE).is_file():
         try:
             place = msgspec.json.decode((folder / _PLACE).read_bytes(), type=_Place)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             raise FormatError(f"{folder / _PLACE}: damaged; the next job writes it anew") from None
         return FlareSite(Path(place.workspace), place.site)
     if (folder / "local" / SETTINGS).is_file():
@@ -190,7 +190,7 @@ def _read_introductions(run: Run) -> dict[str, Introduction]:
         return {}
     try:
         return {one.name: one for one in msgspec.json.decode(path.read_bytes(), type=list[Introduction])}
-    except msgspec.DecodeError:
+    except UNREADABLE:
         raise FormatError(f"{path}: damaged; remove {run.folder} to begin the study anew") from None
 
 

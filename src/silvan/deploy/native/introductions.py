@@ -27,6 +27,7 @@ from silvan.federation.message import Verb
 from silvan.federation.question import DeclinedError, UnreachedError, WaitingError
 from silvan.federation.transports.chunks import ChunkReply, send_in_chunks
 from silvan.study.remote_study import RemoteStudy
+from silvan.util.files import UNREADABLE
 
 log = logging.getLogger("silvan.introductions")
 
@@ -116,7 +117,7 @@ def _server_name(startup: Path) -> str:
     try:
         listed = msgspec.json.decode((startup / "fed_client.json").read_bytes())
         return str(listed["servers"][0]["identity"])
-    except (msgspec.DecodeError, LookupError, TypeError):
+    except (*UNREADABLE, LookupError, TypeError):
         raise FormatError(f"{startup / 'fed_client.json'}: it does not name the server's identity") from None
 
 

@@ -25,7 +25,7 @@ import msgspec
 from silvan.errors import DamagedError, FormatError, InputError
 from silvan.federation.keys import Key, is_signed
 from silvan.federation.store import digest
-from silvan.util.files import keep_private, write_whole
+from silvan.util.files import UNREADABLE, keep_private, write_whole
 from silvan.util.folder_lock import lock_folder
 from silvan.util.readable import count_of, is_or_are, printable
 
@@ -217,7 +217,7 @@ class Ledger:
         """Take note of a line that follows on the last one known; raise an error if it is not the site's own."""
         try:
             signed = msgspec.json.decode(data, type=Signed)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             raise DamagedError(f"{path}: line {self._head.lines + 1} is damaged") from None
         line, (lines, hash_) = signed.line, self.position
         if (line.number, line.before) != (lines + 1, hash_) or not is_signed(
@@ -272,7 +272,7 @@ def read_lines(folder: Path) -> list[Line]:
     for number, data in enumerate(lines, 1):
         try:
             read.append(msgspec.json.decode(data, type=Signed).line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             raise FormatError(f"{folder / LEDGER}: line {number} is damaged; look at it with --verify") from None
     return read
 
@@ -290,7 +290,7 @@ def verify(folder: str | Path, public: bytes, known: str | None = None, all_sign
     for number, data in enumerate(lines, 1):
         try:
             signed = msgspec.json.decode(data, type=Signed)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             faults.append(f"line {number} is damaged")
             hashes.append("")
             continue
@@ -320,7 +320,7 @@ def _read_head(folder: Path, public: bytes, lines: int) -> tuple[Head, list[str]
     data = path.read_bytes()
     try:
         read = msgspec.json.decode(data, type=Head)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return head, [f"{HEAD} is damaged"]
     if data != msgspec.json.encode(read) or not is_signed(public, _hex(read.signature), read.signed_bytes()):
         return head, [f"{HEAD} was changed, or signed with another key"]

@@ -14,7 +14,7 @@ from silvan.errors import DamagedError, InputError, RefusedError
 from silvan.federation.keys import Key, read_public
 from silvan.federation.message import Request
 from silvan.privacy.gate.ledger import LEDGER, Ledger
-from silvan.util.files import file_name, write_whole
+from silvan.util.files import UNREADABLE, file_name, write_whole
 from silvan.util.folder_lock import lock_folder
 
 KEY, PUBLIC = "site.key", "site.pub"
@@ -119,7 +119,7 @@ class Approvals:
             return dict(self._known)
         try:
             listed = msgspec.json.decode(self.path.read_bytes(), type=list[Approval])
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             raise DamagedError(f"{self.path}: not a list of approvals") from None
         return {
             one.study: msgspec.structs.replace(one, messages=[EVERYTHING]) if one.messages is None else one
