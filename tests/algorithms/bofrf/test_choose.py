@@ -167,6 +167,17 @@ def test_more_than_luck_is_needed():
     assert decide(many, y, 2, [0.2], cautious=True).strategy == "own"
 
 
+def test_figures_of_rows_in_groups_are_of_two_candidates():
+    """Of all of them they would tell labels to whoever knows the trees."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 400)
+    at = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    scores = dict(zip(at, scored(*(share * y + rng.random(400) for share in (0.0, 0.1, 0.9, 0.2))), strict=True))
+    assert not np.isnan(decide(scores, y, 2, [0.2, 0.1], cautious=True).figures).any()
+    told = ~np.isnan(decide(scores, y, 2, [0.2, 0.1], cautious=True, groups=5).figures)
+    assert told.tolist() == [[True, False], [True, False]]
+
+
 def test_ties():
     """An honest site stays with the global ensemble; the paper leaves its own trees only for better ones (Eq. 3.11)."""
     y = np.array([0, 1] * 20)

@@ -147,7 +147,7 @@ def test_few_rows_keep_the_shared_forest():
 
 
 def test_figures_of_rows_in_groups_are_of_the_shared_forest_and_the_mix_that_is_taken():
-    """Of all mixes they would tell labels to whoever knows the trees: `python -m experiments.attacks told_of_groups`."""
+    """Of all mixes they would tell labels to whoever knows the trees: see experiments/attacks/told_of_groups.py."""
     fed = federate(turned(), policy=sv.Policy(score_groups=5))
     model = sv.AutoForest(**SMALL).fit(fed)
     said = {s: [x.what for x in fed.site(s).outbox.ledger.lines() if x.kind == "ChooseShare"] for s in fed.sites}

@@ -1,5 +1,6 @@
 """Sites whose rows are partitions on a Dask cluster: the same forest to the bit, one site to everybody else."""
 
+import logging
 import os
 import signal
 import sys
@@ -19,7 +20,7 @@ from silvan.algorithms.evaluation.evaluate import evaluate
 from silvan.data.column_summary import summarise
 from silvan.data.partitions import dask_cluster
 from silvan.data.partitions.dask_cluster import Cluster, on_worker
-from silvan.data.partitions.worker_frames import look_at
+from silvan.data.partitions.worker_frames import look_at, read_frame_of
 from silvan.deploy.jobs.site_job import make_site
 from silvan.deploy.site_files import SiteFiles, check_table
 from silvan.deploy.study_table import check_study_table, freeze
@@ -327,6 +328,18 @@ def test_no_cell_is_in_the_logs_of_workers(client, tmp_path):
     with pytest.raises(sv.SilvanError, match="partition 2"):
         model().fit(spread)
     assert not any("secret" in line for lines in client.get_worker_logs().values() for _, line in lines)
+
+
+def test_errors_that_quote_cells_are_in_no_log_of_a_worker(tmp_path, caplog):
+    path = tmp_path / "rows.parquet"
+    pl.DataFrame({"age": ["a secret cell"]}).write_parquet(path)  # it held numbers when the table was opened
+    failure = on_worker(read_frame_of, str(path), ["age"], {"age": "numbers"})
+    assert failure.kind == "InputError"
+    assert "secret" not in failure.text
+    with caplog.at_level(logging.DEBUG):
+        on_worker(int, "a secret cell")
+    assert "could not work on a partition: ValueError" in caplog.text
+    assert "secret" not in caplog.text
 
 
 # -- workers that die; last, since the next one has to import everything

@@ -51,7 +51,7 @@ def on_worker(function: Callable[..., Any], *given: Any) -> Any:
         return Failure(type(error).__name__, str(error))
     except Exception as error:
         where = "".join(traceback.format_tb(error.__traceback__))
-        log.error("a worker could not work on a partition: %s\n%s", type(error).__name__, where)  # noqa: TRY400
+        log.error("a worker could not work on a partition: %s\n%s", type(error).__name__, where)
         return Failure(type(error).__name__, str(error))
 
 
