@@ -106,6 +106,11 @@ def test_equal_figures_without_an_interval():
             "Neither of two sites does better or worse with the federated forest than alone, by more than noise "
             "(95 % intervals); at both the difference may be noise.",
         ),
+        ([(-0.1, 0.1)], "The one site that can be compared does neither better nor worse by more than noise."),
+        (
+            [(0.01, 0.05)],
+            "The one site that can be compared does better with the federated forest than alone, by more than noise",
+        ),
         ([(0.0, 0.0)] * 2, "Both sites do as well with the federated forest as alone."),
         ([None, None], "No site has enough test rows to tell its gain from noise."),
         ([(0.01, 0.05)] * 2, "(+0.030, 95 % interval +0.016 to +0.044: more than noise)"),
@@ -150,6 +155,13 @@ def test_the_mean_of_sites_leads_where_rows_are_ranked():
     assert summary["lead"] is summary["mean"]
     assert summary["mean"]["figures"] == {"local": 0.7, "federated": 0.8}
     assert "the other way round (0.950 against 0.850)" in summary["sentences"][0]
+
+
+def test_one_ranking_of_all_rows_is_explained():
+    """Where only one site has a figure, all rows lead; that sites' own forests know their shares is said then too."""
+    text = summarise(record([(0.8, 0.9), (None, None), (0.95, 0.85)]))["sentences"][0]
+    assert "from 0.950 to 0.850" in text
+    assert "In one ranking of all rows sites' own forests can also gain from knowing how common" in text
 
 
 def test_of_errors_less_is_better():

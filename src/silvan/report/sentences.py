@@ -112,12 +112,17 @@ def _change_of_figure(line: dict[str, Any], summary: dict[str, Any]) -> str:
         f"{figures['federated']:.{digits}f} ({_change(line['gains']['federated'], metric)}{_sure(line, digits)})"
         f"{beside}."
     )
-    if line["verdict"] != "lost" and overall["verdict"] == "lost" and line is not overall:
+    prevalence = (
+        "sites' own forests can also gain from knowing how common each class is at their site, as a forest for all "
+        "cannot."
+    )
+    if line is overall and line["verdict"] == "lost" and metric["ranks"]:
+        text += f" In one ranking of all rows {prevalence}"
+    elif line["verdict"] != "lost" and overall["verdict"] == "lost":
         alone, joined = overall["figures"]["local"], overall["figures"]["federated"]
         text += (
             f" With all rows in one ranking it is the other way round ({alone:.{digits}f} against "
-            f"{joined:.{digits}f}): there sites' own forests can also gain from knowing how common each class is "
-            "at their site, as a forest for all cannot."
+            f"{joined:.{digits}f}): there {prevalence}"
         )
     return text
 
@@ -154,16 +159,19 @@ def _sites_that_gain(known: list[str]) -> str:
         return f"{who} as well with the federated forest as alone."
     than = "with the federated forest than alone, by more than noise (95 % intervals)"
     parts = [(count, how) for count, how in ((gained, "better"), (lost, "worse")) if count]
-    if len(parts) == 1 and parts[0][0] == total > 1:
+    if total == 1:
+        does = f"does {parts[0][1]} {than}" if parts else "does neither better nor worse by more than noise"
+        return f"The one site that can be compared {does}."
+    if len(parts) == 1 and parts[0][0] == total:
         return f"{everywhere} sites do {parts[0][1]} {than}."
-    of = f"of {format_count(total)} {'site' if total == 1 else 'sites'}"
+    of = f"of {format_count(total)} sites"
     if not parts:
         text = f"{'Neither' if total == 2 else 'None'} {of} does better or worse {than}"
     else:
         (count, how), *more = parts
         text = f"{format_count(count).capitalize()} {of} {_do(count)} {how} {than}"
         text += "".join(f", {format_count(count)} {_do(count)} {how}" for count, how in more)
-    where = everywhere.lower() if noise == total > 1 else format_count(noise)
+    where = everywhere.lower() if noise == total else format_count(noise)
     rest = [f"at {where} the difference may be noise"] * bool(noise)
     rest += [f"at {format_count(level)} there is none"] * bool(level)
     rest += [f"{format_count(few)} {'has' if few == 1 else 'have'} too few test rows to tell"] * bool(few)
