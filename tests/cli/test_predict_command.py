@@ -42,6 +42,21 @@ def test_a_file_and_a_run_predict_alike_and_need_no_label(folder, tmp_path):
     assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "again.csv").read_bytes()
 
 
+def test_categories_that_are_coded_otherwise_are_pointed_out(tmp_path):
+    schema = sv.Schema.of(
+        ["age", sv.Feature("sex", "categorical", categories=("f", "m"))], sv.Label("label", ("no", "yes"))
+    )
+    frame = pl.DataFrame({"age": range(40), "sex": ["f", "m"] * 20, "label": ["no", "no", "yes", "yes"] * 10})
+    sv.HistogramForest(2).fit(sv.federate_rows({"a": frame}, schema=schema)).forest_.save(tmp_path / "m.silvan")
+    frame.write_csv(tmp_path / "t.csv")
+    frame.with_columns(pl.col("sex").str.to_uppercase()).write_csv(tmp_path / "other.csv")
+    for command in ("predict", "evaluate"):
+        assert "look at" not in silvan(command, tmp_path / "m.silvan", tmp_path / "t.csv").stderr
+        said = " ".join(silvan(command, tmp_path / "m.silvan", tmp_path / "other.csv").stderr.split())
+        assert "look at sex: 40 of 40 rows have categories that the forest does not know, and count as missing" in said
+        assert "it knows 'f', 'm'" in said
+
+
 def test_columns_that_are_not_there_count_as_missing_if_asked(folder, tmp_path):
     frame = pl.read_csv(folder / "0.csv")
     frame.drop("age").write_csv(tmp_path / "narrow.csv")

@@ -99,14 +99,16 @@ def learnt_line(learnt: int, rows: int, table: str) -> str:
 
 def check_columns(path: Path, record: "Record | None", table: Path, source: Any, fill: bool) -> None:
     """Raise ``SchemaError`` if a table lacks columns of the model, with those that are called much the same."""
-    from silvan.cli.predict_command import open_forest
+    from silvan.cli.predict_command import note_unknown_categories, open_forest
     from silvan.data.encode import near_names
     from silvan.data.table import read_table
     from silvan.util.readable import format_names
 
     sites = [""] if record is None else [model.site for model in record.models] or [""]
     schema = open_forest(path, None if "" in sites else sites[0]).schema
-    names = read_table(source, schema.label.name, schema).columns
+    frame = read_table(source, schema.label.name, schema)
+    note_unknown_categories(frame, schema)
+    names = frame.columns
     absent = [name for name in dict.fromkeys(schema.columns) if name not in names]
     if not absent or (fill and len(absent) < len(set(schema.columns))):
         return

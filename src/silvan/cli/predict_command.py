@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from silvan.cli.plain_text import clean
 from silvan.cli.tables.table_options import Reading, table_as_written
 from silvan.errors import InputError, SchemaError
 from silvan.util.readable import count_of
@@ -87,6 +88,7 @@ def predict_table(
                 f"{str(table)!r} lacks {format_names(absent)}; {'is it the right table?' if fill or abstain else mend}"
             )
         X = encode_features(frame, forest.schema, fill_absent=True)
+    note_unknown_categories(frame, forest.schema)
     with progress.step("Predicting"):
         scores, decided = walk.scores_and_decisions(forest, X, absent=lacking if abstain else None)
         threshold = None if record is None else record.threshold
@@ -126,6 +128,18 @@ def read_with_ids(source: Any, schema: "Schema", id_: str | None) -> tuple["Fram
     frame = opened.with_texts([*text_columns(schema), id_])
     texts = ((value, value_text(value) or "") for value in frame[id_].to_list())
     return frame, [str(value) if text == STRANGE else text for value, text in texts]
+
+
+def note_unknown_categories(frame: "Frame", schema: "Schema") -> None:
+    """Print a line for each column most of whose categories the forest does not know: they may be coded otherwise."""
+    from silvan.data.encode import mostly_unknown
+    from silvan.util.readable import format_names
+
+    for name, rows in mostly_unknown(frame, schema).items():
+        feature = schema.features[schema.names.index(name)]
+        line = f"look at {name}: {rows:,} of {len(frame):,} rows have categories that the forest does not know, "
+        line += "and count as 'other'" if feature.other else "and count as missing"
+        typer.echo(clean(f"{line}; it knows {format_names(list(feature.categories or ()))}"), err=True)
 
 
 def predict_matched_rows(

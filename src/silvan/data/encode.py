@@ -161,6 +161,19 @@ def near_names(absent: Iterable[str], names: Iterable[str]) -> list[str]:
     return [spare[match] for name in absent for match in get_close_matches(name.lower(), list(spare), n=1)]
 
 
+def mostly_unknown(frame: Frame, schema: Schema) -> dict[str, int]:
+    """Return the columns most of whose categories the schema does not name, and in how many rows that is so."""
+    found = {}
+    for feature in schema.features:
+        if feature.categories and feature.column in frame.columns:
+            words = {word: code for code, word in enumerate(feature.categories)}
+            codes = category_places(frame[feature.column], words)
+            rows = int(np.count_nonzero(codes == UNKNOWN))
+            if 2 * rows > np.count_nonzero(codes != MISSING):
+                found[feature.name] = rows
+    return found
+
+
 def encode_features(
     frame: Frame,
     schema: Schema,
