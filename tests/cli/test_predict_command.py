@@ -42,6 +42,12 @@ def test_a_file_and_a_run_predict_alike_and_need_no_label(folder, tmp_path):
     assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "again.csv").read_bytes()
 
 
+@pytest.mark.parametrize(("output", "said"), [("nowhere/out.csv", "nowhere: no such file"), (".", ": is a directory")])
+def test_where_nothing_can_be_written(folder, output, said):
+    result = silvan("predict", folder / "run", folder / "0.csv", "--output", folder / output, ok=False)
+    assert said in result.stderr
+
+
 def test_categories_that_are_coded_otherwise_are_pointed_out(tmp_path):
     schema = sv.Schema.of(
         ["age", sv.Feature("sex", "categorical", categories=("f", "m"))], sv.Label("label", ("no", "yes"))

@@ -245,6 +245,7 @@ CASES = {
     "SAS dates": (csv(twelve("31JAN2020", "28FEB2020")), "seems to hold dates that are not written as 2020"),
     "American dates": (csv(twelve('"Jan 31, 2020"')), "seems to hold dates that are not written as 2020"),
     "years of two digits": (csv(twelve("31.01.20", "1.2.20")), "seems to hold dates that are not written as 2020"),
+    "codes that are no dates": (csv(twelve("40-47-84", "20-00-71")), ["20-00-71", "40-47-84"]),
     "grades": (csv(twelve("1+", "2-")), ["1+", "2-"]),
     "true and false": (csv(twelve("TRUE", "False")), twelve(1, 0)),
     "yes and no": (csv(twelve("Yes", "no")), ["Yes", "no"]),

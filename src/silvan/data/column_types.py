@@ -36,8 +36,9 @@ _ALMOST = rf"^[$€£]?\s*[+\-−–]?\d[\d.,'’\s]*(%|‰|[$€£]|{_UNIT})?$"
 """Texts that people read as numbers, with signs, separators or units, but no program should."""
 
 _MONTH = r"(jan|feb|mar|mär|mrz|apr|may|mai|jun|jul|aug|sep|oct|okt|nov|dec|dez)\pL*"
+_DAY = r"(0?[1-9]|[12]\d|3[01])"
 _DATED = (
-    r"(?i)^(\d{4}[/.-]\d{1,2}[/.-]\d{1,2}|\d{1,2}[/.-]\d{1,2}[/.-](\d{4}|\d{2})"
+    rf"(?i)^(\d{{4}}[/.-]{_DAY}[/.-]{_DAY}|{_DAY}[/.-]{_DAY}[/.-](\d{{4}}|\d{{2}})"
     rf"|\d{{1,2}}[ ./-]*{_MONTH}[ ./-]*(\d{{4}}|\d{{2}})|{_MONTH}[ .]*\d{{1,2}},? *\d{{4}})([ T].*)?$"
 )
 """Texts that people read as dates, written otherwise than dates are read."""
