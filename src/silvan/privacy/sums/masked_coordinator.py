@@ -194,9 +194,10 @@ class _MaskedSum:
                 self.words += words
             self.hidden[site] = msgspec.structs.replace(reply, words=memoryview(b""))
         assert self.words is not None  # noqa: S101
-        added = Added(self.turn, self.words.tobytes(), self.hidden)
-        entry = Entry(Added.__name__, wire.encode(added), 0, 0)
-        self.federation.journal.keep(_journal_key(self.question), {SUM: entry})
+        if self.federation.journal.path is not None:
+            added = Added(self.turn, self.words.tobytes(), self.hidden)
+            entry = Entry(Added.__name__, wire.encode(added), 0, 0)
+            self.federation.journal.keep(_journal_key(self.question), {SUM: entry})
 
     def _unmask(self, survivors: list[str], opened: dict[str, dict[str, bytes]]) -> Reply:
         """Recover seeds from shares, and subtract the sites' own masks and those that lost sites did not cancel."""
