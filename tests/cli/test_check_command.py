@@ -114,8 +114,11 @@ def test_sites_that_do_not_mean_the_same(tmp_path):
         "east": ("1", "2", "", "", ""),
     }
     for name, (first, second, code, sex, other) in made.items():
-        rows = [f"{i * 7 % 40}.5,{code},{(sex, other)[i % 2]},{(first, second)[i % 3 % 2]}" for i in range(40)]
-        (tmp_path / f"{name}.csv").write_text("\n".join(["age,code,sex,label", *rows]) + "\n")
+        rows = [
+            f"{i * 7 % 40}.5,{code},{(sex, other)[i % 2]},202{i % 4}0131,{(first, second)[i % 3 % 2]}"
+            for i in range(40)
+        ]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["age,code,sex,day,label", *rows]) + "\n")
     file = tmp_path / "s.toml"
     sites = [f'{name} = "{name}.csv"' for name in made] + ['again = "west.csv"']
     file.write_text("\n".join(["\ufeff[kinds]", 'code = "categorical"', "[sites]", *sites]) + "\n")
@@ -127,6 +130,8 @@ def test_sites_that_do_not_mean_the_same(tmp_path):
         "sex is categorical at north, south and numeric at west, again, where a study stops: write it alike, or set "
         "its kind (kinds)",
         "code: '1' at north, west, again, '1.0' at south count as two; are they the same? then write them alike",
+        "day at north, south, west, east and 1 more site: look like dates written as 20200131, which are numbers "
+        "here: write them as 2020-01-31",
         "sex at north: has 'NA' as categories: do they stand for missing? then set missing = [\"NA\"]",
     ):
         assert line in lines, "\n".join(lines)

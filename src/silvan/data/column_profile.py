@@ -124,6 +124,8 @@ def _odd(kind: str, numbers: np.ndarray, values: list[Any], present: int) -> lis
         notes.append(IDENTIFIER)
     elif kind == "categorical" and len(values) > MAX_CATEGORIES:
         notes.append(f"{CROWDED}; if they matter, group them (a code by its first letters) or make numbers of them")
+    if whole and len(numbers) and _are_dates(numbers):
+        notes.append("look like dates written as 20200131, which are numbers here: write them as 2020-01-31")
     markers = sorted(value for value in values if isinstance(value, str) and value.strip().lower() in MARKERS)
     if markers and kind == "categorical":
         listed = ", ".join(f'"{value.strip()}"' for value in markers)
@@ -133,6 +135,13 @@ def _odd(kind: str, numbers: np.ndarray, values: list[Any], present: int) -> lis
     if kind == "categorical" and all(cell_text(value).strip().isdigit() for value in values):
         notes.append('text that is all numbers: codes, or numbers? then set its kind (kinds: "numeric")')
     return notes
+
+
+def _are_dates(numbers: np.ndarray) -> bool:
+    """Return whether whole numbers are all days of the last or the next two centuries: year, month and day in a row."""
+    months, days = numbers // 100 % 100, numbers % 100
+    inside = (numbers > 18_000_000) & (numbers < 22_000_000)
+    return bool(np.all(inside & (months >= 1) & (months <= 12) & (days >= 1) & (days <= 31)))
 
 
 def _codes(numbers: np.ndarray) -> dict[int, int]:
