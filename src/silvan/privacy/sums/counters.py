@@ -27,7 +27,7 @@ MASK_PIECE = 1 << 14  # words that stay in the processor's cache while all masks
 _ZEROS = memoryview(bytes(MASK_PIECE * WORD.itemsize))
 
 MaskCipher = Literal["ChaCha20", "AES-256-GCM"]
-"""By what the seeds of masks are stretched: sums of version 0.1.0, and those of today, which take half of it."""
+"""By what the seeds of masks are stretched: sums of version 0.1.0, and those of today, which take two thirds."""
 
 _WIDE = ("vaes", "vpclmulqdq", "avx512f", "avx512dq", "avx512bw", "avx512vl")
 
