@@ -83,7 +83,7 @@ def explain(member: SiteFiles, study: RemoteStudy) -> Explanation:
         each = ", and as many in each split" if plan.repeats else ""
         lines.append(f"Models and judgements: {trial.tasks} in all{each}.")
         lines += [] if study.predict is not None else [_results(study, len(sites))]
-        if plan.models_judged:
+        if plan.models_judged and study.predict is None:
             each = " in each split" if plan.repeats else ""
             lines.append(f"Models of others that your rows judge: {plan.models_judged} at most{each}.")
         lines += _refused(member.policy, trial.kinds)

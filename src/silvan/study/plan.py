@@ -72,9 +72,9 @@ class Study:
 
     @property
     def models_judged(self) -> int:
-        """How many models a site is sent to judge at most, if the study does what its learner does."""
+        """How many models, or their scores, a site is sent to judge at most, if the study does what its learner does."""
         if self.by_columns:
-            return 0
+            return int(bool(self.test))
         chooses, rule = self.parameters.get("choose", True), isinstance(self.parameters.get("threshold"), str)
         if (
             not (self.test or self.repeats) or self.evaluation_epsilon is not None

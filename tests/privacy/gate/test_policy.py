@@ -192,6 +192,35 @@ def test_scores_are_judged_once():
             judge(fed, holder, fed.columns.schema, digests, other)
 
 
+def test_scores_that_set_a_row_apart_do_not_tell_its_label():
+    """The coordinator scores rows as it likes: figures and counts are of rows in groups, with few digits, and few."""
+    told = {}
+    for groups in (1, 5):
+        fed = federate_by_columns(split(wide(n=160), 2), test=0.25, policy=sv.Policy(score_groups=groups, models=2))
+        digests, holder, schema = fed.columns.test, fed.columns.label_holder, fed.columns.schema
+        scores, apart = np.full((len(digests), 2), 0.5), np.zeros(len(digests), np.int64)
+        apart[3] = 1
+        with fed.working_on("one row decided apart"):
+            told[groups] = judge(fed, holder, schema, digests, scores, apart)
+        ranks = np.linspace(0.01, 0.99, len(digests))
+        with fed.working_on("every row its own score"):
+            figures, _ = judge(fed, holder, schema, digests, np.column_stack([1 - ranks, ranks]))
+        assert all(value == round(value, 3) for value in figures.values()) == (groups > 1)
+        with fed.working_on("a third"), pytest.raises(RefusedError, match="2 at most"):
+            judge(fed, holder, schema, digests, scores)
+    assert told[1][1].confusion[:, 1].sum() == 1  # of this row: whether it is of the class
+    assert told[5][1].confusion[:, 1].sum() == 0
+
+
+def test_rows_of_one_class_are_not_judged_in_groups():
+    frame = wide(n=160).with_columns(label=pl.Series(["yes"] + ["no"] * 159))
+    fed = federate_by_columns(split(frame, 2), test=0.25, policy=sv.Policy(score_groups=5))
+    scores = np.full((len(fed.columns.test), 2), 0.5)
+    figures, detail = judge(fed, fed.columns.label_holder, fed.columns.schema, fed.columns.test, scores)
+    assert np.isnan(list(figures.values())).all()
+    assert not len(detail.figures)
+
+
 def test_policies_that_contradict_a_study_are_said_before_anything_is_computed(monkeypatch):
     """The site's rows are not touched."""
     numbers = {name: frame.select("age", "noise", "label") for name, frame in TABLES.items()}

@@ -75,11 +75,11 @@ def check_contenders(site: Site, contenders: Sequence[Contender], by: Sequence[i
             )  # other draws of its trees make other figures
         elif not any(owner.site == site.name and owner.task == one.work for owner in site.owners(one.sent.hash)):
             raise RefusedError("what is said to be the site's own model is not")
-    _count_models(site, sent)
+    count_models(site, sent)
 
 
-def _count_models(site: Site, sent: set[str]) -> None:
-    """Refuse a model beyond those that a study may have judged."""
+def count_models(site: Site, sent: set[str]) -> None:
+    """Refuse models, by their digests, beyond those that a study may have judged; one that comes again is no other."""
     most, key = most_models(site), f"{CONDUCT} models {hashlib.sha256(site.study.encode()).hexdigest()}"
     known = msgspec.msgpack.decode(site.store.get(key) or b"\x90", type=list[str])
     new = sorted(sent - set(known))

@@ -1,6 +1,8 @@
 """Evaluation of scores by the label holder, who compares them with its labels.
 
-To judge a model, rows that were kept for it are scored as new rows are, and the scores sent to the label holder.
+To judge a model, rows that were kept for it are scored as new rows are, and the scores sent to the label holder. Scores
+may be any that the coordinator likes: rows count in groups as the holder's policy says, and each set of scores is a
+model.
 """
 
 from typing import ClassVar
@@ -9,15 +11,21 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from silvan import metrics
+from silvan.algorithms.evaluation.contenders import count_models
 from silvan.algorithms.evaluation.details import Detail, Floors, check_detail, detail_of, nothing
+from silvan.algorithms.evaluation.evaluate import rounded
+from silvan.algorithms.evaluation.figures import Answer
+from silvan.algorithms.evaluation.score_groups import hides_one_class, in_groups
 from silvan.algorithms.vertical.coded_names import named_label
 from silvan.algorithms.vertical.columns import encode_labels, rows_blob
 from silvan.data.schema import Label, Schema
 from silvan.errors import FormatError, RefusedError
+from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.party import party_of
 from silvan.federation.site import Site, answers
+from silvan.federation.store import digest
 from silvan.privacy.gate.gate import policy_of
 
 # -- messages
@@ -52,25 +60,38 @@ class JudgeScores(Request, frozen=True, kw_only=True):
 @answers(JudgeScores)
 def judge_scores(site: Site, request: JudgeScores) -> Judgement:
     """Compare scores with labels, if the party's policy allows figures of so few rows."""
-    party = party_of(site)
+    party, policy, n_classes = party_of(site), policy_of(site), len(request.label.classes or ())
+    count_models(site, {digest(wire.encode(request))})
     y = encode_labels(party, named_label(party, request.label), request.rows)
-    scores, width = request.scores, len(request.label.classes or (0,))
-    if scores.shape != (len(y), width) or scores.dtype != np.float64 or not np.isfinite(scores).all():
-        raise FormatError("the scores do not match the rows")
-    if not policy_of(site).allows_figures(y, len(request.label.classes or ())):
+    answer, labels = in_groups(_answer(request, len(y), n_classes), y, n_classes, policy.score_groups)
+    if not policy.allows_figures(y, n_classes):
         raise RefusedError(
             "the rows kept for judging are fewer than the party's policy lets figures of merit leave for"
         )
-    if request.label.classes is None:
-        moments, decided = metrics.moments(scores[:, 0], y), np.zeros(len(y), np.int64)
-        return Judgement(figures=moments, detail=detail_of(scores, decided, y, 0, Floors.of(policy_of(site))))
+    if hides_one_class(policy, labels, n_classes):
+        return Judgement(figures=np.full(len(metrics.CLASSIFICATION), np.nan))
+    if n_classes:
+        figures = np.array(list(metrics.classification(answer.scores, labels, answer.decided).values()), np.float64)
+    else:
+        figures = metrics.moments(answer.scores[:, 0], labels)
+    if policy.score_groups > 1:
+        figures = rounded(figures[None], bool(n_classes))[0]
+    return Judgement(figures=figures, detail=detail_of(*answer, labels, n_classes, Floors.of(policy)))
+
+
+def _answer(request: JudgeScores, n: int, n_classes: int) -> Answer:
+    """Return what is to be judged: scores of so many rows, and the class that is decided on of each."""
+    scores, decided, width = request.scores, request.decided, max(n_classes, 1)
+    if scores.shape != (n, width) or scores.dtype != np.float64 or not np.isfinite(scores).all():
+        raise FormatError("the scores do not match the rows")
+    if not n_classes:
+        return Answer(scores, np.zeros(n, np.int64))
     if ((scores < 0) | (scores > 1)).any():
         raise FormatError("the scores are no shares")
-    decided = scores.argmax(axis=1) if isinstance(request.decided, UnsetType) else request.decided
-    if decided.shape != y.shape or decided.dtype != np.int64 or ((decided < 0) | (decided >= width)).any():
+    decided = scores.argmax(axis=1) if isinstance(decided, UnsetType) else decided
+    if decided.shape != (n,) or decided.dtype != np.int64 or ((decided < 0) | (decided >= width)).any():
         raise FormatError("the decisions do not match the rows")
-    figures = np.array(list(metrics.classification(scores, y, decided).values()), np.float64)
-    return Judgement(figures=figures, detail=detail_of(scores, decided, y, width, Floors.of(policy_of(site))))
+    return Answer(scores, decided)
 
 
 # -- at the coordinator
