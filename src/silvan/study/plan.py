@@ -72,7 +72,7 @@ class Study:
 
     @property
     def models_judged(self) -> int:
-        """How many models, or their scores, a site is sent to judge at most, if the study does what its learner does."""
+        """How many models, or scores, a site is sent to judge at most, if the study does what its learner does."""
         if self.by_columns:
             return int(bool(self.test))
         chooses, rule = self.parameters.get("choose", True), isinstance(self.parameters.get("threshold"), str)
