@@ -288,6 +288,16 @@ def test_a_site_does_not_name_all_it_is_asked_for():
         assert fed.total(CountCategories(names=["label", "nowhere"])).counts.sum() == 0
 
 
+def test_classes_that_sites_name_in_other_words_are_pointed_out():
+    english, german = plain(), plain(label=("ja", "nein"))
+    with pytest.warns(UserWarning, match="'no', 'yes' at a and 'ja', 'nein' at b; if they mean the same, name them"):
+        federate({"a": english, "b": german})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        federate({"a": english, "b": plain(label=("yes",))})  # a class that is absent is no other name
+        federate({"a": plain(ward=["1.0", "10"] * 15), "b": english})  # and these are two numbers
+
+
 def test_free_text_is_named_only_where_the_site_itself_has_enough():
     texts = [f"note {i}" for i in range(MANY)] + ["seen often"] * FLOOR + ["seldom"] * (FLOOR - 1)
     fed = federate({"a": plain(len(texts) // 2 * 2, ward=texts[: len(texts) // 2 * 2])})

@@ -1,6 +1,7 @@
 """Agreement before training: one schema for all sites, or a clear account of why there is none."""
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,9 @@ _BIAS, _CELLS = 127, 256
 
 _FAR = 2
 """Medians so many powers of two apart look like other units."""
+
+_NAMED = 5
+"""Classes of a site that a warning names."""
 
 
 def agree_on(
@@ -165,7 +169,21 @@ def _classes(replies: dict[str, Description], label: str, differences: Differenc
         lacking = sorted(everything - set(classes or ()), key=str)
         if lacking:
             differences.add(label, f"{site} has no rows of class {', '.join(map(str, lacking))}", "kept")
+    _suspect_classes({site: set(classes or ()) for site, classes in by_site.items()}, label, differences)
     return tuple(sorted(everything))
+
+
+def _suspect_classes(by_site: dict[str, set[Class]], label: str, differences: Differences) -> None:
+    """Warn where two sites have two classes and more each, and none in common: they may be named in other words."""
+    several = {site: classes for site, classes in by_site.items() if len(classes) > 1}
+    for one, other in combinations(several, 2):
+        if not several[one] & several[other]:
+            named = [f"{', '.join(map(repr, sorted(several[site])[:_NAMED]))} at {site}" for site in (one, other)]
+            differences.warnings.append(
+                f"the classes of {label!r} are {' and '.join(named)}; if they mean the same, name them alike: "
+                f"this makes {len(set().union(*by_site.values()))} classes"
+            )
+            return
 
 
 def _distinct_classes(classes: tuple[Class, ...] | None, label: str, kind: Any) -> tuple[Class, ...] | None:
@@ -199,7 +217,8 @@ def _suspect_names(names: Sequence[str], differences: Differences, column: str |
     """Warn of names of columns, or of a column's categories, that differ only in case, blanks or marks."""
     by_fold: dict[str, list[str]] = {}
     for name in names:
-        by_fold.setdefault("".join(c for c in fold(name) if c.isalnum()) or name, []).append(name)
+        marks = "." * any(c.isdigit() for c in name)  # 1.0 and 10 are not alike
+        by_fold.setdefault("".join(c for c in fold(name) if c.isalnum() or c in marks) or name, []).append(name)
     for alike in by_fold.values():
         if len(alike) > 1:
             what = "columns" if column is None else f"categories of {column}"
