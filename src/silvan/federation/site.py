@@ -46,7 +46,7 @@ OWNER_TOLD = "; its owner is told "
 """Begins what is said of a reason that nobody else may know: between machines, ``silvan site status`` shows it."""
 
 _TEXTS = {
-    SchemaError: ("schema", f"the site's table does not fit the agreed schema{OWNER_TOLD}where"),
+    SchemaError: ("schema", f"the site's table does not fit the study{OWNER_TOLD}where"),
     DamagedError: ("internal", f"a file of the site's own records is damaged{OWNER_TOLD}which"),
     FormatError: ("format", "the site could not read what it was sent"),
     InputError: ("input", f"the site cannot answer this on its table{OWNER_TOLD}why"),

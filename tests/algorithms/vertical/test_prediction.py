@@ -153,7 +153,7 @@ def test_a_party_that_deleted_its_share():
 
 def test_a_table_without_a_column_of_the_model():
     model, frame = fitted(), wide(n=40, seed=1)
-    with pytest.raises(sv.SiteError, match="does not fit the agreed schema"):
+    with pytest.raises(sv.SiteError, match="does not fit the study"):
         model.predict(scoring(frame.drop("age", "dose", "sex"), 3))
 
 
