@@ -122,6 +122,7 @@ def test_the_same_model_as_in_one_process_and_predictions_that_stay(joined, run_
     assert record.received == list(PARTIES)
     shown = check_shown(members, plan)
     assert "Announce" in shown
+    assert "LookUp" not in explain(Member(members[HOLDER].path), plan).asked.messages
     for party, member in members.items():  # only who holds the label is sent figures
         own = Member(member.path)
         kept = read_results(own.results_folder(plan), own.coordinator_key(plan), plan.id, party)

@@ -15,7 +15,6 @@ from silvan.algorithms.vertical import encoded, encrypted
 from silvan.algorithms.vertical.columns import columns_of
 from silvan.algorithms.vertical.party_shares import ShowShare, restore_forest_shares, share_of, show_shares
 from silvan.algorithms.vertical.prediction import (
-    LookUp,
     ReachLeaves,
     find_leaves,
     find_leaves_classically,
@@ -132,8 +131,7 @@ class VerticalForest(Learner, _InShares):
 
     def questions_of_judging(self, federation: Federation) -> Questions:
         """Return what judging by the test rows asks of parties."""
-        secret = (LookUp,) if self.labels == "encrypted" else ()
-        return asked_of_parties(self, (ReachLeaves, *secret, JudgeScores))
+        return asked_of_parties(self, (ReachLeaves, JudgeScores))
 
     def questions_of_predicting(self) -> Questions:
         """Return what predictions of new rows, which the label holder keeps, ask of parties."""
@@ -256,21 +254,23 @@ class VerticalForest(Learner, _InShares):
 
         Where only the label holder knows what leaves are worth, it is sent leaves, and nobody else sees predictions.
         """
-        structure, votes = self._fitted(), self._combine == "vote"
         with federation.working_on(f"predicting by {type(self).__name__}"):
-            leaves = self._leaves(federation, digests)
-            if not len(structure.value):
-                found = {"leaves": leaves, "weights": structure.weights, "votes": votes}
-                if self.threshold_ is not None:
-                    found["threshold"] = self.threshold_
-            else:
-                scores = self._scores(federation, leaves)
-                found = {"scores": scores}
-                if self.threshold_ is not None:
-                    found["decided"] = (scores[:, 1] >= self.threshold_).astype(np.int64)
-                elif votes:
-                    found["decided"] = self._scores(federation, leaves, votes=True).argmax(axis=1)
-            return keep_predictions(federation, structure, digests, **found)
+            found = self._found(federation, self._leaves(federation, digests))
+            return keep_predictions(federation, self._fitted(), digests, **found)
+
+    def _found(self, federation: Federation, leaves: np.ndarray) -> dict[str, Any]:
+        """Return what the label holder is sent of rows: scores and classes, or leaves if their values are its own."""
+        structure, votes = self._fitted(), self._combine == "vote"
+        if not len(structure.value):
+            at = {} if self.threshold_ is None else {"threshold": self.threshold_}
+            return {"leaves": leaves, "weights": structure.weights, "votes": votes, **at}
+        scores = self._scores(federation, leaves)
+        found = {"scores": scores}
+        if self.threshold_ is not None:
+            found["decided"] = (scores[:, 1] >= self.threshold_).astype(np.int64)
+        elif votes:
+            found["decided"] = self._scores(federation, leaves, votes=True).argmax(axis=1)
+        return found
 
     # -- judging
 
@@ -295,15 +295,13 @@ class VerticalForest(Learner, _InShares):
         if columns.label_holder is None:
             raise InputError("no party holds the label, so there is nothing to judge by")
         with federation.counted_apart():
-            leaves = self._leaves(federation, columns.test)
-            scores, decided = self._scores(federation, leaves), {}
-            if self.threshold_ is not None:
-                decided["decided"] = (scores[:, 1] >= self.threshold_).astype(np.int64)
-            elif self._combine == "vote":
-                decided["decided"] = self._scores(federation, leaves, votes=True).argmax(axis=1)
+            found = self._found(federation, self._leaves(federation, columns.test))
         with federation.working_on(f"judging {type(self).__name__}"):
-            schema = self._fitted().schema
-            figures, detail = judge(federation, columns.label_holder, schema, columns.test, scores, **decided)
+            structure = self._fitted()
+            schema = structure.schema
+            if "leaves" in found:
+                found["model"] = structure.model
+            figures, detail = judge(federation, columns.label_holder, schema, columns.test, **found)
         if not federation.local_sites:
             return [with_detail(Row(OVERALL, FEDERATED, len(columns.test), figures), detail, schema)]
         rows = self._figures_on_test_rows(federation, contenders)

@@ -204,10 +204,14 @@ MESSAGES = [*MATCHING, "EncryptLabels", "SumLabels", "DecideNodes", "SplitChosen
 
 
 def test_evaluate():
-    fed = federate(split(wide(n=300), 2), test=0.3)
+    """The label holder looks leaves up itself: the coordinator sees no score, and nothing of what they are worth."""
+    fed = federate(split(wide(n=300), 2), Recorded, test=0.3)
     table = sv.VerticalForest(**ENCRYPTED).fit(fed).evaluate(fed)
     federated, pooled = (table.filter(site="all", model=m)["auc"].to_list() for m in ("federated", "pooled"))
     assert federated == pytest.approx(pooled, rel=1e-12)
+    kinds = {envelope.kind for _, _, envelope in fed.transport.record}
+    assert kinds >= {"ReachLeaves", "JudgeScores"}
+    assert "LookUp" not in kinds
 
 
 # -- who is told what

@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from silvan.algorithms.vertical.coded_names import named_label
 from silvan.algorithms.vertical.columns import rows_blob
-from silvan.algorithms.vertical.prediction import own_scores
+from silvan.algorithms.vertical.prediction import own_answer
 from silvan.data.cells import cell_text
 from silvan.data.schema import Label
 from silvan.errors import FormatError, RefusedError
@@ -92,11 +92,7 @@ def _scores(party: Party, request: KeepPredictions, n: int, width: int) -> tuple
     """Return the scores of rows, and the class of each: as they were sent, or by the party's own leaf values."""
     scores, decided, leaves, weights = request.scores, request.decided, request.leaves, request.weights
     if not isinstance(leaves, UnsetType) and not isinstance(weights, UnsetType):
-        scores = own_scores(party, request.model, leaves, weights, votes=False)
-        if not isinstance(request.threshold, UnsetType) and width == 2:
-            decided = (scores[:, 1] >= request.threshold).astype(np.int64)
-        elif request.votes:
-            decided = own_scores(party, request.model, leaves, weights, votes=True).argmax(axis=1)
+        scores, decided = own_answer(party, request.model, leaves, weights, request.votes, request.threshold)
     if isinstance(scores, UnsetType) or scores.shape != (n, width) or scores.dtype != np.float64:
         raise FormatError("the scores do not match the rows")
     if not np.isfinite(scores).all():

@@ -1,11 +1,11 @@
 """Evaluation of scores by the label holder, who compares them with its labels.
 
-To judge a model, rows that were kept for it are scored as new rows are, and the scores sent to the label holder. Scores
-may be any that the coordinator likes: rows count in groups as the holder's policy says, and each set of scores is a
-model.
+To judge a model, rows that were kept for it are scored as new rows are, and the scores sent to the label holder; or the
+leaves that rows fall into, where only the label holder knows what these are worth. Scores may be any that the
+coordinator likes: rows count in groups as the holder's policy says, and each set of scores is a model.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from msgspec import UNSET, UnsetType
@@ -18,12 +18,13 @@ from silvan.algorithms.evaluation.figures import Answer
 from silvan.algorithms.evaluation.score_groups import hides_one_class, in_groups
 from silvan.algorithms.vertical.coded_names import named_label
 from silvan.algorithms.vertical.columns import encode_labels, rows_blob
+from silvan.algorithms.vertical.prediction import own_answer
 from silvan.data.schema import Label, Schema
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
-from silvan.federation.party import party_of
+from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.privacy.gate.gate import policy_of
@@ -46,8 +47,13 @@ class JudgeScores(Request, frozen=True, kw_only=True):
 
     rows: Blob
     label: Label
-    scores: np.ndarray
+    scores: np.ndarray | UnsetType = UNSET
     decided: np.ndarray | UnsetType = UNSET  # the class of each row, where it need not be that of the highest score
+    model: str = ""  # with leaves: the one that they are of
+    leaves: np.ndarray | UnsetType = UNSET  # (rows, trees), where only the label holder knows what they are worth
+    weights: np.ndarray | UnsetType = UNSET  # of the trees
+    votes: bool = False  # with leaves: whether trees vote for a class
+    threshold: float | UnsetType = UNSET  # with leaves: from which score on the second of two classes is decided on
 
     def course(self) -> Course:
         """Return a course of a single question: scores that differ for one row would show its label."""
@@ -63,7 +69,7 @@ def judge_scores(site: Site, request: JudgeScores) -> Judgement:
     party, policy, n_classes = party_of(site), policy_of(site), len(request.label.classes or ())
     count_models(site, {digest(wire.encode(request))})
     y = encode_labels(party, named_label(party, request.label), request.rows)
-    answer, labels = in_groups(_answer(request, len(y), n_classes), y, n_classes, policy.score_groups)
+    answer, labels = in_groups(_answer(party, request, len(y), n_classes), y, n_classes, policy.score_groups)
     if not policy.allows_figures(y, n_classes):
         raise RefusedError(
             "the rows kept for judging are fewer than the party's policy lets figures of merit leave for"
@@ -79,10 +85,19 @@ def judge_scores(site: Site, request: JudgeScores) -> Judgement:
     return Judgement(figures=figures, detail=detail_of(*answer, labels, n_classes, Floors.of(policy)))
 
 
-def _answer(request: JudgeScores, n: int, n_classes: int) -> Answer:
+def _answer(party: Party, request: JudgeScores, n: int, n_classes: int) -> Answer:
     """Return what is to be judged: scores of so many rows, and the class that is decided on of each."""
     scores, decided, width = request.scores, request.decided, max(n_classes, 1)
-    if scores.shape != (n, width) or scores.dtype != np.float64 or not np.isfinite(scores).all():
+    if not isinstance(request.leaves, UnsetType) and not isinstance(request.weights, UnsetType):
+        scores, decided = own_answer(
+            party, request.model, request.leaves, request.weights, request.votes, request.threshold
+        )
+    if (
+        isinstance(scores, UnsetType)
+        or scores.shape != (n, width)
+        or scores.dtype != np.float64
+        or not np.isfinite(scores).all()
+    ):
         raise FormatError("the scores do not match the rows")
     if not n_classes:
         return Answer(scores, np.zeros(n, np.int64))
@@ -102,10 +117,14 @@ def judge(
     label_holder: str,
     schema: Schema,
     digests: np.ndarray,
-    scores: np.ndarray,
+    scores: np.ndarray | UnsetType = UNSET,
     decided: np.ndarray | UnsetType = UNSET,
+    **found: Any,
 ) -> tuple[dict[str, float], Detail]:
-    """Ask the label holder for figures of merit of scores, and details; the round is not counted as training."""
+    """Ask the label holder for figures of merit of scores, and details; the round is not counted as training.
+
+    ``found`` are other fields of ``JudgeScores``: leaves in place of scores.
+    """
     width = len(metrics.CLASSIFICATION) if schema.n_classes else 4
 
     def check(site: str, reply: Judgement) -> None:
@@ -115,7 +134,8 @@ def judge(
         if reply.detail is not None:
             check_detail(reply.detail, schema.n_classes, len(digests))
 
-    request = JudgeScores(rows=rows_blob(federation, digests), label=schema.label, scores=scores, decided=decided)
+    rows = rows_blob(federation, digests)
+    request = JudgeScores(rows=rows, label=schema.label, scores=scores, decided=decided, **found)
     with federation.counted_apart():
         reply: Judgement = federation.ask(request, to=[label_holder], check=check)[label_holder]
     detail = nothing() if reply.detail is None else reply.detail

@@ -9,6 +9,7 @@ the scores, one round more.
 from typing import ClassVar
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from silvan.algorithms.vertical.columns import encode_rows, rows_blob
 from silvan.algorithms.vertical.kept_shares import check_parties
@@ -135,6 +136,24 @@ def own_scores(party: Party, model: str, leaves: np.ndarray, weights: np.ndarray
     if not np.isin(weights, (0.0, 1.0)).all() or not weights.any():
         raise FormatError("the trees have other weights")
     return leaf_scores(leaves, votes_of_leaves(share.value) if votes else share.value, weights)
+
+
+def own_answer(
+    party: Party,
+    model: str,
+    leaves: np.ndarray,
+    weights: np.ndarray,
+    votes: bool,
+    threshold: float | UnsetType,
+) -> tuple[np.ndarray, np.ndarray | UnsetType]:
+    """Return the scores of rows by the values that the label holder keeps, and their classes if these need not follow.
+
+    Of two classes the second is decided on from a ``threshold`` on, if there is one; otherwise trees may vote.
+    """
+    scores = own_scores(party, model, leaves, weights, votes=False)
+    if not isinstance(threshold, UnsetType) and scores.shape[1] == 2:
+        return scores, (scores[:, 1] >= threshold).astype(np.int64)
+    return scores, own_scores(party, model, leaves, weights, votes=True).argmax(axis=1) if votes else UNSET
 
 
 # -- at the coordinator
