@@ -44,9 +44,9 @@ class Cache(dict[Any, Any]):
 
     def __setitem__(self, key: tuple[Any, ...], value: Any) -> None:
         super().__setitem__(key, value)
-        alike = [k for k in self if k[0] == key[0]]
+        alike = [k for k in list(self) if k[0] == key[0]]  # of a copy: another thread may be at work
         for old in alike[: -_KEPT.get(key[0], 2)]:
-            del self[old]
+            self.pop(old, None)
 
     def once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """Return what a key holds, which is made if it is not there."""

@@ -8,6 +8,7 @@ from helpers.studies import TASKS, federate, parts, table
 import silvan as sv
 from silvan.algorithms.explanation.dependence import Grid, SetColumns, make_grid, set_columns
 from silvan.errors import FormatError, InputError
+from silvan.forest.forest import Forest
 from silvan.forest.predict import scores
 
 SMALL = {"n_estimators": 12, "max_depth": 4}
@@ -86,3 +87,43 @@ def test_few_rows_say_nothing():
     fed, model = fitted(policy=sv.Policy(min_test=200))
     with pytest.raises(InputError, match="enough test rows"):
         model.partial_dependence(fed, "age")
+
+
+def singling_out(schema, age, low=0.0, high=128.0, step=0.25):
+    """Make a forest of one tree that scores 0, but rows of an age by their noise."""
+    asked, told = schema.names.index("age"), schema.names.index("noise")
+    nodes, values, level = [], [], [(asked, age - 1e-3, 0.0, (asked, age + 1e-3, (low, high), 0.0))]
+    while level:
+        below = []
+        for node in level:
+            if isinstance(node, float):
+                nodes.append((-1, 0.0))
+                values.append(node)
+            elif len(node) == 2:
+                middle = sum(node) / 2
+                nodes.append((told, middle))
+                halves = [(node[0], middle), (middle, node[1])]
+                below += [(b - low) / (high - low) if b - a <= step else (a, b) for a, b in halves]
+            else:
+                nodes.append(node[:2])
+                below += node[2:]
+        level = below
+    feature, threshold = np.array(nodes).T
+    p, n = np.array(values), len(nodes)
+    arrays = {"offsets": np.array([0, n]), "feature": feature.astype(np.int32), "weights": np.ones(1)}
+    arrays |= {"threshold": threshold.astype(np.float32), "missing_left": np.zeros(n, np.bool_)}
+    return Forest(schema, value=np.column_stack([1 - p, p]), sets=np.zeros((0, 4), np.uint64), **arrays)
+
+
+def test_a_model_that_is_made_for_it_tells_what_one_row_holds():
+    """Neither hidden parts nor groups of rows stop it: docs/security.md, what these rules do not stop."""
+    rng = np.random.default_rng(0)
+    frame = pl.DataFrame({"age": rng.permutation(180.0 + np.arange(180)), "noise": rng.uniform(0, 120, 180)})
+    frame = frame.with_columns(other=rng.normal(size=180), label=rng.integers(0, 2, 180))
+    fed = federate(parts(frame, 3), test=0.5, sums="masked", policy=sv.Policy(score_groups=5, models=1))
+    known = [fed.site(name).part(fed.schema, test=True).X for name in fed.sites]
+    age, noise = known[1][7, [fed.schema.names.index(name) for name in ("age", "noise")]]
+    model = sv.HistogramForest(1, max_depth=1).fit(fed)
+    model.forest_ = singling_out(fed.schema, float(age))
+    mean = model.partial_dependence(fed, "other", grid=[0.0])["1"][0]
+    assert mean * sum(map(len, known)) * 128 == pytest.approx(float(noise), abs=0.5)
