@@ -295,6 +295,8 @@ def test_classes_that_sites_name_in_other_words_are_pointed_out():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         federate({"a": english, "b": plain(label=("yes",))})  # a class that is absent is no other name
+        grades = {"a": plain(label=("1", "2")), "b": plain(label=("3", "4"))}
+        federate({**grades, "c": plain(label=("2", "3"))})  # nor one that a third site has beside theirs
         federate({"a": plain(ward=["1.0", "10"] * 15), "b": english})  # and these are two numbers
 
 

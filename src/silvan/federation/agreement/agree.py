@@ -1,7 +1,6 @@
 """Agreement before training: one schema for all sites, or a clear account of why there is none."""
 
 from collections.abc import Sequence
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -174,16 +173,19 @@ def _classes(replies: dict[str, Description], label: str, differences: Differenc
 
 
 def _suspect_classes(by_site: dict[str, set[Class]], label: str, differences: Differences) -> None:
-    """Warn where two sites have two classes and more each, and none in common: they may be named in other words."""
-    several = {site: classes for site, classes in by_site.items() if len(classes) > 1}
-    for one, other in combinations(several, 2):
-        if not several[one] & several[other]:
-            named = [f"{', '.join(map(repr, sorted(several[site])[:_NAMED]))} at {site}" for site in (one, other)]
-            differences.warnings.append(
-                f"the classes of {label!r} are {' and '.join(named)}; if they mean the same, name them alike: "
-                f"this makes {len(set().union(*by_site.values()))} classes"
-            )
-            return
+    """Warn where sites fall into parts that have no class in common: classes may be named in other words."""
+    parts: list[tuple[str, set[Class]]] = []  # a site of each part, and all of its classes
+    for site, classes in by_site.items():
+        met = [part for part in parts if part[1] & classes]
+        first = met[0][0] if met else site
+        parts = [part for part in parts if part not in met] + [(first, classes.union(*(part[1] for part in met)))]
+    several = [part for part in parts if len(part[1]) > 1]
+    if len(several) > 1:
+        named = [f"{', '.join(map(repr, sorted(classes)[:_NAMED]))} at {site}" for site, classes in several[:2]]
+        differences.warnings.append(
+            f"the classes of {label!r} are {' and '.join(named)}; if they mean the same, name them alike: "
+            f"this makes {sum(len(classes) for _, classes in parts)} classes"
+        )
 
 
 def _distinct_classes(classes: tuple[Class, ...] | None, label: str, kind: Any) -> tuple[Class, ...] | None:
