@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from silvan.deploy.process import Background
+from silvan.deploy.process import Background, is_running
 from silvan.errors import InputError
 
 SLEEP = ["-c", "import time; time.sleep(600)"]
@@ -66,3 +66,12 @@ def test_a_second_one_is_refused_with_a_word_to_both(tmp_path, background, first
     if running is not None:
         running.kill()
         running.communicate()
+
+
+def test_a_process_that_ended_by_itself_is_reaped(tmp_path, background):
+    """Or it stays in the list of processes for as long as the one that started it."""
+    pid = background.start(["-c", "pass"], tmp_path)
+    wait_for(lambda: background.pid is None)
+    assert is_running(pid)  # ended, and still listed
+    assert not background.stop()
+    assert not is_running(pid)

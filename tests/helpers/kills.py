@@ -156,6 +156,7 @@ class Command:
         )
         output = self.process.stdout
         assert output is not None
+        self._output = output
         self._reader = threading.Thread(target=lambda: self.said.extend(output), daemon=True)
         self._reader.start()
 
@@ -164,6 +165,7 @@ class Command:
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self.process.wait(seconds)
             self._reader.join()
+            self._output.close()
             return code
         return None
 

@@ -210,15 +210,13 @@ def _signal(processes: dict[int, str], number: signal.Signals, patience: float) 
             os.kill(pid, number)
     end = time.monotonic() + patience
     while time.monotonic() < end and any(_start_time(pid) == processes[pid] for pid in left):
-        for pid in left:
-            _reap(pid)
+        _reap()
         time.sleep(0.05)
-    for pid in left:
-        _reap(pid)
+    _reap()
 
 
-def _reap(pid: int) -> None:
-    """Reap a child process that has ended."""
-    child = _CHILDREN.get(pid)
-    if child is not None and child.poll() is not None:
-        del _CHILDREN[pid]
+def _reap() -> None:
+    """Reap child processes that have ended, by a signal or by themselves."""
+    for pid, child in list(_CHILDREN.items()):
+        if child.poll() is not None:
+            _CHILDREN.pop(pid, None)
