@@ -11,9 +11,9 @@ Work is done on distinct values; only a column of Python objects is looped over.
 import math
 import re
 import unicodedata
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from numbers import Real
 from typing import Any
 
@@ -183,6 +183,21 @@ def _by_number(code_of: Mapping[str, int]) -> dict[str, int]:
 def fold(word: str) -> str:
     """Return a text without case, blanks around it, and different ways to write an accented letter."""
     return unicodedata.normalize("NFKC", word).strip().casefold()
+
+
+def look_alike(words: Iterable[str]) -> list[list[str]]:
+    """Return groups of texts that are the same but for case, blanks and signs between words, or are one number."""
+    groups: dict[str, list[str]] = {}
+    for word in words:
+        groups.setdefault(_bare(word), []).append(word)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _bare(word: str) -> str:
+    try:
+        return str(Decimal(word.strip()).normalize())  # 1.0 and 01 are 1, and not 10
+    except InvalidOperation:
+        return re.sub(r"[\s_.,:;()/-]+", "", fold(word)) or word
 
 
 def class_places(series: Series, classes: Sequence[Class], *, folded: bool = False) -> NDArray[np.int64]:

@@ -302,10 +302,9 @@ def decide(
     own_first = -1 if cautious else 1
     tau, strategy = max(ahead, key=lambda at: (ahead[at], own_first * at[1], -abs(taus[at[0]] - taus[0]), -at[0]))
     if groups > 1:
-        told = {at: figures[at] for at in (agreed, (tau, strategy))}
-        figures = np.full_like(figures, np.nan)
-        for at, figure in told.items():
-            figures[at] = figure
+        told = np.zeros(figures.shape, np.bool_)
+        told[agreed] = told[tau, strategy] = True
+        figures[~told] = np.nan
     n = int(known[agreed].sum()) if scores else 0
     return Chosen(tau=tau, strategy=STRATEGIES[strategy], measure=measure, rows=n, figures=figures)
 

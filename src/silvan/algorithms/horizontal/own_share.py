@@ -115,11 +115,10 @@ def likely_share(judged: list[Judged], y: np.ndarray) -> int:
     unit = float(np.var(y)) if judged[0].measure == "rmse" else 1.0
     if unit <= 0.0:
         return 0  # one number for all rows: nothing to gain
-    leads = [one.lead(judged[0]) for one in judged]
-    gains = np.array([0.0, *(gain - _LUCK * error for gain, error in leads[1:])]) / unit
-    weights = np.exp((gains - gains.max()) / _SCALE)
-    mean = float(weights @ SHARES[: len(judged)]) / weights.sum()
-    return int(np.argmin(np.abs(np.array(SHARES) - mean)))
+    gains, errors = np.array([one.lead(judged[0]) for one in judged]).T / unit
+    surely, shares = gains - _LUCK * errors, np.array(SHARES)
+    weights = np.exp((surely - surely.max()) / _SCALE)
+    return int(np.argmin(np.abs(shares - weights @ shares / weights.sum())))
 
 
 def _figures(site: Site, mixes: list[np.ndarray], y: np.ndarray, n_classes: int, choice: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from silvan.data.cells import fold
+from silvan.data.cells import fold, look_alike
 from silvan.data.column_types import Kinds, date_parts
 from silvan.data.encode import Task, date_features
 from silvan.data.schema import CROWDED, FEWER, MAX_CATEGORIES, Class, Feature, Label, Schema
@@ -217,14 +217,9 @@ def _described(name: str, kind: str, replies: dict[str, Description], named: dic
 
 def _suspect_names(names: Sequence[str], differences: Differences, column: str | None = None) -> None:
     """Warn of names of columns, or of a column's categories, that differ only in case, blanks or marks."""
-    by_fold: dict[str, list[str]] = {}
-    for name in names:
-        marks = "." * any(c.isdigit() for c in name)  # 1.0 and 10 are not alike
-        by_fold.setdefault("".join(c for c in fold(name) if c.isalnum() or c in marks) or name, []).append(name)
-    for alike in by_fold.values():
-        if len(alike) > 1:
-            what = "columns" if column is None else f"categories of {column}"
-            differences.warnings.append(f"the {what} {', '.join(map(repr, alike))} look alike; are they the same?")
+    what = "columns" if column is None else f"categories of {column}"
+    for alike in look_alike(names):
+        differences.warnings.append(f"the {what} {', '.join(map(repr, alike))} look alike; are they the same?")
 
 
 def _suspect_units(replies: dict[str, Description], kinds: dict[str, str], differences: Differences) -> None:

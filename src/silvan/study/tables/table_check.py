@@ -1,10 +1,9 @@
 """Checks the tables of a study's sites before anything is learnt, where all of them are at hand."""
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
-from silvan.data.cells import fold
+from silvan.data.cells import fold, look_alike
 from silvan.data.column_profile import IDENTIFIER, ColumnProfile, padded_columns, profile_columns
 from silvan.data.encode import Task
 from silvan.errors import InputError, SiteError
@@ -155,14 +154,14 @@ def _near_names(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
     return [
         f"{format_names(alike)} differ in case, blanks or signs alone: are they the same column? then write them "
         "alike, or set rename"
-        for alike in _alike(names)
+        for alike in look_alike(names)
     ]
 
 
 def _other_names(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
     """Return columns that one site alone lacks while it alone has others: one of these may be the same."""
     everything = {column.name: None for columns in profiles.values() for column in columns}
-    asked = {name for alike in _alike(everything) for name in alike}
+    asked = {name for alike in look_alike(everything) for name in alike}
     names = {site: [c.name for c in columns if c.name not in asked] for site, columns in profiles.items()}
     lines: list[str] = []
     for site, own in names.items():
@@ -189,26 +188,10 @@ def _near_categories(profiles: Mapping[str, Sequence[ColumnProfile]], label: str
     lines = []
     for name, categories in found.items():
         mend = 'write them alike, or set kinds: "folded"' if name == label else "write them alike"
-        for alike in _alike(categories):
+        for alike in look_alike(categories):
             where = ", ".join(f"{category!r} at {_some(categories[category])}" for category in alike)
             lines.append(f"{name}: {where} count as {format_count(len(alike))}; are they the same? then {mend}")
     return lines
-
-
-def _alike(texts: Iterable[str]) -> list[list[str]]:
-    """Return groups of texts that are the same but for case, blanks and signs between words."""
-    groups: dict[str, list[str]] = {}
-    for text in texts:
-        groups.setdefault(_bare(text), []).append(text)
-    return [group for bare, group in groups.items() if len(group) > 1 and bare]
-
-
-def _bare(text: str) -> str:
-    """Return a text without case, blanks and signs; of a number, the number: 1.0 and 01 are 1, and not 10."""
-    try:
-        return f"{float(text):g}"
-    except ValueError:
-        return re.sub(r"[\s_.-]+", "", fold(text))
 
 
 def _units(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
