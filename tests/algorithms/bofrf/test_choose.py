@@ -220,6 +220,24 @@ def test_figures_are_those_of_scikit_learn(seed, n, n_classes):
     assert judged.influence.sum() == pytest.approx(0, abs=1e-9)
 
 
+@given(st.integers(0, 2**32), st.integers(4, 40), st.integers(2, 5))
+def test_classes_count_by_their_pairs_of_rows(seed, n, n_classes):
+    """Of all pairs of a row of a class and one of another, the share that the class's score ranks rightly."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, n_classes, n)
+    answer = np.round(rng.dirichlet(np.ones(n_classes), n), 1)
+    judged = judge(answer, y, n_classes, by_pairs=True)
+    right, pairs = 0.0, 0
+    for c in [1] if n_classes == 2 else range(n_classes):
+        gaps = answer[y == c, c][:, None] - answer[y != c, c][None, :]
+        right, pairs = right + (gaps > 0).sum() + 0.5 * (gaps == 0).sum(), pairs + gaps.size
+    if pairs:
+        assert judged.value == judged.figure == pytest.approx(right / pairs)
+        assert judged.influence.sum() == pytest.approx(0, abs=1e-9)
+    else:
+        assert judged.measure == "accuracy"
+
+
 def test_the_standard_error_is_that_of_resampling():
     """DeLong's, for the difference of two AUCs on the same rows, against a bootstrap; and of errors, exactly."""
     rng = np.random.default_rng(0)

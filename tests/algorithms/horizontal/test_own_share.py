@@ -1,6 +1,7 @@
 """AutoForest: the mean of a federated and a merged forest, and more of a site's own trees where these are better."""
 
 import re
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -120,6 +121,25 @@ def test_own_trees_count_by_what_they_gain():
     assert SHARES[likely_share(*judged_mixes(12, 1.0, 1.0))] < alike  # the same, of too few rows to be sure
     assert SHARES[likely_share(*judged_mixes(2000, -1.0, 1.0, numbers=True))] == 1.0
     assert SHARES[likely_share(*judged_mixes(2000, 1.0, -1.0, numbers=True))] == 0.0
+
+
+class Lead(NamedTuple):
+    """A mix that is ahead by so much, with that standard error."""
+
+    gain: float
+    error: float
+    measure: str = "auc"
+
+    def lead(self, other):
+        return self.gain, self.error
+
+
+@pytest.mark.parametrize(("noise", "share"), [(1.0, 1.0), (2.0, 1.0), (3.0, 0.5), (4.0, 0.5), (8.0, 0.0)])
+def test_less_is_taken_off_for_luck_the_surer_a_lead_is(noise, share):
+    """The more of own trees the better; the best lead is of 9, 4.5, 3, 2.2 and 1.1 standard errors."""
+    gains, errors = [0, 0.018, 0.035, 0.06, 0.066, 0.07], [0, 0.002, 0.0045, 0.008, 0.014, 0.018]
+    judged = [Lead(gain, noise * error) for gain, error in zip(gains, errors, strict=True)]
+    assert SHARES[likely_share(judged, np.arange(4) % 2)] == share
 
 
 def test_a_number_counts_by_its_spread():

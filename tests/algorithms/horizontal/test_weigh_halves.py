@@ -43,7 +43,7 @@ def test_weights_follow_from_the_mean_gap_over_sites(task):
         scored = [score_unseen(site, fed.schema, *one) for one in zip(halves, draws, strict=True)]
         known = ~np.isnan(scored[0].scores + scored[1].scores).any(axis=1)
         y = scored[0].y[known]
-        values = [judge(one.scores[known], y, fed.schema.n_classes).value for one in scored]
+        values = [judge(one.scores[known], y, fed.schema.n_classes, by_pairs=True).value for one in scored]
         figures = values if fed.schema.n_classes else [max(0.0, 1 + value / np.var(y)) for value in values]
         gaps.append(np.clip(round(figures[1], 3) - round(figures[0], 3), -0.1, 0.1))
     odds = 1.5 * np.exp(np.mean(gaps) / 0.01)

@@ -335,20 +335,26 @@ class Judged:
         return gain > _SURE * error
 
 
-def judge(answer: np.ndarray, y: np.ndarray, n_classes: int) -> Judged:
-    """Judge scores by AUC, averaged over the classes that have one, or by accuracy; numbers by squared error."""
+def judge(answer: np.ndarray, y: np.ndarray, n_classes: int, by_pairs: bool = False) -> Judged:
+    """Judge scores by AUC, averaged over the classes that have one, or by accuracy; numbers by squared error.
+
+    With ``by_pairs``, an AUC of several classes counts by the pairs of rows that it compares, and not as much as any
+    other: that of a class with few rows is mostly luck.
+    """
     n = len(y)
     if not n_classes:
         square = (answer[:, 0] - y) ** 2
         return Judged("rmse", float(np.sqrt(square.mean())), -float(square.mean()), (square.mean() - square) / n)
-    parts = []
+    parts, pairs = [], []
     for c in [1] if n_classes == 2 else range(n_classes):
         here = y == c
         if 0 < here.sum() < n:
             parts.append(_auc_influence(answer[:, c], here))
+            pairs.append(float(here.sum()) * float((~here).sum()))
     if parts:
-        auc = float(np.mean([one for one, _ in parts]))
-        return Judged("auc", auc, auc, np.mean([influence for _, influence in parts], axis=0))
+        weights = pairs if by_pairs else None
+        auc = float(np.average([one for one, _ in parts], weights=weights))
+        return Judged("auc", auc, auc, np.average([influence for _, influence in parts], axis=0, weights=weights))
     right = (answer.argmax(axis=1) == y).astype(np.float64)
     return Judged("accuracy", float(right.mean()), float(right.mean()), (right - right.mean()) / n)
 

@@ -2,8 +2,9 @@
 
 A site's rows are scored by the forest that all share and by the site's own trees, each row by trees that did not learn
 from it, and both are mixed in a few fixed shares. What a mix gains over the shared forest counts less 1.28 standard
-errors of it, which luck adds one time in ten. The site takes the share that is the mean of all, each weighted by what
-it gains: few rows leave it near the shared forest, and a lead of several hundredths takes it all the way.
+errors of it, which luck adds one time in ten; less is taken off the surer it is that some mix is better. The site takes
+the share that is the mean of all, each weighted by what it gains: few rows leave it near the shared forest, and a lead
+of several hundredths takes it all the way. AUCs of several classes count by the pairs of rows that they compare.
 """
 
 from typing import Any, ClassVar
@@ -38,6 +39,9 @@ SHARES = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
 
 _LUCK = 1.28
 """Standard errors that are taken off what a mix gains: as much as luck adds one time in ten."""
+
+_NO_LUCK = (2.5, 4.0)
+"""Once a mix is ahead by more standard errors than the first, less is taken off, and nothing at the second."""
 
 _SCALE = 0.003
 """The gain, in AUC or in explained variance, at which a share has e times as much weight as the shared forest."""
@@ -102,7 +106,7 @@ def choose_share(site: Site, request: ChooseShare) -> ChosenShare:
     if len(y) < FLOOR or not policy_of(site).allows_figures(y, schema.n_classes):
         return _no_choice(len(y))
     mixes = [(1.0 - share) * shared.scores[known] + share * mine.scores[known] for share in SHARES]
-    judged = [judge(mix, y, schema.n_classes) for mix in mixes]
+    judged = [judge(mix, y, schema.n_classes, by_pairs=True) for mix in mixes]
     if judged[0].measure == "accuracy":
         return _no_choice(len(y))  # all rows are of one class
     choice = likely_share(judged, y)
@@ -116,7 +120,9 @@ def likely_share(judged: list[Judged], y: np.ndarray) -> int:
     if unit <= 0.0:
         return 0  # one number for all rows: nothing to gain
     gains, errors = np.array([one.lead(judged[0]) for one in judged]).T / unit
-    surely, shares = gains - _LUCK * errors, np.array(SHARES)
+    ahead = float(np.max(gains / np.maximum(errors, np.finfo(np.float64).tiny)))
+    luck = _LUCK * float(np.interp(ahead, _NO_LUCK, (1.0, 0.0)))
+    surely, shares = gains - luck * errors, np.array(SHARES)
     weights = np.exp((surely - surely.max()) / _SCALE)
     return int(np.argmin(np.abs(shares - weights @ shares / weights.sum())))
 
@@ -132,7 +138,8 @@ def _figures(site: Site, mixes: list[np.ndarray], y: np.ndarray, n_classes: int,
         mix = mixes[i]
         answer, labels = in_groups(Answer(mix, mix.argmax(axis=1)), y, n_classes, policy.score_groups)
         if not hides_one_class(policy, labels, n_classes):
-            found[i] = float(f"{judge(answer.scores, labels, n_classes).figure:.{_DIGITS}g}")
+            judged = judge(answer.scores, labels, n_classes, by_pairs=True)
+            found[i] = float(f"{judged.figure:.{_DIGITS}g}")
     return found
 
 

@@ -127,7 +127,7 @@ def _rating(site: Site, answer: Answer, y: np.ndarray, n_classes: int) -> float:
     grouped, labels = in_groups(answer, y, n_classes, policy.score_groups)
     if hides_one_class(policy, labels, n_classes):
         return np.nan
-    judged = judge(grouped.scores, labels, n_classes)
+    judged = judge(grouped.scores, labels, n_classes, by_pairs=True)
     if judged.measure == "auc":
         return judged.figure
     variance = 0.0 if n_classes else float(np.var(labels))
