@@ -29,6 +29,7 @@ DATA = {
     "abalone": "abalone",
     "TCGA": "tcga_brca_subtype_12sites_top1000genes",
     "covertype": "covtype",
+    "covertype x 4": "covtype",
 }
 """Files by set."""
 
@@ -47,6 +48,7 @@ ROWS = {
     "adult": 5000,
     "telco": 5000,
     "covertype": 5000,
+    "covertype x 4": 20_000,
     "superconductors": 2500,
     "education": 2500,
     "land": 1500,
