@@ -125,7 +125,7 @@ def main() -> None:
     found, same = {}, True
     with (
         tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as parent,
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit="3GB") as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit="3GB") as cluster,
         Client(cluster) as client,
     ):
         warm = Path(parent) / "warm"

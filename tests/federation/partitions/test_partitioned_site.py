@@ -41,7 +41,7 @@ CUTS = (0, 40, 40, 95, 120)
 def client():
     """Two workers, each a process of its own."""
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
     ):
         yield client
