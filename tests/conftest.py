@@ -24,6 +24,7 @@ TESTS = Path(__file__).parent
 COMPILED = TESTS.parent / ".numba_cache"
 _KEPT = 4  # folders of compiled kernels
 _COMPLETE = "complete"
+_WITH_CONSTANTS = ("data", "binning", "tree", "forest")  # folders that constants of kernels come from
 
 LONG = (
     "test_flare.py",
@@ -113,7 +114,7 @@ def _use_compiled_kernels() -> None:
     digest = hashlib.sha256()
     for path in sorted((TESTS.parent / "src" / "silvan").rglob("*.py")):
         text = path.read_bytes()
-        if b"njit" in text or path.parent.name in ("data", "tree", "forest"):  # kernels, and where their constants are
+        if b"njit" in text or path.parent.name in _WITH_CONSTANTS:
             digest.update(str(path).encode() + b"\0" + text)
     folder = COMPILED / digest.hexdigest()[:16]
     os.environ["NUMBA_CACHE_DIR"] = str(folder)

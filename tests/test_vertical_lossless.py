@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import silvan as sv
-from silvan.data import grid
+from silvan.data.binning import grid
 
 
 def assert_same(fed, **parameters):

@@ -6,7 +6,7 @@ import polars as pl
 from helpers.studies import disturbed, parts, table
 
 from silvan.algorithms.boosting.stumps import StumpTable
-from silvan.data.bins import find_bins
+from silvan.data.binning.bins import find_bins
 from silvan.federation import wire
 from silvan.federation.message import Envelope
 from silvan.federation.transports.in_process import InProcess

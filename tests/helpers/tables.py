@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from silvan.data.bins import make_bins
+from silvan.data.binning.bins import make_bins
 from silvan.data.schema import Feature, Label, Schema
 from silvan.tree.draw import Ties
 from silvan.tree.gain import Rule

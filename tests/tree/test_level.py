@@ -5,7 +5,7 @@ import pytest
 from helpers.tables import random_table
 
 from silvan.algorithms.vertical.coordinator import best_offers
-from silvan.data.bins import find_bins, make_bins
+from silvan.data.binning.bins import find_bins, make_bins
 from silvan.data.schema import Feature, Schema
 from silvan.tree.draw import Ties, make_key, root_seeds, tie_ranks
 from silvan.tree.fit import Settings

@@ -8,7 +8,7 @@ from helpers.naive_split import Best, best_split, value_of
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from silvan.data.bins import HistogramBins, make_bins
+from silvan.data.binning.bins import HistogramBins, make_bins
 from silvan.data.schema import Feature, Schema
 from silvan.errors import InputError
 from silvan.tree.draw import Monotonic, Ties, tie_rank

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from silvan.data import grid
 from silvan.data.batches import Batched, Whole
+from silvan.data.binning import grid
+from silvan.data.binning.grid import LARGEST
 from silvan.data.cells import MARKERS, Series, cell_text, is_text
 from silvan.data.column_types import kind_of
 from silvan.data.encode import Task, check_few, describe_label, infer_task, label_column, numeric_or_text
-from silvan.data.grid import LARGEST
 from silvan.data.schema import Class, Label
 from silvan.errors import InputError, SchemaError
 

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from silvan.data.bins import check_max_bins, find_bins
-from silvan.data.grid import Grid
+from silvan.data.binning.bin_codes import check_max_bins
+from silvan.data.binning.bins import find_bins
+from silvan.data.binning.grid import Grid
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.forest.arrays import DEPTH_CAP, Combine

@@ -3,14 +3,14 @@
 The target is either a class code a row (then a histogram counts) or a few integers a row (then it adds them
 up); ``gain.py`` lists the layouts. Rows of a node are consecutive entries of ``order``, so a histogram is one
 walk along it. A histogram is an array (bins, statistics); those of several features lie one after the other,
-``base`` says where. A value's bin follows from its code and the offset of the node: see ``data/bins.py``.
+``base`` says where. A value's bin follows from its code and the offset of the node: see ``data/binning/bin_codes.py``.
 """
 
 import numpy as np
 from numba import njit
 from numba.cpython.unsafe.numbers import trailing_zeros
 
-from silvan.data.bins import HistogramBins
+from silvan.data.binning.bins import HistogramBins
 from silvan.tree.draw import FeatureOrder, Ties, draw_features
 from silvan.tree.gain import SQUARED_ERROR, Rule, is_closed
 from silvan.tree.split import Scratch, Splits, add_bins, consider_all, finish_split

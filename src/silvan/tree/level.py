@@ -7,7 +7,7 @@ features are listed. Whoever knows the list can fill or read them.
 import numpy as np
 from numba import njit
 
-from silvan.data.bins import Bins, HistogramBins
+from silvan.data.binning.bins import Bins, HistogramBins
 from silvan.errors import InputError
 from silvan.tree.draw import FeatureOrder, Ties, draw_features, make_feature_order
 from silvan.tree.gain import Rule, gain, is_closed

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from silvan.data.bins import HistogramBins
+from silvan.data.binning.bins import HistogramBins
 from silvan.forest.category_set import SET_WORDS, in_set
 from silvan.tree.draw import Ties, tie_rank
 from silvan.tree.gain import (

@@ -22,8 +22,8 @@ from silvan.algorithms.bofrf.clusters import (
     grid_bounds,
 )
 from silvan.algorithms.bofrf.distances import METRICS, cluster_sites
-from silvan.data import grid
-from silvan.data.grid import Grid
+from silvan.data.binning import grid
+from silvan.data.binning.grid import Grid
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import AgreementError, InputError, RefusedError, SiteError
 from silvan.federation import wire

@@ -21,7 +21,7 @@ from silvan.algorithms.bofrf.tune import (
     tune_settings,
 )
 from silvan.algorithms.shared.keyed_rows import folds_of
-from silvan.data.bins import find_bins
+from silvan.data.binning.bins import find_bins
 from silvan.errors import InputError
 from silvan.federation import wire
 from silvan.federation.agreement.describe import FLOOR

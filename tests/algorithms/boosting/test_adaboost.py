@@ -17,7 +17,7 @@ from sklearn.tree import DecisionTreeClassifier
 import silvan as sv
 from silvan.algorithms.boosting.adaboost import ONE, boost, pooled_boost, reweigh, stage_weight, weigh
 from silvan.algorithms.boosting.stumps import Boosting, StumpTable, check_stumps, find_stump, join_stumps
-from silvan.data.bins import find_bins
+from silvan.data.binning.bins import find_bins
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.forest.predict import decide, scores
 

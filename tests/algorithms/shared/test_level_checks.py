@@ -5,7 +5,7 @@ import pytest
 
 from silvan.algorithms.shared.level_checks import check_histograms, check_nodes, histograms_add_up
 from silvan.algorithms.shared.level_rules import follow_level
-from silvan.data.bins import make_bins
+from silvan.data.binning.bins import make_bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.tree.target import Measure

@@ -17,8 +17,8 @@ from silvan.algorithms.shared.shared_bins import (
     label_counts,
     pooled_bins,
 )
-from silvan.data.bins import find_bins
-from silvan.data.grid import Grid
+from silvan.data.binning.bins import find_bins
+from silvan.data.binning.grid import Grid
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import FormatError
 from silvan.federation import wire

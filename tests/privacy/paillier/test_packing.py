@@ -8,7 +8,7 @@ from helpers.examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from silvan.data.bins import HistogramBins
+from silvan.data.binning.bins import HistogramBins
 from silvan.errors import CipherError, InputError
 from silvan.federation import wire
 from silvan.privacy.paillier import modular

@@ -15,7 +15,7 @@ import numpy as np
 from silvan.algorithms.bofrf.distances import Metric, check_clustering, distances, draw_first, farthest_first
 from silvan.algorithms.shared.requests import schema_of
 from silvan.algorithms.shared.shared_bins import coarse_total
-from silvan.data.grid import Grid
+from silvan.data.binning.grid import Grid
 from silvan.data.schema import Feature, Schema
 from silvan.errors import AgreementError, FormatError, RefusedError
 from silvan.federation.agreement.describe import FLOOR

@@ -9,7 +9,7 @@ import numpy as np
 
 from silvan import metrics
 from silvan.algorithms.shared.keyed_rows import folds_of
-from silvan.data.bins import find_bins
+from silvan.data.binning.bins import find_bins
 from silvan.data.schema import Schema
 from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.part import Part

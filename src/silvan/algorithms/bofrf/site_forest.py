@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from silvan.data.bins import find_bins
+from silvan.data.binning.bins import find_bins
 from silvan.data.schema import MAX_BINS, Class, Feature, Schema
 from silvan.errors import InputError
 from silvan.federation.agreement.describe import FLOOR

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.shared.requests import MAX_TREES
-from silvan.data.bins import Bins, find_bins
+from silvan.data.binning.bins import Bins, find_bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.agreement.describe import FLOOR

@@ -29,7 +29,7 @@ from silvan.algorithms.horizontal.adaptive_messages import (
 )
 from silvan.algorithms.shared.level_checks import check_nodes
 from silvan.algorithms.shared.requests import MAX_TREES, schema_of
-from silvan.data.bins import make_bins
+from silvan.data.binning.bins import make_bins
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.federation import Federation

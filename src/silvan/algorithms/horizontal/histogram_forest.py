@@ -21,7 +21,7 @@ from silvan.algorithms.shared.level_checks import are_different, check_histogram
 from silvan.algorithms.shared.level_rules import follow_level
 from silvan.algorithms.shared.requests import MAX_TREES, schema_of
 from silvan.algorithms.shared.shared_bins import bins_of, find_shared_bins
-from silvan.data.bins import Bins
+from silvan.data.binning.bins import Bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation import wire

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from silvan.data.bins import Bins
+from silvan.data.binning.bins import Bins
 from silvan.federation.question import Bounds
 from silvan.tree.split import Splits
 from silvan.tree.target import Measure

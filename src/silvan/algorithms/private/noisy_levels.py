@@ -31,7 +31,7 @@ from silvan.algorithms.private.noisy_counts import (
 from silvan.algorithms.private.noisy_rounds import Rounds, warn_if_small
 from silvan.algorithms.private.public_cuts import public_cuts
 from silvan.algorithms.shared.shared_bins import CutPoints
-from silvan.data.bins import Bins, make_bins
+from silvan.data.binning.bins import Bins, make_bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire

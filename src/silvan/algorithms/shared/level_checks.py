@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from silvan.data.bins import Bins
+from silvan.data.binning.bins import Bins
 from silvan.errors import FormatError
 from silvan.federation import wire
 from silvan.tree.target import Measure

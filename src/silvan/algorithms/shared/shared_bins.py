@@ -11,9 +11,11 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.shared.requests import schema_of
-from silvan.data import grid
-from silvan.data.bins import Bins, choose_cuts, given_cuts, make_bins, most_in_a_bin, staggered_bins
-from silvan.data.grid import Grid, Heavy
+from silvan.data.binning import grid
+from silvan.data.binning.bin_codes import staggered_bins
+from silvan.data.binning.bins import Bins, make_bins, most_in_a_bin
+from silvan.data.binning.cut_points import choose_cuts, given_cuts
+from silvan.data.binning.grid import Grid, Heavy
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError
 from silvan.federation import wire
@@ -82,7 +84,7 @@ class CutPoints(msgspec.Struct, frozen=True):
 
     sizes: np.ndarray
     values: np.ndarray
-    steps: np.ndarray | None = None  # uint8: see ``data/bins.py``; None: all trees have all
+    steps: np.ndarray | None = None  # uint8: see ``data/binning/bin_codes.py``; None: all trees have all
     max_bins: int = MAX_BINS  # of a tree
 
     @classmethod

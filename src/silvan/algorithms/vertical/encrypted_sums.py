@@ -21,7 +21,7 @@ from silvan.algorithms.vertical.encrypted_labels import (
 )
 from silvan.algorithms.vertical.encrypted_splits import Choice, Note, open_note, seal_choice, seal_note
 from silvan.algorithms.vertical.party_rows import Growing, GrowingContext, descend
-from silvan.data.bins import HistogramBins
+from silvan.data.binning.bins import HistogramBins
 from silvan.data.schema import MAX_BINS, Label
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire

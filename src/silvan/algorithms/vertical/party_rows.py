@@ -17,7 +17,7 @@ from silvan.algorithms.vertical.coded_names import named_columns
 from silvan.algorithms.vertical.columns import encode_rows
 from silvan.algorithms.vertical.encoded_labels import check_measure, open_labels
 from silvan.algorithms.vertical.row_draws import row_draws
-from silvan.data.bins import find_bins
+from silvan.data.binning.bins import find_bins
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.agreement.describe import FLOOR

@@ -8,7 +8,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from silvan.data.grid import (
+from silvan.data.binning.grid import (
     CELL_BUDGET,
     FINE_BITS,
     FINE_BUDGET,
