@@ -62,7 +62,7 @@ LONG = (
     "algorithms/shared/test_admission.py",
     "algorithms/shared/test_recount.py",
     "algorithms/bofrf/test_hostile_scores.py",
-    "test_estimators.py",
+    "estimators/test_forest_estimators.py",
 )
 """Files that take long, the longest first: so they begin, while files that take a moment are left to fill gaps.
 

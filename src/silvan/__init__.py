@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from silvan.errors import SiteError as SiteError
     from silvan.errors import VersionError as VersionError
     from silvan.errors import WireError as WireError
-    from silvan.estimators import ForestClassifier as ForestClassifier
-    from silvan.estimators import ForestRegressor as ForestRegressor
+    from silvan.estimators.forest_estimators import ForestClassifier as ForestClassifier
+    from silvan.estimators.forest_estimators import ForestRegressor as ForestRegressor
     from silvan.federate.by_columns import federate_columns as federate_columns
     from silvan.federate.by_rows import federate_rows as federate_rows
     from silvan.forest.forest import Forest as Forest
