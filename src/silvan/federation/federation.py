@@ -14,15 +14,17 @@ import msgspec
 
 from silvan.data.holdout import Fold
 from silvan.data.schema import Schema
-from silvan.errors import FederationError, InputError, RefusedError, SiteError
+from silvan.errors import FederationError, InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.agreement.agreement import Agreement, Columns, Differences
+from silvan.federation.delivery.blobs import Blobs
+from silvan.federation.delivery.delivery import Delivery, Sender
 from silvan.federation.journal import LOST, SUM, Entry, Journal
 from silvan.federation.keys import Roster
-from silvan.federation.message import Blob, Envelope, Missing, Owner, Reply, SignedReply, Verb
+from silvan.federation.message import Blob, Missing, Owner, Reply, SignedReply, Verb
 from silvan.federation.party import Party, party_of
-from silvan.federation.question import Asked, Bounds, Check, Event, Question, Tries, UnreachedError
-from silvan.federation.signed import Signer, is_owned
+from silvan.federation.question import Asked, Bounds, Check, Event, Question, Tries, UnreachedError, requests_by_site
+from silvan.federation.signed import Signer
 from silvan.federation.site import Site
 from silvan.federation.store import digest
 from silvan.federation.transports.transport import Transport
@@ -104,9 +106,7 @@ class Federation:
         self.traffic: Counter[tuple[str, str, str]] = Counter()  # (site, "sent" or "received", kind) -> bytes
         self._watchers: list[Callable[[Event], None]] = []
         self.roster = roster if signer is None else signer.roster
-        self._blobs: dict[str, bytes] = {}
-        self._makers: dict[str, list[Owner]] = {}
-        self._has: dict[str, set[str]] = {site: set() for site in self.sites}
+        self._blobs = Blobs()
         self._asked = 0
         self._apart = False
         self._joined: int | None = None  # questions so far of a round that may take several
@@ -145,12 +145,11 @@ class Federation:
         A question is one request for all, or a dict of them by site, all of one kind.
         """
         question = self._question(request, "ask", to, check)
-        known = self._recall(question)
-        replies = {}
+        known, sender, replies = self._recall(question), self._sender, {}
         for site, entry in list(known.items()):
             if entry.kind != LOST:
                 replies[site] = wire.decode(entry.body, question.kind.reply)
-                if not self._is_owned(site, replies[site]):  # a journal from before sites signed: they answer again
+                if not sender.is_owned(site, replies[site]):  # a journal from before sites signed: they answer again
                     self.journal.forget(question.name, site)
                     del known[site], replies[site]
         left = {site: r for site, r in question.requests.items() if site not in known}
@@ -189,31 +188,19 @@ class Federation:
 
     def blob(self, data: bytes) -> Blob:
         """Return a reference to something large, for requests; it travels once to each site."""
-        name = digest(data)
-        self._blobs[name] = data
-        return Blob(name)
+        return self._blobs.add(data)
 
     def work(self, site: str, reply: SignedReply) -> Blob:
         """Return a reference to what a site made and signed in the task at hand, for requests to other sites."""
-        blob = self.blob(reply.work())
-        owner, known = Owner(site, self.task, reply.signature), self._makers.setdefault(blob.hash, [])
-        if owner not in known:
-            known.append(owner)
-        return blob
+        return self._blobs.add_work(reply.work(), Owner(site, self.task, reply.signature))
 
     def makers(self, blob: Blob) -> list[Owner]:
         """Return the sites that made and signed what a blob holds."""
-        return self._makers.get(blob.hash, [])
-
-    def _is_owned(self, site: str, reply: Reply) -> bool:
-        """Return whether a site's signature of what it made is its own; there is nothing to check in most replies."""
-        if self.roster is None or not isinstance(reply, SignedReply):
-            return True
-        return is_owned(self.roster, Owner(site, self.task, reply.signature), self.study, digest(reply.work()))
+        return self._blobs.makers(blob)
 
     def content(self, blob: Blob) -> bytes:
         """Return what a blob of this federation stands for."""
-        return self._blobs[blob.hash]
+        return self._blobs.content(blob)
 
     # -- what sites agreed on
 
@@ -305,51 +292,29 @@ class Federation:
 
     def exchange(self, question: Asked) -> Iterator[tuple[str, Reply, Entry]]:
         """Send a question and yield checked replies, sending blobs that turn out to be missing."""
-        kind, verb = question.kind.__name__, question.kind.verb
-        wanted = {site: question.written(site).blobs for site in question.requests}
-        lacking = {site: [h for h in wanted[site] if h not in self._has[site]] for site in wanted}
+        kind, delivery = question.kind.__name__, Delivery(question, self._sender, self._blobs)
         pending, tries, begun = list(question.requests), Tries(self.timeout, self._patience), self.transport.now()
         while pending:
             self.exchanges += 1
-            messages = {}
             for site in pending:
-                blobs = {h: self._blobs[h] for h in lacking[site]}
-                messages[site] = self._sign(site, verb, self._envelope(question, site, blobs))
-                self._has[site].update(lacking[site])
-                question.received[site] += len(messages[site])
                 self._notify(Event("question", kind, self.rounds, site))
             again: list[str] = []
             unreached: dict[str, UnreachedError] = {}
             failed: dict[str, Exception] = {}
-            waiting = dict.fromkeys(pending)
-            for site, data in self.transport.deliver(messages, verb, self.timeout):
-                if site not in waiting:
-                    continue  # a second answer to the same question changes nothing
-                question.sent[site] += len(data) if isinstance(data, bytes) else 0
-                opened = self._open(site, data)
-                outcome = None if opened is None else question.read(site, opened)
-                if outcome is None:
-                    continue  # an answer to another question, or not the site's
-                del waiting[site]
+            for site, outcome in delivery.send(pending, self.transport, self.timeout):
                 if isinstance(outcome, Missing):
-                    # whatever the question refers to, and nothing else, however much is asked for
-                    lacking[site] = [] if set(wanted[site]).isdisjoint(outcome.hashes) else wanted[site]
                     again.append(site)
                 elif isinstance(outcome, UnreachedError):
                     unreached[site] = outcome
                 elif isinstance(outcome, Exception):
                     failed[site] = outcome
-                elif not self._is_owned(site, outcome[0]):
-                    failed[site] = SiteError(site, f"answered {kind} with what it did not sign")
                 else:
                     reply, body = outcome
                     self._notify(Event("answer", kind, self.rounds, site, self.transport.now() - begun))
                     yield site, reply, Entry(type(reply).__name__, body, question.sent[site], question.received[site])
-            failed |= {site: SiteError(site, f"did not answer {kind}") for site in waiting}
-            pending = [site for site in wanted if site in again or site in unreached]
             failed |= tries.over(kind, again, unreached, self.transport.now() - begun)
             self._lose(failed, question)
-            pending = [site for site in pending if site not in failed]
+            pending = [s for s in question.requests if (s in again or s in unreached) and s not in failed]
             for site in unreached:
                 if site in pending:
                     self._notify(
@@ -358,32 +323,10 @@ class Federation:
             if unreached and pending:
                 self.transport.pause(tries.waits(unreached))
 
-    def _envelope(self, question: Asked, site: str, blobs: dict[str, bytes]) -> Envelope:
-        written = question.written(site)
-        over = list(question.requests if question.over is None else question.over)
-        return Envelope(
-            study=self.study,
-            question=question.wave,
-            sender="",
-            kind=question.kind.__name__,
-            body=written.body,
-            blobs=blobs,
-            over=over if question.kind.verb == "total" else [],
-            step=question.step_of(site),
-            task=self.task,
-            round=self.agreement_rounds if self._apart else self.rounds,
-            whole="" if question.step is None else question.name,
-            owners={h: self._makers[h] for h in written.blobs if h in self._makers},
-        )
-
-    def _sign(self, site: str, verb: Verb, envelope: Envelope) -> bytes:
-        data = wire.encode(envelope)
-        return data if self.signer is None else self.signer.send(site, self.study, verb, data)
-
-    def _open(self, site: str, data: bytes | Exception) -> bytes | Exception | None:
-        if self.signer is None or isinstance(data, Exception):
-            return data
-        return self.signer.read(site, self.study, data)
+    @property
+    def _sender(self) -> Sender:
+        number = self.agreement_rounds if self._apart else self.rounds
+        return Sender(self.study, self.task, number, self.signer, self.roster)
 
     # -- counts
 
@@ -455,20 +398,8 @@ class Federation:
 
     def _question(self, request: Question, verb: Verb, to: Iterable[str] | None, check: Check | None) -> Asked:
         """Return a question with its number, and a name by all that determines its answers."""
-        wanted = list(request) if isinstance(request, dict) else (self.sites if to is None else list(to))
-        unknown = [s for s in wanted if s not in self.sites]
-        if unknown:
-            raise InputError(f"there is no site {unknown[0]!r}; the sites are {', '.join(self.sites)}")
-        sites = [s for s in self.sites if s in wanted and s not in self.lost]
-        requests = {s: request[s] if isinstance(request, dict) else request for s in sites}
-        if not requests:
-            raise FederationError("there is no site left to ask")
-        kinds = {type(r) for r in requests.values()}
-        if len(kinds) > 1:
-            raise FederationError("a question to several sites must be of one kind")
-        kind = kinds.pop()
-        if kind.verb != verb:
-            raise FederationError(f"{kind.__name__} is for {kind.verb!r}, not for {verb!r}")
+        requests = requests_by_site(request, verb, to, self.sites, self.lost)
+        kind = type(next(iter(requests.values())))
         self._asked += 1
         if self._apart:
             self.agreement_rounds += 1
@@ -477,7 +408,7 @@ class Federation:
         if self._joined is not None:
             self._joined += 1
         parts = list(requests.values()) if isinstance(request, dict) else [request]
-        named = msgspec.json.encode([self.study, self._asked, kind.__name__, sites])
+        named = msgspec.json.encode([self.study, self._asked, kind.__name__, list(requests)])
         return Asked(digest(b"\n".join([named, *map(wire.encode, parts)])), kind, requests, check)
 
     def _recall(self, question: Asked) -> dict[str, Entry]:

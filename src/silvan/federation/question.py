@@ -6,16 +6,16 @@ fit makes its site a failed one, as does silence.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from silvan.errors import FormatError, RefusedError, SiteError
+from silvan.errors import FederationError, FormatError, InputError, RefusedError, SiteError
 from silvan.federation import wire
-from silvan.federation.message import FULL, STALE, Envelope, Missing, Reply, Request, Step, Trouble, blobs_in
+from silvan.federation.message import FULL, STALE, Envelope, Missing, Reply, Request, Step, Trouble, Verb, blobs_in
 from silvan.federation.store import digest
 
 
@@ -117,6 +117,30 @@ class Tries:
             return 0.0
         self._pauses += 1
         return float(min(0.05 * 2**self._pauses, 2.0))
+
+
+def requests_by_site(
+    request: Question, verb: Verb, to: Iterable[str] | None, sites: Sequence[str], lost: Container[str]
+) -> dict[str, Request]:
+    """Return what each site is asked, in the order of ``sites``, without those that were lost.
+
+    Raise ``InputError`` for a site that there is not, ``FederationError`` for requests that cannot be one question.
+    """
+    wanted = list(request) if isinstance(request, dict) else (sites if to is None else list(to))
+    unknown = [s for s in wanted if s not in sites]
+    if unknown:
+        raise InputError(f"there is no site {unknown[0]!r}; the sites are {', '.join(sites)}")
+    asked = [s for s in sites if s in wanted and s not in lost]
+    requests = {s: request[s] if isinstance(request, dict) else request for s in asked}
+    if not requests:
+        raise FederationError("there is no site left to ask")
+    kinds = {type(r) for r in requests.values()}
+    if len(kinds) > 1:
+        raise FederationError("a question to several sites must be of one kind")
+    kind = kinds.pop()
+    if kind.verb != verb:
+        raise FederationError(f"{kind.__name__} is for {kind.verb!r}, not for {verb!r}")
+    return requests
 
 
 class Written(NamedTuple):

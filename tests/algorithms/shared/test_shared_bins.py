@@ -58,7 +58,7 @@ def test_bins_of_a_federation(task, max_bins, n_sites):
         assert bins.n_bins[0] == max_bins + 1
     # what travels to the sites is what the coordinator has
     site = fed.site(fed.sites[0])
-    site.store.put(f"blob {blob.hash}", fed._blobs[blob.hash])
+    site.store.put(f"blob {blob.hash}", fed.content(blob))
     same_cuts(bins, bins_of(site, blob, fed.schema))
 
 
