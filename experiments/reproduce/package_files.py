@@ -36,7 +36,8 @@ def _abalone(folder: Path) -> pl.DataFrame:
     """Read shellfish: sex, seven measures, and the age in five classes of up to 7, 9, 11, 14 and more rings."""
     names = ["sex", *(f"x{i}" for i in range(1, 8)), "rings"]
     frame = pl.read_csv(folder / "abalone" / "abalone.data.txt", has_header=False, new_columns=names)
-    return frame.with_columns(label=pl.col("rings").cut([7, 9, 11, 14]).to_physical().cast(pl.Int64)).drop("rings")
+    age = pl.sum_horizontal((pl.col("rings") > most).cast(pl.Int64) for most in (7, 9, 11, 14))
+    return frame.with_columns(label=age).drop("rings")
 
 
 _READERS: dict[str, Callable[[Path], pl.DataFrame]] = {

