@@ -1,11 +1,10 @@
 """What all tests share: compiled kernels, randomness, the order of tests, and which of them take long.
 
-numba keeps a compiled kernel while its own file is unchanged, whatever happens to the kernels it calls in other files.
-So compiled kernels are kept in a folder that is named by the text of all files with kernels.
+Compiled kernels are kept in a folder that is named by the text of all files with kernels, so that those of several
+branches are there.
 """
 
 import gc
-import hashlib
 import os
 import shutil
 import subprocess
@@ -17,6 +16,8 @@ import pytest
 import typer.testing
 from helpers import needs, randomness
 from hypothesis import settings
+
+from silvan.util.kernel_texts import digest_of_kernels
 
 pytest_plugins = ["helpers.postgres", "helpers.mariadb"]  # the fixtures of these names
 
@@ -111,12 +112,7 @@ typer.testing._get_command = cache(typer.testing._get_command)
 
 def _use_compiled_kernels() -> None:
     """Have numba keep compiled kernels in a folder of their own for this state of the sources."""
-    digest = hashlib.sha256()
-    for path in sorted((TESTS.parent / "src" / "silvan").rglob("*.py")):
-        text = path.read_bytes()
-        if b"njit" in text or path.parent.name in _WITH_CONSTANTS:
-            digest.update(str(path).encode() + b"\0" + text)
-    folder = COMPILED / digest.hexdigest()[:16]
+    folder = COMPILED / digest_of_kernels()
     os.environ["NUMBA_CACHE_DIR"] = str(folder)
     folder.mkdir(parents=True, exist_ok=True)
     folder.touch()

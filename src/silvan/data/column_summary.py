@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from silvan.data.batches import Batched, Whole
 from silvan.data.binning import grid
@@ -14,6 +13,7 @@ from silvan.data.column_types import kind_of
 from silvan.data.encode import Task, check_few, describe_label, infer_task, label_column, numeric_or_text
 from silvan.data.schema import Class, Label
 from silvan.errors import InputError, SchemaError
+from silvan.util.kernels import njit
 
 _SHIFT = 23
 """Medians are rounded to powers of two: the sign and the exponent are kept."""

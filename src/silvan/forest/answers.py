@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from silvan.util.kernels import njit
 
 U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
 

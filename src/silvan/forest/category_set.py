@@ -4,9 +4,9 @@ Bit b of a set is bin b of the column; bit 0 is the bin of missing values. A set
 """
 
 import numpy as np
-from numba import njit
 
 from silvan.data.schema import Schema
+from silvan.util.kernels import njit
 
 SET_WORDS = 4
 """64-bit words of a set: one bit for each of the 256 bins that a byte can hold."""

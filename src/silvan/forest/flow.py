@@ -8,11 +8,11 @@ take each row down by itself, as ``walk`` does, which suits a few rows as well.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from silvan.forest.answers import Adding, Totals, add_rows, add_weight
 from silvan.forest.arrays import ForestArrays
 from silvan.forest.walk import BLOCK, Nodes, U
+from silvan.util.kernels import njit
 
 ROWS = 1 << 15
 """Rows that go down together: their lists and a column fit the cache."""

@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from numba import njit
 
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
@@ -22,6 +21,7 @@ from silvan.forest.explain.importance import gain_shares, mean_shares
 from silvan.forest.files.tensors import read_tensors, write_tensors
 from silvan.forest.forest import Forest
 from silvan.forest.model_in_shares import VERSION, ModelInShares, require
+from silvan.util.kernels import njit
 
 STRUCTURE, SHARE = "silvan structure", "silvan share"
 

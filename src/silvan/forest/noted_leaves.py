@@ -3,11 +3,11 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from silvan.forest.answers import Adding, Totals, add_weight
 from silvan.forest.arrays import ForestArrays
 from silvan.forest.walk import U
+from silvan.util.kernels import njit
 
 _MOST_LEAVES = 1 << 16
 

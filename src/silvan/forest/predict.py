@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from silvan.data.encode import encode_features
 from silvan.data.schema import Schema
@@ -16,6 +15,7 @@ from silvan.forest.category_set import is_category_split
 from silvan.forest.flow import add_by_flow, lay_out, make_buffers
 from silvan.forest.noted_leaves import add_noted
 from silvan.forest.walk import BLOCK, Nodes, U, pack, walk
+from silvan.util.kernels import njit
 from silvan.util.readable import format_names
 from silvan.util.threads import thread_count, thread_map
 

@@ -5,10 +5,10 @@ goes both ways.
 """
 
 import numpy as np
-from numba import njit
 
 from silvan.forest.category_set import in_set
 from silvan.forest.forest_shares import Share, Structure
+from silvan.util.kernels import njit
 from silvan.util.threads import thread_count, thread_map
 
 _ROWS_A_TASK = 256

@@ -7,7 +7,6 @@ threads.
 from collections.abc import Callable
 
 import numpy as np
-from numba import njit
 
 from silvan.errors import InputError
 from silvan.forest.arrays import ForestArrays
@@ -16,6 +15,7 @@ from silvan.forest.masks.small_trees import MOST_TURNS, SortedRows, are_small, c
 from silvan.forest.noted_leaves import Noted
 from silvan.forest.predict import abstaining, leaf_votes
 from silvan.forest.walk import BLOCK, Nodes, U, pack, walk
+from silvan.util.kernels import njit
 from silvan.util.threads import thread_count, thread_map
 
 ERROR_CAP = 1 << 31

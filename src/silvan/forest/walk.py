@@ -7,10 +7,10 @@ arrived.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from silvan.forest.arrays import ForestArrays
 from silvan.forest.category_set import is_category_split
+from silvan.util.kernels import njit
 
 MISSING_RIGHT, MISSING_LEFT = -1, -2
 """Kinds of numeric split; a kind of 0 or more is a split by category and is its row of ``sets``."""

@@ -11,9 +11,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from silvan.errors import FormatError
+from silvan.util.kernels import njit
 from silvan.util.threads import thread_map
 
 U = np.uint64

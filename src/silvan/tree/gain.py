@@ -19,8 +19,9 @@ the same gains.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numba.cpython.unsafe.numbers import leading_zeros
+
+from silvan.util.kernels import njit
 
 GINI, ENTROPY, SQUARED_ERROR = 0, 1, 2
 CRITERIA = {"gini": GINI, "entropy": ENTROPY, "log_loss": ENTROPY, "squared_error": SQUARED_ERROR}

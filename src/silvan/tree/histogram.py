@@ -7,13 +7,13 @@ walk along it. A histogram is an array (bins, statistics); those of several feat
 """
 
 import numpy as np
-from numba import njit
 from numba.cpython.unsafe.numbers import trailing_zeros
 
 from silvan.data.binning.bins import HistogramBins
 from silvan.tree.draw import FeatureOrder, Ties, draw_features
 from silvan.tree.gain import SQUARED_ERROR, Rule, is_closed
 from silvan.tree.split import Scratch, Splits, add_bins, consider_all, finish_split
+from silvan.util.kernels import njit
 
 U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
 

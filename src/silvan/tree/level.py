@@ -5,7 +5,6 @@ features are listed. Whoever knows the list can fill or read them.
 """
 
 import numpy as np
-from numba import njit
 
 from silvan.data.binning.bins import Bins, HistogramBins
 from silvan.errors import InputError
@@ -15,6 +14,7 @@ from silvan.tree.grow import Frontier, Plan
 from silvan.tree.histogram import fill, place_bins
 from silvan.tree.node_rows import Binned, NodeRows, split_evenly
 from silvan.tree.split import Scratch, Splits, add_bins, consider_all, finish_split, make_scratch, some_categorical
+from silvan.util.kernels import njit
 from silvan.util.threads import thread_count, thread_map
 
 _NODES_A_TASK = 256

@@ -6,11 +6,11 @@ all who hold the same rows in the same order a bit is about the same row.
 """
 
 import numpy as np
-from numba import njit
 
 from silvan.forest.category_set import in_set
 from silvan.tree.node_rows import NodeRows, split_evenly
 from silvan.tree.split import Splits
+from silvan.util.kernels import njit
 from silvan.util.threads import thread_map
 
 U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops

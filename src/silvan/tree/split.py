@@ -11,7 +11,6 @@ follow the larger side. Categories that the node has not seen follow the missing
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from silvan.data.binning.bins import HistogramBins
 from silvan.forest.category_set import SET_WORDS, in_set
@@ -28,6 +27,7 @@ from silvan.tree.gain import (
     is_allowed,
     n_log_n,
 )
+from silvan.util.kernels import njit
 
 
 class Scratch(NamedTuple):

@@ -10,10 +10,10 @@ other.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from silvan.forest.category_set import SET_WORDS, in_set
 from silvan.tree.split import Splits
+from silvan.util.kernels import njit
 
 U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
 

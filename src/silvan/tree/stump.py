@@ -8,9 +8,9 @@ values are exact. Equal ones go to the lowest feature, then to the cut that come
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from silvan.forest.category_set import SET_WORDS, in_set
+from silvan.util.kernels import njit
 
 
 class Cut(NamedTuple):

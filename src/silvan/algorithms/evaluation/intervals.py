@@ -10,10 +10,10 @@ not certain only because these rows agree on it.
 """
 
 import numpy as np
-from numba import njit
 
 from silvan.algorithms.shared.keyed_rows import draw_times
 from silvan.metrics import Z
+from silvan.util.kernels import njit
 from silvan.util.threads import thread_count, thread_map
 
 FEWEST_ROWS, FEWEST_OF_A_CLASS, FEWEST_NUMBERS = 10, 5, 20

@@ -4,11 +4,11 @@ Equations and algorithms are those of the publication on trees from merged histo
 """
 
 import numpy as np
-from numba import njit
 
 from silvan.data.binning.bins import Bins
 from silvan.data.schema import Schema
 from silvan.tree.split import Splits
+from silvan.util.kernels import njit
 
 
 @njit(nogil=True, cache=True)

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
-from numba import njit
 
 from silvan.algorithms.horizontal.histogram_forest import GrowLevel, SplitHistory, level_histograms, read_level
 from silvan.algorithms.private.noisy_counts import (
@@ -47,6 +46,7 @@ from silvan.tree.grow import Frontier, grow
 from silvan.tree.level import choose_level, draw_level
 from silvan.tree.split import Splits
 from silvan.tree.target import Measure, class_measure
+from silvan.util.kernels import njit
 
 _MOST_COUNTERS = 1 << 24
 """Most statistics that a level's histograms may have."""

@@ -5,9 +5,9 @@ purposes of hashes are numbered in ``silvan.tree.draw``.
 """
 
 import numpy as np
-from numba import njit
 
 from silvan.tree.draw import FOLDS, RESAMPLES, hash_each, mix, siphash
+from silvan.util.kernels import njit
 
 U = np.uint64
 

@@ -1,12 +1,12 @@
 """Checks of questions about a level of trees and of the histograms in reply: kernels trust what they are given."""
 
 import numpy as np
-from numba import njit
 
 from silvan.data.binning.bins import Bins
 from silvan.errors import FormatError
 from silvan.federation import wire
 from silvan.tree.target import Measure
+from silvan.util.kernels import njit
 
 
 def check_nodes(nodes: np.ndarray, features: np.ndarray, n_nodes: int, n_features: int) -> None:

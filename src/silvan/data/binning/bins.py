@@ -11,13 +11,13 @@ from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numba import njit
 
 from silvan.data.binning import grid
 from silvan.data.binning.bin_codes import CODES, staggered_bins, table_shift, value_codes
 from silvan.data.binning.cut_points import choose_cuts, given_cuts, occupied_cells
 from silvan.data.binning.grid import LARGEST, Grid, Heavy
 from silvan.data.schema import MAX_BINS, MISSING_BIN, Schema
+from silvan.util.kernels import njit
 from silvan.util.threads import thread_map
 
 R = TypeVar("R")

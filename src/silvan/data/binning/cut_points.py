@@ -7,11 +7,11 @@ between two occupied cells: 0.5 between 0 and 1.
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
 
 from silvan.data.binning import grid
 from silvan.data.binning.bin_codes import CODES, table_shift
 from silvan.data.binning.grid import LARGEST, Grid, Heavy
+from silvan.util.kernels import njit
 
 _MUCH = 4
 """A value with the rows of so many bins, such as zero in many columns, has cuts on both sides in every tree."""

@@ -12,7 +12,8 @@ those that hold many values. No value of a row is ever a cut point.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from silvan.util.kernels import njit
 
 COARSE_BITS = 14
 """Most bits of the first pass: the sign, the exponent and five bits of the fraction."""

@@ -1,10 +1,10 @@
 """Count the rows of a table that reach each node of a forest, and add up what they have."""
 
 import numpy as np
-from numba import njit
 
 from silvan.forest.arrays import ForestArrays
 from silvan.forest.walk import BLOCK, Nodes, U, pack, walk
+from silvan.util.kernels import njit
 from silvan.util.threads import thread_count, thread_map
 
 

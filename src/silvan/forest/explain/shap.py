@@ -18,13 +18,13 @@ nodes times points in all, and level order makes both plain loops.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from silvan.errors import InputError
 from silvan.forest.arrays import ForestArrays
 from silvan.forest.explain.node_counts import rows_at_nodes
 from silvan.forest.predict import voting_weights
 from silvan.forest.walk import MISSING_RIGHT, Nodes, U, pack
+from silvan.util.kernels import njit
 from silvan.util.threads import thread_count, thread_map
 
 _ROWS = 16

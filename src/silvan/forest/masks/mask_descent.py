@@ -1,9 +1,9 @@
 """The way of rows down a tree as bit masks: a node splits its rows by an operation or two on words of 64."""
 
 import numpy as np
-from numba import njit
 
 from silvan.forest.walk import Nodes, U
+from silvan.util.kernels import njit
 
 
 @njit(nogil=True, cache=True)

@@ -9,7 +9,6 @@ unless leaves are to be noted.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from silvan.forest.masks.mask_descent import (
     count_bits,
@@ -21,6 +20,7 @@ from silvan.forest.masks.mask_descent import (
 )
 from silvan.forest.masks.tree_cuts import Cuts, RankedRows, find_cuts, mark_rows, rank_rows
 from silvan.forest.walk import Nodes, U
+from silvan.util.kernels import njit
 from silvan.util.threads import thread_map
 
 MOST_SPLITS = 1 << 10

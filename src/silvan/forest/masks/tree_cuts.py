@@ -8,9 +8,9 @@ are marked first, and each lower one adds some.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from silvan.forest.walk import MISSING_RIGHT, Nodes, U
+from silvan.util.kernels import njit
 from silvan.util.threads import thread_map
 
 

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
-from numba import njit
 
 from silvan.errors import InputError
+from silvan.util.kernels import njit
 
 U = np.uint64
 

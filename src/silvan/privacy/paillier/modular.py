@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from silvan.privacy.paillier.modular_kernels import (
     LIMB,
@@ -19,6 +18,7 @@ from silvan.privacy.paillier.modular_kernels import (
     vector_chains,
     word_chains,
 )
+from silvan.util.kernels import njit
 from silvan.util.threads import thread_map
 
 _LONGEST = 64

@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils as untyped_cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
+
+from silvan.util.kernels import njit
 
 SQUARE = -1
 WORD, LIMB = 64, 52  # radix of the two kernels

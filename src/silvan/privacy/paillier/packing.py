@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from numba import njit
 
 from silvan.errors import CipherError, InputError
 from silvan.privacy.paillier.cipher import Ciphertexts, Masks, check_ciphertexts, decrypt, encrypt
@@ -25,6 +24,7 @@ from silvan.privacy.paillier.modular import cut_bits, products, run_chains, to_w
 from silvan.privacy.paillier.modular_kernels import SQUARE
 from silvan.privacy.paillier.paillier_keys import Entropy, PrivateKey, PublicKey
 from silvan.tree.level import fill_bases, place_level
+from silvan.util.kernels import njit
 from silvan.util.threads import thread_count
 
 _LARGEST = 1 << 62

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-from numba import njit
+
+from silvan.util.kernels import njit
 
 MOST = 255
 """Most shares of a secret: the number of elements of the field besides zero, where the secret is."""

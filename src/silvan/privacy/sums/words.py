@@ -6,7 +6,8 @@ column as fit share a word, and lane i of a block's words is the i-th run of its
 
 import msgspec
 import numpy as np
-from numba import njit
+
+from silvan.util.kernels import njit
 
 WORD = np.dtype("<u8")
 BITS = 64

@@ -1,0 +1,62 @@
+"""Compiled kernels are kept while all files with kernels stay as they are, and no longer."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from silvan.util import kernel_texts
+
+SOURCES = Path(kernel_texts.__file__).parent.parent
+
+KERNEL = """
+import sys
+from silvan.util import kernels
+kernels._STATE = sys.argv[1]
+from {module} import Pair
+
+@kernels.njit(nogil=True, cache=True)
+def add(pair):
+    return pair.a + pair.b
+
+print(add(Pair(1.0, 2.0)), sum(add.stats.cache_hits.values()))
+"""
+
+
+def run(folder, state, module):
+    """Add two numbers of a class out of a module by a kernel; say whether it was compiled before."""
+    (folder / "kernel.py").write_text(KERNEL.format(module=module))
+    command = [sys.executable, "kernel.py", state]
+    environment = {"NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": str(SOURCES.parent)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_what_an_earlier_version_compiled_is_not_read(tmp_path):
+    """The class of an argument has moved to another module: numba fails to read what names the old one."""
+    pair = "from typing import NamedTuple\n\nclass Pair(NamedTuple):\n    a: float\n    b: float\n"
+    (tmp_path / "first.py").write_text(pair)
+    assert run(tmp_path, "before", "first").stdout == "3.0 0\n"
+    assert run(tmp_path, "before", "first").stdout == "3.0 1\n"
+    (tmp_path / "first.py").rename(tmp_path / "other.py")
+    assert "No module named 'first'" in run(tmp_path, "before", "other").stderr
+    assert run(tmp_path, "after", "other").stdout == "3.0 0\n"
+    assert run(tmp_path, "after", "other").stdout == "3.0 1\n"
+
+
+def test_another_text_of_a_file_with_kernels_is_another_state(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernel_texts, "PACKAGE", tmp_path)
+    (tmp_path / "tree").mkdir()
+    files = {"kernels.py": "@njit()", "tree/constants.py": "BINS = 64", "words.py": "HELLO = 1"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    before = kernel_texts.digest_of_kernels()
+    for name, matters in (("kernels.py", True), ("tree/constants.py", True), ("words.py", False)):
+        (tmp_path / name).write_text(files[name] + "  # changed")
+        assert (kernel_texts.digest_of_kernels() != before) == matters
+        (tmp_path / name).write_text(files[name])
+    (tmp_path / "tree" / "constants.py").rename(tmp_path / "tree" / "numbers.py")
+    assert kernel_texts.digest_of_kernels() != before
+
+
+def test_no_file_takes_numbas_own_decorator():
+    ours = "from silvan.util.kernels import njit"
+    assert [p for p in SOURCES.rglob("*.py") if "import njit" in p.read_text().replace(ours, "")] == []
