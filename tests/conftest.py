@@ -25,7 +25,6 @@ TESTS = Path(__file__).parent
 COMPILED = TESTS.parent / ".numba_cache"
 _KEPT = 4  # folders of compiled kernels
 _COMPLETE = "complete"
-_WITH_CONSTANTS = ("data", "binning", "tree", "forest")  # folders that constants of kernels come from
 
 LONG = (
     "test_flare.py",

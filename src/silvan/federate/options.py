@@ -151,7 +151,7 @@ def check_quorum(quorum: int | None, sums: Sums, n: int) -> None:
 
 
 def check_common(test: float, task: str | None, random_state: Any, exclude: Any, *, may_be_none: bool = False) -> None:
-    """Raise ``InputError`` for a test share, task, seed or list of columns that cannot be meant."""
+    """Raise ``InputError`` for a test share, task, seed or list of columns that is not possible."""
     if not 0.0 <= test < 1.0:
         raise InputError(f"test must be at least 0 and below 1, got {test}")
     if task not in (None, "classification", "regression"):

@@ -1,8 +1,8 @@
 """A question to sites: what was asked of whom, how answers are read and checked, and when to try again.
 
 A reply is taken if it answers the question that is open, for the first time, and is what was asked for. One
-that belongs to another question, or comes a second time, changes nothing. One that cannot be read or does not
-fit makes its site a failed one, as does silence.
+that belongs to another question, or comes a second time, changes nothing. A site whose reply cannot be read or
+does not fit the question, or that does not answer at all, has failed.
 """
 
 from collections import Counter

@@ -149,7 +149,7 @@ def _partitions(name: str, who: str, files: Path, cluster: Any, key: Key, folder
 
 
 def check_reading(path: Path, options: Any, key: Key, problems: Problems, who: str = "") -> Table:
-    """Return a table whose file is written in some way; what cannot be meant is a problem."""
+    """Return a table whose file is written in some way; options that are not possible are problems."""
     if not isinstance(options, dict):
         problems.add(key, f"reading must be a section: [reading], with {', '.join(READING[:-1])} or {READING[-1]}")
         return Table(path)

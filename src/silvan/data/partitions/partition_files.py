@@ -37,7 +37,7 @@ class Partitions:
     cluster: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise ``InputError`` for what cannot be meant."""
+        """Raise ``InputError`` for options that are not possible."""
         files: Any = self.files
         several = isinstance(files, list | tuple) and all(isinstance(file, str | Path) for file in files)
         if not (isinstance(files, str | Path) or several) or not files:

@@ -68,7 +68,7 @@ class Table:
     rename: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        """Raise ``InputError`` for what cannot be meant."""
+        """Raise ``InputError`` for options that are not possible."""
         missing: Any = self.missing
         if not isinstance(missing, list | tuple) or not all(isinstance(text, str) for text in missing):
             raise InputError(f"missing must be a list of texts, got {missing!r}")
