@@ -35,6 +35,9 @@ _SCALE = 0.01
 _STEPS = 1000
 """Gaps are summed in thousandths."""
 
+_DIGITS = 6
+"""Decimals of a forest's share: exponentials differ in their last digits between processors, and forests must not."""
+
 _MOST = 100
 """The most that one site's gap counts, in thousandths, either way: no site decides for all."""
 
@@ -146,7 +149,7 @@ class Compared(NamedTuple):
     def share(self, alike: float) -> float:
         """Return the share of the say that sites' trees have; ``alike``: how much beside the others' without a gap."""
         odds = alike * float(np.exp(self.gap / _SCALE))
-        return odds / (1.0 + odds)
+        return round(odds / (1.0 + odds), _DIGITS)
 
 
 def compare(federation: Federation, schema: Schema, halves: Sequence[Forest], draws: Sequence[Draws]) -> Compared:

@@ -197,7 +197,7 @@ def _fit_classes(
         if shape not in kernels:
             kernels[shape] = estimates.prior(shape, recipe.pairs, recipe.alone)
         values.append(estimates.log_odds(here, shares, kernels[shape], variance))
-    odds = np.log(shares / (1.0 - shares))[:, None]
+    odds = estimates.settled(np.log(shares / (1.0 - shares)))[:, None]
     trees = [[groups[i] for i in table] for table in tables]
     knots = np.tile([-1.0, 1.0], (schema.n_classes, 1))
     forest = table_forest(
@@ -294,4 +294,4 @@ def _score_spread(counts: Sequence[np.ndarray], values: Sequence[np.ndarray], gr
         mass = np.maximum(here[:, 0], 0.0)
         mass = mass / max(mass.sum(), 1.0)
         variance += mass @ (value - mass @ value) ** 2 / groupings
-    return float(1.5 * np.sqrt(variance))
+    return float(estimates.settled(1.5 * np.sqrt(variance)))

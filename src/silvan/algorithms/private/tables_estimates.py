@@ -1,11 +1,24 @@
 """Estimates from noisy counts: smooth histograms, groups of bins, values of cells, calibration.
 
 All of it uses noisy integers and public numbers only, so it costs no epsilon.
+
+Linear algebra, exponentials and logarithms differ in their last digits between processors. Estimates are rounded, so
+that a coordinator that resumes on another machine makes the same forest, and asks the same questions: one that differed
+in a last digit would be another question, whose noise is drawn and charged anew.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
+
+_DIGITS = 6
+"""Decimals of estimates: fewer than all processors agree on, more than noise leaves of any use."""
+
+
+def settled(estimate: np.ndarray) -> np.ndarray:
+    """Return an estimate without the digits in which processors differ; -0 becomes 0."""
+    return np.round(estimate, _DIGITS) + 0.0
+
 
 # -- round A: from a noisy histogram to groups of bins
 
@@ -41,7 +54,7 @@ def smooth(counts: np.ndarray, rows: float, variance: float, spikes: int, widths
                 solved, likelihood = _solve(kernel + variance * np.eye(n), counts - mean)
                 if likelihood > best:
                     best, answer = likelihood, mean + kernel @ solved
-    return np.maximum(answer, 0.0)
+    return settled(np.maximum(answer, 0.0))
 
 
 def cut_evenly(mass: np.ndarray, n_groups: int) -> np.ndarray:
@@ -89,7 +102,7 @@ def log_odds(counts: np.ndarray, shares: np.ndarray, kernel: np.ndarray, varianc
         residual = counts[used, k] - pi * rows[used]
         slope = pi * (1.0 - pi) * rows[used]
         spread = slope + variance * ((1.0 - pi) ** 2 + (n_classes - 1) * pi**2)
-        values[:, k] = _posterior(kernel, used, slope, residual, spread)
+        values[:, k] = settled(_posterior(kernel, used, slope, residual, spread))
     if n_classes == 2:
         values[:, 0] = -values[:, 1]
     return values
@@ -143,7 +156,7 @@ def number_values(
             solved, likelihood = _solve(matrix, residual)
             if likelihood > best:
                 best, answer = likelihood, scaled[:, used] @ (n * solved)
-    return answer
+    return settled(answer)
 
 
 _WITHIN = (12.0, 25.0, 50.0)
@@ -195,7 +208,7 @@ def score_edges(tables: Sequence[np.ndarray], values: Sequence[np.ndarray], k: i
         mean += middle / groupings
         variance += mass @ (value[:, k] - middle) ** 2 / groupings
     # features are not independent, so sums spread more than their parts say
-    return mean + max(1.5 * np.sqrt(variance), 1e-3) * _EDGES
+    return settled(mean + max(1.5 * np.sqrt(variance), 1e-3) * _EDGES)
 
 
 def knots_of(edges: np.ndarray) -> np.ndarray:
@@ -214,7 +227,7 @@ def calibrate(counts: np.ndarray, knots: np.ndarray, variance: float) -> np.ndar
     trust = 2.0 * np.sqrt(variance) + 1.0
     share = (rows[:, 1] + trust * line) / (total + trust)
     rising = _isotonic(share, total + trust)
-    odds = np.clip(np.log(rising) - np.log1p(-rising), -_MOST_ODDS, _MOST_ODDS)
+    odds = settled(np.clip(np.log(rising) - np.log1p(-rising), -_MOST_ODDS, _MOST_ODDS))
     for i in range(1, len(odds)):
         odds[i] = max(odds[i], odds[i - 1] + _LEAST_SLOPE * (knots[i] - knots[i - 1]))
     return odds
