@@ -46,9 +46,9 @@ def drawn_at(fed, place):
         yield site, part, rows_of_trees(fed.site(site).sampling_key, part.row_keys, place, 1, True)[0]
 
 
-def recount_naive(fed, least):
+def recount_naive(fed, least, class_weight):
     """Rows at nodes, and trees as nested tuples, with plain loops over rows."""
-    sent = sv.MergedForest(24, max_depth=5).fit(fed).forest_
+    sent = sv.MergedForest(24, max_depth=5, class_weight=class_weight).fit(fed).forest_
     owners, found = np.repeat(fed.sites, 6), []
     for tree in range(len(sent)):
         reached = np.zeros(len(sent.feature), int)
@@ -83,12 +83,23 @@ def as_tuples(forest, node):
     return (split, as_tuples(forest, int(forest.left[node])), as_tuples(forest, int(forest.right[node])))
 
 
-@pytest.mark.parametrize("task", ["binary", "several", "number"])
-def test_what_a_recount_leaves(task):
+@pytest.mark.parametrize(
+    ("task", "weight"),
+    [
+        ("binary", None),
+        ("several", None),
+        ("number", None),
+        ("binary", "balanced"),
+        ("binary", {"no": 1.0, "yes": 4.0}),
+    ],
+)
+def test_what_a_recount_leaves(task, weight):
     """Splits with enough rows of others on both sides, and leaf values of the rows that trees draw at other sites."""
     fed = federate(tables(task, 240))
-    forest = sv.MergedForest(24, max_depth=5, recount=True).fit(fed).forest_
-    assert [as_tuples(forest, int(node)) for node in forest.offsets[:-1]] == recount_naive(fed, 10)
+    forest = sv.MergedForest(24, max_depth=5, class_weight=weight, recount=True).fit(fed).forest_
+    assert [as_tuples(forest, int(node)) for node in forest.offsets[:-1]] == recount_naive(fed, 10, weight)
+    rows = np.concatenate([fed.site(site).part(fed.schema).y for site in fed.sites])
+    counted = np.array([1.0, 4.0] if isinstance(weight, dict) else len(rows) / 2 / np.bincount(rows)) if weight else 1.0
     for tree in range(0, len(forest), 5):
         labels = {}
         for site, part, drawn in drawn_at(fed, tree % 6):
@@ -98,7 +109,8 @@ def test_what_a_recount_leaves(task):
         assert sorted(labels) == leaves
         for leaf in leaves:
             here = np.array(labels[leaf])
-            mean = [here.mean()] if task == "number" else np.bincount(here, minlength=forest.n_outputs) / len(here)
+            by_class = [] if task == "number" else np.bincount(here, minlength=forest.n_outputs) * counted
+            mean = [here.mean()] if task == "number" else by_class / by_class.sum()
             np.testing.assert_allclose(forest.value[forest.leaf[leaf]], mean, atol=1e-5, rtol=0)
     assert all((w > 0) == (n > 1) for w, n in zip(forest.weights, np.diff(forest.offsets), strict=True))
 

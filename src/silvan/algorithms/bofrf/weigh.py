@@ -247,7 +247,7 @@ def weigh(
             weighted[name] = Weighted(members, own, shown, together, alphas, exchange.equal, kept)
     if not exchange.recount:
         return weighted
-    counting = Counting(exchange.validation, settings.row_draw, settings.min_samples_leaf)
+    counting = Counting.of(settings, exchange.validation)
     return {name: _recounted(federation, schema, one, counting) for name, one in weighted.items()}
 
 

@@ -180,8 +180,7 @@ def fit(
     if influence.recount and len(federation.active) > 1:
         known = {site: rows.get(site, MAX_ROWS) for site in federation.active}
         known |= {site: reply.rows for site, reply in replies.items() if site in known}
-        counting = Counting(0.0, settings.row_draw, settings.min_samples_leaf)
-        recounted, _ = recount(federation, schema, listed, known, counting)
+        recounted, _ = recount(federation, schema, listed, known, Counting.of(settings))
     blobs = {site: blob for site, (_, blob) in listed.items()}
     return Merged(forests, tree_weights, influence.equal, refusals, recounted, blobs)
 

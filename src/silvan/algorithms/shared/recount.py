@@ -22,7 +22,7 @@ from silvan.algorithms.shared.drawn_rows import drawn_by_place
 from silvan.algorithms.shared.requests import forests_of, own_trees, schema_of
 from silvan.algorithms.shared.validation_rows import learning_rows
 from silvan.data.schema import Schema
-from silvan.errors import FormatError
+from silvan.errors import FormatError, InputError
 from silvan.federation import wire
 from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.federation import Federation
@@ -36,6 +36,7 @@ from silvan.forest.predict import abstaining
 from silvan.forest.score import labels_at_leaves, sum_at_nodes
 from silvan.forest.snap import prune
 from silvan.tree.draw import RowDraw
+from silvan.tree.fit import Settings
 from silvan.util.readable import count_of
 
 _BITS = 24
@@ -212,6 +213,15 @@ class Counting:
     validation: float
     bootstrap: RowDraw
     min_samples_leaf: int
+    class_weight: Sequence[float] | None = None  # what a row of each class counts in leaf values
+
+    @classmethod
+    def of(cls, settings: Settings, validation: float = 0.0) -> "Counting":
+        """Return how rows are counted at trees that were grown by settings, whose class weights are numbers."""
+        weights = settings.class_weight
+        if isinstance(weights, str):
+            raise InputError(f"class_weight must be numbers by now, got {weights!r}")
+        return cls(validation, settings.row_draw, settings.min_samples_leaf, weights)
 
     @property
     def min_leaf(self) -> int:
@@ -256,7 +266,7 @@ def recount(
         check=_check_labels(pruned, rows, own),
         most=most if schema.n_classes else None,
     )
-    values = _leaf_values(pruned, labels.counts, offset, scale)
+    values = _leaf_values(pruned, labels.counts, offset, scale, counting.class_weight)
     return _with_values(pruned, values), federation.blob(wire.encode(Recounted(few, values)))
 
 
@@ -294,19 +304,20 @@ def _check_counts(forest: Forest, counts: np.ndarray, most: int, own: np.ndarray
         raise FormatError("it counts rows at leaves of its own trees")
 
 
-def _leaf_values(forest: Forest, counts: np.ndarray, offset: float, scale: float) -> np.ndarray:
+def _leaf_values(
+    forest: Forest, counts: np.ndarray, offset: float, scale: float, class_weight: Sequence[float] | None
+) -> np.ndarray:
     """Return class shares or means at leaves; a leaf without rows takes those of its tree, or keeps its own."""
     tree_of = np.repeat(np.arange(len(forest)), np.diff(forest.offsets))[forest.feature < 0]
     by_tree = np.zeros((len(forest), counts.shape[1]), np.int64)
     np.add.at(by_tree, tree_of, counts)
-
-    def n_of(some: np.ndarray) -> np.ndarray:
-        return some.sum(axis=1) if forest.schema.n_classes else some[:, 0]
-
-    taken = np.where((n_of(counts) > 0)[:, None], counts, by_tree[tree_of])
-    n = n_of(taken)
-    found = taken / np.maximum(n, 1)[:, None] if forest.schema.n_classes else _number(taken, offset, scale)[:, None]
-    return np.asarray(np.where((n > 0)[:, None], found, forest.value))
+    rows = counts.sum(axis=1) if forest.schema.n_classes else counts[:, 0]
+    taken = np.where((rows > 0)[:, None], counts, by_tree[tree_of])
+    if not forest.schema.n_classes:
+        return np.where(taken[:, :1] > 0, _number(taken, offset, scale)[:, None], forest.value)
+    weighted = taken if class_weight is None else taken * np.array(class_weight)
+    total = weighted.sum(axis=1, keepdims=True)
+    return np.asarray(np.where(total > 0, weighted / np.where(total > 0, total, 1), forest.value))
 
 
 def _number(sums: np.ndarray, offset: float, scale: float) -> np.ndarray:
