@@ -4,8 +4,10 @@ Few rows, so that every combination of labels can be tried: those for which a si
 by score and decision, and all else that follows from them, are what a coordinator cannot tell apart. A label that is
 the same in all of them is read for certain. One model is what most studies have judged; of two, as where the
 coordinator knows the site's own forest or a learner needs more, the groups of the one and of the other may be set
-against each other. Of an `AutoForest` a site tells which of six mixes of a forest that it is sent and its own trees it
-takes, and figures: of the shared forest and of the mix that it takes, not of all six.
+against each other. Of an `AutoForest` a site tells which of fifteen mixes it takes, of a forest that it is sent, that
+forest with leaf values from its rows, and its own trees; and figures: of the shared forest and of the mix that it
+takes, not of all fifteen. The leaves here are two halves of the rows, in each of which a row is scored by the labels of
+the others.
 """
 
 from collections import defaultdict
@@ -17,7 +19,7 @@ from experiments.attacks.outcome import Outcome
 from silvan.algorithms.bofrf.choose import judge
 from silvan.algorithms.evaluation.figures import Answer
 from silvan.algorithms.evaluation.score_groups import in_groups, one_class
-from silvan.algorithms.horizontal.own_share import SHARES, likely_share
+from silvan.algorithms.horizontal.site_mix import MIXES, likely_mix
 from silvan.metrics import classification, confusion, count_scores
 
 LEAST = 5
@@ -44,21 +46,29 @@ def run(small: bool) -> list[Outcome]:
 
 def _by_mixes(all_labels: np.ndarray, shared: np.ndarray, own: np.ndarray) -> list[Outcome]:
     """Read labels from which mix a site takes, and from figures of all of them, or of two."""
-    scores = [(1.0 - share) * shared + share * own for share in SHARES]
-    mixes = [np.column_stack([1.0 - score, score]) for score in scores]
     told: list[tuple[list[float], int]] = []
     for y in all_labels:
-        judged = [judge(mix, y, 2) for mix in mixes]
-        choice = 0 if judged[0].measure == "accuracy" else likely_share(judged, y)
+        fitted = _by_leaf(shared, y)
+        scores = [(1.0 - a - b) * shared + a * own + b * fitted for a, b in MIXES]
+        mixes = [np.column_stack([1.0 - score, score]) for score in scores]
+        judged = tuple(judge(mix, y, 2) for mix in mixes)
+        choice = 0 if judged[0].measure == "accuracy" else likely_mix(judged, y)
         figures = []
         for mix in mixes:
             answer, labels = in_groups(Answer(mix, mix.argmax(axis=1)), y, 2, LEAST)
             figures.append(np.nan if one_class(labels, 2) else float(f"{judge(answer.scores, labels, 2).figure:.3g}"))
         told.append((figures, choice))
     of_all = labels_read(all_labels, [repr(one).encode() for one in told])
-    of_two = labels_read(all_labels, [repr((f[0], f[choice], choice)).encode() for f, choice in told])
+    of_two = labels_read(all_labels, [repr((f[0], f[choice], choice > 0)).encode() for f, choice in told])
     what = f"labels of {all_labels.shape[1]} by the mixes of a forest and own trees"
     return [Outcome(what, f"{of_all:.3g}", of_two, 1.5, "on average")]
+
+
+def _by_leaf(shared: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return scores by two leaves: the share of the second class among the other rows, and the shared score as one."""
+    leaf = np.arange(len(y)) % 2
+    sums = np.bincount(leaf, y)[leaf] - y
+    return (sums + shared) / np.bincount(leaf)[leaf]
 
 
 def _models(n: int) -> list[np.ndarray]:

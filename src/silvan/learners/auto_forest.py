@@ -5,13 +5,16 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec.structs import replace as replace_fields
 
 from silvan.algorithms.baselines.in_one_place import pooled_rows, rows_drawn_at_sites
 from silvan.algorithms.evaluation.chosen_threshold import asks_for_threshold
-from silvan.algorithms.evaluation.contenders import NO_RULE, Decide
+from silvan.algorithms.evaluation.contenders import NO_RULE, Decide, MadeAtSite
+from silvan.algorithms.evaluation.figures import Row
 from silvan.algorithms.evaluation.site_thresholds import Draws
 from silvan.algorithms.horizontal import histogram_forest, merged_forest
-from silvan.algorithms.horizontal.own_share import SHARES, ChooseShare, ChosenShare, choose_shares, mixed_forest
+from silvan.algorithms.horizontal.own_share import UNTOLD, ChooseShare, ChosenShare, choose_shares, site_models
+from silvan.algorithms.horizontal.site_mix import MIXES, OWN_ALONE, Ingredients, make_forest
 from silvan.algorithms.horizontal.weigh_halves import RECOUNTED, Compared, CompareHalves, compare, join_halves
 from silvan.algorithms.shared.admission import AdmitTrees, warn_refused
 from silvan.algorithms.shared.class_counts import asks_for_classes, balance_classes
@@ -21,6 +24,7 @@ from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
+from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
 from silvan.learners.parameter_docs import write_shared_entries
 from silvan.tree.draw import rows_of_trees
@@ -28,18 +32,9 @@ from silvan.tree.fit import Settings
 from silvan.util.notebook import html_table
 from silvan.util.readable import count_of
 
-_USES = {
-    0.0: "the shared forest",
-    0.125: "the shared forest with its own trees, 7 to 1",
-    0.25: "the shared forest with its own trees, 3 to 1",
-    0.5: "the shared forest with its own trees, 1 to 1",
-    0.75: "the shared forest with its own trees, 1 to 3",
-    1.0: "its own trees alone",
-}
-
 _CAPTION = (
-    "By training rows, each scored by trees that did not learn from it. A site's own trees count for as much\n"
-    "as mixes with them gain, less what luck may add: with little evidence it has the shared forest."
+    "By training rows, each scored by trees that did not learn from it. A site's own trees and rows count for as\n"
+    "much as mixes with them gain, less what luck may add: with little evidence it has the shared forest."
 )
 
 SHARED = "shared"
@@ -68,13 +63,14 @@ class Choices(dict[str, str]):
 @write_shared_entries
 @dataclass(repr=False, eq=False)
 class AutoForest(Learner):
-    """A federated and a merged forest for all, each by what it is worth, and own trees for a site that needs them.
+    """A federated and a merged forest for all, each by what it is worth, and for each site what serves it.
 
     The shared forest has ``n_estimators`` trees grown from summed histograms, as a ``HistogramForest``, and as many of
     every site, recounted, as a ``MergedForest``. How much each half counts follows from how both do at all sites, on
     training rows, each scored by trees that did not learn from it. Then each site compares the shared forest with mixes
-    in which its own trees count for an eighth up to all, on the same rows. They count for as much as these mixes gain
-    on average, less what luck may add; so with little evidence it has the shared forest.
+    of it, its trees with leaf values from the site's own rows, and the site's own trees, on the same rows. These count
+    for as much as mixes with them gain on average, less what luck may add; so with little evidence a site has the
+    shared forest. A forest that a site makes so stays there: between machines nobody else has it.
 
     Parameters
     ----------
@@ -82,24 +78,31 @@ class AutoForest(Learner):
         Number of trees grown from sums, and of trees that every site grows.
     %(forest_parameters)s
     choose
-        Weigh both halves by how they do, and let every site choose how much its own trees count; False: fixed weights,
-        and all use the shared forest, two rounds less.
+        Weigh both halves by how they do, and let every site choose how much its own trees and rows count; False: fixed
+        weights, and all use the shared forest, two rounds less.
     admission
         Have every site check the others' trees on its own rows and refuse poor and odd ones; one round more.
     recount
         Cut sites' trees back to what rows of other sites reach, and take leaf values from these rows; two rounds. None:
         unless ``monotonic_cst`` is set, whose order such leaf values need not keep.
+    fit_leaves
+        Let sites take leaf values of the shared trees from their own rows. None: unless ``monotonic_cst`` is set.
 
     Attributes
     ----------
     forest_
         The shared forest, a ``Forest``.
     forests_
-        The forest that each site should use, by site.
+        The forest that each site should use, by site. Between machines, of sites that use the shared one: what others
+        made of their own rows stays with them.
+    at_sites_
+        Sites whose forest stays with them, so that it is not in ``forests_``.
     weights_
         How much trees from sums and sites' trees count in the shared forest: "sums" and "sites", together 1.
     shares_
-        How much a site's own trees count beside the shared forest, by site: 0, 0.125, 0.25, 0.5, 0.75 or 1.
+        How much a site's own trees count, by site: 0 to 1, in quarters; NaN where it does not tell: between machines.
+    fitted_
+        How much the shared trees with leaf values from the site's own rows count, by site, likewise.
     choices_
         What each site uses and why, as a sentence a site; prints as a table.
     refused_
@@ -126,6 +129,12 @@ class AutoForest(Learner):
     choose: bool = True
     admission: bool = False
     recount: bool | None = None
+    fit_leaves: bool | None = None
+
+    @property
+    def fits_leaves(self) -> bool:
+        """Whether sites may take leaf values from their own rows."""
+        return self.monotonic_cst is None if self.fit_leaves is None else self.fit_leaves
 
     @property
     def recounts(self) -> bool:
@@ -145,6 +154,10 @@ class AutoForest(Learner):
         super().check()
         if self.choose not in (True, False):
             raise InputError(f"choose must be True or False, got {self.choose!r}")
+        if self.fit_leaves not in (True, False, None):
+            raise InputError(f"fit_leaves must be True, False or None, got {self.fit_leaves!r}")
+        if self.fit_leaves and self.monotonic_cst is not None:
+            raise InputError("leaf values from a site's rows need not keep the order that monotonic_cst asks for")
         if self.choose and not self.bootstrap:
             raise InputError("bootstrap=False leaves no rows to choose on that trees have not seen: set choose=False")
 
@@ -182,20 +195,35 @@ class AutoForest(Learner):
         self.weights_ = {"sums": 1.0 - share, "sites": share}
         self.forest_ = join_halves(halves, share)
         chosen: dict[str, ChosenShare] = {}
+        models: dict[str, MadeAtSite] = {}
         if self.choose:
-            draws = self._draws(sites)
-            own = {site: blob for site, blob in merged.blobs.items() if site in federation.active}
-            decide = (
-                NO_RULE if self.threshold is None or isinstance(self.threshold, str) else Decide(float(self.threshold))
-            )
-            chosen = choose_shares(federation, self.schema_, self.forest_, draws, own, decide)
-        self.shares_ = {site: SHARES[chosen[site].choice] if site in chosen else 0.0 for site in federation.active}
-        self.forests_ = {
-            site: mixed_forest(self.forest_, merged.forests[site], share) if share else self.forest_
-            for site, share in self.shares_.items()
-        }
-        reasons = {site: _reason(mine, chosen.get(site)) for site, mine in self.shares_.items()}
+            models = site_models(federation, self.forest_, merged.blobs, self.fits_leaves, settings.class_weight)
+            chosen = choose_shares(federation, self.schema_, models, self._draws(sites), self._fixed_threshold())
+        mixes = {site: _mix_of(chosen.get(site)) for site in federation.active}
+        self.shares_ = {site: own for site, (own, _) in mixes.items()}
+        self.fitted_ = {site: fitted for site, (_, fitted) in mixes.items()}
+        self._made = {site: model for site, model in models.items() if site in chosen and chosen[site].choice}
+        if federation.local_sites:
+            self._made = {
+                site: replace(model, forest=self._site_forest(federation, site, model, merged.forests))
+                for site, model in self._made.items()
+            }
+        known = {site: model.forest for site, model in self._made.items() if model.forest is not None}
+        self.at_sites_ = sorted(set(self._made) - set(known))
+        self.forests_ = {s: known.get(s, self.forest_) for s in federation.active if s not in self.at_sites_}
+        reasons = {site: _reason(mix, chosen.get(site)) for site, mix in mixes.items()}
         self.choices_ = Choices(reasons, _shared_reason(share, compared, bool(self.schema_.n_classes)))
+
+    def _fixed_threshold(self) -> Decide:
+        """Return from which score on a class is decided on, if that is known before the forest is there."""
+        given = self.threshold
+        return NO_RULE if given is None or isinstance(given, str) else Decide(float(given))
+
+    def _site_forest(self, federation: Federation, site: str, model: MadeAtSite, trees: Mapping[str, Forest]) -> Forest:
+        """Return the forest that a site in this process makes."""
+        mixing, draws = model.mixing, self._draws(list(trees))
+        parts = Ingredients(model.shared, draws, trees[site], mixing.fit, mixing.class_weight)
+        return make_forest(federation.site(site), self.schema_, parts).forest
 
     def _draws(self, sites: list[str]) -> Draws:
         """Return which rows the trees of the shared forest drew."""
@@ -215,12 +243,14 @@ class AutoForest(Learner):
         if forest is None or len(forest) != sum(shared.sizes):
             return found
         found[forest.hash] = shared
-        for site, one in self.forests_.items():
+        for site, one in self.forests_.items():  # of a run that is restored; otherwise sites know it of what they made
             if len(one) == n:
                 found[one.hash] = Draws((n,), (site,), shared.bootstrap)
             elif len(one) == len(forest) + n:
                 sizes, owners = (*shared.sizes, n), (*shared.owners, site)
-                found[one.hash] = Draws(sizes, owners, shared.bootstrap, shared.recounted)
+                found[one.hash] = Draws(sizes, owners, shared.bootstrap, recounted=True)
+            elif one is not forest and len(one) == len(forest):
+                found[one.hash] = replace_fields(shared, recounted=True)
         return found
 
     def drawn_rows(self, federation: Federation) -> np.ndarray | None:
@@ -234,32 +264,77 @@ class AutoForest(Learner):
 
     @classmethod
     def models_judged(cls, parameters: Mapping[str, Any]) -> int:
-        """Return how many models a site judges: the shared forest; both halves and its own mix if sites choose."""
-        return 1 + 3 * bool(parameters.get("choose", True))
+        """Return how many models a site judges: the shared forest; both halves and its own mix if sites choose.
+
+        Its own mix is another one before a threshold was chosen.
+        """
+        chooses = bool(parameters.get("choose", True))
+        return 1 + chooses * (3 + isinstance(parameters.get("threshold"), str))
 
     def candidates(self) -> list[tuple[str, object]]:
         """Return what a site may use, by name."""
-        listed = super().candidates()
-        alike = all(one is self.forest_ or one == self.forest_ for one in self.forests_.values())
-        return listed if alike else [listed[0], (SHARED, self.forest_), (listed[1][0], self.forests_)]
+        listed, made = super().candidates(), getattr(self, "_made", {})
+        models = {**self.forests_, **made}
+        if all(one is self.forest_ or one == self.forest_ for one in models.values()):
+            return listed
+        return [listed[0], (SHARED, self.forest_), (listed[1][0], models)]
+
+    def figures_on_table(self, federation: Federation, contenders: list[tuple[str, object]], table: Any) -> list[Row]:
+        """Return figures of models on the rows of a table, in one process."""
+        known = [(name, self.forests_ if isinstance(model, dict) else model) for name, model in contenders]
+        return super().figures_on_table(federation, known, table)
+
+    def _forest_for(self, site: str | None) -> Forest:
+        if site in getattr(self, "at_sites_", ()):
+            raise InputError(
+                f"the forest of site {site!r} is made of its own rows and stays there: predict at the site"
+            )
+        return super()._forest_for(site)
 
 
-def _reason(share: float, reply: ChosenShare | None) -> str:
+def _mix_of(reply: ChosenShare | None) -> tuple[float, float]:
+    """Return how much own trees and own leaf values count at a site; NaN where it does not tell."""
+    if reply is None:
+        return MIXES[0]
+    return (np.nan, np.nan) if reply.choice == UNTOLD else MIXES[reply.choice]
+
+
+def _use(mix: tuple[float, float]) -> str:
+    """Describe a mix."""
+    own, fitted = mix
+    if np.isnan(own):
+        return "a forest that it made of the shared one, its own rows and trees"
+    parts = {
+        "the shared forest": 1.0 - own - fitted,
+        "its trees with leaf values from own rows" if own + fitted < 1.0 else _FITTED: fitted,
+        "own trees": own,
+    }
+    if own == 1.0:
+        return "its own trees alone"
+    if max(parts.values()) == 1.0:
+        return max(parts, key=lambda name: parts[name])
+    return ", ".join(f"{share:.0%} {name}" for name, share in parts.items() if share)
+
+
+_FITTED = "the shared trees with leaf values from own rows"
+
+
+def _reason(mix: tuple[float, float], reply: ChosenShare | None) -> str:
     """Return what a site uses, and by which figures it chose that."""
-    use = _USES[share]
+    use = _use(mix)
     if reply is None:
         return use
     if not reply.measure:
         return f"{use}: too few rows to choose by"
-    if np.isnan(reply.figures[reply.choice]):
+    if np.isnan(reply.figure):
         return f"{use}: its policy shows no figures"
     name = {"auc": "AUC", "rmse": "RMSE"}.get(reply.measure, reply.measure)
-    largest = float(np.nanmax(reply.figures))
+    largest = float(np.nanmax([reply.figure, *reply.figures]))
     digits = 3 if largest <= 1 else max(0, 3 - len(str(int(largest))))  # figures have three digits
-    figures = [f"{figure:.{digits}f}" for figure in reply.figures]
-    beside = [f"{_USES[SHARES[i]]} {figures[i]}" for i in (0, -1) if SHARES[i] != share and reply.figures[i] >= 0.0]
-    others = f" ({'; '.join(beside)})" if beside else ""
-    return f"{use}: {name} {figures[reply.choice]} on {count_of(reply.rows, 'row')}{others}"
+    others = [(_use(MIXES[i]), reply.figures[i]) for i in (0, OWN_ALONE) if i != reply.choice]
+    beside = [f"{other} {figure:.{digits}f}" for other, figure in others if figure >= 0.0]
+    compared = f" ({'; '.join(beside)})" if beside else ""
+    return f"{use}: {name} {reply.figure:.{digits}f} on {count_of(reply.rows, 'row')}{compared}"
 
 
 def _shared_reason(share: float, compared: Compared, classes: bool) -> str:

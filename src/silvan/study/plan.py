@@ -75,13 +75,13 @@ class Study:
         """How many models, or scores, a site is sent to judge at most, if the study does what its learner does."""
         if self.by_columns:
             return int(bool(self.test))
-        chooses, rule = self.parameters.get("choose", True), isinstance(self.parameters.get("threshold"), str)
-        if (
-            not (self.test or self.repeats) or self.evaluation_epsilon is not None
-        ):  # what fitting needs, on training rows
-            return 3 if self.kind == "AutoForest" and chooses else int(rule)
-        more = bool(self.parameters.get("personal")) + rule
-        return MODELS_JUDGED.get(self.kind, 1) + more  # a forest whose threshold is yet to be chosen is another model
+        rule, made = isinstance(self.parameters.get("threshold"), str), 0
+        if self.kind == "AutoForest" and self.parameters.get("choose", True):
+            made = 3  # both halves, and what the site makes of the shared forest
+        if not (self.test or self.repeats) or self.evaluation_epsilon is not None:
+            return made + rule  # what fitting needs, on training rows
+        more = bool(self.parameters.get("personal")) + rule  # before its threshold is chosen, a forest is another model
+        return MODELS_JUDGED.get(self.kind, 1) + more + (rule and bool(made))
 
     def settings(self) -> dict[str, Any]:
         """Return all settings that decide the result, as plain data."""

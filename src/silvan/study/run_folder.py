@@ -176,6 +176,7 @@ class Record(msgspec.Struct, kw_only=True):
     columns: list[ColumnAtSites] = []  # what sites told of their columns
     warnings: list[str] = []
     models: list[Model] = []
+    at_sites: list[str] = []  # sites that made the model they use of their own rows, and keep it: it is in no file here
     rounds: int = 0
     agreement_rounds: int = 0
     bytes: dict[str, dict[str, int]] = {}  # of training, by site: sent and received
@@ -247,6 +248,10 @@ class Run:
         names = [note.name for note in record.sites]
         if site is not None and site not in names:
             raise InputError(f"there is no site {site!r}; the sites are {', '.join(names)}")
+        if site in record.at_sites:
+            raise InputError(
+                f"the forest of site {site!r} is made of its own rows and is at the site alone: predict there"
+            )
         model = models.get(site or "", models.get(""))
         if model is None:
             raise InputError(f"every site has its own forest here; name one with --site: {', '.join(names)}")

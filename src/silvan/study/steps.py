@@ -166,6 +166,7 @@ def note_training(record: Record, run: Run, federation: Federation, model: Any, 
     in_shares = federation.columns is not None
     forest: Forest | None = None if in_shares and not column_steps.is_whole(model) else getattr(model, "forest_", None)
     record.models = column_steps.save(run, model) if in_shares else run.save_models(forests_to_keep(model))
+    record.at_sites = list(getattr(model, "at_sites_", ()))
     record.rounds, record.bytes, record.seconds = model.rounds_, model.bytes_, round(seconds, 3)
     has_gains = forest is not None and forest.gain is not None
     record.importances = forest.importances() if forest is not None and has_gains else None

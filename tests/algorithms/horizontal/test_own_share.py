@@ -1,4 +1,4 @@
-"""AutoForest: the mean of a federated and a merged forest, and more of a site's own trees where these are better."""
+"""AutoForest: the mean of a federated and a merged forest, and more of a site's own trees and rows where that helps."""
 
 import re
 from typing import NamedTuple
@@ -8,12 +8,14 @@ import polars as pl
 import pytest
 from helpers.private_study import schema as public_schema
 from helpers.studies import federate, parts, table
+from msgspec import UNSET
 
 import silvan as sv
 from silvan.algorithms.bofrf.choose import judge
-from silvan.algorithms.evaluation.contenders import Contender
+from silvan.algorithms.evaluation.contenders import Contender, Mixing
 from silvan.algorithms.evaluation.site_thresholds import score_unseen
-from silvan.algorithms.horizontal.own_share import SHARES, ChooseShare, ChosenShare, check_chosen, likely_share
+from silvan.algorithms.horizontal.own_share import ChooseShare, ChosenShare, check_chosen
+from silvan.algorithms.horizontal.site_mix import MIXES, likely_mix
 from silvan.errors import FormatError, InputError, RefusedError, SiteError
 from silvan.forest import predict
 
@@ -50,8 +52,9 @@ def test_the_shared_forest_is_the_mean_of_both(task):
 @pytest.mark.parametrize(("task", "recount"), [("binary", True), ("binary", False), ("number", True)])
 def test_a_site_that_differs_gets_its_own_trees(task, recount):
     fed = federate(turned(task=task), test=0.25, sums="masked")
-    model = sv.AutoForest(**SMALL, recount=recount).fit(fed)
+    model = sv.AutoForest(**SMALL, recount=recount, fit_leaves=False).fit(fed)
     assert model.shares_["site 2"] == 1.0
+    assert set(model.fitted_.values()) == {0.0}
     own = sv.LocalForest(**SMALL).fit(fed).forests_["site 2"]
     assert model.forests_["site 2"] == own.bare()
     assert model.choices_["site 2"].startswith("its own trees alone: " + ("AUC" if task == "binary" else "RMSE"))
@@ -75,7 +78,8 @@ def test_sites_alike_share_a_forest_and_choosing_costs_two_rounds():
 
 def test_a_mix_counts_own_trees_by_its_share(monkeypatch):
     """Predictions and what is known of draws, of a site between the shared forest and its own trees."""
-    monkeypatch.setattr("silvan.algorithms.horizontal.own_share.likely_share", lambda judged, y: 3)
+    half = MIXES.index((0.5, 0.0))
+    monkeypatch.setattr("silvan.algorithms.horizontal.site_mix.likely_mix", lambda judged, y: half)
     frame = table(n=240)
     fed = federate(parts(frame, 3), test=0.25)
     model = sv.AutoForest(**SMALL).fit(fed)
@@ -109,18 +113,46 @@ def judged_mixes(n, shared, own, numbers=False):
     rng = np.random.default_rng(0)
     y = rng.normal(size=n) if numbers else rng.integers(0, 2, n)
     both = [rng.normal(size=n) * (0.5 if numbers else 1.0) + y * strength for strength in (shared, own)]
-    mixes = [(1 - share) * both[0] + share * both[1] for share in SHARES]
-    return [judge(np.stack([mix, mix] if numbers else [-mix, mix], axis=1), y, 2 * (not numbers)) for mix in mixes], y
+    mixes = [None if fitted else (1 - own) * both[0] + own * both[1] for own, fitted in MIXES]
+    return judged(mixes, y, 2 * (not numbers)), y
+
+
+def judged(mixes, y, n_classes):
+    """Scores of mixes as a site judges them; those that it is not offered stay None."""
+    shown = [None if mix is None else np.stack([-mix, mix] if n_classes else [mix, mix], axis=1) for mix in mixes]
+    return tuple(None if mix is None else judge(mix, y, n_classes) for mix in shown)
+
+
+def own_share(*given):
+    return MIXES[likely_mix(*given)][0]
 
 
 def test_own_trees_count_by_what_they_gain():
-    assert SHARES[likely_share(*judged_mixes(2000, 0.1, 2.0))] == 1.0
-    assert SHARES[likely_share(*judged_mixes(2000, 2.0, 0.1))] == 0.0
-    alike = SHARES[likely_share(*judged_mixes(2000, 1.0, 1.0))]  # errors of their own: half and half is best
+    assert own_share(*judged_mixes(2000, 0.1, 2.0)) == 1.0
+    assert own_share(*judged_mixes(2000, 2.0, 0.1)) == 0.0
+    alike = own_share(*judged_mixes(2000, 1.0, 1.0))  # errors of their own: half and half is best
     assert 0.25 <= alike <= 0.75
-    assert SHARES[likely_share(*judged_mixes(12, 1.0, 1.0))] < alike  # the same, of too few rows to be sure
-    assert SHARES[likely_share(*judged_mixes(2000, -1.0, 1.0, numbers=True))] == 1.0
-    assert SHARES[likely_share(*judged_mixes(2000, 1.0, -1.0, numbers=True))] == 0.0
+    assert own_share(*judged_mixes(12, 1.0, 1.0)) < alike  # the same, of too few rows to be sure
+    assert own_share(*judged_mixes(2000, -1.0, 1.0, numbers=True)) == 1.0
+    assert own_share(*judged_mixes(2000, 1.0, -1.0, numbers=True)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("strengths", "mix"),
+    [
+        ((2.0, 0.1, 0.1), (0.0, 0.0)),
+        ((0.1, 2.0, 0.1), (1.0, 0.0)),
+        ((0.1, 0.1, 2.0), (0.0, 1.0)),
+        ((0.1, 1.5, 1.5), (0.5, 0.5)),
+        ((1.5, 0.1, 1.5), (0.0, 0.5)),
+    ],
+)
+def test_every_part_of_a_mix_counts_by_what_it_gains(strengths, mix):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 4000)
+    parts = [rng.normal(size=4000) + y * strength for strength in strengths]
+    mixes = [(1 - own - fitted) * parts[0] + own * parts[1] + fitted * parts[2] for own, fitted in MIXES]
+    assert MIXES[likely_mix(judged(mixes, y, 2), y)] == mix
 
 
 class Lead(NamedTuple):
@@ -137,9 +169,9 @@ class Lead(NamedTuple):
 @pytest.mark.parametrize(("noise", "share"), [(1.0, 1.0), (2.0, 1.0), (3.0, 0.5), (4.0, 0.5), (8.0, 0.0)])
 def test_less_is_taken_off_for_luck_the_surer_a_lead_is(noise, share):
     """The more of own trees the better; the best lead is of 9, 4.5, 3, 2.2 and 1.1 standard errors."""
-    gains, errors = [0, 0.018, 0.035, 0.06, 0.066, 0.07], [0, 0.002, 0.0045, 0.008, 0.014, 0.018]
-    judged = [Lead(gain, noise * error) for gain, error in zip(gains, errors, strict=True)]
-    assert SHARES[likely_share(judged, np.arange(4) % 2)] == share
+    gains, errors = [0, 0.035, 0.06, 0.066, 0.07], [0, 0.0045, 0.008, 0.014, 0.018]
+    leads = [None if fitted else Lead(gains[int(4 * own)], noise * errors[int(4 * own)]) for own, fitted in MIXES]
+    assert own_share(tuple(leads), np.arange(4) % 2) == share
 
 
 def test_a_number_counts_by_its_spread():
@@ -149,12 +181,12 @@ def test_a_number_counts_by_its_spread():
     scores = [y + 0.6 * noise[:, 0], y + 0.55 * noise[:, 1]]
 
     def chosen(unit):
-        mixes = [unit * ((1 - share) * scores[0] + share * scores[1]) for share in SHARES]
-        return likely_share([judge(mix[:, None], unit * y, 0) for mix in mixes], unit * y)
+        mixes = [None if fitted else unit * ((1 - own) * scores[0] + own * scores[1]) for own, fitted in MIXES]
+        return likely_mix(judged(mixes, unit * y, 0), unit * y)
 
     assert 0 < chosen(1.0) == chosen(1000.0) == chosen(1e-6)
     constant = np.zeros(300)
-    assert likely_share([judge(one[:, None], constant, 0) for one in scores], constant) == 0
+    assert likely_mix(judged(scores, constant, 0), constant) == 0
 
 
 def test_few_rows_keep_the_shared_forest():
@@ -166,15 +198,19 @@ def test_few_rows_keep_the_shared_forest():
     assert "<td" in model.choices_._repr_html_()
 
 
-def test_figures_of_rows_in_groups_are_of_the_shared_forest_and_the_mix_that_is_taken():
+def test_of_rows_in_groups_figures_of_two_mixes_are_told_and_not_which_was_taken():
     """Of all mixes they would tell labels to whoever knows the trees: see experiments/attacks/told_of_groups.py."""
     fed = federate(turned(), policy=sv.Policy(score_groups=5))
     model = sv.AutoForest(**SMALL).fit(fed)
     said = {s: [x.what for x in fed.site(s).outbox.ledger.lines() if x.kind == "ChooseShare"] for s in fed.sites}
-    for site, share in model.shares_.items():
-        assert [f"figures of {'2 mixes' if share else '1 mix'} on" in what for what in said[site]] == [True]
-        assert model.choices_[site].count("0.") == (2 if share else 1)
-    assert any(model.shares_.values())
+    made = {site for site, share in model.shares_.items() if np.isnan(share)}
+    assert made
+    for site in fed.sites:
+        n = "2 mixes" if site in made else "1 mix"
+        assert [f"figures of {n} on" in what for what in said[site]] == [True]
+        assert model.choices_[site].count("0.") == (2 if site in made else 1)
+        assert model.choices_[site].startswith("a forest that it made" if site in made else "the shared forest:")
+        assert (model.forests_[site] == model.forest_) == (site not in made)
 
 
 # -- what is refused
@@ -186,6 +222,8 @@ def test_figures_of_rows_in_groups_are_of_the_shared_forest_and_the_mix_that_is_
         ({"choose": "yes"}, "choose must be True or False, got 'yes'"),
         ({"bootstrap": False}, "leaves no rows to choose on"),
         ({"recount": 1.5}, "recount must be True or False"),
+        ({"fit_leaves": "no"}, "fit_leaves must be True, False or None, got 'no'"),
+        ({"fit_leaves": True, "monotonic_cst": {"age": 1}}, "need not keep the order that monotonic_cst asks for"),
     ],
 )
 def test_parameters_that_make_no_sense(wrong, match):
@@ -202,21 +240,26 @@ def test_a_site_with_a_privacy_budget_refuses_it():
 def asked_of(fed, **changed):
     """A question as the coordinator asks it, with fields of another value."""
     model = sv.AutoForest(**SMALL).fit(fed)
-    sent = Contender(sent=fed.blob(model.forest_.to_bytes()), draws=model.draws(fed, [])[model.forest_.hash])
-    schema = fed.blob(fed.schema.to_json().encode())
-    return ChooseShare(**{"schema": schema, "model": sent, "own": fed.blob(model.forest_.to_bytes()), **changed})
+    shared = fed.blob(model.forest_.to_bytes())
+    of = {"sent": shared, "draws": model.draws(fed, [])[model.forest_.hash], **changed}
+    return ChooseShare(schema=fed.blob(fed.schema.to_json().encode()), model=Contender(**of))
 
 
 def test_own_trees_are_what_the_site_signed():
     fed = federate(parts(table(n=60), 2))
-    with fed.working_on("another task"), pytest.raises(RefusedError, match="signed for this task"):
-        fed.ask(asked_of(fed))
+    question = asked_of(fed)
+    with fed.working_on("another task"):
+        forged = Mixing(question.model.sent, fed.task)
+        with pytest.raises(RefusedError, match="the site's own trees are not"):
+            fed.ask(asked_of(fed, mixed=forged))
 
 
-def test_draws_must_be_known():
+@pytest.mark.parametrize("wrong", [{}, {"draws": UNSET}, {"sent": None}])
+def test_what_a_mix_is_made_of_must_be_known(wrong):
+    """Own trees of the task, a forest that is sent, and which rows its trees drew."""
     fed = federate(parts(table(n=60), 2))
     with fed.working_on("a task"), pytest.raises(SiteError, match="could not read what it was sent"):
-        fed.ask(asked_of(fed, model=Contender()))
+        fed.ask(asked_of(fed, **wrong))
 
 
 def test_the_shared_forest_and_its_halves_count_as_models_that_are_judged():
@@ -229,14 +272,16 @@ def test_the_shared_forest_and_its_halves_count_as_models_that_are_judged():
 @pytest.mark.parametrize(
     ("lie", "match"),
     [
-        ({"choice": 6}, "chose what it was not offered"),
+        ({"choice": len(MIXES)}, "chose what it was not offered"),
+        ({"choice": -2}, "chose what it was not offered"),
         ({"rows": -1}, "chose what it was not offered"),
+        ({"figure": np.inf}, "not possible"),
         ({"figures": np.zeros(3)}, "not those asked for"),
-        ({"figures": np.full(6, -1.0)}, "not possible"),
+        ({"figures": np.full(len(MIXES), -1.0)}, "not possible"),
     ],
 )
 def test_answers_that_cannot_be(lie, match):
-    given = {"choice": 0, "measure": "auc", "rows": 9, "figures": np.zeros(len(SHARES))}
+    given = {"choice": 0, "measure": "auc", "rows": 9, "figure": 0.5, "figures": np.zeros(len(MIXES))}
     with pytest.raises(FormatError, match=match):
         check_chosen("a site", ChosenShare(**{**given, **lie}))
     check_chosen("a site", ChosenShare(**given))

@@ -7,6 +7,7 @@ weights of trees that sites signed are the coordinator's word.
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -29,10 +30,24 @@ MOST = 8
 """The most models in a judgement."""
 
 
+class Mixing(msgspec.Struct, frozen=True):
+    """What a site makes a forest of, beside one that it is sent: its own trees, as it signed them in a task.
+
+    And, with ``fit``, the trees that it is sent with leaf values from its rows, of which those of each class count by
+    their weights, if there are any.
+    """
+
+    own: Blob
+    work: str
+    fit: bool = True
+    class_weight: tuple[float, ...] = ()
+
+
 class Contender(msgspec.Struct, frozen=True):
     """A model to judge: one that is sent, or the site's own, grown there when it is judged.
 
-    With ``work``, what is sent are trees that the site made itself in that task, and nothing else.
+    With ``work``, what is sent are trees that the site made itself in that task, and nothing else. With ``mixed``, the
+    model is what the site makes of the one that is sent, which stays there.
     """
 
     sent: Blob | None = None
@@ -42,10 +57,23 @@ class Contender(msgspec.Struct, frozen=True):
     draws: Draws | UnsetType = UNSET  # which rows the trees that are sent drew, if that is known
     # of two classes: from which score on the second is decided on, or by which rule the site chooses that for its own
     threshold: float | str | UnsetType = UNSET
+    mixed: Mixing | UnsetType = UNSET
 
     def alike(self) -> "Contender":
         """Return what must be alike at all sites of a sum: the model, or that it is the site's own."""
         return msgspec.structs.replace(self, sent=None, draws=UNSET) if self.work else self
+
+
+@dataclass(frozen=True)
+class MadeAtSite:
+    """A model that a site makes of one that all share and of its own trees, and keeps: see ``Mixing``.
+
+    In one process the ``forest`` that it makes is known.
+    """
+
+    shared: Forest
+    mixing: Mixing
+    forest: Forest | None = None
 
 
 class Decide(NamedTuple):
@@ -69,13 +97,20 @@ def check_contenders(site: Site, contenders: Sequence[Contender], by: Sequence[i
     for one in contenders:
         if one.sent is None:
             continue
+        if isinstance(one.mixed, Mixing) and not _is_own(site, one.mixed.own, one.mixed.work):
+            raise RefusedError("what are said to be the site's own trees are not")
         if not one.work:
             sent.add(
                 digest(msgspec.json.encode([one, list(by)] if by else one))
             )  # other draws of its trees make other figures
-        elif not any(owner.site == site.name and owner.task == one.work for owner in site.owners(one.sent.hash)):
+        elif not _is_own(site, one.sent, one.work):
             raise RefusedError("what is said to be the site's own model is not")
     count_models(site, sent)
+
+
+def _is_own(site: Site, blob: Blob, task: str) -> bool:
+    """Whether the site made and signed something in a task."""
+    return any(owner.site == site.name and owner.task == task for owner in site.owners(blob.hash))
 
 
 def count_models(site: Site, sent: set[str]) -> None:
@@ -105,21 +140,29 @@ def model_of(site: Site, schema: Schema, blob: Blob) -> Forest:
 
 
 def list_contenders(
-    federation: Federation, models: Sequence[object], draws: Mapping[str, Draws], decide: Decide = NO_RULE
+    federation: Federation,
+    models: Sequence[object],
+    draws: Mapping[str, Draws],
+    decide: Decide = NO_RULE,
+    sites: Sequence[str] | None = None,
 ) -> dict[str, list[Contender]]:
-    """Return the models to judge by site.
+    """Return the models to judge by site, of all sites or of some.
 
     ``draws`` says which rows the trees of a model drew, by the model's hash; ``decide``, how a class is decided on.
     """
-    return {
-        site: [_contender(federation, site, model, draws, decide) for model in models] for site in federation.active
-    }
+    asked = federation.active if sites is None else sites
+    return {site: [_contender(federation, site, model, draws, decide) for model in models] for site in asked}
 
 
 def _contender(
     federation: Federation, site: str, model: object, draws: Mapping[str, Draws], decide: Decide
 ) -> Contender:
     model = for_site(model, site)
+    if isinstance(model, MadeAtSite) and model.forest is not None and not federation.makers(model.mixing.own):
+        model = model.forest  # the sites of another federation than the one it was learnt in
+    if isinstance(model, MadeAtSite):
+        shared = _contender(federation, site, model.shared, draws, decide)
+        return msgspec.structs.replace(shared, mixed=model.mixing)
     if isinstance(model, Settings):
         return Contender(own=model, threshold=decide.own)
     if isinstance(model, Boosting):

@@ -8,11 +8,12 @@ from msgspec import UnsetType
 
 from silvan import metrics
 from silvan.algorithms.boosting.adaboost import local_boost
-from silvan.algorithms.evaluation.contenders import Contender, model_of
+from silvan.algorithms.evaluation.contenders import Contender, Mixing, model_of
 from silvan.algorithms.evaluation.figures import Answer
 from silvan.algorithms.evaluation.site_thresholds import Draws, site_threshold
 from silvan.algorithms.evaluation.subgroups import Cells, cells_of, check_by, in_groups_by_cell
 from silvan.algorithms.horizontal.merged_forest import local_forest
+from silvan.algorithms.horizontal.site_mix import Ingredients, SiteForest, make_forest
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, RefusedError
 from silvan.federation.site import Site
@@ -60,7 +61,9 @@ def _grows(site: Site, contender: Contender) -> bool:
 
 
 def forest_of(site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray) -> Forest:
-    """Read or grow a model; one that is grown is kept."""
+    """Read, make or grow a model; one that is grown is kept."""
+    if isinstance(contender.mixed, Mixing):
+        return _site_forest(site, schema, contender).forest
     if contender.sent is not None and contender.own is None and contender.boosted is None:
         return model_of(site, schema, contender.sent)
     key = ("own model", msgspec.json.encode(contender), feature_key.tobytes(), schema.hash)
@@ -73,6 +76,15 @@ def forest_of(site: Site, schema: Schema, contender: Contender, feature_key: np.
             raise RefusedError("the question names no model for this site")
     forest: Forest = site.cache[key]
     return forest
+
+
+def _site_forest(site: Site, schema: Schema, contender: Contender) -> SiteForest:
+    """Make the forest that stays at the site; kept."""
+    key = ("site's forest", msgspec.json.encode(contender), schema.hash)
+    if key not in site.cache:
+        site.cache[key] = make_forest(site, schema, Ingredients.read(site, schema, contender))
+    found: SiteForest = site.cache[key]
+    return found
 
 
 def _decide_at(site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray) -> float:
@@ -96,4 +108,6 @@ def threshold_of(
     draws = None if isinstance(contender.draws, UnsetType) else contender.draws
     if contender.own is not None:
         draws = Draws((contender.own.n_estimators,), (site.name,), contender.own.row_draw)
+    elif isinstance(contender.mixed, Mixing):
+        draws = _site_forest(site, schema, contender).draws
     return site_threshold(site, schema, forest_of(site, schema, contender, feature_key), draws, rule)

@@ -16,6 +16,7 @@ from silvan.algorithms.shared.drawn_rows import drawn_by_place
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.agreement.describe import FLOOR
+from silvan.federation.part import Part
 from silvan.federation.site import Site
 from silvan.forest.forest import Forest
 from silvan.forest.predict import tally, voting_weights
@@ -83,18 +84,26 @@ def score_unseen(site: Site, schema: Schema, forest: Forest, draws: Draws | None
     weights = voting_weights(forest, site.absent(schema))
     if not weights.any():
         return None
+    taken = np.arange(len(part))
+    if len(part) > _MOST_ROWS:
+        taken = np.linspace(0, len(part) - 1, _MOST_ROWS).astype(np.int64)
+    drawn, skipping = rows_drawn(site, part, draws, taken)
+    votes = forest.combine == "vote" and bool(schema.n_classes)
+    total = tally(forest, part.take(taken), weights, site.n_jobs, votes=votes, skip=drawn, skipping=skipping)
+    return Scored(total.means(), total.votes, part.y[taken])
+
+
+def rows_drawn(site: Site, part: Part, draws: Draws, taken: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return lines of rows of the site that trees drew, bool (lines, rows), and the line of each tree, -1 for none.
+
+    Of all rows, or of those that are ``taken``.
+    """
     owners, sizes = draws.owners or ("",), draws.sizes
     places = np.concatenate([np.arange(size) for size in sizes])
     here = np.repeat([draws.recounted or owner in ("", site.name) for owner in owners], sizes)
     own = [size for owner, size in zip(owners, sizes, strict=True) if owner == site.name]
     n_own = own[0] if own else 0 if draws.owners else sizes[0]
-    taken = np.arange(len(part))
-    if len(part) > _MOST_ROWS:
-        taken = np.linspace(0, len(part) - 1, _MOST_ROWS).astype(np.int64)
-    drawn = drawn_by_place(site, part, draws.bootstrap, n_own, max(sizes), taken)
-    votes, skipping = forest.combine == "vote" and bool(schema.n_classes), np.where(here, places, -1)
-    total = tally(forest, part.take(taken), weights, site.n_jobs, votes=votes, skip=drawn, skipping=skipping)
-    return Scored(total.means(), total.votes, part.y[taken])
+    return drawn_by_place(site, part, draws.bootstrap, n_own, max(sizes), taken), np.where(here, places, -1)
 
 
 def _check_draws(draws: Draws | None) -> None:

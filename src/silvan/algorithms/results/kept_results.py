@@ -1,8 +1,10 @@
 """The results of a finished study at a site: the model and the site's own figures, signed by the coordinator.
 
-A site gets data and makes its report of them itself: no page of somebody else's is opened there.
+A site gets data and makes its report of them itself: no page of somebody else's is opened there. A model that the site
+made of its own rows, and that nobody else has, is in the folder before the results come.
 """
 
+from pathlib import Path
 from typing import ClassVar
 
 import msgspec
@@ -38,9 +40,10 @@ class KeepResults(Request, frozen=True, kw_only=True):
     record: bytes  # the site's copy of the record of the run, as JSON
     models: dict[str, bytes]  # files by name
     signature: bytes = b""  # the coordinator's, of all of it
+    made: bool = False  # whether the site made a model of its own, which is not among them
 
     def name_for(self, site: str) -> str:
-        """Name the results for a site by all that they hold."""
+        """Name the results for a site by all that they hold; the record says whether the site made a model."""
         files = {RECORD: self.record, **self.models}
         return digest(msgspec.json.encode([site, sorted((name, digest(data)) for name, data in files.items())]))
 
@@ -59,11 +62,27 @@ def keep_results(site: Site, request: KeepResults) -> ResultsKept:
         raise FormatError("results have other files")
     for data in request.models.values():
         Forest.from_bytes(data)
+    if request.made and (OWN_MODEL in request.models or not (folder / OWN_MODEL).is_file()):
+        raise RefusedError("the forest that the site made of its own rows is not there")
+    _write(folder, {**request.models, SIGNATURE: request.signature, RECORD: request.record})
+    return ResultsKept()
+
+
+def keep_made_model(site: Site, made: Forest | None) -> None:
+    """Keep the forest that a site made of its own rows, until the results of the study come; None: it made none."""
+    if site.results is None:
+        return
+    if made is None:
+        (site.results / OWN_MODEL).unlink(missing_ok=True)
+    else:
+        _write(site.results, {OWN_MODEL: made.to_bytes()})
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name, data in {**request.models, SIGNATURE: request.signature, RECORD: request.record}.items():
+    for name, data in files.items():
         write_whole(folder / name, data)
         (folder / name).chmod(0o600)
-    return ResultsKept()
 
 
 def check_signature(coordinator: bytes, study: str, site: str, results: KeepResults) -> None:

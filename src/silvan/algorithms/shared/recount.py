@@ -142,9 +142,7 @@ def count_labels(site: Site, request: CountLeafLabels) -> LeafLabels:
     if not schema.n_classes:
         if not (0.0 < request.scale < np.inf and np.isfinite(request.offset)):
             raise FormatError("the fixed point is not one")
-        with np.errstate(over="ignore"):
-            labels = np.clip((part.y - request.offset) * request.scale, -_LABEL_CAP, _LABEL_CAP)
-        codes, amounts = np.zeros(len(part), np.int64), np.rint(labels).astype(np.int64)
+        codes, amounts = np.zeros(len(part), np.int64), whole_labels(part.y, request.offset, request.scale)
     counts = _count(site, request, forests, forest, part, codes, amounts, schema.n_classes or 2)
     return LeafLabels(counts=counts)
 
@@ -258,7 +256,7 @@ def recount(
     )
     few = sum_at_nodes(forest, counted.rows) < counting.min_leaf
     pruned = prune(forest, few)
-    offset, scale = (0.0, 1.0) if schema.n_classes else _fixed_point(list(forests.values()))
+    offset, scale = (0.0, 1.0) if schema.n_classes else fixed_point(list(forests.values()))
     request = CountLeafLabels(**same, few=few, min_leaf=counting.min_leaf, offset=offset, scale=scale)
     labels: LeafLabels = federation.total(
         request,
@@ -314,17 +312,25 @@ def _leaf_values(
     rows = counts.sum(axis=1) if forest.schema.n_classes else counts[:, 0]
     taken = np.where((rows > 0)[:, None], counts, by_tree[tree_of])
     if not forest.schema.n_classes:
-        return np.where(taken[:, :1] > 0, _number(taken, offset, scale)[:, None], forest.value)
+        return np.where(taken[:, :1] > 0, mean_label(taken, offset, scale)[:, None], forest.value)
     weighted = taken if class_weight is None else taken * np.array(class_weight)
     total = weighted.sum(axis=1, keepdims=True)
     return np.asarray(np.where(total > 0, weighted / np.where(total > 0, total, 1), forest.value))
 
 
-def _number(sums: np.ndarray, offset: float, scale: float) -> np.ndarray:
+def whole_labels(y: np.ndarray, offset: float, scale: float) -> np.ndarray:
+    """Return numbers in fixed point."""
+    with np.errstate(over="ignore"):
+        labels = np.clip((y - offset) * scale, -_LABEL_CAP, _LABEL_CAP)
+    return np.rint(labels).astype(np.int64)
+
+
+def mean_label(sums: np.ndarray, offset: float, scale: float) -> np.ndarray:
+    """Return means of numbers, given (rows, sum in fixed point) of each; the middle where there are no rows."""
     return np.asarray(sums[:, 1] / np.maximum(sums[:, 0], 1) / scale + offset)
 
 
-def _fixed_point(forests: Sequence[Forest]) -> tuple[float, float]:
+def fixed_point(forests: Sequence[Forest]) -> tuple[float, float]:
     """Choose a middle and a scale by the answers of most sites' trees: those of one site do not move them far."""
     low = float(np.median([forest.value.min() for forest in forests]))
     high = float(np.median([forest.value.max() for forest in forests]))

@@ -35,6 +35,7 @@ def copy_for(record: Record, study: RemoteStudy, site: str, holder: str = "") ->
         clusters=record.clusters if everything else {},
         distances=record.distances if everything else {},
         models=[_renamed(model, site) for model in record.models if model.site in ("", site)],
+        at_sites=[name for name in record.at_sites if name == site],
         bytes={name: n for name, n in record.bytes.items() if name == site},
         traffic=[line for line in record.traffic if line.site == site],
         evaluation=[row for row in record.evaluation if _may_see(record, study, site, holder, row)],

@@ -1,0 +1,219 @@
+"""A site's own forest, made at the site: the shared forest, its trees with leaf values from the site's rows, own trees.
+
+Trees of all sites ask better questions than those of one, and what follows from an answer at a site its own rows know
+best. So a site takes leaf values of the shared trees from its own rows, where enough of them are: a forest between the
+one that all share and the one that it would have alone. It mixes the three in shares of quarters.
+
+Leaf values from one site's rows, at leaves that others chose, tell of these rows: two trees whose leaves differ by one
+person tell that person's label. So this forest does not leave the site. It follows from the shared forest, the site's
+own trees and its rows, so a site that is asked about it makes it again, and a coordinator cannot ask for another.
+
+What a mix gains over the shared forest is measured on training rows, each scored by trees that did not learn from it,
+and counts less 1.28 standard errors of it, which luck adds one time in ten; less is taken off the surer it is that some
+mix is better. The site takes the mix that is nearest to the mean of all, each weighted by what it gains: few rows leave
+it near the shared forest, and a lead of several hundredths takes it all the way. AUCs of several classes count by the
+pairs of rows that they compare.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from silvan.algorithms.bofrf.choose import Judged, judge
+from silvan.algorithms.evaluation.contenders import Contender, Mixing, model_of
+from silvan.algorithms.evaluation.site_thresholds import Draws, rows_drawn, score_unseen
+from silvan.algorithms.shared.recount import fixed_point, mean_label, whole_labels
+from silvan.algorithms.shared.requests import read_trees
+from silvan.data.schema import Schema
+from silvan.errors import FormatError
+from silvan.federation.agreement.describe import FLOOR
+from silvan.federation.site import Site
+from silvan.forest.forest import Forest, join_forests
+from silvan.forest.predict import abstaining
+from silvan.forest.score import labels_at_leaves
+from silvan.privacy.gate.gate import policy_of
+
+MIXES = tuple((own / 4, fitted / 4) for own in range(5) for fitted in range(5 - own))
+"""Shares of own trees, and of shared trees with leaf values from the site's rows; the shared forest has the rest.
+
+The first is the shared forest alone.
+"""
+
+OWN_ALONE = MIXES.index((1.0, 0.0))
+
+_LUCK = 1.28
+"""Standard errors that are taken off what a mix gains: as much as luck adds one time in ten."""
+
+_NO_LUCK = (2.5, 4.0)
+"""Once a mix is ahead by more standard errors than the first, less is taken off, and nothing at the second."""
+
+_SCALE = 0.003
+"""The gain, in AUC or in explained variance, at which a mix has e times as much weight as the shared forest."""
+
+_LEAST_ROWS = 5
+"""Rows of the site that a leaf needs to get its value from them."""
+
+_PRIOR_ROWS = 1.0
+"""How many rows the shared value of a leaf counts for beside these."""
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """What a site makes its forest of: see ``Mixing``."""
+
+    shared: Forest
+    draws: Draws  # which rows the trees of the shared forest drew
+    own: Forest
+    fit: bool = True
+    class_weight: tuple[float, ...] = ()
+
+    @classmethod
+    def read(cls, site: Site, schema: Schema, contender: Contender) -> "Ingredients":
+        """Read what a request refers to."""
+        mixed, draws = contender.mixed, contender.draws
+        if not isinstance(mixed, Mixing) or not isinstance(draws, Draws) or contender.sent is None:
+            raise FormatError("a mix needs a forest that is sent, whose draws are known, and the site's own trees")
+        weights = mixed.class_weight
+        if weights and (len(weights) != schema.n_classes or not all(0.0 < w < np.inf for w in weights)):
+            raise FormatError("weights of classes that there are not")
+        own = read_trees(site.blob(mixed.own.hash), schema)
+        return cls(model_of(site, schema, contender.sent), draws, own, mixed.fit, weights)
+
+    @property
+    def name(self) -> tuple[str, ...]:
+        """What tells them from others."""
+        more = msgspec.json.encode([self.draws, self.fit, self.class_weight]).decode()
+        return self.shared.hash, self.own.hash, more
+
+    def fitted_draws(self) -> Draws:
+        """Return which rows fitted trees drew: the site's, in every tree."""
+        return msgspec.structs.replace(self.draws, recounted=True)
+
+
+class Chosen(NamedTuple):
+    """The mix that a site takes, its place among ``MIXES``, and what it chose by.
+
+    ``scores`` are of training rows, by mix, and ``judged`` how good they are; both are None of a mix that was not
+    offered, and empty where there was nothing to choose by.
+    """
+
+    choice: int
+    y: np.ndarray
+    scores: tuple[np.ndarray | None, ...] = ()
+    judged: tuple[Judged | None, ...] = ()
+
+
+# -- at a site
+
+
+def choose_mix(site: Site, schema: Schema, parts: Ingredients) -> Chosen:
+    """Score all mixes on training rows, and choose one; kept, since it is asked for again."""
+    key = ("chosen mix", schema.hash, *parts.name)
+    if key not in site.cache:
+        site.cache[key] = _choose(site, schema, parts)
+    found: Chosen = site.cache[key]
+    return found
+
+
+def _choose(site: Site, schema: Schema, parts: Ingredients) -> Chosen:
+    alone = Draws((len(parts.own),), (site.name,), parts.draws.bootstrap)
+    scored = [score_unseen(site, schema, parts.shared, parts.draws), score_unseen(site, schema, parts.own, alone)]
+    if parts.fit:
+        fitted = fit_leaves(site, schema, parts)
+        scored.append(score_unseen(site, schema, fitted, parts.fitted_draws()))
+    if any(one is None for one in scored):
+        return Chosen(0, np.zeros(0, np.int64))
+    each = [one.scores for one in scored if one is not None]
+    known = ~np.isnan(sum(each)).any(axis=1)
+    y = next(one.y for one in scored if one is not None)[known]
+    if len(y) < FLOOR or not policy_of(site).allows_figures(y, schema.n_classes):
+        return Chosen(0, y)
+    each = [scores[known] for scores in each]
+    mixes = tuple(None if by and not parts.fit else _mix(each, own, by) for own, by in MIXES)
+    judged = tuple(mix if mix is None else judge(mix, y, schema.n_classes, by_pairs=True) for mix in mixes)
+    if judged[0] is None or judged[0].measure == "accuracy":
+        return Chosen(0, y)  # all rows are of one class
+    return Chosen(likely_mix(judged, y), y, mixes, judged)
+
+
+def _mix(scores: list[np.ndarray], own: float, fitted: float) -> np.ndarray:
+    mixed = (1.0 - own - fitted) * scores[0] + own * scores[1]
+    return mixed + fitted * scores[2] if fitted else mixed
+
+
+def likely_mix(judged: tuple[Judged | None, ...], y: np.ndarray) -> int:
+    """Return the place of the mix that is nearest to the mean of all, each weighted by what it surely gains."""
+    offered = [(place, one) for place, one in enumerate(judged) if one is not None]
+    first = offered[0][1]
+    unit = float(np.var(y)) if first.measure == "rmse" else 1.0
+    if unit <= 0.0:
+        return 0  # one number for all rows: nothing to gain
+    gains, errors = np.array([one.lead(first) for _, one in offered]).T / unit
+    ahead = float(np.max(gains / np.maximum(errors, np.finfo(np.float64).tiny)))
+    luck = _LUCK * float(np.interp(ahead, _NO_LUCK, (1.0, 0.0)))
+    surely = gains - luck * errors
+    shares = np.array([(1.0 - sum(MIXES[place]), *MIXES[place]) for place, _ in offered])
+    weights = np.exp((surely - surely.max()) / _SCALE)
+    distances = ((shares - weights @ shares / weights.sum()) ** 2).sum(axis=1)
+    return offered[int(np.argmin(distances))][0]
+
+
+def fit_leaves(site: Site, schema: Schema, parts: Ingredients) -> Forest:
+    """Take leaf values of the shared trees from the site's rows, of those that each tree draws there."""
+    forest, part = parts.shared, site.part(schema)
+    drawn, places = rows_drawn(site, part, parts.fitted_draws())
+    trees = np.flatnonzero(~abstaining(forest, site.absent(schema)))
+    codes, amounts, columns = part.y.astype(np.int64), np.zeros(0, np.int64), schema.n_classes
+    offset, scale = 0.0, 1.0
+    if not schema.n_classes:
+        offset, scale = fixed_point([forest])
+        codes, amounts, columns = np.zeros(len(part), np.int64), whole_labels(part.y, offset, scale), 2
+    counts = np.zeros((len(forest.value), columns), np.int64)
+    labels_at_leaves(forest, part.X, codes, amounts, trees, drawn, places, counts, site.n_jobs)
+    if schema.n_classes:
+        rows, weighted = counts.sum(axis=1), counts * np.array(parts.class_weight or 1.0)
+        means = weighted / np.maximum(weighted.sum(axis=1), np.finfo(np.float64).tiny)[:, None]
+    else:
+        rows, means = counts[:, 0], mean_label(counts, offset, scale)[:, None]
+    n = rows[:, None]
+    values = (n * means + _PRIOR_ROWS * forest.value) / (n + _PRIOR_ROWS)
+    return replace(forest, value=np.where(n >= _LEAST_ROWS, values, forest.value))
+
+
+class SiteForest(NamedTuple):
+    """The forest that a site should use, and which rows its trees drew."""
+
+    forest: Forest
+    draws: Draws
+
+
+def make_forest(site: Site, schema: Schema, parts: Ingredients) -> SiteForest:
+    """Make the forest that the site should use."""
+    own, by = MIXES[choose_mix(site, schema, parts).choice]
+    forest, draws, n = parts.shared, parts.draws, len(parts.own)
+    if own == 1.0:
+        return SiteForest(parts.own, Draws((n,), (site.name,), draws.bootstrap))
+    if by:
+        part = by / (1.0 - own)
+        value = (1.0 - part) * forest.value + part * fit_leaves(site, schema, parts).value
+        forest, draws = replace(forest, value=value), parts.fitted_draws()
+    if own:
+        owners = draws.owners or ("",)
+        sizes, owners = (*draws.sizes, n), (*owners, site.name)
+        draws = msgspec.structs.replace(draws, sizes=sizes, owners=owners)
+    return SiteForest(mixed_forest(forest, parts.own, own), draws)
+
+
+# -- both sides
+
+
+def mixed_forest(shared: Forest, own: Forest, share: float) -> Forest:
+    """Return the forest in which a site's own trees have a share of the say, beside the shared one."""
+    if share == 0.0:
+        return shared
+    if share == 1.0:
+        return own
+    say = shared.weights.sum() / max(own.weights.sum(), 1.0)
+    return join_forests([shared, own], [1.0 - share, share * float(say)])

@@ -1,0 +1,193 @@
+"""The forest that a site makes of the shared one, its own rows and its own trees, and keeps."""
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from helpers.studies import Recorded, federate, parts, table
+
+import silvan as sv
+from silvan.algorithms.evaluation.contenders import MadeAtSite, Mixing
+from silvan.algorithms.evaluation.evaluate import evaluate
+from silvan.algorithms.evaluation.site_thresholds import rows_drawn, score_unseen
+from silvan.algorithms.horizontal import site_mix
+from silvan.algorithms.horizontal.site_mix import MIXES, Ingredients, choose_mix, fit_leaves, make_forest
+from silvan.errors import InputError, RefusedError
+from silvan.forest.predict import goes_left
+from silvan.tree.draw import rows_of_trees
+
+SMALL = {"n_estimators": 8, "max_depth": 4}
+
+
+def ingredients(fed, site="site 1", **learner):
+    """A fitted AutoForest, and what a site makes its forest of."""
+    model = sv.AutoForest(**SMALL, **learner).fit(fed)
+    own = sv.LocalForest(**SMALL).fit(fed).forests_[site].bare()
+    return model, Ingredients(model.forest_, model.draws(fed, [])[model.forest_.hash], own)
+
+
+def leaf_of(forest, tree, x):
+    node = int(forest.offsets[tree])
+    while forest.feature[node] >= 0:
+        node = int(forest.left[node] if goes_left(forest, node, x) else forest.right[node])
+    return int(forest.leaf[node])
+
+
+@pytest.mark.parametrize("recount", [True, False])
+@pytest.mark.parametrize(("task", "weight"), [("binary", ()), ("several", ()), ("number", ()), ("binary", (1.0, 3.0))])
+def test_leaf_values_are_of_the_sites_rows(task, weight, recount):
+    """Row by row: those that the i-th tree of the site draws count in the i-th tree of everybody, five at least."""
+    fed = federate(parts(table(task, n=180), 3))
+    _, parts_of = ingredients(fed, recount=recount)
+    site, forest = fed.site("site 1"), parts_of.shared
+    fitted, part = fit_leaves(site, fed.schema, replace(parts_of, class_weight=weight)), site.part(fed.schema)
+    labels = {}
+    for tree in range(len(forest)):
+        drawn = rows_of_trees(site.sampling_key, part.row_keys, tree % 8, 1, True)[0]
+        for x, y in zip(part.X[drawn], part.y[drawn], strict=True):
+            labels.setdefault(leaf_of(forest, tree, x), []).append(y)
+    expected = forest.value.copy()
+    for leaf, here in labels.items():
+        if len(here) >= 5:
+            counts = np.bincount(here, minlength=forest.n_outputs) * np.array(weight or 1.0) if task != "number" else 0
+            mean = np.mean(here) if task == "number" else counts / counts.sum()
+            expected[leaf] = (len(here) * mean + forest.value[leaf]) / (len(here) + 1)
+    assert (fitted.value != forest.value).any()
+    np.testing.assert_allclose(fitted.value, expected, atol=1e-4 if task == "number" else 1e-12)
+    assert fitted.feature is forest.feature
+
+
+def test_a_row_is_not_scored_by_leaf_values_that_it_is_in():
+    fed = federate(parts(table(n=90), 2))
+    _, parts_of = ingredients(fed, recount=False)
+    site = fed.site("site 1")
+    fitted, part = fit_leaves(site, fed.schema, parts_of), site.part(fed.schema)
+    drawn, lines = rows_drawn(site, part, parts_of.fitted_draws())
+    assert (lines >= 0).all()  # trees of other sites too
+    scored = score_unseen(site, fed.schema, fitted, parts_of.fitted_draws())
+    for row in range(5):
+        left = fitted.take(np.flatnonzero(~drawn[lines, row]))
+        np.testing.assert_allclose(scored.scores[row], left.scores(part.X[row : row + 1])[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("mix", [(0.0, 0.0), (0.25, 0.5), (0.0, 1.0), (0.5, 0.0), (0.75, 0.25), (1.0, 0.0)])
+def test_a_mix_is_made_as_it_was_scored(monkeypatch, mix):
+    monkeypatch.setattr(site_mix, "likely_mix", lambda judged, y: MIXES.index(mix))
+    frame = table(n=180)
+    fed = federate(parts(frame, 3), test=0.25)
+    model, parts_of = ingredients(fed)
+    site, rows, (own, by) = fed.site("site 1"), frame.drop("label"), mix
+    fitted = fit_leaves(site, fed.schema, parts_of)
+    each = [one.scores(rows) for one in (parts_of.shared, parts_of.own, fitted)]
+    made = make_forest(site, fed.schema, parts_of)
+    expected = (1 - own - by) * each[0] + own * each[1] + by * each[2]
+    np.testing.assert_allclose(made.forest.scores(rows), expected, rtol=1e-9)
+    assert made.forest == model.forests_["site 1"]
+    assert sum(made.draws.sizes) == len(made.forest)
+    chosen = choose_mix(site, fed.schema, parts_of)
+    scored = score_unseen(site, fed.schema, made.forest, made.draws)
+    if own in (0.0, 1.0):  # otherwise as many own trees as shared ones are silent, in each row another number
+        np.testing.assert_allclose(scored.scores, chosen.scores[chosen.choice], rtol=1e-9)
+    found = model.evaluate(fed).filter((pl.col("model") == "federated") & (pl.col("site") == "site 1"))
+    assert found["threshold"].is_not_null().all()
+
+
+def differing(n=450):
+    """Three sites; at the last what age does depends on the ward, and few rows are there."""
+    tables = parts(table(n=n), 3)
+    flip = pl.when(pl.col("ward") == "a").then(pl.col("label")).otherwise(pl.lit("no"))
+    return tables | {"site 2": tables["site 2"].with_columns(label=flip)}
+
+
+@pytest.mark.parametrize("settings", [{"sums": "masked"}, {"cold": True}, {"n_jobs": 2}, {"signed": True}])
+def test_the_same_forest_however_sites_are_run(settings):
+    plain, other = (sv.AutoForest(**SMALL).fit(federate(differing(), **more)) for more in ({}, settings))
+    assert any(share for share in [*plain.shares_.values(), *plain.fitted_.values()])
+    assert {site: one.hash for site, one in plain.forests_.items()} == {
+        site: one.hash for site, one in other.forests_.items()
+    }
+    assert plain.choices_ == other.choices_
+
+
+def test_judged_at_the_site_as_the_forest_that_it_made():
+    """A question that says of what it is made, and one that holds the forest, give the same figures."""
+    fed = federate(differing(), test=0.3)
+    model = sv.AutoForest(**SMALL).fit(fed)
+    again = federate(differing(), test=0.3)  # whose sites know nothing of the trees that were signed
+    assert model.evaluate(fed).equals(model.evaluate(again))
+    assert model.evaluate(again, table(n=90)).filter(model="federated").height >= 3
+
+
+# -- what does not leave
+
+
+def test_nothing_of_it_leaves():
+    """Neither its leaf values nor their bytes stand in any message; the ledger says that it stays."""
+    fed = federate(differing(), Recorded, test=0.3, policy=sv.Policy(score_groups=5))
+    model = sv.AutoForest(**SMALL).fit(fed)
+    model.evaluate(fed)
+    made = {site: one for site, one in model.forests_.items() if one != model.forest_}
+    assert made
+    sent = [data for _, _, data in fed.transport.record]
+    for site, forest in made.items():
+        own = forest.value[: len(model.forest_.value)]
+        changed = own[(own * 2**20 % 1 != 0).all(axis=1)]  # not 0, 1 or a half, which stand in any forest
+        sent_before = {value.tobytes() for value in model.forest_.value}
+        changed = [value for value in changed if value.tobytes() not in sent_before]
+        assert len(changed) > 10
+        assert not any(value.tobytes() in data for value in changed for data in sent)
+        assert not any(forest.to_bytes() in data for data in sent)
+        lines = [line.what for line in fed.site(site).outbox.ledger.lines() if line.kind == "ChooseShare"]
+        assert "a forest that stays there" in lines[0]
+
+
+def test_between_machines_it_is_not_among_the_forests(monkeypatch):
+    """The coordinator of sites elsewhere has the shared forest alone, and says who has another."""
+    monkeypatch.setattr("silvan.federation.federation.Federation.local_sites", {})
+    model = sv.AutoForest(**SMALL).fit(federate(differing()))
+    assert model.at_sites_
+    assert set(model.forests_) == {"site 0", "site 1", "site 2"} - set(model.at_sites_)
+    with pytest.raises(InputError, match="is made of its own rows and stays there: predict at the site"):
+        model.predict(table(n=9).drop("label"), site=model.at_sites_[0])
+
+
+# -- a coordinator that asks for more
+
+
+def judge_mixed(fed, model, mixing, site="site 2"):
+    made = {name: MadeAtSite(model.forest_, mixing) if name == site else model.forest_ for name in fed.sites}
+    return evaluate(fed, model.schema_, [("federated", made)], np.zeros(2, np.uint64), model.draws(fed, []), by=()).rows
+
+
+def test_trees_of_others_are_not_taken_for_the_sites_own():
+    fed = federate(differing(), test=0.3)
+    model = sv.AutoForest(**SMALL).fit(fed)
+    right = model._made["site 2"].mixing
+    assert judge_mixed(fed, model, right)
+    others = fed.blob(model.forest_.take(np.arange(8)).to_bytes())
+    for wrong in (Mixing(others, right.work), Mixing(right.own, "another task")):
+        with fed.working_on("more"), pytest.raises(RefusedError, match="the site's own trees are not"):
+            judge_mixed(fed, model, wrong)
+
+
+def test_each_forest_that_a_mix_is_made_of_counts_as_a_model():
+    """A coordinator cannot have many forests fitted to a site's rows and judged: each is a model, and few are."""
+    fed = federate(differing(), test=0.3, policy=sv.Policy(models=4))
+    model = sv.AutoForest(**SMALL).fit(fed)
+    model.evaluate(fed)
+    forged = replace(model.forest_, value=model.forest_.value[::-1].copy())
+    mixing = model._made["site 2"].mixing
+    made = dict.fromkeys(fed.sites, model.forest_) | {"site 2": MadeAtSite(forged, mixing)}
+    draws = {forged.hash: model.draws(fed, [])[model.forest_.hash]}
+    with fed.working_on("more"), pytest.raises(RefusedError, match="4 at most"):
+        evaluate(fed, model.schema_, [("federated", made)], np.zeros(2, np.uint64), draws)
+
+
+@pytest.mark.parametrize("weights", [(1.0,), (1.0, 0.0), (1.0, np.inf), (1.0, np.nan)])
+def test_weights_that_are_none(weights):
+    fed = federate(differing(), test=0.3)
+    model = sv.AutoForest(**SMALL).fit(fed)
+    right = model._made["site 2"].mixing
+    with fed.working_on("more"), pytest.raises(sv.FederationError, match="could not read what it was sent"):
+        judge_mixed(fed, model, Mixing(right.own, right.work, class_weight=weights))
