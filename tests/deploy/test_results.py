@@ -1,6 +1,7 @@
 """What sites get at the end of a study: the signed model, their own figures, and nothing of other sites alone."""
 
 import msgspec
+import polars as pl
 import pytest
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'silvan[flare]' to test jobs")
@@ -123,6 +124,94 @@ def test_a_site_gets_its_own_model_and_the_common_one(joined, monkeypatch, commo
         assert set(kept.models) == {name for name, one in ((MODEL, ""), (OWN_MODEL, site)) if one in given}
         assert sv.Forest.from_bytes(kept.model).hash == given.get(site, trees[0]).hash
         assert [model.site for model in kept.record.models] == [name for name in ("", site) if name in given]
+
+
+@pytest.fixture(scope="module")
+def differing(tmp_path_factory):
+    """Three sites; at the last the label means the opposite."""
+    folder = tmp_path_factory.mktemp("differing")
+    hub, rows, members, tables = make_hub(folder, SITES), table("binary", n=450), {}, {}
+    swap = pl.when(pl.col("label") == "yes").then(pl.lit("no")).otherwise(pl.lit("yes"))
+    with serving(hub):
+        for i, site in enumerate(SITES):
+            path = folder / f"{site}.csv"
+            tables[site] = rows[i::3] if site != "west" else rows[i::3].with_columns(label=swap)
+            tables[site].write_csv(path)
+            members[site] = Member.join(folder / site, hub.invite(site), str(path), None, {"approve": False})
+        for member in members.values():
+            member.pin_roster()
+    return hub, members, tables
+
+
+AUTO = """name = "auto"
+sampling = "published"
+test = 0.3
+sites = ["north", "south", "west"]
+
+[learner]
+kind = "AutoForest"
+n_estimators = 6
+max_depth = 4
+"""
+
+
+def test_a_forest_that_a_site_made_is_at_the_site_alone(differing, tmp_path):
+    hub, members, tables = differing
+    plan = parse_remote_study(AUTO)
+    run, carrier = run_job(hub, members, plan)
+    record = run.read()
+    assert "west" in record.at_sites
+    assert record.received == SITES
+    assert [(model.site, model.file) for model in record.models] == [("", MODEL)]
+    assert sorted(path.name for path in run.folder.glob("*.silvan")) == [MODEL]
+    assert record.choices["west"].startswith("a forest that it made of the shared one, its own rows and trees: AUC 0.")
+    here = sv.federate_rows(tables, test=0.3, policy=sv.Policy(score_groups=5))
+    same = sv.AutoForest(n_estimators=6, max_depth=4).fit(here)  # in one process the forests of sites are known
+    assert record.models[0].hash == same.forest_.hash
+    for site in SITES:
+        kept = results(members, plan, site)
+        assert set(kept.models) == ({MODEL, OWN_MODEL} if site in record.at_sites else {MODEL})
+        assert sv.Forest.from_bytes(kept.model) == same.forests_[site]
+        assert kept.record.at_sites == [site] * (site in record.at_sites)
+        assert all(path.stat().st_mode & 0o077 == 0 for path in kept.run.folder.iterdir())
+    made = same.forests_["west"]
+    assert not any(made.to_bytes() in body for body in carrier.carried)
+    figures = {row["site"]: row["auc"] for row in same.evaluate(here).filter(model="federated").iter_rows(named=True)}
+    told = {row.site: row.figures["auc"] for row in record.evaluation if row.model == "federated"}
+    assert {site: told[site] for site in SITES} == {site: figures[site] for site in SITES}
+    written = tmp_path / "model.silvan"
+    said = silvan("site", "model", members["west"].path, "auto", "-o", written)
+    assert said.exit_code == 0, said.output
+    assert sv.Forest.load(written) == made
+    said = silvan("site", "report", members["west"].path, "auto")
+    assert said.exit_code == 0, said.output
+    rows = tmp_path / "rows.csv"
+    tables["west"].drop("label").write_csv(rows)
+    said = silvan("predict", run.folder, rows, "--site", "west")
+    assert said.exit_code == 1
+    assert "is made of its own rows and is at the site alone" in " ".join(said.output.split())
+    said = silvan("predict", run.folder, rows)  # the shared forest is for everybody
+    assert said.exit_code == 0
+
+
+def test_a_forest_that_a_site_made_and_lost(differing):
+    """The site says so, and does not hand out the shared forest in its place."""
+    hub, members, _ = differing
+    plan = parse_remote_study(AUTO.replace('"auto"', '"lost"'))
+    run, _ = run_job(hub, members, plan)
+    folder = members["west"].results_folder(plan)
+    (folder / OWN_MODEL).unlink()
+    with pytest.raises(FormatError, match="the forest that the site made of its own rows is gone"):
+        results(members, plan, "west")
+    record = run.read()
+    record.received = ["north", "south"]
+    run.write(record)
+    run, _ = run_job(hub, members, plan)  # the results are sent again, and the site cannot complete them
+    assert run.read().received == ["north", "south"]
+    other = sv.MergedForest(2).fit(sv.federate_rows({"a": table("number", n=60)})).forest_
+    (folder / OWN_MODEL).write_bytes(other.to_bytes())
+    with pytest.raises(FormatError, match="the forest that the site made is not of this study"):
+        results(members, plan, "west")
 
 
 def test_a_site_that_was_away_gets_them_when_the_study_is_run_again(joined):

@@ -182,9 +182,12 @@ class Learner(_Fitted):
             raise InputError(f"random_state must be a whole number of at least 0, got {seed!r}")
         return make_key(self.random_state, "features")
 
-    def _forest_for(self, site: str | None) -> Forest:
+    def _check_fitted(self) -> None:
         if not hasattr(self, "forests_"):
             raise InputError("this learner is not fitted yet; call fit(federation) first")
+
+    def _forest_for(self, site: str | None) -> Forest:
+        self._check_fitted()
         if site is not None:
             if site not in self.forests_:
                 raise InputError(f"there is no site {site!r}; the sites are {', '.join(self.forests_)}")
@@ -386,7 +389,7 @@ class Learner(_Fitted):
         return [("local", self.forest_settings(self.schema_)), ("federated", federated)]
 
     def _federated(self) -> object:
-        self._forest_for(next(iter(getattr(self, "forests_", {"": None}))))
+        self._check_fitted()
         return self.forests_ if self.forest_ is None else self.forest_
 
     def pooled_model(self, federation: Federation) -> Forest:
