@@ -6,6 +6,9 @@ import polars as pl
 from experiments.bofrf.environments import ENVIRONMENTS, draw_environment
 from experiments.reproduce.data import load
 
+_MOST_CLASSES = 20
+"""A label with more values is a number, of which it is asked whether it is above the median."""
+
 DATA = {
     "heart": "heart_disease",
     **{f"E{n}": name for n, name in ENVIRONMENTS.select("environment", "dataset").unique().iter_rows()},
@@ -27,6 +30,14 @@ DATA = {
     "accidents": "fars",
     "chess": "kr-vs-k",
     "abalone": "abalone",
+    "adult x 4": "adult",
+    "accidents x 4": "fars",
+    "chess x 4": "kr-vs-k",
+    "land x 3": "satimage",
+    "moved x 5": "waveform_v1",
+    "spam, moved": "spambase",
+    "superconductors, moved": "superconductivity_20pct",
+    "protein, moved": "protein_casp_regression",
     "TCGA": "tcga_brca_subtype_12sites_top1000genes",
     "covertype": "covtype",
     "covertype x 4": "covtype",
@@ -41,8 +52,15 @@ DRAWN = {
     "waveform": (200, 150, 300),
     "Parkinson": (80, 90, 82),
     "moved": (300, 200, 400),
+    "moved x 5": (1600, 1200, 2000),
+    "spam, moved": (1500, 1000, 2000),
+    "superconductors, moved": (1500, 1000, 1700),
+    "protein, moved": (6000, 1500, 6000),
 }
 """Rows of sites that are drawn at random."""
+
+MOVED = {"moved": 4, "moved x 5": 4, "spam, moved": 10, "superconductors, moved": 20, "protein, moved": 3}
+"""By how many places columns are moved from a site to the next: what they are called tells nothing there."""
 
 ROWS = {
     "adult": 5000,
@@ -55,6 +73,10 @@ ROWS = {
     "accidents": 3000,
     "chess": 3000,
     "abalone": 2000,
+    "adult x 4": 20_000,
+    "accidents x 4": 12_000,
+    "chess x 4": 12_000,
+    "land x 3": 4400,
 }
 """Rows that are drawn of large tables before they are split by a column."""
 
@@ -66,10 +88,10 @@ def sites_of(data: str, seed: int) -> dict[str, pl.DataFrame]:
     if data == "turned":  # at the third site the label means the opposite
         tables = sites_of("E2", seed)
         return tables | {"S3": tables["S3"].with_columns(label=1 - pl.col("label"))}
-    if data == "moved":  # at the second and third site columns are named four and eight places on
-        tables = _drawn(data, seed)
+    if data in MOVED:  # at the second and third site columns are named some places on
+        tables, step = _drawn(data, seed), MOVED[data]
         names = [name for name in tables["S1"].columns if name != "label"]
-        moved = {site: names[4 * i :] + names[: 4 * i] for i, site in enumerate(tables)}
+        moved = {site: names[step * i :] + names[: step * i] for i, site in enumerate(tables)}
         return {
             site: t.rename(dict(zip(names, moved[site], strict=True))).select(*names, "label")
             for site, t in tables.items()
@@ -84,7 +106,10 @@ def sites_of(data: str, seed: int) -> dict[str, pl.DataFrame]:
 
 def _drawn(data: str, seed: int) -> dict[str, pl.DataFrame]:
     """Return tables of rows drawn at random."""
-    frame, tables, start = load(DATA[data]).sample(fraction=1.0, shuffle=True, seed=seed), {}, 0
+    frame, tables, start = load(DATA[data]), {}, 0
+    if frame["label"].n_unique() > _MOST_CLASSES:
+        frame = _above_the_median(frame)
+    frame = frame.sample(fraction=1.0, shuffle=True, seed=seed)
     for i, n in enumerate(DRAWN[data], 1):
         tables[f"S{i}"], start = frame[start : start + n], start + n
     return tables
@@ -94,7 +119,7 @@ def _drawn(data: str, seed: int) -> dict[str, pl.DataFrame]:
 def _with_sites(data: str) -> tuple[pl.DataFrame, str]:
     """Return a table, and the column that names its sites."""
     frame = load(DATA[data])
-    match data:
+    match data.removesuffix(" x 4").removesuffix(" x 3"):
         case "adult":
             some = pl.col("relationship").is_in(["Husband", "Not-in-family", "Unmarried", "Wife"])
             return frame.filter(some), "relationship"

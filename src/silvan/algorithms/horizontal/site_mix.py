@@ -52,6 +52,9 @@ _NO_LUCK = (2.5, 4.0)
 _SCALE = 0.003
 """The gain, in AUC or in explained variance, at which a mix has e times as much weight as the shared forest."""
 
+_SURE_SCALE = 0.2
+"""The same in standard errors of the least certain gain, where that is less: many rows tell small gains apart."""
+
 _LEAST_ROWS = 5
 """Rows of the site that a leaf needs to get its value from them."""
 
@@ -155,7 +158,8 @@ def likely_mix(judged: tuple[Judged | None, ...], y: np.ndarray) -> int:
     luck = _LUCK * float(np.interp(ahead, _NO_LUCK, (1.0, 0.0)))
     surely = gains - luck * errors
     shares = np.array([(1.0 - sum(MIXES[place]), *MIXES[place]) for place, _ in offered])
-    weights = np.exp((surely - surely.max()) / _SCALE)
+    scale = max(min(_SCALE, _SURE_SCALE * float(errors.max())), np.finfo(np.float64).tiny)
+    weights = np.exp((surely - surely.max()) / scale)
     distances = ((shares - weights @ shares / weights.sum()) ** 2).sum(axis=1)
     return offered[int(np.argmin(distances))][0]
 
