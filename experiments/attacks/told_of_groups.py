@@ -61,7 +61,7 @@ def _by_mixes(all_labels: np.ndarray, shared: np.ndarray, own: np.ndarray) -> li
     of_all = labels_read(all_labels, [repr(one).encode() for one in told])
     of_two = labels_read(all_labels, [repr((f[0], f[choice], choice > 0)).encode() for f, choice in told])
     what = f"labels of {all_labels.shape[1]} by the mixes of a forest and own trees"
-    return [Outcome(what, f"{of_all:.3g}", of_two, 1.5, "on average")]
+    return [Outcome(what, f"{of_all:.3g}", of_two, 1, "on average")]
 
 
 def _by_leaf(shared: np.ndarray, y: np.ndarray) -> np.ndarray:

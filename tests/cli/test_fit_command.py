@@ -73,14 +73,14 @@ def test_what_each_site_uses(tmp_path):
     tables = parts(table(n=240), 3)
     swap = pl.when(pl.col("label") == "yes").then(pl.lit("no")).otherwise(pl.lit("yes"))
     record = fitted(tmp_path, tables=tables | {"site 2": tables["site 2"].with_columns(label=swap)}, kind="AutoForest")
-    assert record.choices["site 2"].startswith("its own trees alone: AUC")
+    assert record.choices["site 2"].startswith("75% the shared trees with leaf values from own rows, 25% own trees: AUC")
     different = [site for site, text in record.choices.items() if not text.startswith("the shared forest:")]
     assert [model.site for model in record.models] == ["", *different]
     assert 1 <= len(different) < 3
     assert record.shared_forest.startswith("The shared forest: ")
     silvan("report", tmp_path / "run")
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "its own trees alone: AUC" in page
+    assert "75% the shared trees with leaf values from own rows" in page
     assert "trees from sums, " in page
     shown = silvan("evaluate", tmp_path / "run").stdout
     assert "site 2" in shown

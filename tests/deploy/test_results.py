@@ -183,6 +183,8 @@ def test_a_forest_that_a_site_made_is_at_the_site_alone(differing, tmp_path):
     said = silvan("site", "model", members["west"].path, "auto", "-o", written)
     assert said.exit_code == 0, said.output
     assert sv.Forest.load(written) == made
+    assert "nobody else has it" in " ".join(said.output.split())
+    assert "another, made here" in " ".join(silvan("site", "model", members["west"].path).output.split())
     said = silvan("site", "report", members["west"].path, "auto")
     assert said.exit_code == 0, said.output
     rows = tmp_path / "rows.csv"

@@ -117,6 +117,7 @@ def _beyond_figures(record: Record, models: list[str]) -> dict[str, Any]:
         "tau": record.study.get("learner", {}).get("tau"),
         "choices": record.choices,
         "shared_forest": record.shared_forest,
+        "at_sites": record.at_sites,
         "clusters": record.clusters,
         "distances": _distances(record),
         "dependence": msgspec.to_builtins(record.dependence),

@@ -184,6 +184,22 @@ def test_each_forest_that_a_mix_is_made_of_counts_as_a_model():
         evaluate(fed, model.schema_, [("federated", made)], np.zeros(2, np.uint64), draws)
 
 
+@pytest.mark.parametrize(("n", "told"), [(4, False), (40, True)])
+def test_a_leaf_that_singles_out_few_rows_learns_nothing_of_them(n, told):
+    """Whatever leaves a coordinator forges: where fewer than five rows are, their labels do not matter."""
+    frame = table(n=300).select("age", "label").filter(pl.col("age").is_not_null())
+    fed = federate(parts(frame, 3))
+    model = sv.AutoForest(n_estimators=8, max_depth=1, max_features=None, recount=False).fit(fed)
+    site, shared = fed.site("site 1"), model.forest_
+    draws, own = model.draws(fed, [])[shared.hash], shared.take(np.arange(8))
+    ages = np.sort(site.part(fed.schema).X[:, 0])
+    forged = replace(shared, threshold=np.where(shared.feature >= 0, ages[n - 1 : n + 1].mean(), shared.threshold))
+    fitted = fit_leaves(site, fed.schema, Ingredients(forged, draws, own))
+    youngest = [leaf_of(forged, tree, ages[:1]) for tree in np.flatnonzero(np.diff(forged.offsets) > 1)]
+    assert youngest
+    assert (fitted.value[youngest] != forged.value[youngest]).any() == told
+
+
 @pytest.mark.parametrize("weights", [(1.0,), (1.0, 0.0), (1.0, np.inf), (1.0, np.nan)])
 def test_weights_that_are_none(weights):
     fed = federate(differing(), test=0.3)

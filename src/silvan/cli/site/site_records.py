@@ -79,6 +79,12 @@ def model(folder: Folder, study: ResultsOf = None, output: Output = None) -> Non
     if output is None:
         raise InputError("name the file to write the model to: -o FILE")
     write_whole(output, kept.model)
+    if kept.record.at_sites:
+        print_lines(
+            f"Written: {output}. Made here, of the forest that all sites share and of this site's own rows: nobody "
+            "else has it, and its leaf values tell of these rows. Share it with care."
+        )
+        return
     print_lines(f"Written: {output}. Signed by the coordinator for this study and site.")
 
 
@@ -115,7 +121,8 @@ def _results(folder: Path, study: str | None) -> "KeptResults | None":
             state = "; ".join(
                 f"{count_of(one.trees, 'tree')}, {one.hash[:12]}" for one in kept.record.models if one.trees
             )
-            state = f"{state or 'a model in shares'}; in {kept.run.folder}"
+            made = "; another, made here of this site's own rows" if kept.record.at_sites else ""
+            state = f"{state or 'a model in shares'}{made}; in {kept.run.folder}"
         except SilvanError as error:
             state = str(error)
         print_lines(clean(f"{plan.study.name} ({plan.digest[:12]}): {state}"))
