@@ -46,9 +46,9 @@ LARGE = (
     "chess x 4",
     "land x 3",
     "moved x 5",
-    "spam, moved",
-    "superconductors, moved",
-    "protein, moved",
+    "moved spam",
+    "moved superconductors",
+    "moved protein",
 )
 """Data sets with some thousand rows a site, to choose by: at those that are moved own forests are best."""
 

@@ -35,9 +35,9 @@ DATA = {
     "chess x 4": "kr-vs-k",
     "land x 3": "satimage",
     "moved x 5": "waveform_v1",
-    "spam, moved": "spambase",
-    "superconductors, moved": "superconductivity_20pct",
-    "protein, moved": "protein_casp_regression",
+    "moved spam": "spambase",
+    "moved superconductors": "superconductivity_20pct",
+    "moved protein": "protein_casp_regression",
     "TCGA": "tcga_brca_subtype_12sites_top1000genes",
     "covertype": "covtype",
     "covertype x 4": "covtype",
@@ -53,13 +53,13 @@ DRAWN = {
     "Parkinson": (80, 90, 82),
     "moved": (300, 200, 400),
     "moved x 5": (1600, 1200, 2000),
-    "spam, moved": (1500, 1000, 2000),
-    "superconductors, moved": (1500, 1000, 1700),
-    "protein, moved": (6000, 1500, 6000),
+    "moved spam": (1500, 1000, 2000),
+    "moved superconductors": (1500, 1000, 1700),
+    "moved protein": (6000, 1500, 6000),
 }
 """Rows of sites that are drawn at random."""
 
-MOVED = {"moved": 4, "moved x 5": 4, "spam, moved": 10, "superconductors, moved": 20, "protein, moved": 3}
+MOVED = {"moved": 4, "moved x 5": 4, "moved spam": 10, "moved superconductors": 20, "moved protein": 3}
 """By how many places columns are moved from a site to the next: what they are called tells nothing there."""
 
 ROWS = {
