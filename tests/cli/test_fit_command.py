@@ -73,7 +73,9 @@ def test_what_each_site_uses(tmp_path):
     tables = parts(table(n=240), 3)
     swap = pl.when(pl.col("label") == "yes").then(pl.lit("no")).otherwise(pl.lit("yes"))
     record = fitted(tmp_path, tables=tables | {"site 2": tables["site 2"].with_columns(label=swap)}, kind="AutoForest")
-    assert record.choices["site 2"].startswith("75% the shared trees with leaf values from own rows, 25% own trees: AUC")
+    assert record.choices["site 2"].startswith(
+        "75% the shared trees with leaf values from own rows, 25% own trees: AUC"
+    )
     different = [site for site, text in record.choices.items() if not text.startswith("the shared forest:")]
     assert [model.site for model in record.models] == ["", *different]
     assert 1 <= len(different) < 3

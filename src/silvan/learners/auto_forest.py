@@ -202,14 +202,13 @@ class AutoForest(Learner):
         mixes = {site: _mix_of(chosen.get(site)) for site in federation.active}
         self.shares_ = {site: own for site, (own, _) in mixes.items()}
         self.fitted_ = {site: fitted for site, (_, fitted) in mixes.items()}
-        self._made = {site: model for site, model in models.items() if site in chosen and chosen[site].choice}
-        if federation.local_sites:
-            self._made = {
-                site: replace(model, forest=self._site_forest(federation, site, model, merged.forests))
-                for site, model in self._made.items()
-            }
+        self._made = {site: replace(models[site], takes_shared=not reply.choice) for site, reply in chosen.items()}
+        for site, model in self._made.items():
+            if model.takes_shared or federation.local_sites:
+                forest = self._site_forest(federation, site, model, merged.forests)
+                self._made[site] = replace(model, forest=forest)
+        self.at_sites_ = sorted(site for site, model in self._made.items() if model.forest is None)
         known = {site: model.forest for site, model in self._made.items() if model.forest is not None}
-        self.at_sites_ = sorted(set(self._made) - set(known))
         self.forests_ = {s: known.get(s, self.forest_) for s in federation.active if s not in self.at_sites_}
         reasons = {site: _reason(mix, chosen.get(site)) for site, mix in mixes.items()}
         self.choices_ = Choices(reasons, _shared_reason(share, compared, bool(self.schema_.n_classes)))
@@ -220,7 +219,9 @@ class AutoForest(Learner):
         return NO_RULE if given is None or isinstance(given, str) else Decide(float(given))
 
     def _site_forest(self, federation: Federation, site: str, model: MadeAtSite, trees: Mapping[str, Forest]) -> Forest:
-        """Return the forest that a site in this process makes."""
+        """Return the forest that a site in this process makes, or takes as it is."""
+        if model.takes_shared:
+            return model.shared
         mixing, draws = model.mixing, self._draws(list(trees))
         parts = Ingredients(model.shared, draws, trees[site], mixing.fit, mixing.class_weight)
         return make_forest(federation.site(site), self.schema_, parts).forest
@@ -275,7 +276,8 @@ class AutoForest(Learner):
         """Return what a site may use, by name."""
         listed, made = super().candidates(), getattr(self, "_made", {})
         models = {**self.forests_, **made}
-        if all(one is self.forest_ or one == self.forest_ for one in models.values()):
+        shared = [one.takes_shared if isinstance(one, MadeAtSite) else one == self.forest_ for one in models.values()]
+        if all(shared):
             return listed
         return [listed[0], (SHARED, self.forest_), (listed[1][0], models)]
 

@@ -116,6 +116,8 @@ def _change_of_figure(line: dict[str, Any], summary: dict[str, Any]) -> str:
         "sites' own forests can also gain from knowing how common each class is at their site, as a forest for all "
         "cannot."
     )
+    if overall["mean_of_sites"]:
+        return text
     if line is overall and line["verdict"] == "lost" and metric["ranks"]:
         text += f" In one ranking of all rows {prevalence}"
     elif line["verdict"] != "lost" and overall["verdict"] == "lost":

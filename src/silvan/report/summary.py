@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from silvan.algorithms.evaluation.certainty import certainty
+from silvan.algorithms.evaluation.figures import MEAN_OF_SITES
 from silvan.errors import FormatError
 from silvan.federation.federation import OVERALL
 from silvan.report.beside import read_beside
@@ -176,6 +177,7 @@ def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list
         "test_rows": note.test_rows if note else _rows(record, [s.test_rows for s in record.sites]),
         "positives": note.positives if note else _positives(record),
         "figures": {},
+        "mean_of_sites": any(row.note == MEAN_OF_SITES for row in by_model.values()),
     }
     if record.repeats and by_model:
         line["rows"] = line["test_rows"] = max(row.rows for row in by_model.values())
@@ -257,11 +259,11 @@ def _compared(line: dict[str, Any], metric: dict[str, Any] | None, rows: dict[st
     rounded = {m: None if v is None else round(v, metric["digits"]) for m, v in line["figures"].items()}
     line["figures"], local = rounded, rounded.get("local")
     for model, value in rounded.items():
-        gain = None
-        if model != "local" and local is not None and value is not None:
+        gain, row = None, rows.get(model)
+        alike = row is None or row.note != MEAN_OF_SITES
+        if model != "local" and local is not None and value is not None and alike:
             gain = round(value - local if metric["higher"] else local - value, metric["digits"]) + 0.0
         line["gains"][model] = gain
-        row = rows.get(model)
         low, high = (None, None) if row is None else (row.gain_low, row.gain_high)
         if low is not None and high is not None:
             low, high = (round(x, metric["digits"]) + 0.0 for x in (low, high))

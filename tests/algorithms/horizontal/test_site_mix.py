@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 from helpers.studies import Recorded, federate, parts, table
+from sklearn.metrics import roc_auc_score
 
 import silvan as sv
 from silvan.algorithms.evaluation.contenders import MadeAtSite, Mixing
@@ -14,6 +15,7 @@ from silvan.algorithms.evaluation.site_thresholds import rows_drawn, score_unsee
 from silvan.algorithms.horizontal import site_mix
 from silvan.algorithms.horizontal.site_mix import MIXES, Ingredients, choose_mix, fit_leaves, make_forest
 from silvan.errors import InputError, RefusedError
+from silvan.forest import predict
 from silvan.forest.predict import goes_left
 from silvan.tree.draw import rows_of_trees
 
@@ -55,7 +57,7 @@ def test_leaf_values_are_of_the_sites_rows(task, weight, recount):
             expected[leaf] = (len(here) * mean + forest.value[leaf]) / (len(here) + 1)
     assert (fitted.value != forest.value).any()
     np.testing.assert_allclose(fitted.value, expected, atol=1e-4 if task == "number" else 1e-12)
-    assert fitted.feature is forest.feature
+    assert replace(fitted, value=forest.value) == forest
 
 
 def test_a_row_is_not_scored_by_leaf_values_that_it_is_in():
@@ -115,8 +117,34 @@ def test_judged_at_the_site_as_the_forest_that_it_made():
     fed = federate(differing(), test=0.3)
     model = sv.AutoForest(**SMALL).fit(fed)
     again = federate(differing(), test=0.3)  # whose sites know nothing of the trees that were signed
-    assert model.evaluate(fed).equals(model.evaluate(again))
+    first, second = (model.evaluate(one).filter(pl.col("site") != "all") for one in (fed, again))
+    assert first.equals(second)
     assert model.evaluate(again, table(n=90)).filter(model="federated").height >= 3
+
+
+def test_over_all_sites_each_is_scored_by_its_own():
+    """Figures over all sites are of one ranking of all rows, as those of other models beside them."""
+    fed = federate(differing(), test=0.3)
+    model = sv.AutoForest(**SMALL).fit(fed)
+    scores, labels = [], []
+    for name in fed.sites:
+        part = fed.site(name).part(fed.schema, test=True)
+        scores.append(predict.scores(model.forests_[name], part.X)[:, 1])
+        labels.append(part.y)
+    found = model.evaluate(fed).filter(site="all", model="federated").row(0, named=True)
+    assert found["auc"] == pytest.approx(roc_auc_score(np.concatenate(labels), np.concatenate(scores)), abs=2e-3)
+    assert found["gain"] is not None
+    assert not found["note"]
+
+
+def test_a_mean_of_sites_is_not_set_beside_a_ranking_of_all_rows():
+    """Where models differ by site and cannot be summed, the line says so, and has no gain."""
+    fed = federate(differing(), test=0.3)
+    model = sv.AutoForest(**SMALL).fit(fed)
+    elsewhere = federate(differing(), test=0.3)
+    found = model.evaluate(elsewhere).filter(site="all", model="federated").row(0, named=True)
+    assert found["gain"] is None
+    assert "the mean of the sites' figures" in found["note"]
 
 
 # -- what does not leave

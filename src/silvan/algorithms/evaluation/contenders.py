@@ -37,7 +37,7 @@ class Mixing(msgspec.Struct, frozen=True):
     their weights, if there are any.
     """
 
-    own: Blob
+    own: Blob | None
     work: str
     fit: bool = True
     class_weight: tuple[float, ...] = ()
@@ -60,7 +60,12 @@ class Contender(msgspec.Struct, frozen=True):
     mixed: Mixing | UnsetType = UNSET
 
     def alike(self) -> "Contender":
-        """Return what must be alike at all sites of a sum: the model, or that it is the site's own."""
+        """Return what must be alike at all sites of a sum: the model, or that it is the site's own.
+
+        Of a mix, what it is made of beside the site's own trees: that and the site's rows make it.
+        """
+        if isinstance(self.mixed, Mixing):
+            return msgspec.structs.replace(self, mixed=msgspec.structs.replace(self.mixed, own=None, work=""))
         return msgspec.structs.replace(self, sent=None, draws=UNSET) if self.work else self
 
 
@@ -68,12 +73,13 @@ class Contender(msgspec.Struct, frozen=True):
 class MadeAtSite:
     """A model that a site makes of one that all share and of its own trees, and keeps: see ``Mixing``.
 
-    In one process the ``forest`` that it makes is known.
+    In one process the ``forest`` that it makes is known. A site may also tell that it ``takes_shared``, unchanged.
     """
 
     shared: Forest
     mixing: Mixing
     forest: Forest | None = None
+    takes_shared: bool = False
 
 
 class Decide(NamedTuple):
@@ -97,7 +103,8 @@ def check_contenders(site: Site, contenders: Sequence[Contender], by: Sequence[i
     for one in contenders:
         if one.sent is None:
             continue
-        if isinstance(one.mixed, Mixing) and not _is_own(site, one.mixed.own, one.mixed.work):
+        mixed = one.mixed if isinstance(one.mixed, Mixing) else None
+        if mixed is not None and (mixed.own is None or not _is_own(site, mixed.own, mixed.work)):
             raise RefusedError("what are said to be the site's own trees are not")
         if not one.work:
             sent.add(
@@ -158,8 +165,10 @@ def _contender(
     federation: Federation, site: str, model: object, draws: Mapping[str, Draws], decide: Decide
 ) -> Contender:
     model = for_site(model, site)
-    if isinstance(model, MadeAtSite) and model.forest is not None and not federation.makers(model.mixing.own):
-        model = model.forest  # the sites of another federation than the one it was learnt in
+    if isinstance(model, MadeAtSite):
+        trees = model.mixing.own
+        if model.forest is not None and (trees is None or not federation.makers(trees)):
+            model = model.forest  # the sites of another federation than the one it was learnt in
     if isinstance(model, MadeAtSite):
         shared = _contender(federation, site, model.shared, draws, decide)
         return msgspec.structs.replace(shared, mixed=model.mixing)

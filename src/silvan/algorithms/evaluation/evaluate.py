@@ -19,6 +19,7 @@ from silvan.algorithms.evaluation.contenders import (
     NO_RULE,
     Contender,
     Decide,
+    MadeAtSite,
     check_contenders,
     list_contenders,
 )
@@ -30,7 +31,7 @@ from silvan.algorithms.evaluation.details import (
     detail_over_all,
     nothing,
 )
-from silvan.algorithms.evaluation.figures import LOCAL, Answer, Row, compared, with_detail
+from silvan.algorithms.evaluation.figures import LOCAL, MEAN_OF_SITES, Answer, Row, compared, for_site, with_detail
 from silvan.algorithms.evaluation.intervals import intervals
 from silvan.algorithms.evaluation.judged_answers import answer_on_test_rows, test_cells, threshold_of
 from silvan.algorithms.evaluation.score_groups import arrange, hides_one_class
@@ -294,8 +295,9 @@ def evaluate(
             with_detail(Row(site, name, reply.rows, _named(schema, reply.figures[i])), _detail(reply, i), schema)
             for i, name in enumerate(names)
         ]
-        rows += compared(judged, reply.intervals, [msgspec.json.encode(one) for one in listed[site]])
-    overall = []
+        models = [for_site(model, site) for _, model in contenders]
+        rows += compared(judged, reply.intervals, [_mark(*pair) for pair in zip(listed[site], models, strict=True)])
+    overall, means = [], set()
     for i, name in enumerate(names):
         if counts is None:
             n = int(sum(reply.figures[i, 0] for reply in replies.values()))
@@ -304,12 +306,21 @@ def evaluate(
             figures = metrics.from_counts(list(counts.scores[i]), counts.confusion[i], counts.bands[i])
         else:
             n, figures = _mean_figures([row for row in rows if row.model == name])
+            means.add(name)
         told = [(reply.rows, _detail(reply, i)) for reply in replies.values()]
         scores, matrix = (None, None) if counts is None else (counts.scores[i], counts.confusion[i])
         detail = detail_over_all(schema.n_classes, scores, matrix, told)
         line = with_detail(Row(OVERALL, name, n, figures), detail, schema)
-        overall.append(replace(line, note=line.note or _whose_thresholds(told)))
+        note = MEAN_OF_SITES if name in means and n else line.note
+        overall.append(replace(line, note=note or _whose_thresholds(told)))
     return Evaluated([*rows, *compared(overall)], counts, _of_subgroups(schema, names, replies, shared["by"]))
+
+
+def _mark(contender: Contender, model: object) -> bytes:
+    """Return what is equal for models that are the same at a site: a mix may be the shared forest alone."""
+    if isinstance(model, MadeAtSite) and model.takes_shared:
+        contender = msgspec.structs.replace(contender, mixed=msgspec.UNSET)
+    return msgspec.json.encode(contender)
 
 
 def _whose_thresholds(told: Sequence[tuple[int, Detail]]) -> str:

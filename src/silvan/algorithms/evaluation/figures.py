@@ -26,6 +26,10 @@ LOCAL, FEDERATED = "local", "federated"
 """Names of the model that a site has alone, which gains are measured against, and of the one that it should use."""
 
 
+MEAN_OF_SITES = "the mean of the sites' figures, since their models differ: not one ranking of all rows"
+"""Why figures over all sites of a model cannot be set beside those of another."""
+
+
 class Answer(NamedTuple):
     """A model's scores of rows, (rows, outputs), all NaN if it abstains, and the classes that it decides on."""
 
@@ -126,7 +130,7 @@ def compared(
     done = []
     for i, row in enumerate(rows):
         gain = own - _first(row) if "rmse" in row.figures else _first(row) - own
-        if row.model != LOCAL and not np.isnan(gain):
+        if row.model != LOCAL and not np.isnan(gain) and row.note != MEAN_OF_SITES:
             low, high = (None, None) if between is None or np.isnan(between[i]).any() else map(float, between[i])
             row = replace(row, gain=float(gain), low=low, high=high)
         if row.model == FEDERATED and row.site != OVERALL:

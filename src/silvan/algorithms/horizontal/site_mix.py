@@ -76,7 +76,7 @@ class Ingredients:
     def read(cls, site: Site, schema: Schema, contender: Contender) -> "Ingredients":
         """Read what a request refers to."""
         mixed, draws = contender.mixed, contender.draws
-        if not isinstance(mixed, Mixing) or not isinstance(draws, Draws) or contender.sent is None:
+        if not isinstance(mixed, Mixing) or not isinstance(draws, Draws) or contender.sent is None or mixed.own is None:
             raise FormatError("a mix needs a forest that is sent, whose draws are known, and the site's own trees")
         weights = mixed.class_weight
         if weights and (len(weights) != schema.n_classes or not all(0.0 < w < np.inf for w in weights)):
@@ -165,7 +165,15 @@ def likely_mix(judged: tuple[Judged | None, ...], y: np.ndarray) -> int:
 
 
 def fit_leaves(site: Site, schema: Schema, parts: Ingredients) -> Forest:
-    """Take leaf values of the shared trees from the site's rows, of those that each tree draws there."""
+    """Take leaf values of the shared trees from the site's rows, of those that each tree draws there; kept."""
+    key = ("fitted leaves", schema.hash, *parts.name)
+    if key not in site.cache:
+        site.cache[key] = _fit_leaves(site, schema, parts)
+    found: Forest = site.cache[key]
+    return found
+
+
+def _fit_leaves(site: Site, schema: Schema, parts: Ingredients) -> Forest:
     forest, part = parts.shared, site.part(schema)
     drawn, places = rows_drawn(site, part, parts.fitted_draws())
     trees = np.flatnonzero(~abstaining(forest, site.absent(schema)))
