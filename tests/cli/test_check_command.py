@@ -172,3 +172,26 @@ def test_a_column_that_may_be_called_otherwise(tmp_path):
         assert f"{who} lacks '{lacked}', and it alone has '{has}': are they the same? {hint}" in lines
     path.write_text('[sites]\nnorth = "north.csv"\nsouth = { table = "south.csv", rename = { alter = "age" } }\n')
     assert hint not in " ".join(silvan("check", path).output.split())
+
+
+def test_a_label_that_no_table_has(study):
+    """The study stops there: ``check`` says so, and what may be meant."""
+    study.write_text(study.read_text().replace("[sites]", 'label = "labell"\n[sites]', 1))
+    shown = " ".join(silvan("check", study).output.split())
+    assert "labell at north, south: there is no such column to predict, and a study stops there" in shown
+    assert "did you mean 'label'?" in shown
+
+
+def test_classes_that_are_folded_are_not_asked_about(tmp_path):
+    """Nor do warnings count them twice: what the study says of the label holds everywhere."""
+    rng = np.random.default_rng(0)
+    for site, words in (("a", ("no", "yes")), ("b", ("No", "YES"))):
+        frame = pl.DataFrame({"x": rng.normal(size=60), "out": [words[i] for i in rng.integers(0, 2, 60)]})
+        frame.write_csv(tmp_path / f"{site}.csv")
+    path = tmp_path / "s.toml"
+    path.write_text('label = "out"\n[sites]\na = "a.csv"\nb = "b.csv"\n[kinds]\nout = "folded"\n')
+    shown = silvan("check", path)
+    assert "Nothing looks odd." in shown.output, shown.output
+    shown = " ".join(silvan("fit", path, "--output", tmp_path / "run").output.split())
+    assert "All tables have the same columns, kinds and classes." in shown
+    assert "classes of 'out'" not in shown

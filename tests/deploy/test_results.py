@@ -1,5 +1,8 @@
 """What sites get at the end of a study: the signed model, their own figures, and nothing of other sites alone."""
 
+from types import SimpleNamespace
+from unittest import mock
+
 import msgspec
 import polars as pl
 import pytest
@@ -12,7 +15,8 @@ from helpers.studies import table
 from typer.testing import CliRunner
 
 import silvan as sv
-from silvan.algorithms.results.kept_results import OWN_MODEL, SIGNATURE
+from silvan.algorithms.results import kept_results
+from silvan.algorithms.results.kept_results import MADE_MODEL, OWN_MODEL, SIGNATURE, KeepResults
 from silvan.cli.main import app
 from silvan.deploy.explain import explain
 from silvan.deploy.member import Member
@@ -170,7 +174,7 @@ def test_a_forest_that_a_site_made_is_at_the_site_alone(differing, tmp_path):
     assert record.models[0].hash == same.forest_.hash
     for site in SITES:
         kept = results(members, plan, site)
-        assert set(kept.models) == ({MODEL, OWN_MODEL} if site in record.at_sites else {MODEL})
+        assert set(kept.models) == ({MODEL, MADE_MODEL} if site in record.at_sites else {MODEL})
         assert sv.Forest.from_bytes(kept.model) == same.forests_[site]
         assert kept.record.at_sites == [site] * (site in record.at_sites)
         assert all(path.stat().st_mode & 0o077 == 0 for path in kept.run.folder.iterdir())
@@ -196,24 +200,49 @@ def test_a_forest_that_a_site_made_is_at_the_site_alone(differing, tmp_path):
     assert said.exit_code == 0
 
 
+def test_at_the_site_predictions_are_by_the_forest_that_it_made(differing, tmp_path):
+    hub, members, tables = differing
+    plan = parse_remote_study(AUTO.replace('"auto"', '"at the site"'))
+    run_job(hub, members, plan)
+    kept, rows = results(members, plan, "west"), tmp_path / "rows.csv"
+    tables["west"].drop("label").write_csv(rows)
+    made = sv.Forest.from_bytes(kept.model)
+    for words in ([], ["--site", "west"]):
+        said = silvan("predict", kept.run.folder, rows, "-o", tmp_path / "out.csv", *words)
+        assert said.exit_code == 0, said.output
+        assert made.hash[:12] in said.output
+        assert pl.read_csv(tmp_path / "out.csv")["prediction"].to_list() == made.predict(pl.read_csv(rows)).tolist()
+
+
 def test_a_forest_that_a_site_made_and_lost(differing):
-    """The site says so, and does not hand out the shared forest in its place."""
+    """The site says so, and does not hand out the shared forest in its place; the rest of the results is there."""
     hub, members, _ = differing
     plan = parse_remote_study(AUTO.replace('"auto"', '"lost"'))
-    run, _ = run_job(hub, members, plan)
+    run_job(hub, members, plan)
     folder = members["west"].results_folder(plan)
-    (folder / OWN_MODEL).unlink()
-    with pytest.raises(FormatError, match="the forest that the site made of its own rows is gone"):
+    (folder / MADE_MODEL).unlink()
+    with pytest.raises(InputError, match="made of its own rows and nobody else has, is gone: use the shared"):
         results(members, plan, "west")
-    record = run.read()
-    record.received = ["north", "south"]
-    run.write(record)
-    run, _ = run_job(hub, members, plan)  # the results are sent again, and the site cannot complete them
-    assert run.read().received == ["north", "south"]
     other = sv.MergedForest(2).fit(sv.federate_rows({"a": table("number", n=60)})).forest_
-    (folder / OWN_MODEL).write_bytes(other.to_bytes())
-    with pytest.raises(FormatError, match="the forest that the site made is not of this study"):
+    (folder / MADE_MODEL).write_bytes(other.to_bytes())
+    with pytest.raises(FormatError, match="not a forest of this study"):
         results(members, plan, "west")
+
+
+def test_no_message_writes_the_forest_that_a_site_made(differing):
+    """A coordinator cannot pass off a forest of its own as the site's; one that is left over is not used."""
+    hub, members, _ = differing
+    plan = parse_remote_study(AUTO.replace('"auto"', '"forged"'))
+    run_job(hub, members, plan)
+    folder = members["north"].results_folder(plan)
+    forged = KeepResults(record=b"", models={MADE_MODEL: (folder / MODEL).read_bytes()})
+    site = SimpleNamespace(results=folder, keys=mock.Mock(), study=plan.id, name="north")
+    with mock.patch.object(kept_results, "check_signature"), pytest.raises(FormatError, match="other files"):
+        kept_results.keep_results(site, forged)  # as if the coordinator had signed it
+    plain = study("plain")
+    run_job(hub, members, plain)
+    (members["north"].results_folder(plain) / MADE_MODEL).write_bytes((folder / MODEL).read_bytes())
+    assert set(results(members, plain, "north").models) == {MODEL}
 
 
 def test_a_site_that_was_away_gets_them_when_the_study_is_run_again(joined):

@@ -91,9 +91,10 @@ def predict_table(
     note_unknown_categories(frame, forest.schema)
     with progress.step("Predicting"):
         scores, decided = walk.scores_and_decisions(forest, X, absent=lacking if abstain else None)
-        threshold = None if record is None else record.threshold
-        if threshold is not None and len(forest.classes if forest.classes is not None else ()) == 2:
+        threshold, rule = None if record is None else record.threshold, ""
+        if threshold is not None and forest.classes is not None and len(forest.classes) == 2:
             decided = (scores[:, 1] >= threshold).astype(np.int64)
+            rule = f"; {clean(str(forest.classes[1]))} from a score of {threshold:.3g} on, as the study says"
     rows: list[list[Any]]
     if forest.classes is None:
         rows = [["row", "prediction"]]
@@ -110,7 +111,7 @@ def predict_table(
         typer.echo(
             f"{silent} of {count_of(len(forest), 'tree')} abstained: the table lacks {format_names(absent)}", err=True
         )
-    write_out(csv_text(rows), output, f"{count_of(len(X), 'prediction')} by forest {forest.hash[:12]}")
+    write_out(csv_text(rows), output, f"{count_of(len(X), 'prediction')} by forest {forest.hash[:12]}{rule}")
 
 
 def read_with_ids(source: Any, schema: "Schema", id_: str | None) -> tuple["Frame", list[str] | None]:

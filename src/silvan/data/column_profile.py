@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from silvan.data.batches import Batched, Whole
-from silvan.data.cells import MARKERS, MISSING, Series, cell_dates, cell_numbers, cell_text, distinct, is_text
+from silvan.data.cells import MARKERS, MISSING, Series, cell_dates, cell_numbers, cell_text, distinct, fold, is_text
 from silvan.data.schema import CROWDED, MAX_CATEGORIES
 from silvan.util.readable import count_of, format_names
 
@@ -105,7 +105,8 @@ def _profile(series: Series, name: str, table: Whole | Batched, truth: np.ndarra
     if kind == "numeric" and np.count_nonzero(finite) >= _FEW:
         spread = np.quantile(finite[finite != 0], _SPREAD, method="nearest").tolist()
     few = kind == "categorical" and found <= _MOST_CATEGORIES
-    names = sorted(cell_text(value) for value in values) if few else []
+    as_read = fold if table.kinds.get(name) == "folded" else str
+    names = sorted({as_read(cell_text(value)) for value in values}) if few else []
     return ColumnProfile(name, kind, len(series), len(series) - present, found, *ends, notes, names, spread, codes, auc)
 
 

@@ -15,7 +15,7 @@ from silvan.algorithms.evaluation.site_thresholds import Draws
 from silvan.algorithms.horizontal import histogram_forest, merged_forest
 from silvan.algorithms.horizontal.own_share import UNTOLD, ChooseShare, ChosenShare, choose_shares, site_models
 from silvan.algorithms.horizontal.site_mix import MIXES, OWN_ALONE, Ingredients, make_forest
-from silvan.algorithms.horizontal.weigh_halves import RECOUNTED, Compared, CompareHalves, compare, join_halves
+from silvan.algorithms.horizontal.weigh_halves import MOST_GAP, RECOUNTED, Compared, CompareHalves, compare, join_halves
 from silvan.algorithms.shared.admission import AdmitTrees, warn_refused
 from silvan.algorithms.shared.class_counts import asks_for_classes, balance_classes
 from silvan.algorithms.shared.recount import CountLeafLabels, CountLeafRows
@@ -34,7 +34,7 @@ from silvan.util.readable import count_of
 
 _CAPTION = (
     "By training rows, each scored by trees that did not learn from it. A site's own trees and rows count for as\n"
-    "much as mixes with them gain, less what luck may add: with little evidence it has the shared forest."
+    "much as mixes with them gain, less what luck may add: with little evidence it stays near the shared forest."
 )
 
 SHARED = "shared"
@@ -42,22 +42,25 @@ SHARED = "shared"
 
 
 class Choices(dict[str, str]):
-    """What each site uses and why, in a sentence a site, and ``shared``, what the shared forest is made of."""
+    """What each site uses and why, in a sentence a site, and ``shared``, what the shared forest is made of.
 
-    def __init__(self, choices: Mapping[str, str], shared: str = "") -> None:
+    ``caption`` says how sites chose, if they did.
+    """
+
+    def __init__(self, choices: Mapping[str, str], shared: str = "", caption: str = _CAPTION) -> None:
         super().__init__(choices)
-        self.shared = shared
+        self.shared, self.caption = shared, caption
 
     def __str__(self) -> str:
         width = max(map(len, self), default=0)
         rows = [f"{site.ljust(width)}  {text}" for site, text in self.items()]
-        return "\n".join([*rows, "", *filter(None, [self.shared]), _CAPTION])
+        return "\n".join([*rows, "", *filter(None, [self.shared, self.caption])])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         """Return the table for notebooks."""
-        return html_table(("site", "uses"), list(self.items()), note=f"{self.shared}\n{_CAPTION}".strip())
+        return html_table(("site", "uses"), list(self.items()), note=f"{self.shared}\n{self.caption}".strip())
 
 
 @write_shared_entries
@@ -69,8 +72,8 @@ class AutoForest(Learner):
     every site, recounted, as a ``MergedForest``. How much each half counts follows from how both do at all sites, on
     training rows, each scored by trees that did not learn from it. Then each site compares the shared forest with mixes
     of it, its trees with leaf values from the site's own rows, and the site's own trees, on the same rows. These count
-    for as much as mixes with them gain on average, less what luck may add; so with little evidence a site has the
-    shared forest. A forest that a site makes so stays there: between machines nobody else has it.
+    for as much as mixes with them gain on average, less what luck may add; so with little evidence a site stays near
+    the shared forest. A forest that a site makes so stays there: between machines nobody else has it.
 
     Parameters
     ----------
@@ -86,7 +89,8 @@ class AutoForest(Learner):
         Cut sites' trees back to what rows of other sites reach, and take leaf values from these rows; two rounds. None:
         unless ``monotonic_cst`` is set, whose order such leaf values need not keep.
     fit_leaves
-        Let sites take leaf values of the shared trees from their own rows. None: unless ``monotonic_cst`` is set.
+        Let sites take leaf values of the shared trees from their own rows. None: unless ``monotonic_cst`` is set. Not
+        with ``class_weight``.
 
     Attributes
     ----------
@@ -124,6 +128,7 @@ class AutoForest(Learner):
 
     sends_trees: ClassVar[bool] = True
     chooses_threshold: ClassVar[bool] = True
+    restorable: ClassVar[bool] = False  # sites make their forests again when these are judged
 
     max_depth: int | None = 10
     choose: bool = True
@@ -134,7 +139,7 @@ class AutoForest(Learner):
     @property
     def fits_leaves(self) -> bool:
         """Whether sites may take leaf values from their own rows."""
-        return self.monotonic_cst is None if self.fit_leaves is None else self.fit_leaves
+        return self.monotonic_cst is None if self.fit_leaves is None else bool(self.fit_leaves)
 
     @property
     def recounts(self) -> bool:
@@ -157,7 +162,14 @@ class AutoForest(Learner):
         if self.fit_leaves not in (True, False, None):
             raise InputError(f"fit_leaves must be True, False or None, got {self.fit_leaves!r}")
         if self.fit_leaves and self.monotonic_cst is not None:
-            raise InputError("leaf values from a site's rows need not keep the order that monotonic_cst asks for")
+            raise InputError(
+                "leaf values from a site's rows need not keep the order that monotonic_cst asks for: leave out one of "
+                "fit_leaves and monotonic_cst"
+            )
+        if self.fit_leaves and self.class_weight is not None:
+            raise InputError("leaf values from a site's rows have no class_weight: leave out fit_leaves")
+        if self.fit_leaves and not self.choose:
+            raise InputError("fit_leaves is for sites that choose: leave out fit_leaves, or choose=False")
         if self.choose and not self.bootstrap:
             raise InputError("bootstrap=False leaves no rows to choose on that trees have not seen: set choose=False")
 
@@ -193,12 +205,13 @@ class AutoForest(Learner):
             compared = compare(federation, self.schema_, halves, self._draws_of_halves(sites))
         share = compared.share(RECOUNTED if merged.recounted is not None else 1.0)
         self.weights_ = {"sums": 1.0 - share, "sites": share}
-        self.forest_ = join_halves(halves, share)
+        self.forest_, self._drawn = join_halves(halves, share), self._draws(sites)
         chosen: dict[str, ChosenShare] = {}
         models: dict[str, MadeAtSite] = {}
         if self.choose:
-            models = site_models(federation, self.forest_, merged.blobs, self.fits_leaves, settings.class_weight)
-            chosen = choose_shares(federation, self.schema_, models, self._draws(sites), self._fixed_threshold())
+            fit = self.fits_leaves and settings.class_weight is None
+            models = site_models(federation, self.forest_, self._drawn, merged.blobs, fit)
+            chosen = choose_shares(federation, self.schema_, models, self._fixed_threshold())
         mixes = {site: _mix_of(chosen.get(site)) for site in federation.active}
         self.shares_ = {site: own for site, (own, _) in mixes.items()}
         self.fitted_ = {site: fitted for site, (_, fitted) in mixes.items()}
@@ -211,7 +224,8 @@ class AutoForest(Learner):
         known = {site: model.forest for site, model in self._made.items() if model.forest is not None}
         self.forests_ = {s: known.get(s, self.forest_) for s in federation.active if s not in self.at_sites_}
         reasons = {site: _reason(mix, chosen.get(site)) for site, mix in mixes.items()}
-        self.choices_ = Choices(reasons, _shared_reason(share, compared, bool(self.schema_.n_classes)))
+        shared = _shared_reason(share, compared, bool(self.schema_.n_classes))
+        self.choices_ = Choices(reasons, shared, _CAPTION if self.choose else "")
 
     def _fixed_threshold(self) -> Decide:
         """Return from which score on a class is decided on, if that is known before the forest is there."""
@@ -222,8 +236,7 @@ class AutoForest(Learner):
         """Return the forest that a site in this process makes, or takes as it is."""
         if model.takes_shared:
             return model.shared
-        mixing, draws = model.mixing, self._draws(list(trees))
-        parts = Ingredients(model.shared, draws, trees[site], mixing.fit, mixing.class_weight)
+        parts = Ingredients(model.shared, model.draws, trees[site], model.mixing.fit)
         return make_forest(federation.site(site), self.schema_, parts).forest
 
     def _draws(self, sites: list[str]) -> Draws:
@@ -239,19 +252,21 @@ class AutoForest(Learner):
 
     def draws(self, federation: Federation, contenders: list[tuple[str, object]]) -> dict[str, Draws]:
         """Return which rows the trees of models drew; not known where a site was lost on the way."""
-        found, sites, n = super().draws(federation, contenders), list(federation.active), self.n_estimators
-        shared, forest = self._draws(sites), self.forest_
+        found, n, forest = super().draws(federation, contenders), self.n_estimators, self.forest_
+        shared: Draws = getattr(self, "_drawn", None) or self._draws(list(federation.active))
         if forest is None or len(forest) != sum(shared.sizes):
             return found
         found[forest.hash] = shared
-        for site, one in self.forests_.items():  # of a run that is restored; otherwise sites know it of what they made
+        for site, one in self.forests_.items():  # for sites of another federation: those of this one know it themselves
+            fitted = not np.array_equal(one.value[: len(forest.value)], forest.value)
+            draws = replace_fields(shared, recounted=shared.recounted or fitted)
             if len(one) == n:
                 found[one.hash] = Draws((n,), (site,), shared.bootstrap)
             elif len(one) == len(forest) + n:
                 sizes, owners = (*shared.sizes, n), (*shared.owners, site)
-                found[one.hash] = Draws(sizes, owners, shared.bootstrap, recounted=True)
-            elif one is not forest and len(one) == len(forest):
-                found[one.hash] = replace_fields(shared, recounted=True)
+                found[one.hash] = replace_fields(draws, sizes=sizes, owners=owners)
+            elif fitted and len(one) == len(forest):
+                found[one.hash] = draws
         return found
 
     def drawn_rows(self, federation: Federation) -> np.ndarray | None:
@@ -272,14 +287,16 @@ class AutoForest(Learner):
         chooses = bool(parameters.get("choose", True))
         return 1 + chooses * (3 + isinstance(parameters.get("threshold"), str))
 
+    def _federated(self) -> object:
+        found = super()._federated()
+        models = {**self.forests_, **getattr(self, "_made", {})}
+        shared = [one.takes_shared if isinstance(one, MadeAtSite) else one == self.forest_ for one in models.values()]
+        return found if all(shared) else models
+
     def candidates(self) -> list[tuple[str, object]]:
         """Return what a site may use, by name."""
-        listed, made = super().candidates(), getattr(self, "_made", {})
-        models = {**self.forests_, **made}
-        shared = [one.takes_shared if isinstance(one, MadeAtSite) else one == self.forest_ for one in models.values()]
-        if all(shared):
-            return listed
-        return [listed[0], (SHARED, self.forest_), (listed[1][0], models)]
+        local, federated = super().candidates()
+        return [local, federated] if federated[1] is self.forest_ else [local, (SHARED, self.forest_), federated]
 
     def figures_on_table(self, federation: Federation, contenders: list[tuple[str, object]], table: Any) -> list[Row]:
         """Return figures of models on the rows of a table, in one process."""
@@ -292,6 +309,12 @@ class AutoForest(Learner):
                 f"the forest of site {site!r} is made of its own rows and stays there: predict at the site"
             )
         return super()._forest_for(site)
+
+
+_FITTED = "the shared trees with leaf values from own rows"
+
+_TURNED = (0.35, 30)
+"""A shared forest with a lower AUC at a site ranks its rows the wrong way round; of fewer rows that may be luck."""
 
 
 def _mix_of(reply: ChosenShare | None) -> tuple[float, float]:
@@ -318,9 +341,6 @@ def _use(mix: tuple[float, float]) -> str:
     return ", ".join(f"{share:.0%} {name}" for name, share in parts.items() if share)
 
 
-_FITTED = "the shared trees with leaf values from own rows"
-
-
 def _reason(mix: tuple[float, float], reply: ChosenShare | None) -> str:
     """Return what a site uses, and by which figures it chose that."""
     use = _use(mix)
@@ -336,7 +356,9 @@ def _reason(mix: tuple[float, float], reply: ChosenShare | None) -> str:
     others = [(_use(MIXES[i]), reply.figures[i]) for i in (0, OWN_ALONE) if i != reply.choice]
     beside = [f"{other} {figure:.{digits}f}" for other, figure in others if figure >= 0.0]
     compared = f" ({'; '.join(beside)})" if beside else ""
-    return f"{use}: {name} {reply.figure:.{digits}f} on {count_of(reply.rows, 'row')}{compared}"
+    turned = reply.measure == "auc" and reply.rows >= _TURNED[1] and reply.figures[0] < _TURNED[0]
+    hint = "; the shared forest ranks rows the wrong way round: is the label coded the same way here?" if turned else ""
+    return f"{use}: {name} {reply.figure:.{digits}f} on {count_of(reply.rows, 'row')}{compared}{hint}"
 
 
 def _shared_reason(share: float, compared: Compared, classes: bool) -> str:
@@ -345,5 +367,5 @@ def _shared_reason(share: float, compared: Compared, classes: bool) -> str:
     if not compared.sites:
         return f"{uses}."
     measure, order = "AUC" if classes else "explained variance", "higher" if compared.gap >= 0 else "lower"
-    sites = count_of(compared.sites, "site")
-    return f"{uses}, whose {measure} is {abs(compared.gap):.3f} {order} on average over {sites}."
+    by = f"{'at least ' if abs(compared.gap) >= MOST_GAP else ''}{abs(compared.gap):.3f}"
+    return f"{uses}, whose {measure} is {by} {order} on average over {count_of(compared.sites, 'site')}."

@@ -107,19 +107,21 @@ class Learner(_Fitted):
         if self.threshold is not None:
             self.threshold_ = self._threshold(federation)
 
+    def check(self) -> None:
+        """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
+        at: Any = self.threshold
+        is_number = isinstance(at, int | float | np.number) and not isinstance(at, bool) and 0.0 < at < 1.0
+        if not (at is None or is_number or (isinstance(at, str) and at in metrics.THRESHOLD_RULES)):
+            raise InputError(f"threshold must be 'youden', 'f1', a number above 0 and below 1, or None, got {at!r}")
+
     def _check_threshold(self, schema: Schema) -> None:
         at = self.threshold
         if at is None:
             return
         if schema.n_classes != 2:
             raise InputError("threshold is for two classes")
-        if isinstance(at, str):
-            if at not in metrics.THRESHOLD_RULES:
-                raise InputError(f"threshold must be 'youden', 'f1', a number between 0 and 1, or None, got {at!r}")
-            if not self.chooses_threshold or getattr(self, "epsilon", None) is not None:
-                raise InputError(f"threshold={at!r} cannot be chosen by this learner: give a number between 0 and 1")
-        elif isinstance(at, bool) or not isinstance(at, int | float | np.number) or not 0.0 < at < 1.0:
-            raise InputError(f"threshold must be 'youden', 'f1', a number between 0 and 1, or None, got {at!r}")
+        if isinstance(at, str) and (not self.chooses_threshold or getattr(self, "epsilon", None) is not None):
+            raise InputError(f"threshold={at!r} cannot be chosen by this learner: give a number between 0 and 1")
 
     def _threshold(self, federation: Federation) -> float:
         if not isinstance(self.threshold, str):

@@ -27,7 +27,7 @@ def holds_dates(value: Any) -> bool:
 
 def check_parameters(kind: str, parameters: dict[str, Any], problems: Problems) -> None:
     """Check the parameters of a learner that is known by its kind; there are none without."""
-    hints = parameters_of(getattr(learners, kind)) if kind else {}
+    hints, before = parameters_of(getattr(learners, kind)) if kind else {}, len(problems.found)
     for key, value in parameters.items():
         if key not in hints:
             problems.unknown(("learner", key), ["kind", *hints], f"unknown key {key!r} in [learner] of kind {kind}")
@@ -49,3 +49,8 @@ def check_parameters(kind: str, parameters: dict[str, Any], problems: Problems) 
                 Settings(**{key: value}).n_drawn(1)
             except InputError as error:
                 problems.add(("learner", key), str(error))
+    if kind and len(problems.found) == before:
+        try:
+            getattr(learners, kind)(**parameters).check()
+        except InputError as error:
+            problems.add(("learner", str(error).split()[0]), str(error))

@@ -81,7 +81,8 @@ class Study:
         if not (self.test or self.repeats) or self.evaluation_epsilon is not None:
             return made + rule  # what fitting needs, on training rows
         more = bool(self.parameters.get("personal")) + rule  # before its threshold is chosen, a forest is another model
-        return MODELS_JUDGED.get(self.kind, 1) + more + (rule and bool(made))
+        # a site's mix is judged before a threshold is chosen, and without subgroups: another model than afterwards
+        return MODELS_JUDGED.get(self.kind, 1) + more + (bool(made) and (rule or bool(self.by)))
 
     def settings(self) -> dict[str, Any]:
         """Return all settings that decide the result, as plain data."""

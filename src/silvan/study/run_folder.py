@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from silvan.algorithms.results.kept_results import MADE_MODEL
 from silvan.errors import FormatError, InputError, VersionError
 from silvan.federation.agreement.agreement import ColumnAtSites
 from silvan.forest.forest import Forest
@@ -248,6 +249,8 @@ class Run:
         names = [note.name for note in record.sites]
         if site is not None and site not in names:
             raise InputError(f"there is no site {site!r}; the sites are {', '.join(names)}")
+        if record.copy_for in record.at_sites and site in (None, record.copy_for):
+            return self.made_here()
         if site in record.at_sites:
             raise InputError(
                 f"the forest of site {site!r} is made of its own rows and is at the site alone: predict there"
@@ -262,6 +265,19 @@ class Run:
         if forest.hash != model.hash:
             raise FormatError(f"{path}: not the forest that {RUN} names; one of the two was changed")
         return forest
+
+    def made_here(self) -> Forest:
+        """Read the forest that the site whose folder this is made of its own rows."""
+        path = self.file(MADE_MODEL)
+        if not path.is_file():
+            raise InputError(
+                f"{str(path)!r}, which this site made of its own rows and nobody else has, is gone: use the shared "
+                f"forest, {MODEL}, or ask for the study to be run again under another name"
+            )
+        made, shared = Forest.load(path), Forest.load(self.file(MODEL))
+        if made.schema != shared.schema:
+            raise FormatError(f"{path}: not a forest of this study")
+        return made
 
     def write_evaluation(self, rows: list[Figures], name: str = EVALUATION) -> None:
         """Write the table of figures."""

@@ -144,7 +144,9 @@ def questions_of(study: Study, federation: Federation, model: Any, *, sampling: 
         questions += Questions((CountRows,), tasks=0)
     if study.test > 0 or study.repeats:
         noisy = {} if study.evaluation_epsilon is None else {"epsilon": study.evaluation_epsilon}
-        questions += model.questions_of_judging(federation, **noisy)
+        judging = model.questions_of_judging(federation, **noisy)
+        more = study.models_judged + bool(federation.local_sites) - judging.models if study.by else 0
+        questions += judging + Questions((), tasks=0, models=max(more, 0))
         if study.importance or study.dependence:
             questions += model.questions_of_explaining(study.importance, study.dependence)
     if sampling:

@@ -81,8 +81,8 @@ def test_the_threshold_is_the_same_however_sums_are_made(sums):
     ("learner", "threshold", "message"),
     [
         (sv.HistogramForest, "best", "threshold must be 'youden', 'f1'"),
-        (sv.HistogramForest, 1.0, "between 0 and 1"),
-        (sv.HistogramForest, True, "between 0 and 1"),
+        (sv.HistogramForest, 1.0, "above 0 and below 1"),
+        (sv.HistogramForest, True, "above 0 and below 1"),
         (sv.PooledForest, "youden", "cannot be chosen by this learner"),
         (sv.LocalForest, "f1", "cannot be chosen by this learner"),
     ],

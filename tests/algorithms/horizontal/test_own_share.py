@@ -67,6 +67,17 @@ def test_a_site_that_differs_gets_its_own_trees(task, recount):
     assert (value["shared"] < value["local"] - 0.2) if task == "binary" else (value["shared"] > 1.2 * value["local"])
 
 
+def test_a_label_that_is_turned_is_pointed_out():
+    choices = sv.AutoForest(**SMALL).fit(federate(turned())).choices_
+    hint = "; the shared forest ranks rows the wrong way round: is the label coded the same way here?"
+    assert [text.endswith(hint) for text in choices.values()] == [False, False, True]
+
+
+def test_without_a_choice_nothing_is_said_of_one():
+    model = sv.AutoForest(**SMALL, choose=False).fit(federate(parts(table(n=60), 2)))
+    assert "training rows" not in str(model.choices_)
+
+
 def test_sites_alike_share_a_forest_and_choosing_costs_two_rounds():
     fed = federate(parts(table(n=240), 3))
     model = sv.AutoForest(**SMALL).fit(fed)
@@ -231,6 +242,8 @@ def test_of_rows_in_groups_figures_of_two_mixes_are_told_and_not_which_was_taken
         ({"bootstrap": False}, "leaves no rows to choose on"),
         ({"recount": 1.5}, "recount must be True or False"),
         ({"fit_leaves": "no"}, "fit_leaves must be True, False or None, got 'no'"),
+        ({"fit_leaves": True, "choose": False}, "fit_leaves is for sites that choose"),
+        ({"threshold": 0}, "a number above 0 and below 1, or None, got 0"),
         ({"fit_leaves": True, "monotonic_cst": {"age": 1}}, "need not keep the order that monotonic_cst asks for"),
     ],
 )

@@ -5,19 +5,23 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
-from helpers.studies import Recorded, federate, parts, table
+from helpers.studies import Recorded, disturbed, federate, parts, table
 from sklearn.metrics import roc_auc_score
 
 import silvan as sv
-from silvan.algorithms.evaluation.contenders import MadeAtSite, Mixing
-from silvan.algorithms.evaluation.evaluate import evaluate
-from silvan.algorithms.evaluation.site_thresholds import rows_drawn, score_unseen
+from silvan.algorithms.boosting.stumps import Boosting
+from silvan.algorithms.evaluation.contenders import Contender, MadeAtSite, Mixing
+from silvan.algorithms.evaluation.evaluate import Judge, evaluate
+from silvan.algorithms.evaluation.site_thresholds import Draws, rows_drawn, score_unseen
 from silvan.algorithms.horizontal import site_mix
 from silvan.algorithms.horizontal.site_mix import MIXES, Ingredients, choose_mix, fit_leaves, make_forest
 from silvan.errors import InputError, RefusedError
+from silvan.federation import wire
+from silvan.federation.message import Envelope
 from silvan.forest import predict
 from silvan.forest.predict import goes_left
 from silvan.tree.draw import rows_of_trees
+from silvan.tree.fit import Settings
 
 SMALL = {"n_estimators": 8, "max_depth": 4}
 
@@ -37,13 +41,13 @@ def leaf_of(forest, tree, x):
 
 
 @pytest.mark.parametrize("recount", [True, False])
-@pytest.mark.parametrize(("task", "weight"), [("binary", ()), ("several", ()), ("number", ()), ("binary", (1.0, 3.0))])
-def test_leaf_values_are_of_the_sites_rows(task, weight, recount):
+@pytest.mark.parametrize("task", ["binary", "several", "number"])
+def test_leaf_values_are_of_the_sites_rows(task, recount):
     """Row by row: those that the i-th tree of the site draws count in the i-th tree of everybody, five at least."""
     fed = federate(parts(table(task, n=180), 3))
     _, parts_of = ingredients(fed, recount=recount)
     site, forest = fed.site("site 1"), parts_of.shared
-    fitted, part = fit_leaves(site, fed.schema, replace(parts_of, class_weight=weight)), site.part(fed.schema)
+    fitted, part = fit_leaves(site, fed.schema, parts_of), site.part(fed.schema)
     labels = {}
     for tree in range(len(forest)):
         drawn = rows_of_trees(site.sampling_key, part.row_keys, tree % 8, 1, True)[0]
@@ -52,7 +56,7 @@ def test_leaf_values_are_of_the_sites_rows(task, weight, recount):
     expected = forest.value.copy()
     for leaf, here in labels.items():
         if len(here) >= 5:
-            counts = np.bincount(here, minlength=forest.n_outputs) * np.array(weight or 1.0) if task != "number" else 0
+            counts = np.bincount(here, minlength=forest.n_outputs) if task != "number" else np.zeros(1)
             mean = np.mean(here) if task == "number" else counts / counts.sum()
             expected[leaf] = (len(here) * mean + forest.value[leaf]) / (len(here) + 1)
     assert (fitted.value != forest.value).any()
@@ -184,7 +188,8 @@ def test_between_machines_it_is_not_among_the_forests(monkeypatch):
 
 
 def judge_mixed(fed, model, mixing, site="site 2"):
-    made = {name: MadeAtSite(model.forest_, mixing) if name == site else model.forest_ for name in fed.sites}
+    drawn = model.draws(fed, [])[model.forest_.hash]
+    made = {name: MadeAtSite(model.forest_, drawn, mixing) if name == site else model.forest_ for name in fed.sites}
     return evaluate(fed, model.schema_, [("federated", made)], np.zeros(2, np.uint64), model.draws(fed, []), by=()).rows
 
 
@@ -206,8 +211,8 @@ def test_each_forest_that_a_mix_is_made_of_counts_as_a_model():
     model.evaluate(fed)
     forged = replace(model.forest_, value=model.forest_.value[::-1].copy())
     mixing = model._made["site 2"].mixing
-    made = dict.fromkeys(fed.sites, model.forest_) | {"site 2": MadeAtSite(forged, mixing)}
-    draws = {forged.hash: model.draws(fed, [])[model.forest_.hash]}
+    made = dict.fromkeys(fed.sites, model.forest_) | {"site 2": MadeAtSite(forged, model._drawn, mixing)}
+    draws = {forged.hash: model._drawn}
     with fed.working_on("more"), pytest.raises(RefusedError, match="4 at most"):
         evaluate(fed, model.schema_, [("federated", made)], np.zeros(2, np.uint64), draws)
 
@@ -228,10 +233,60 @@ def test_a_leaf_that_singles_out_few_rows_learns_nothing_of_them(n, told):
     assert (fitted.value[youngest] != forged.value[youngest]).any() == told
 
 
-@pytest.mark.parametrize("weights", [(1.0,), (1.0, 0.0), (1.0, np.inf), (1.0, np.nan)])
-def test_weights_that_are_none(weights):
+FORGED = [
+    {"draws": Draws((1,), ("",))},  # of fewer trees than there are
+    {"draws": Draws((), ())},
+    {"draws": Draws((10**11,), ("",))},
+    {"draws": Draws((32,), ("",), bootstrap=False)},  # all rows would count
+    {"vote": True},
+]
+
+
+@pytest.mark.parametrize("wrong", FORGED)
+def test_forged_questions_are_read_before_rows_are(wrong):
+    """One error, whatever the rows are: neither a crash of the site's process nor a mix that is told by an error."""
     fed = federate(differing(), test=0.3)
     model = sv.AutoForest(**SMALL).fit(fed)
-    right = model._made["site 2"].mixing
+    made = model._made["site 2"]
+    forged = replace(made, shared=replace(model.forest_, combine="vote")) if "vote" in wrong else replace(made, **wrong)
+    models = dict.fromkeys(fed.sites, model.forest_) | {"site 2": replace(forged, forest=None)}
     with fed.working_on("more"), pytest.raises(sv.FederationError, match="could not read what it was sent"):
-        judge_mixed(fed, model, Mixing(right.own, right.work, class_weight=weights))
+        evaluate(fed, model.schema_, [("federated", models)], np.zeros(2, np.uint64), model.draws(fed, []))
+
+
+@pytest.mark.parametrize("more", [{"work": "a task"}, {"own": Settings()}, {"boosted": Boosting()}])
+def test_a_mix_is_of_a_forest_that_is_sent_and_of_nothing_else(more):
+    """Each counts as a model: what is said to be the site's own work would not."""
+    fed = federate(differing(), test=0.3)
+    model = sv.AutoForest(**SMALL).fit(fed)
+    made = model._made["site 2"]
+    contender = Contender(sent=fed.blob(model.forest_.to_bytes()), draws=made.draws, mixed=made.mixing, **more)
+    question = Judge(
+        schema=fed.blob(fed.schema.to_json().encode()), contenders=[contender], feature_key=np.zeros(2, np.uint64)
+    )
+    with fed.working_on("more"), pytest.raises(RefusedError, match="a forest that is sent, and of nothing else"):
+        fed.ask({"site 2": question})
+
+
+def test_a_site_that_is_lost_on_the_way():
+    """The others judge what they made all the same: which rows the shared trees drew is known of all that grew them."""
+
+    def lose(site, data):
+        lost = (site, wire.decode(data, Envelope).kind) == ("site 0", "HalvesGap")
+        return [(site, TimeoutError("within 1 s"))] if lost else [(site, data)]
+
+    tables = differing() | {"site 3": table(n=90, seed=4)}
+    fed = federate(tables, disturbed(lose), test=0.3, quorum=2)
+    model = sv.AutoForest(**SMALL).fit(fed)
+    assert "site 0" not in fed.active
+    found = model.evaluate(fed)
+    assert set(found["site"]) == {"site 1", "site 2", "site 3", "all"}
+    assert found.filter(model="federated")["auc"].is_not_nan().all()
+
+
+def test_class_weights_leave_it_out():
+    """Weights are the coordinator's word, and large ones would make a leaf of many rows tell of one."""
+    with pytest.raises(InputError, match="have no class_weight"):
+        sv.AutoForest(**SMALL, fit_leaves=True, class_weight="balanced").fit(federate(differing()))
+    model = sv.AutoForest(**SMALL, class_weight="balanced").fit(federate(differing()))
+    assert set(model.fitted_.values()) == {0.0}

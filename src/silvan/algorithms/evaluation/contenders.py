@@ -33,14 +33,12 @@ MOST = 8
 class Mixing(msgspec.Struct, frozen=True):
     """What a site makes a forest of, beside one that it is sent: its own trees, as it signed them in a task.
 
-    And, with ``fit``, the trees that it is sent with leaf values from its rows, of which those of each class count by
-    their weights, if there are any.
+    And, with ``fit``, the trees that it is sent with leaf values from its rows.
     """
 
     own: Blob | None
     work: str
     fit: bool = True
-    class_weight: tuple[float, ...] = ()
 
 
 class Contender(msgspec.Struct, frozen=True):
@@ -77,6 +75,7 @@ class MadeAtSite:
     """
 
     shared: Forest
+    draws: Draws  # which rows the trees of the shared forest drew
     mixing: Mixing
     forest: Forest | None = None
     takes_shared: bool = False
@@ -103,9 +102,8 @@ def check_contenders(site: Site, contenders: Sequence[Contender], by: Sequence[i
     for one in contenders:
         if one.sent is None:
             continue
-        mixed = one.mixed if isinstance(one.mixed, Mixing) else None
-        if mixed is not None and (mixed.own is None or not _is_own(site, mixed.own, mixed.work)):
-            raise RefusedError("what are said to be the site's own trees are not")
+        if isinstance(one.mixed, Mixing):
+            _check_mixing(site, one, one.mixed)
         if not one.work:
             sent.add(
                 digest(msgspec.json.encode([one, list(by)] if by else one))
@@ -113,6 +111,14 @@ def check_contenders(site: Site, contenders: Sequence[Contender], by: Sequence[i
         elif not _is_own(site, one.sent, one.work):
             raise RefusedError("what is said to be the site's own model is not")
     count_models(site, sent)
+
+
+def _check_mixing(site: Site, contender: Contender, mixing: Mixing) -> None:
+    """Refuse a mix of anything but a forest that is sent and the site's own trees: each counts as a model."""
+    if contender.work or contender.own is not None or contender.boosted is not None:
+        raise RefusedError("a mix is of a forest that is sent, and of nothing else")
+    if mixing.own is None or not _is_own(site, mixing.own, mixing.work):
+        raise RefusedError("what are said to be the site's own trees are not")
 
 
 def _is_own(site: Site, blob: Blob, task: str) -> bool:
@@ -166,12 +172,12 @@ def _contender(
 ) -> Contender:
     model = for_site(model, site)
     if isinstance(model, MadeAtSite):
-        trees = model.mixing.own
-        if model.forest is not None and (trees is None or not federation.makers(trees)):
-            model = model.forest  # the sites of another federation than the one it was learnt in
-    if isinstance(model, MadeAtSite):
-        shared = _contender(federation, site, model.shared, draws, decide)
-        return msgspec.structs.replace(shared, mixed=model.mixing)
+        mixing = model.mixing
+        makers = [] if mixing.own is None else federation.makers(mixing.own)
+        if model.forest is None or any((by.site, by.task) == (site, mixing.work) for by in makers):
+            shared = federation.blob(model.shared.to_bytes())
+            return Contender(sent=shared, draws=model.draws, threshold=decide.sent, mixed=mixing)
+        model = model.forest  # the sites of another federation than the one it was learnt in
     if isinstance(model, Settings):
         return Contender(own=model, threshold=decide.own)
     if isinstance(model, Boosting):

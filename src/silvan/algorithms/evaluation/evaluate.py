@@ -33,7 +33,7 @@ from silvan.algorithms.evaluation.details import (
 )
 from silvan.algorithms.evaluation.figures import LOCAL, MEAN_OF_SITES, Answer, Row, compared, for_site, with_detail
 from silvan.algorithms.evaluation.intervals import intervals
-from silvan.algorithms.evaluation.judged_answers import answer_on_test_rows, test_cells, threshold_of
+from silvan.algorithms.evaluation.judged_answers import answer_on_test_rows, shown_threshold, test_cells
 from silvan.algorithms.evaluation.score_groups import arrange, hides_one_class
 from silvan.algorithms.evaluation.site_thresholds import Draws
 from silvan.algorithms.evaluation.subgroups import Subgroup, check_by, check_subgroups, name_of, places_of
@@ -146,7 +146,7 @@ def judge(site: Site, request: Judge) -> Figures:
     given = [answer_on_test_rows(site, schema, contender, key, by) for contender in request.contenders]
     between = _intervals(site, given, request.against, schema.n_classes)
     between = rounded_intervals(between, bool(schema.n_classes))
-    thresholds = [threshold_of(site, schema, contender, key) for contender in request.contenders]
+    thresholds = [shown_threshold(site, schema, contender, key) for contender in request.contenders]
     figures, details = _figures(site, schema, given, y, thresholds)
     between[[not len(detail.figures) for detail in details]] = np.nan
     subgroups, cells = [], test_cells(site, schema, by)

@@ -103,11 +103,21 @@ def _note(row: Row, schema: Schema) -> str:
     return ""
 
 
+_NAMED_CLASSES = 3
+"""Of more classes that are never predicted one warning speaks of all."""
+
+
 def never_decided(rows: Sequence[Row], schema: Schema) -> list[str]:
     """Return a warning for each class that test rows have and the federated model never decides on."""
     tables = [row.detail.confusion for row in rows if (row.site, row.model) == (OVERALL, FEDERATED) and row.detail]
     found, remedy = [], ", or threshold='youden'" if schema.n_classes == 2 else ""
     for table in tables:
+        never = [c for c in range(len(table)) if table[c].sum() and not table[:, c].sum()]
+        if len(never) > _NAMED_CLASSES:
+            numbers = all(isinstance(c, int | float) for c in schema.label.classes or ())
+            hint = "is it a number? then set task='regression'" if numbers else "set class_weight='balanced'"
+            text = f"the federated model never predicts {len(never):,} of {len(table):,} classes of {schema.label.name}"
+            return [f"{text} that test rows are of: {hint}"]
         for c in range(len(table)):
             if table[c].sum() and not table[:, c].sum():
                 name, n = (schema.label.classes or ())[c], int(table[c].sum())

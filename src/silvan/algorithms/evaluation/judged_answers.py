@@ -99,6 +99,12 @@ def _decide_at(site: Site, schema: Schema, contender: Contender, feature_key: np
     return threshold_of(site, schema, contender, feature_key, given)
 
 
+def shown_threshold(site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray) -> float:
+    """Return the threshold that a model decides by, or, where it decides by none, one chosen on training rows."""
+    at = _decide_at(site, schema, contender, feature_key)
+    return threshold_of(site, schema, contender, feature_key) if np.isnan(at) else at
+
+
 def threshold_of(
     site: Site, schema: Schema, contender: Contender, feature_key: np.ndarray, rule: str = "youden"
 ) -> float:

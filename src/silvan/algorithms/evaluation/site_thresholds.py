@@ -77,7 +77,8 @@ def unseen_rows(site: Site, schema: Schema, forest: Forest, draws: Draws | None)
 
 def score_unseen(site: Site, schema: Schema, forest: Forest, draws: Draws | None) -> Scored | None:
     """Score training rows by the trees that did not see them; None if that is not known."""
-    _check_draws(draws)
+    if draws is not None:
+        check_draws(draws)
     part = site.part(schema)
     if draws is None or forest.combine not in ("mean", "vote") or sum(draws.sizes) != len(forest):
         return None
@@ -106,12 +107,10 @@ def rows_drawn(site: Site, part: Part, draws: Draws, taken: np.ndarray | None = 
     return drawn_by_place(site, part, draws.bootstrap, n_own, max(sizes), taken), np.where(here, places, -1)
 
 
-def _check_draws(draws: Draws | None) -> None:
-    """Raise ``FormatError`` for numbers of trees that are none, or not as many as their sites."""
-    if draws is None:
-        return
+def check_draws(draws: Draws, n_trees: int | None = None) -> None:
+    """Raise ``FormatError`` for numbers of trees that are none, or not as many as their sites or trees."""
     owners = draws.owners or ("",)
-    if len(draws.sizes) != len(owners) or min(draws.sizes) < 0:
+    if len(draws.sizes) != len(owners) or min(draws.sizes) < 0 or n_trees not in (None, sum(draws.sizes)):
         raise FormatError("what the trees drew does not match their sites")
 
 

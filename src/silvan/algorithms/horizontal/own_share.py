@@ -90,8 +90,8 @@ def choose_share(site: Site, request: ChooseShare) -> ChosenShare:
     check_contenders(site, [model])
     parts = Ingredients.read(site, schema, model)
     chosen = choose_mix(site, schema, parts)
-    if site.results is not None:
-        keep_made_model(site, make_forest(site, schema, parts).forest if chosen.choice else None)
+    if site.results is not None and chosen.choice:
+        keep_made_model(site.results, make_forest(site, schema, parts).forest)
     if not chosen.judged or chosen.judged[0] is None:
         empty = np.full(len(MIXES), np.nan)
         return ChosenShare(choice=0, measure="", rows=len(chosen.y), figure=np.nan, figures=empty)
@@ -124,11 +124,10 @@ def _figure(site: Site, chosen: Chosen, place: int, n_classes: int) -> float:
 
 
 def choose_shares(
-    federation: Federation, schema: Schema, models: Mapping[str, MadeAtSite], draws: Draws, decide: Decide = NO_RULE
+    federation: Federation, schema: Schema, models: Mapping[str, MadeAtSite], decide: Decide = NO_RULE
 ) -> dict[str, ChosenShare]:
     """Ask every site which mix it takes: one round. The shared forest is sent as when it is judged."""
-    known = {model.shared.hash: draws for model in models.values()}
-    listed = list_contenders(federation, [dict(models)], known, decide, sites=list(models))
+    listed = list_contenders(federation, [dict(models)], {}, decide, sites=list(models))
     schema_blob = federation.blob(schema.to_json().encode())
     requests = {site: ChooseShare(schema=schema_blob, model=model) for site, [model] in listed.items()}
     replies: dict[str, ChosenShare] = federation.ask(requests, check=check_chosen)
@@ -136,15 +135,14 @@ def choose_shares(
 
 
 def site_models(
-    federation: Federation, shared: Forest, own: Mapping[str, Blob], fit: bool, class_weight: Any
+    federation: Federation, shared: Forest, draws: Draws, own: Mapping[str, Blob], fit: bool
 ) -> dict[str, MadeAtSite]:
-    """Return what sites that sent trees make their forests of."""
-    weights = () if class_weight is None else tuple(class_weight)
+    """Return what sites that sent trees make their forests of; ``draws`` says which rows the shared trees drew."""
     found = {}
     for site, blob in own.items():
         tasks = [owner.task for owner in federation.makers(blob) if owner.site == site]
         if site in federation.active and tasks:
-            found[site] = MadeAtSite(shared, Mixing(blob, tasks[-1], fit, weights))
+            found[site] = MadeAtSite(shared, draws, Mixing(blob, tasks[-1], fit))
     return found
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from silvan.algorithms.bofrf.choose import Judged, judge
 from silvan.algorithms.evaluation.contenders import Contender, Mixing, model_of
-from silvan.algorithms.evaluation.site_thresholds import Draws, rows_drawn, score_unseen
+from silvan.algorithms.evaluation.site_thresholds import Draws, check_draws, rows_drawn, score_unseen
 from silvan.algorithms.shared.recount import fixed_point, mean_label, whole_labels
 from silvan.algorithms.shared.requests import read_trees
 from silvan.data.schema import Schema
@@ -31,7 +31,6 @@ from silvan.errors import FormatError
 from silvan.federation.agreement.describe import FLOOR
 from silvan.federation.site import Site
 from silvan.forest.forest import Forest, join_forests
-from silvan.forest.predict import abstaining
 from silvan.forest.score import labels_at_leaves
 from silvan.privacy.gate.gate import policy_of
 
@@ -70,24 +69,25 @@ class Ingredients:
     draws: Draws  # which rows the trees of the shared forest drew
     own: Forest
     fit: bool = True
-    class_weight: tuple[float, ...] = ()
 
     @classmethod
     def read(cls, site: Site, schema: Schema, contender: Contender) -> "Ingredients":
-        """Read what a request refers to."""
+        """Read what a request refers to; nothing that follows can fail by what is in the site's rows."""
         mixed, draws = contender.mixed, contender.draws
         if not isinstance(mixed, Mixing) or not isinstance(draws, Draws) or contender.sent is None or mixed.own is None:
             raise FormatError("a mix needs a forest that is sent, whose draws are known, and the site's own trees")
-        weights = mixed.class_weight
-        if weights and (len(weights) != schema.n_classes or not all(0.0 < w < np.inf for w in weights)):
-            raise FormatError("weights of classes that there are not")
-        own = read_trees(site.blob(mixed.own.hash), schema)
-        return cls(model_of(site, schema, contender.sent), draws, own, mixed.fit, weights)
+        shared = model_of(site, schema, contender.sent)
+        if shared.combine != "mean":
+            raise FormatError("trees of a mix answer by their mean")
+        check_draws(draws, len(shared))
+        if not draws.bootstrap:
+            raise FormatError("trees that draw all rows leave none to choose by")
+        return cls(shared, draws, read_trees(site.blob(mixed.own.hash), schema), mixed.fit)
 
     @property
     def name(self) -> tuple[str, ...]:
         """What tells them from others."""
-        more = msgspec.json.encode([self.draws, self.fit, self.class_weight]).decode()
+        more = msgspec.json.encode([self.draws, self.fit]).decode()
         return self.shared.hash, self.own.hash, more
 
     def fitted_draws(self) -> Draws:
@@ -176,21 +176,21 @@ def fit_leaves(site: Site, schema: Schema, parts: Ingredients) -> Forest:
 def _fit_leaves(site: Site, schema: Schema, parts: Ingredients) -> Forest:
     forest, part = parts.shared, site.part(schema)
     drawn, places = rows_drawn(site, part, parts.fitted_draws())
-    trees = np.flatnonzero(~abstaining(forest, site.absent(schema)))
     codes, amounts, columns = part.y.astype(np.int64), np.zeros(0, np.int64), schema.n_classes
     offset, scale = 0.0, 1.0
     if not schema.n_classes:
         offset, scale = fixed_point([forest])
         codes, amounts, columns = np.zeros(len(part), np.int64), whole_labels(part.y, offset, scale), 2
     counts = np.zeros((len(forest.value), columns), np.int64)
+    trees = np.arange(len(forest))
     labels_at_leaves(forest, part.X, codes, amounts, trees, drawn, places, counts, site.n_jobs)
     if schema.n_classes:
-        rows, weighted = counts.sum(axis=1), counts * np.array(parts.class_weight or 1.0)
-        means = weighted / np.maximum(weighted.sum(axis=1), np.finfo(np.float64).tiny)[:, None]
+        n = counts.sum(axis=1, keepdims=True)
+        means = counts / np.maximum(n, 1)
     else:
-        rows, means = counts[:, 0], mean_label(counts, offset, scale)[:, None]
-    n = rows[:, None]
-    values = (n * means + _PRIOR_ROWS * forest.value) / (n + _PRIOR_ROWS)
+        n, means = counts[:, :1], mean_label(counts, offset, scale)[:, None]
+    share = n / (n + _PRIOR_ROWS)
+    values = share * means + (1.0 - share) * forest.value
     return replace(forest, value=np.where(n >= _LEAST_ROWS, values, forest.value))
 
 

@@ -41,6 +41,9 @@ _DIGITS = 6
 _MOST = 100
 """The most that one site's gap counts, in thousandths, either way: no site decides for all."""
 
+MOST_GAP = _MOST / _STEPS
+"""The same as a number."""
+
 # -- messages
 
 

@@ -21,6 +21,9 @@ from silvan.util.files import write_whole
 RECORD, MODEL, OWN_MODEL, SIGNATURE = "run.json", "model.silvan", "model-own.silvan", "signature"
 """Files of results: the site's copy of the record, the common model, the site's own, the coordinator's signature."""
 
+MADE_MODEL = "model-made-here.silvan"
+"""The forest that the site made of its own rows, if it did: a file that no message writes."""
+
 _TASK = "results"
 
 # -- messages
@@ -40,10 +43,9 @@ class KeepResults(Request, frozen=True, kw_only=True):
     record: bytes  # the site's copy of the record of the run, as JSON
     models: dict[str, bytes]  # files by name
     signature: bytes = b""  # the coordinator's, of all of it
-    made: bool = False  # whether the site made a model of its own, which is not among them
 
     def name_for(self, site: str) -> str:
-        """Name the results for a site by all that they hold; the record says whether the site made a model."""
+        """Name the results for a site by all that they hold."""
         files = {RECORD: self.record, **self.models}
         return digest(msgspec.json.encode([site, sorted((name, digest(data)) for name, data in files.items())]))
 
@@ -62,20 +64,13 @@ def keep_results(site: Site, request: KeepResults) -> ResultsKept:
         raise FormatError("results have other files")
     for data in request.models.values():
         Forest.from_bytes(data)
-    if request.made and (OWN_MODEL in request.models or not (folder / OWN_MODEL).is_file()):
-        raise RefusedError("the forest that the site made of its own rows is not there")
     _write(folder, {**request.models, SIGNATURE: request.signature, RECORD: request.record})
     return ResultsKept()
 
 
-def keep_made_model(site: Site, made: Forest | None) -> None:
-    """Keep the forest that a site made of its own rows, until the results of the study come; None: it made none."""
-    if site.results is None:
-        return
-    if made is None:
-        (site.results / OWN_MODEL).unlink(missing_ok=True)
-    else:
-        _write(site.results, {OWN_MODEL: made.to_bytes()})
+def keep_made_model(folder: Path, made: Forest) -> None:
+    """Keep the forest that a site made of its own rows, in the folder for the results of the study."""
+    _write(folder, {MADE_MODEL: made.to_bytes()})
 
 
 def _write(folder: Path, files: dict[str, bytes]) -> None:

@@ -17,14 +17,21 @@ def check(
 ) -> None:
     """Show the columns of every site's table, and ask about what looks odd; nothing is learnt or written."""
     from silvan.study.study_file import read_study
-    from silvan.study.tables.table_check import open_tables, profiles_of, questions, reading_notes, table_of_all
+    from silvan.study.tables.table_check import (
+        open_tables,
+        profiles_of,
+        questions,
+        questions_of_label,
+        reading_notes,
+        table_of_all,
+    )
 
     plan = read_study(study)
     with plan.pointing():
         tables = open_tables(plan)
         profiles, whole = profiles_of(tables), table_of_all(plan)
         if plan.id is None:
-            lines = questions(profiles, plan.label, plan.task, whole)
+            lines = questions_of_label(profiles, plan.label) + questions(profiles, plan.label, plan.task, whole)
         else:  # parties have different columns, and ids are meant to be
             own = {party: [c for c in columns if c.name != plan.id] for party, columns in profiles.items()}
             lines = [line for party in own for line in questions({party: own[party]}, plan.label, plan.task)]

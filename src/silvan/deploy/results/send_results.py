@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from silvan.algorithms.results.kept_results import OWN_MODEL, SIGNATURE, KeepResults, check_signature, send
+from silvan.algorithms.results.kept_results import MADE_MODEL, OWN_MODEL, SIGNATURE, KeepResults, check_signature, send
 from silvan.deploy.results.site_copy import copy_for, files_of
 from silvan.errors import FormatError, InputError, SilvanError
 from silvan.federation import wire
@@ -36,7 +36,7 @@ class KeptResults(NamedTuple):
     @property
     def model(self) -> bytes | None:
         """The model that the site should use, its own if there is one; None where it is in shares."""
-        return self.models.get(OWN_MODEL, self.models.get(MODEL))
+        return self.models.get(MADE_MODEL, self.models.get(OWN_MODEL, self.models.get(MODEL)))
 
 
 def read_results(folder: Path, coordinator: bytes, study: str, site: str) -> KeptResults:
@@ -45,27 +45,17 @@ def read_results(folder: Path, coordinator: bytes, study: str, site: str) -> Kep
         raise InputError("the results of this study have not come yet: they do at its end, or when it is run again")
     files = {name: (folder / name).read_bytes() for name in (MODEL, OWN_MODEL) if (folder / name).is_file()}
     signature = (folder / SIGNATURE).read_bytes() if (folder / SIGNATURE).is_file() else b""
+    kept = KeepResults(record=(folder / RUN).read_bytes(), models=files, signature=signature)
     try:
-        record = read_record((folder / RUN).read_bytes())
-        made = {OWN_MODEL: files.pop(OWN_MODEL)} if record.at_sites and OWN_MODEL in files else {}
-        kept = KeepResults(record=(folder / RUN).read_bytes(), models=files, signature=signature)
         check_signature(coordinator, study, site, kept)
+        record = read_record(kept.record)
         forests = {model.file: model.hash for model in record.models} if record.by == "rows" else {}
         if record.copy_for != site or {name: Forest.from_bytes(data).hash for name, data in files.items()} != forests:
             raise FormatError("the models are not those that the record names")
-        if record.at_sites:
-            _check_made(made, files)
     except FormatError as error:
         raise FormatError(f"{folder}: {error}; run the study again with the folder removed, to get them anew") from None
+    made = {MADE_MODEL: Run(folder).made_here().to_bytes()} if site in record.at_sites else {}
     return KeptResults(Run(folder), record, files | made)
-
-
-def _check_made(made: dict[str, bytes], files: dict[str, bytes]) -> None:
-    """Raise ``FormatError`` unless there is a model that the site made, of the columns of the one that all share."""
-    if OWN_MODEL not in made:
-        raise FormatError("the forest that the site made of its own rows is gone")
-    if MODEL not in files or Forest.from_bytes(made[OWN_MODEL]).schema != Forest.from_bytes(files[MODEL]).schema:
-        raise FormatError("the forest that the site made is not of this study")
 
 
 # -- at the coordinator
@@ -103,4 +93,4 @@ def _results(run: Run, record: Record, study: RemoteStudy, site: str, holder: st
     models = {name: run.file(Path(file).name).read_bytes() for name, file in files_of(record, study, site).items()}
     if len(copy) + sum(map(len, models.values())) > _MOST_BYTES:
         raise InputError("the model is too large for a message; hand it to the sites by other means")
-    return KeepResults(record=copy, models=models, made=site in record.at_sites)
+    return KeepResults(record=copy, models=models)

@@ -64,8 +64,8 @@ def agree(federation: Federation, label: str, task: Task | None = None, kinds: K
         replies: dict[str, Description] = federation.ask(Describe(task=task), check=_check_description)
         differences = Differences()
         found = _kinds(replies, differences)
-        classes = _classes(replies, label, differences)
         folded = (kinds or {}).get(label) == "folded"
+        classes = _classes(replies, label, differences, folded)
         classes = _distinct_classes(classes, label, (kinds or {}).get(label))
         _suspect_names(list(found), differences)
         _suspect_units(replies, found, differences)
@@ -146,7 +146,9 @@ def _kinds(replies: dict[str, Description], differences: Differences) -> dict[st
     return agreed
 
 
-def _classes(replies: dict[str, Description], label: str, differences: Differences) -> tuple[Class, ...] | None:
+def _classes(
+    replies: dict[str, Description], label: str, differences: Differences, folded: bool
+) -> tuple[Class, ...] | None:
     by_site = {site: d.classes for site, d in replies.items()}
     numbers = [site for site, classes in by_site.items() if classes is None]
     if numbers and len(numbers) < len(by_site):
@@ -164,6 +166,10 @@ def _classes(replies: dict[str, Description], label: str, differences: Differenc
         raise AgreementError(
             f"the classes of {label!r} are text at {', '.join(text)} and numbers at {', '.join(rest)}; make them alike"
         )
+    if folded:  # classes that differ in case alone are one, called as the first of them
+        called = {fold(str(c)): c for c in sorted(everything, reverse=True)}
+        by_site = {site: [called[fold(str(c))] for c in classes or ()] for site, classes in by_site.items()}
+        everything = set(called.values())
     for site, classes in by_site.items():
         lacking = sorted(everything - set(classes or ()), key=str)
         if lacking:

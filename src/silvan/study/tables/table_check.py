@@ -1,5 +1,6 @@
 """Checks the tables of a study's sites before anything is learnt, where all of them are at hand."""
 
+import difflib
 from collections.abc import Mapping, Sequence
 from statistics import median
 
@@ -55,6 +56,16 @@ def profiles_of(sites: Mapping[str, SiteTable], most: int | None = None) -> dict
         except InputError as error:
             raise SiteError(name, str(error)) from error
     return profiles
+
+
+def questions_of_label(profiles: Mapping[str, Sequence[ColumnProfile]], label: str) -> list[str]:
+    """Return a line where tables lack the column to predict, with which a study stops."""
+    lacking = [site for site, columns in profiles.items() if all(column.name != label for column in columns)]
+    if not lacking:
+        return []
+    close = difflib.get_close_matches(label, [column.name for columns in profiles.values() for column in columns], 1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return [f"{label} at {_some(lacking)}: there is no such column to predict, and a study stops there{hint}"]
 
 
 def questions(
