@@ -28,6 +28,32 @@ def rare_federation(**settings):
     return federate(parts(rare(), 3), test=0.4, **settings)
 
 
+@pytest.mark.parametrize("threshold", ["youden", 0.2])
+@pytest.mark.parametrize("learner", [sv.HistogramForest, sv.AutoForest])
+def test_sensitivity_is_at_the_threshold_that_decides(learner, threshold):
+    """Where a threshold is set, all figures are of what ``predict`` answers."""
+    fed = rare_federation()
+    model = learner(**SMALL, threshold=threshold).fit(fed)
+    found = model.evaluate(fed).filter(model="federated")
+    for site in fed.sites:
+        part = fed.site(site).part(fed.schema, test=True)
+        decided = model.forests_[site].predict_proba(part.X)[:, 1] >= model.threshold_
+        row = found.filter(site=site).row(0, named=True)
+        assert row["threshold"] == pytest.approx(model.threshold_, abs=1e-3)
+        assert row["sensitivity"] == pytest.approx(sk.recall_score(part.y, decided), abs=1e-3)
+        assert row["f1"] == pytest.approx(sk.f1_score(part.y, decided), abs=1e-3)
+
+
+def test_many_classes_that_are_never_predicted_are_one_warning():
+    """A number that is taken for classes has hundreds."""
+    rng = np.random.default_rng(0)
+    frame = pl.DataFrame({"a": rng.normal(size=300), "label": rng.integers(0, 90, 300)})
+    fed = federate(parts(frame, 2), test=0.4)
+    with pytest.warns(UserWarning, match=r"never predicts \d+ of \d+ classes .* set task='regression'") as said:
+        sv.HistogramForest(**SMALL).fit(fed).evaluate(fed)
+    assert len(said) == 1
+
+
 @pytest.mark.parametrize("learner", LEARNERS[:2])
 def test_a_class_that_is_never_predicted_is_named(learner):
     fed = rare_federation()

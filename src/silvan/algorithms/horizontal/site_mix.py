@@ -6,7 +6,7 @@ one that all share and the one that it would have alone. It mixes the three in s
 
 Leaf values from one site's rows, at leaves that others chose, tell of these rows: two trees whose leaves differ by one
 person tell that person's label. So this forest does not leave the site. It follows from the shared forest, the site's
-own trees and its rows, so a site that is asked about it makes it again, and a coordinator cannot ask for another.
+own trees and its rows, so a site that is asked about it makes it again.
 
 What a mix gains over the shared forest is measured on training rows, each scored by trees that did not learn from it,
 and counts less 1.28 standard errors of it, which luck adds one time in ten; less is taken off the surer it is that some
