@@ -43,15 +43,16 @@ def reproduce(
             raise InputError(
                 f"another `silvan reproduce` writes to {folder}; wait for it, or name another --out"
             ) from None
-        lines += _told(paper, outcomes, page, sections)
+        lines += _told(paper, outcomes, page, sections, quick)
         whole &= not outcomes.failed
     return lines, whole
 
 
-def _told(paper: Paper, outcomes: Outcomes, page: Path, sections: list[Section]) -> list[str]:
+def _told(paper: Paper, outcomes: Outcomes, page: Path, sections: list[Section], quick: bool) -> list[str]:
     came = [came for section in sections for _, came, _ in section.claims]
     held, judged = came.count(HELD), came.count(HELD) + came.count(NOT_HELD)
-    verdict = f", {held} of {count_of(judged, 'claim')} held" if judged else ""
+    rough = " (by few seeds: rough)" if quick else ""
+    verdict = f", {held} of {count_of(judged, 'claim')} held{rough}" if judged else ""
     lines = [f"{paper.name}: {outcomes.done} of {count_of(outcomes.total, 'case')}{verdict}; {page}"]
     lines += [f"  {remark}" for remark in outcomes.remarks]
     lines += [f"  not run ({count_of(n, 'case')}): {text}" for text, n in outcomes.absent.items()]
