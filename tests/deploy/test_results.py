@@ -99,6 +99,20 @@ def test_every_site_has_the_model_its_own_figures_and_those_over_all(joined, tmp
     )
 
 
+def test_a_site_decides_by_the_study_s_threshold(joined, tmp_path):
+    hub, members = joined
+    plan = parse_remote_study(study("decided").text.replace("max_depth = 3", "max_depth = 3\nthreshold = 0.3"))
+    run_job(hub, members, plan)
+    kept, rows = results(members, plan, "north"), tmp_path / "rows.csv"
+    assert kept.record.threshold == 0.3
+    table("binary", n=90, seed=7).drop("label").write_csv(rows)
+    said = silvan("predict", kept.run.folder, rows, "-o", tmp_path / "out.csv")
+    assert "yes from a score of 0.3 on, as the study says" in " ".join(said.output.split())
+    found = pl.read_csv(tmp_path / "out.csv")
+    assert ((found["probability_yes"] >= 0.3) == (found["prediction"] == "yes")).all()
+    assert found["prediction"].n_unique() == 2
+
+
 def test_of_two_sites_none_can_take_its_own_figures_off(joined):
     """Over both less its own are the other's: only where the study says so."""
     hub, members = joined

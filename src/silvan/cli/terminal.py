@@ -35,7 +35,7 @@ FILES = {
     "study.toml": "what was done: silvan fit runs it again",
     "model": "the structure, and each party's share in a file of its own",
     "journal.sqlite": "every reply, so that an interrupted fit goes on",
-    "learnt_rows.private": "to know rows that were learnt from; keep it to yourself",
+    "learnt_rows.private": "to recognise training rows later; keep it to yourself",
 }
 
 

@@ -52,7 +52,8 @@ def _outcome(summary: dict[str, Any]) -> str:
     texts = [_sites_that_gain(known)] if known else []
     if unknown:
         where = "one site" if unknown == 1 else f"{format_count(unknown)} sites"
-        texts.append(f"At {where} the {metric['title']} is not defined: no test rows, one class only, or a class without test rows.")
+        why = "no test rows, one class only, or a class without test rows"
+        texts.append(f"At {where} the {metric['title']} is not defined: {why}.")
     texts.append(_change_of_figure(summary["lead"], summary))
     return " ".join(filter(None, texts))
 

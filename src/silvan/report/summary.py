@@ -119,6 +119,7 @@ def _beyond_figures(record: Record, models: list[str]) -> dict[str, Any]:
         "choices": record.choices,
         "shared_forest": record.shared_forest,
         "at_sites": record.at_sites,
+        "threshold": record.threshold,
         "clusters": record.clusters,
         "distances": _distances(record),
         "dependence": msgspec.to_builtins(record.dependence),

@@ -70,7 +70,8 @@ def key_figures(record: "Record") -> RenderableType | None:
     if "sensitivity" not in names:
         return table
     partly = next((f"; all: {row.note}" for row in rows if row.site == OVERALL and row.note), "")
-    caption = Text(f"sensitivity and specificity at the score that each site chose on training rows{partly}")
+    at = "the score that each site chose on training rows" if record.threshold is None else "the study's threshold"
+    caption = Text(f"sensitivity and specificity at {at}{partly}")
     return Group(table, Text(), dim(caption))
 
 
