@@ -251,7 +251,7 @@ class AutoForest(Learner):
         return [Draws((self.n_estimators,), bootstrap=all_trees.bootstrap), of_sites]
 
     def draws(self, federation: Federation, contenders: list[tuple[str, object]]) -> dict[str, Draws]:
-        """Return which rows the trees of models drew; not known where a site was lost on the way."""
+        """Return which rows the trees of models drew, as far as it is known."""
         found, n, forest = super().draws(federation, contenders), self.n_estimators, self.forest_
         shared: Draws = getattr(self, "_drawn", None) or self._draws(list(federation.active))
         if forest is None or len(forest) != sum(shared.sizes):
