@@ -57,6 +57,7 @@ PAIR = ("north", "south")
 LEARNERS = {
     "forest": ("HistogramForest", {"n_estimators": 10, "max_depth": 5}),
     "bofrf": ("BOFRF", {"n_estimators": 8, "max_depth": 4}),
+    "auto": ("AutoForest", {"n_estimators": 6, "max_depth": 4}),
     "long": ("HistogramForest", {"n_estimators": 600, "max_depth": 12, "min_samples_leaf": 2}),
 }
 SUMS = {"forest": "trusted", "bofrf": "masked"}
@@ -364,6 +365,28 @@ def test_a_private_study(federation):
         assert NOISY >= {line.kind for line in lines} - FREE >= {"CountPeople", "CountTables", "NoisyTally"}
         assert FREE & {line.kind for line in lines} >= {"Announce"}
         assert Budget(path=member.path / BUDGET).spent == pytest.approx(1.5)
+
+
+def test_a_forest_that_stays_at_its_site(federation, tmp_path):
+    """What sites make of the shared forest and their own rows: the same as in one process, and in no other place."""
+    hub, members, sources = federation
+    run = Supervisor(hub, study("auto", 'sums = "masked"')).run_to_end()
+    record = run.read()
+    assert record.at_sites
+    assert {path.name for path in run.folder.glob("*.silvan")} == {"model.silvan"}
+    given = {"test": 0.25, "sums": "masked", "policy": sv.Policy(score_groups=5)}
+    fed = sv.federate_rows({site: sources[site] for site in SITES}, **given)
+    here = sv.AutoForest(**LEARNERS["auto"][1]).fit(fed)
+    assert hash_of(run) == here.forest_.hash
+    for site, member in members.items():
+        written = tmp_path / f"{site}.silvan"
+        said = CliRunner().invoke(app, ["site", "model", str(member.path), "auto", "-o", str(written)])
+        assert said.exit_code == 0, said.output
+        assert sv.Forest.load(written) == here.forests_[site]
+        assert (here.forests_[site] == here.forest_) == (site not in record.at_sites)
+    figures = {row["site"]: row["auc"] for row in here.evaluate(fed).filter(model="federated").iter_rows(named=True)}
+    told = {row.site: row.figures["auc"] for row in record.evaluation if row.model == "federated"}
+    assert {site: told[site] for site in SITES} == {site: figures[site] for site in SITES}
 
 
 def test_a_table_in_a_database(federation, quiet, server):
