@@ -6,7 +6,6 @@ gains over the site's own one. The figures over all sites come from counts on a 
 in groups where a policy says so (``score_groups.py``), and few models are judged (``contenders.py``).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
@@ -31,7 +30,17 @@ from silvan.algorithms.evaluation.details import (
     detail_over_all,
     nothing,
 )
-from silvan.algorithms.evaluation.figures import LOCAL, MEAN_OF_SITES, Answer, Row, compared, for_site, with_detail
+from silvan.algorithms.evaluation.figures import (
+    LOCAL,
+    MEAN_OF_SITES,
+    Answer,
+    Row,
+    compared,
+    for_site,
+    rounded,
+    rounded_intervals,
+    with_detail,
+)
 from silvan.algorithms.evaluation.intervals import intervals
 from silvan.algorithms.evaluation.judged_answers import answer_on_test_rows, shown_threshold, test_cells
 from silvan.algorithms.evaluation.score_groups import arrange, hides_one_class
@@ -50,9 +59,6 @@ from silvan.privacy.gate.gate import policy_of
 from silvan.util.readable import count_of
 
 NO_TEST_ROWS = "no site has test rows: set test=0.2 when the federation is made, or pass a table to judge on"
-
-_DIGITS = 3
-"""Digits of figures that leave a site."""
 
 _DETAILS = "; counts of these rows by decision and by groups of scores, and figures of these counts"
 
@@ -217,28 +223,6 @@ def _intervals(site: Site, given: list[tuple[Answer, np.ndarray]], against: int,
             pair = intervals([scores[against], scores[i]], 0, arranged, n_classes, key, jobs)[1]
             found[i] = np.clip(pair + shift, -1.0, 1.0)
     return found
-
-
-def rounded(figures: np.ndarray, classes: bool) -> np.ndarray:
-    """Return figures with three digits: decimals of shares, significant ones of moments of numbers.
-
-    A mean has digits by how far numbers spread around it.
-    """
-    if classes:
-        return np.asarray(np.round(figures, _DIGITS))
-    short = [[float(f"{x:.{_DIGITS}g}") for x in row] for row in figures]
-    for row, exact in zip(short, figures, strict=True):
-        spread = np.sqrt(exact[3] / exact[0]) if exact[0] else 0.0
-        row[0] = exact[0]
-        row[2] = exact[2] if not spread else round(exact[2], _DIGITS - 1 - math.floor(math.log10(spread)))
-    return np.array(short).reshape(figures.shape)
-
-
-def rounded_intervals(between: np.ndarray, classes: bool) -> np.ndarray:
-    """Return intervals with three digits."""
-    if classes:
-        return np.asarray(np.round(between, _DIGITS))
-    return np.array([[float(f"{x:.{_DIGITS}g}") for x in row] for row in between])
 
 
 # -- at the coordinator

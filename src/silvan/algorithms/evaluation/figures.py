@@ -5,6 +5,7 @@ over what the site has alone shows whether the test rows confirm that; where the
 stay with what it has.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -28,6 +29,10 @@ LOCAL, FEDERATED = "local", "federated"
 
 MEAN_OF_SITES = "the mean of the sites' figures, since their models differ: not one ranking of all rows"
 """Why figures over all sites of a model cannot be set beside those of another."""
+
+
+_DIGITS = 3
+"""Digits of figures that leave a site."""
 
 
 class Answer(NamedTuple):
@@ -215,3 +220,25 @@ def for_site(model: Any, site: str) -> Any:
     if site not in model:
         raise InputError(f"there is no model for site {site!r}; it was not there when the learner was fitted")
     return model[site]
+
+
+def rounded(figures: np.ndarray, classes: bool) -> np.ndarray:
+    """Return figures with three digits: decimals of shares, significant ones of moments of numbers.
+
+    A mean has digits by how far numbers spread around it.
+    """
+    if classes:
+        return np.asarray(np.round(figures, _DIGITS))
+    short = [[float(f"{x:.{_DIGITS}g}") for x in row] for row in figures]
+    for row, exact in zip(short, figures, strict=True):
+        spread = np.sqrt(exact[3] / exact[0]) if exact[0] else 0.0
+        row[0] = exact[0]
+        row[2] = exact[2] if not spread else round(exact[2], _DIGITS - 1 - math.floor(math.log10(spread)))
+    return np.array(short).reshape(figures.shape)
+
+
+def rounded_intervals(between: np.ndarray, classes: bool) -> np.ndarray:
+    """Return intervals with three digits."""
+    if classes:
+        return np.asarray(np.round(between, _DIGITS))
+    return np.array([[float(f"{x:.{_DIGITS}g}") for x in row] for row in between])

@@ -13,8 +13,7 @@ from msgspec import UNSET, UnsetType
 from silvan import metrics
 from silvan.algorithms.evaluation.contenders import count_models
 from silvan.algorithms.evaluation.details import Detail, Floors, check_detail, detail_of, nothing
-from silvan.algorithms.evaluation.evaluate import rounded
-from silvan.algorithms.evaluation.figures import Answer
+from silvan.algorithms.evaluation.figures import Answer, rounded
 from silvan.algorithms.evaluation.score_groups import hides_one_class, in_groups
 from silvan.algorithms.vertical.coded_names import named_label
 from silvan.algorithms.vertical.columns import encode_labels, rows_blob
