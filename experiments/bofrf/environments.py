@@ -15,6 +15,7 @@ from experiments.reproduce.paper import Record, Run
 
 import silvan as sv
 from silvan.algorithms.bofrf.tune import Search
+from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.tree.fit import Settings
 
@@ -43,6 +44,10 @@ def draw_environment(sites: pl.DataFrame, seed: int) -> dict[str, pl.DataFrame]:
     rng = np.random.default_rng([seed, sites["environment"][0]])
     label = frame["label"].to_numpy()
     left = [rng.permutation(np.flatnonzero(label == c)).tolist() for c in (0, 1)]
+    needed = (int((sites["rows"] - sites["positives"]).sum()), int(sites["positives"].sum()))
+    if any(len(rows) < n for rows, n in zip(left, needed, strict=True)):
+        has = " and ".join(f"{len(rows)} of class {c}" for c, rows in enumerate(left))
+        raise InputError(f"{sites['dataset'][0]} has {has}; the environment needs {needed[0]} and {needed[1]}")
     tables = {}
     for site in sites.iter_rows(named=True):
         wanted = (site["rows"] - site["positives"], site["positives"])

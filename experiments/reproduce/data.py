@@ -103,4 +103,4 @@ def check_folder() -> None:
     try:
         datasets.names()
     except InputError as error:
-        raise InputError(f"{error}, or leave it out: what needs no folder is run") from None
+        raise InputError(f"{error}: experiments that need no folder run without it") from None

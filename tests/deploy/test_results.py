@@ -37,19 +37,23 @@ def study(name, more="", sites=SITES):
     return parse_remote_study(f'{top}[learner]\nkind = "HistogramForest"\nn_estimators = 4\nmax_depth = 3\n')
 
 
-@pytest.fixture(scope="module")
-def joined(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("joined")
-    hub, rows = make_hub(folder, SITES), table("binary", n=300)
-    members = {}
+def join(folder, tables):
+    """A coordinator, and a site for each table, which all know one another."""
+    hub, members = make_hub(folder, list(tables)), {}
     with serving(hub):
-        for i, site in enumerate(SITES):
+        for site, rows in tables.items():
             path = folder / f"{site}.csv"
-            rows[i::3].write_csv(path)
+            rows.write_csv(path)
             members[site] = Member.join(folder / site, hub.invite(site), str(path), None, {"approve": False})
         for member in members.values():
             member.pin_roster()
     return hub, members
+
+
+@pytest.fixture(scope="module")
+def joined(tmp_path_factory):
+    rows = table("binary", n=300)
+    return join(tmp_path_factory.mktemp("joined"), {site: rows[i::3] for i, site in enumerate(SITES)})
 
 
 def results(members, plan, site):
@@ -147,18 +151,11 @@ def test_a_site_gets_its_own_model_and_the_common_one(joined, monkeypatch, commo
 @pytest.fixture(scope="module")
 def differing(tmp_path_factory):
     """Three sites; at the last the label means the opposite."""
-    folder = tmp_path_factory.mktemp("differing")
-    hub, rows, members, tables = make_hub(folder, SITES), table("binary", n=450), {}, {}
+    rows = table("binary", n=450)
+    tables = {site: rows[i::3] for i, site in enumerate(SITES)}
     swap = pl.when(pl.col("label") == "yes").then(pl.lit("no")).otherwise(pl.lit("yes"))
-    with serving(hub):
-        for i, site in enumerate(SITES):
-            path = folder / f"{site}.csv"
-            tables[site] = rows[i::3] if site != "west" else rows[i::3].with_columns(label=swap)
-            tables[site].write_csv(path)
-            members[site] = Member.join(folder / site, hub.invite(site), str(path), None, {"approve": False})
-        for member in members.values():
-            member.pin_roster()
-    return hub, members, tables
+    tables["west"] = tables["west"].with_columns(label=swap)
+    return *join(tmp_path_factory.mktemp("differing"), tables), tables
 
 
 AUTO = """name = "auto"

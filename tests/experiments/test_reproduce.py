@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import polars as pl
 import pytest
+from experiments.bofrf import environments
 from experiments.reproduce import data, engine, package_files
 from experiments.reproduce.command import reproduce
 from experiments.reproduce.keep import Kept
@@ -283,3 +284,12 @@ def test_pages_of_nothing(tmp_path):
     _, sections = write_pages(small_paper.PAPER, outcomes, False, tmp_path)
     assert {came for section in sections for _, came, _ in section.claims} == {"cannot be told"}
     assert "Not run." in (tmp_path / "small.md").read_text()
+
+
+def test_a_table_with_too_few_rows_for_an_environment(monkeypatch):
+    """Another version of a file: what it has, and what the published counts need."""
+    small = pl.DataFrame({"x": range(60), "label": [0, 1] * 30})
+    monkeypatch.setattr(environments, "load", lambda name: small)
+    first = environments.ENVIRONMENTS.filter(environment=1)
+    with pytest.raises(InputError, match=r"has 30 of class 0 and 30 of class 1; the environment needs \d+ and \d+"):
+        environments.draw_environment(first, 0)

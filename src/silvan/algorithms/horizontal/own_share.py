@@ -23,7 +23,7 @@ from silvan.algorithms.evaluation.contenders import (
 from silvan.algorithms.evaluation.figures import Answer
 from silvan.algorithms.evaluation.score_groups import hides_one_class, in_groups
 from silvan.algorithms.evaluation.site_thresholds import Draws
-from silvan.algorithms.horizontal.site_mix import MIXES, Chosen, Ingredients, choose_mix, make_forest
+from silvan.algorithms.horizontal.site_mix import MIXES, Ingredients, MixChoice, choose_mix, make_forest
 from silvan.algorithms.results.kept_results import keep_made_model
 from silvan.algorithms.shared.requests import schema_of
 from silvan.data.schema import Schema
@@ -109,7 +109,7 @@ def choose_share(site: Site, request: ChooseShare) -> ChosenShare:
     )
 
 
-def _figure(site: Site, chosen: Chosen, place: int, n_classes: int) -> float:
+def _figure(site: Site, chosen: MixChoice, place: int, n_classes: int) -> float:
     """Return how good a mix is, as far as the site's policy shows it: of rows in groups, rounded."""
     mix, policy = chosen.scores[place], policy_of(site)
     if mix is None:

@@ -95,7 +95,7 @@ class Ingredients:
         return msgspec.structs.replace(self.draws, recounted=True)
 
 
-class Chosen(NamedTuple):
+class MixChoice(NamedTuple):
     """The mix that a site takes, its place among ``MIXES``, and what it chose by.
 
     ``scores`` are of training rows, by mix, and ``judged`` how good they are; both are None of a mix that was not
@@ -111,34 +111,34 @@ class Chosen(NamedTuple):
 # -- at a site
 
 
-def choose_mix(site: Site, schema: Schema, parts: Ingredients) -> Chosen:
+def choose_mix(site: Site, schema: Schema, parts: Ingredients) -> MixChoice:
     """Score all mixes on training rows, and choose one; kept, since it is asked for again."""
     key = ("chosen mix", schema.hash, *parts.name)
     if key not in site.cache:
         site.cache[key] = _choose(site, schema, parts)
-    found: Chosen = site.cache[key]
+    found: MixChoice = site.cache[key]
     return found
 
 
-def _choose(site: Site, schema: Schema, parts: Ingredients) -> Chosen:
+def _choose(site: Site, schema: Schema, parts: Ingredients) -> MixChoice:
     alone = Draws((len(parts.own),), (site.name,), parts.draws.bootstrap)
     scored = [score_unseen(site, schema, parts.shared, parts.draws), score_unseen(site, schema, parts.own, alone)]
     if parts.fit:
         fitted = fit_leaves(site, schema, parts)
         scored.append(score_unseen(site, schema, fitted, parts.fitted_draws()))
     if any(one is None for one in scored):
-        return Chosen(0, np.zeros(0, np.int64))
+        return MixChoice(0, np.zeros(0, np.int64))
     each = [one.scores for one in scored if one is not None]
     known = ~np.isnan(sum(each)).any(axis=1)
     y = next(one.y for one in scored if one is not None)[known]
     if len(y) < FLOOR or not policy_of(site).allows_figures(y, schema.n_classes):
-        return Chosen(0, y)
+        return MixChoice(0, y)
     each = [scores[known] for scores in each]
     mixes = tuple(None if by and not parts.fit else _mix(each, own, by) for own, by in MIXES)
     judged = tuple(mix if mix is None else judge(mix, y, schema.n_classes, by_pairs=True) for mix in mixes)
     if judged[0] is None or judged[0].measure == "accuracy":
-        return Chosen(0, y)  # all rows are of one class
-    return Chosen(likely_mix(judged, y), y, mixes, judged)
+        return MixChoice(0, y)  # all rows are of one class
+    return MixChoice(likely_mix(judged, y), y, mixes, judged)
 
 
 def _mix(scores: list[np.ndarray], own: float, fitted: float) -> np.ndarray:
