@@ -192,6 +192,8 @@ def test_a_learner_with_wrong_parameters_is_shown_as_such(member, line):
         ('kind = "BOFRF"\npersonal = true', 3, 0),
         ('kind = "AutoForest"', 4, 3),
         ('kind = "AutoForest"\nthreshold = "f1"', 6, 4),
+        ('kind = "AutoForest"\nchoose = false', 1, 0),
+        ('kind = "AutoForest"\nchoose = false\nthreshold = "f1"', 2, 1),
     ],
 )
 def test_how_many_models_are_judged_is_the_texts_word(member, learner, models, to_fit):

@@ -19,7 +19,7 @@ from silvan.data.schema import Schema
 from silvan.data.sources.query import Query
 from silvan.data.sources.table_file import Table
 from silvan.errors import InputError, SiteError
-from silvan.study.study_sections import COLUMN_LEARNERS, MODELS_JUDGED
+from silvan.study.study_sections import COLUMN_LEARNERS
 from silvan.study.toml_lines import Key
 
 
@@ -82,7 +82,7 @@ class Study:
             return made + rule  # what fitting needs, on training rows
         more = bool(self.parameters.get("personal")) + rule  # before its threshold is chosen, a forest is another model
         # a site's mix is judged before a threshold is chosen, and without subgroups: another model than afterwards
-        return MODELS_JUDGED.get(self.kind, 1) + more + (bool(made) and (rule or bool(self.by)))
+        return 1 + made + (self.kind == "BOFRF") + more + (bool(made) and (rule or bool(self.by)))
 
     def settings(self) -> dict[str, Any]:
         """Return all settings that decide the result, as plain data."""

@@ -34,9 +34,6 @@ LEARNERS = (
 COLUMN_LEARNERS = ("VerticalForest", "VerticalLinear")
 """Learners for parties that hold columns."""
 
-MODELS_JUDGED = {"AutoForest": 4, "BOFRF": 2}
-"""How many models a site is sent to judge, where that is not one."""
-
 SECTIONS = ("sites", "parties", "reading", "kinds", "schema", "learner", "evaluation", "policy")
 
 EVALUATION = ("epsilon", "importance", "dependence", "by")
